@@ -1,0 +1,1 @@
+"""Dataclasses of tensors that behave like one tensor."""

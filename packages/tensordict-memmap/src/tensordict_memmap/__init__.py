@@ -1,0 +1,1 @@
+"""Memory-mapped tensors, and tensordicts on disk."""

@@ -1,0 +1,1 @@
+"""Modules that read and write tensordicts."""
