@@ -1,0 +1,116 @@
+"""Lazy re-export: a module-level ``__getattr__`` (PEP 562) that asks the owner of a name when the name is first used.
+
+An owner that is not installed is an ``ImportError`` that names the command to install it. An owner that is installed
+but fails to import shows its own error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+
+from tensordict._names import OWNERS, RENAMED, SUBMODULES
+
+
+class MissingDistributionError(ImportError):
+    """A name was asked for whose distribution is not installed."""
+
+
+# Distributions of the reference implementation: they install files of their own under the same import name.
+REFERENCE = ("tensordict", "tensordict-nightly")
+
+
+def refuse_beside_reference() -> None:
+    """Stops the import where the reference implementation is installed too.
+
+    Both write into one folder named ``tensordict``, so what an import gives would depend on the order of installation.
+
+    Raises:
+        ImportError: names the distribution to uninstall.
+    """
+    for name in REFERENCE:
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        raise ImportError(
+            f"tensordict-suite and {name} {found} both provide the import name `tensordict`, and only one can; "
+            f"for the suite, `pip uninstall {name}`, then `pip install --force-reinstall --no-deps tensordict-suite`; "
+            f"for {name}, `pip uninstall tensordict-suite` and import tensordict_core and its satellites by name"
+        )
+
+
+def serve(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Builds the ``__getattr__`` and ``__dir__`` of a module of ``tensordict`` from the table of names.
+
+    Args:
+        module: the full name of the module, a key of ``OWNERS``.
+
+    Returns:
+        The two functions, to be bound in that module. ``__all__`` and ``__dir__`` hold only the names that exist in
+        what is installed.
+
+    >>> lookup, names = serve("tensordict.memmap")
+    >>> lookup("MemoryMappedTensor").__module__.split(".")[0]
+    'tensordict_memmap'
+    >>> lookup("__all__")
+    ['MemoryMappedTensor']
+    """
+    owner_of = {name: owner for owner, names in OWNERS[module].items() for name in names.split()}
+    renamed = RENAMED.get(module, {})
+    submodules = SUBMODULES.get(module, ())
+
+    def lookup(name: str) -> object:
+        value: object
+        if name in submodules:
+            return import_module(f"{module}.{name}")
+        if name == "__all__":
+            return exported()
+        if name == "__version__" and module == "tensordict":
+            value = version("tensordict-suite")
+        else:
+            current = renamed.get(name, name)
+            if current not in owner_of:
+                raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
+            value = _fetch(module, owner_of[current], current)
+        setattr(sys.modules[module], name, value)
+        return value
+
+    def exported() -> list[str]:
+        return sorted(name for name in (*owner_of, *renamed) if _exists(lookup, name))
+
+    def names() -> list[str]:
+        return sorted({*(n for n in vars(sys.modules[module]) if n.startswith("__")), *submodules, *exported()})
+
+    return lookup, names
+
+
+def _fetch(module: str, owner: str, name: str) -> object:
+    """The object that ``owner`` has under this name; says how to install an owner that is not there."""
+    package = owner.partition(".")[0]
+    absent = AttributeError(f"module {module!r} has no attribute {name!r}: {owner} does not have it", name=name)
+    try:
+        home = import_module(owner)
+    except ModuleNotFoundError as error:
+        if error.name == package:
+            distribution = package.replace("_", "-")
+            needs = f"{module}.{name} needs {distribution}: pip install {distribution}"
+            raise MissingDistributionError(needs, name=package) from None
+        if error.name == owner:
+            raise absent from None
+        raise  # something that the owner needs
+    try:
+        return getattr(home, name)
+    except AttributeError:
+        raise absent from None
+
+
+def _exists(lookup: Callable[[str], object], name: str) -> bool:
+    """Whether what is installed has this name. A satellite that is broken raises its own error, here too."""
+    try:
+        lookup(name)
+    except (AttributeError, MissingDistributionError):
+        return False
+    return True

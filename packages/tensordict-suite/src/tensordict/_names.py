@@ -1,0 +1,92 @@
+"""Who owns which public name: one table a module of ``tensordict``, one row a module that the names come from.
+
+A name may stand here before its package has it; until then it is an ``AttributeError`` and not in ``__all__``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# module of `tensordict` -> module that owns -> the names, separated by blanks
+OWNERS: Mapping[str, Mapping[str, str]] = {
+    "tensordict": {
+        "tensordict_core": """
+            KEY_SEPARATOR LazyStackedTensorDict MetaData NestedKey NonTensorData NonTensorDataBase NonTensorStack
+            PackLayout TensorAttrs TensorCollection TensorDict TensorDictBase UnbatchedTensor assert_allclose_td
+            assert_close capture_non_tensor_stack cat collate default_is_leaf dense_stack_tds from_any from_arrow
+            from_csv from_dict from_json from_namedtuple from_pandas from_parquet from_pytree from_struct_array
+            from_tuple fromkeys get_defaults_to_none get_printoptions group_by is_bool is_floating is_inexact
+            is_integer is_leaf_nontensor is_non_tensor is_tensor_collection is_tensorclass lazy_stack list_to_stack
+            make_tensordict maybe_dense_stack merge_tensordicts pad pad_sequence parse_tensor_dict_string
+            set_capture_non_tensor_stack set_get_defaults_to_none set_list_to_stack set_printoptions stack to_arrow
+            unpad_sequence unravel_key unravel_key_list unravel_key_to_tuple
+        """,
+        "tensordict_memmap": """
+            LazyStackedTensorDictStore MemoryMappedTensor PersistentTensorDict TensorDictStore append_memmap
+            from_consolidated from_h5 from_safetensors from_zarr is_memmap_archive load load_memmap memmap pack_memmap
+            refresh_archive_checksums save to_safetensors unpack_memmap
+        """,
+        "tensordict_nn": """
+            TensorClassModuleBase TensorClassModuleWrapper TensorDictParams as_tensordict_module from_module
+            from_modules
+        """,
+        "tensordict_class": "TensorClass TypedTensorDict from_dataclass tensorclass",
+    },
+    "tensordict.base": {
+        "tensordict_core": """
+            NO_DEFAULT TensorDictBase from_any from_csv from_dict from_json from_namedtuple from_pandas from_parquet
+            from_struct_array from_tuple get_defaults_to_none is_tensor_collection set_get_defaults_to_none
+        """,
+        "tensordict_memmap": "from_h5 from_zarr",
+    },
+    "tensordict.memmap": {"tensordict_memmap": "MemoryMappedTensor"},
+    "tensordict.nn": {
+        "tensordict_core": "make_tensordict",
+        "tensordict_nn": """
+            AddStateIndependentNormalScale CompositeDistribution CudaGraphModule EnsembleModule InteractionType
+            NormalParamExtractor OneHotCategorical ProbabilisticTensorDictModule ProbabilisticTensorDictSequential
+            TensorClassModuleBase TensorClassModuleWrapper TensorDictModule TensorDictModuleBase
+            TensorDictModuleWrapper TensorDictParams TensorDictSequential TruncatedNormal WrapModule
+            add_custom_mapping as_tensordict_module biased_softplus composite_lp_aggregate dispatch interaction_type
+            inv_softplus mappings rand_one_hot set_composite_lp_aggregate set_interaction_type set_skip_existing
+            skip_existing
+        """,
+    },
+    "tensordict.nn.distributions": {
+        "tensordict_nn.distributions": """
+            AddStateIndependentNormalScale CompositeDistribution Delta InteractionType NormalParamExtractor
+            OneHotCategorical TruncatedNormal add_custom_mapping mappings rand_one_hot
+        """,
+    },
+    "tensordict.prototype": {
+        "tensordict_class": "tensorclass",
+        "tensordict_nn": "symbolic_trace",
+    },
+    "tensordict.prototype.fx": {"tensordict_nn": "TDGraphModule symbolic_trace"},
+    "tensordict.tensorclass": {
+        "tensordict_class": "TensorClass from_dataclass tensorclass",
+        "tensordict_core": """
+            MetaData NonTensorData NonTensorDataBase NonTensorStack TensorAttrs is_non_tensor is_tensorclass
+        """,
+    },
+    "tensordict.utils": {
+        "tensordict_core": """
+            DeviceType IndexType KEY_SEPARATOR NestedKey assert_allclose_td assert_close capture_non_tensor_stack
+            expand_as_right expand_right get_printoptions is_bool is_floating is_inexact is_integer is_non_tensor
+            is_tensorclass isin list_to_stack parse_tensor_dict_string remove_duplicates set_capture_non_tensor_stack
+            set_list_to_stack set_printoptions unravel_key unravel_key_list unravel_key_to_tuple
+        """,
+        "tensordict_memmap": "print_directory_tree",
+    },
+}
+
+# Names of older releases, and the name that each has now.
+RENAMED: Mapping[str, Mapping[str, str]] = {"tensordict": {"MemmapTensor": "MemoryMappedTensor"}}
+
+# Sub-modules that are attributes of their package without having been imported. `memmap` and `tensorclass` are not
+# among those of `tensordict`: there these names are functions.
+SUBMODULES: Mapping[str, tuple[str, ...]] = {
+    "tensordict": ("base", "nn", "prototype", "utils"),
+    "tensordict.nn": ("distributions",),
+    "tensordict.prototype": ("fx",),
+}

@@ -1,0 +1,12 @@
+"""Names that older code finds here: the tracer, and the ``tensorclass`` decorator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensordict._lazy import serve
+
+if TYPE_CHECKING:
+    from tensordict_class import tensorclass as tensorclass
+else:
+    __getattr__, __dir__ = serve(__name__)
