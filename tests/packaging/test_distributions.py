@@ -1,0 +1,134 @@
+"""What is published: each distribution builds a wheel and an sdist, and what they say and hold is right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+IMPORT_NAMES = {
+    "tensordict-core": "tensordict_core",
+    "tensordict-memmap": "tensordict_memmap",
+    "tensordict-nn": "tensordict_nn",
+    "tensordict-class": "tensordict_class",
+    "tensordict-suite": "tensordict",
+}
+each = pytest.mark.parametrize("name", IMPORT_NAMES)
+
+
+def build(folder: Path, out: Path, *options: str) -> None:
+    """Builds with the hatchling of this environment, so that nothing is downloaded."""
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(out), *options]
+    subprocess.run(
+        command, cwd=folder, check=True, capture_output=True, env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"}
+    )
+
+
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist of every distribution."""
+    out = tmp_path_factory.mktemp("dist")
+    for name in IMPORT_NAMES:
+        build(ROOT / "packages" / name, out)
+    return out
+
+
+def wheel_of(dist: Path, name: str) -> Path:
+    [wheel] = dist.glob(f"{name.replace('-', '_')}-*.whl")
+    return wheel
+
+
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        [path] = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
+        return Parser().parsestr(archive.read(path).decode())
+
+
+def project_of(name: str) -> dict[str, object]:
+    return tomllib.loads((ROOT / "packages" / name / "pyproject.toml").read_text())["project"]
+
+
+@each
+def test_a_wheel_holds_its_package_and_nothing_else(dist, name):
+    with zipfile.ZipFile(wheel_of(dist, name)) as archive:
+        files = archive.namelist()
+    source = ROOT / "packages" / name / "src"
+    tops = {path.partition("/")[0] for path in files if ".dist-info/" not in path}
+    assert tops == {IMPORT_NAMES[name]}
+    assert f"{IMPORT_NAMES[name]}/py.typed" in files
+    modules = {str(path.relative_to(source)) for path in source.rglob("*.py")}
+    assert modules == {path for path in files if path.endswith(".py")}
+
+
+@each
+def test_a_wheel_is_pure_python(dist, name):
+    assert wheel_of(dist, name).name.endswith("-py3-none-any.whl")
+
+
+@each
+def test_the_metadata_is_what_the_package_declares(dist, name):
+    metadata, project = metadata_of(wheel_of(dist, name)), project_of(name)
+    assert metadata["Name"] == name
+    assert metadata["Version"] == project["version"]
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert metadata["Summary"]
+    required = metadata.get_all("Requires-Dist")
+    plain = {r.split(";")[0].strip().split(">")[0].split("<")[0] for r in required if "extra ==" not in r}
+    assert plain == {r.split(">")[0].split("<")[0] for r in project["dependencies"]}
+    assert set(metadata.get_all("Provides-Extra") or []) == set(project.get("optional-dependencies", {}))
+
+
+@each
+def test_the_readme_is_the_description_and_shows_code(dist, name):
+    metadata = metadata_of(wheel_of(dist, name))
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    text = metadata.get_payload()
+    assert text.startswith(f"# {name}\n")
+    assert f"pip install {name}" in text and "```python" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [("tensordict-memmap", {"MemoryMappedTensor"}), ("tensordict-nn", {"TensorDictParams"})],
+)
+def test_a_satellite_announces_its_types(dist, name, kinds):
+    with zipfile.ZipFile(wheel_of(dist, name)) as archive:
+        [path] = [n for n in archive.namelist() if n.endswith(".dist-info/entry_points.txt")]
+        lines = archive.read(path).decode().split("\n")
+    assert lines[0] == "[tensordict_core.types]"
+    assert {line.partition(" = ")[0] for line in lines[1:] if line} == kinds
+
+
+@each
+def test_an_sdist_builds_the_same_wheel(dist, name, tmp_path):
+    [sdist] = dist.glob(f"{name.replace('-', '_')}-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [folder] = tmp_path.iterdir()
+    assert {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "src"} <= {path.name for path in folder.iterdir()}
+    build(folder, tmp_path / "out", "-t", "wheel")
+    assert wheel_of(tmp_path / "out", name).read_bytes() == wheel_of(dist, name).read_bytes()
+
+
+@pytest.mark.long
+@each
+def test_a_wheel_installs_alone_with_what_it_declares(dist, name, tmp_path):
+    """In an environment of its own, from the wheels of this build and the pinned set of everything else."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = str(tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python")
+    install = ["-m", "pip", "install", "-q", "--find-links", str(dist), "-c", str(ROOT / "constraints.txt")]
+    subprocess.run([python, *install, str(wheel_of(dist, name))], check=True)
+    subprocess.run([python, "-m", "pip", "check"], check=True)
+    subprocess.run([python, "-W", "error", "-c", f"import {IMPORT_NAMES[name]}"], check=True, cwd=tmp_path)
