@@ -1,0 +1,18 @@
+"""What importing costs a program that has imported torch already; each sample is a fresh interpreter."""
+
+from __future__ import annotations
+
+
+class Import:
+    repeat = 10
+    number = 1
+    timeout = 120
+
+    def timeraw_import(self) -> tuple[str, str]:
+        return "import tensordict_core", "import torch"
+
+    def timeraw_import_memmap(self) -> tuple[str, str]:
+        return "import tensordict_memmap", "import torch, tensordict_core"
+
+    def timeraw_import_reference(self) -> tuple[str, str]:
+        return "import tensordict", "import torch"

@@ -1,0 +1,68 @@
+"""The tensors that benchmarks save, load and compute with: the shapes of real models and the awkward ones.
+
+Workloads are nested dicts of tensors, so that any library under test builds its own container of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TypeAlias
+
+import torch
+
+Tree: TypeAlias = "dict[str, torch.Tensor | Tree]"
+
+
+@lru_cache(maxsize=2)
+def gpt2(layers: int = 12, width: int = 768) -> Tree:
+    """Parameters in the shapes of GPT-2: with 12 layers 146 leaves and 498 MB, of sizes from 3 KB to 154 MB."""
+
+    def linear(inputs: int, outputs: int) -> Tree:
+        return {"weight": filled(inputs, outputs), "bias": filled(outputs)}
+
+    def norm() -> Tree:
+        return {"weight": filled(width), "bias": filled(width)}
+
+    def block() -> Tree:
+        return {
+            "ln_1": norm(),
+            "attn": {"c_attn": linear(width, 3 * width), "c_proj": linear(width, width)},
+            "ln_2": norm(),
+            "mlp": {"c_fc": linear(width, 4 * width), "c_proj": linear(4 * width, width)},
+        }
+
+    embeddings: Tree = {"wte": filled(50257, width), "wpe": filled(1024, width)}
+    return embeddings | {"h": {str(i): block() for i in range(layers)}}
+
+
+@lru_cache(maxsize=1)
+def small_leaves(count: int = 5000) -> Tree:
+    """Many leaves of 1 KiB, where opening files costs more than the bytes."""
+    return {f"leaf{i:05}": filled(256) for i in range(count)}
+
+
+@lru_cache(maxsize=1)
+def transposed(count: int = 8, rows: int = 4096, columns: int = 2048) -> Tree:
+    """Large leaves that do not lie in memory in the order in which a file holds them; 268 MB."""
+    return {f"leaf{i}": filled(columns, rows).T for i in range(count)}
+
+
+def filled(*shape: int) -> torch.Tensor:
+    """A tensor of the shape with a value of its own in every place, made faster than random numbers are."""
+    return torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
+
+
+def flat(tree: Tree, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Every leaf with its dotted key, the form in which other libraries take a state."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def size(tree: Tree) -> int:
+    """How many bytes the leaves hold."""
+    return sum(leaf.nbytes for _, leaf in flat(tree))

@@ -1,0 +1,141 @@
+"""Every task of this repository, one session each: ``nox -l`` lists them, ``nox -s NAME`` runs one.
+
+A session builds its own environment from ``constraints.txt``, so nothing but Python 3.11 and nox has to be there.
+What follows ``--`` goes to the tool: ``nox -s "tests(core)" -- -k index -x``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.10.9"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "tests"]
+
+ROOT = Path(__file__).parent
+REFERENCE = "tensordict==0.15.3"
+TEST_TOOLS = ["pytest", "pytest-xdist", "hypothesis"]
+# What each environment holds: a package and what it depends on, nothing else; the suite all of them.
+HOLDS = {
+    "core": ["core"],
+    "memmap": ["core", "memmap"],
+    "nn": ["core", "nn"],
+    "class": ["core", "class"],
+    "suite": ["core", "memmap", "nn", "class", "suite"],
+}
+# What each environment runs. Examples in docstrings run where all packages are.
+RUNS = {name: [f"tests/{name}"] for name in HOLDS} | {
+    "suite": ["tests/suite", "tests/property", "tests/packaging", "tests/docs", "packages", "--doctest-modules"]
+}
+EXTRAS = {"core": "[progress]"}
+each_package = nox.parametrize("package", list(HOLDS), ids=list(HOLDS))
+
+
+def install(session: nox.Session, packages: list[str], *tools: str, pinned: bool = True) -> None:
+    """Installs packages of this repository, editable, with the tools that a session needs."""
+    editable = [part for name in packages for part in ("-e", f"packages/tensordict-{name}{EXTRAS.get(name, '')}")]
+    session.install(*(["-c", "constraints.txt"] if pinned else []), *editable, *tools)
+
+
+def pytest(session: nox.Session, *arguments: str, profile: str = "short") -> None:
+    """Runs pytest, and leaves its counts in .nox/results for whoever adds up several sessions."""
+    results = ROOT / ".nox" / "results" / f"{session.name}.xml"
+    command = ["python", "-m", "pytest", *arguments, f"--junitxml={results}", *session.posargs]
+    # A package may have no test of a kind: 5 is pytest's word for that, and fine for a selection by marks.
+    session.run(*command, env={"HYPOTHESIS_PROFILE": profile}, success_codes=[0, 5] if profile == "long" else [0])
+
+
+@nox.session
+@each_package
+def tests(session: nox.Session, package: str) -> None:
+    """Tests: each package alone with what it needs; the suite with all, every example of the docs, short property runs."""
+    # hatchling builds the wheels that tests/packaging looks at.
+    install(session, HOLDS[package], *TEST_TOOLS, *(["hatchling"] if package == "suite" else []))
+    pytest(session, *RUNS[package], "-m", "not long and not cuda")
+
+
+@nox.session
+@each_package
+def tests_long(session: nox.Session, package: str) -> None:
+    """Long tests: faults, fuzzing, compile matrices, thousands of examples a law, wheels in fresh environments."""
+    install(session, HOLDS[package], *TEST_TOOLS, *(["hatchling"] if package == "suite" else []))
+    # Laws are long by their profile (hypothesis marks its tests itself), everything else by its mark.
+    pytest(session, *RUNS[package], "-m", "(long or hypothesis) and not cuda", profile="long")
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Coverage: every test in one environment, then the lines and branches that none of them reached."""
+    install(session, HOLDS["suite"], *TEST_TOOLS, "coverage", "hatchling")
+    session.run("coverage", "erase")
+    folders = [argument for name in HOLDS for argument in RUNS[name]]
+    session.run("coverage", "run", "-m", "pytest", *folders, "-m", "not long and not cuda", *session.posargs)
+    session.run("coverage", "combine")
+    session.run("coverage", "report")
+
+
+@nox.session
+def cuda(session: nox.Session) -> None:
+    """CUDA: the tests that need a GPU, with the torch that the machine has."""
+    session.run("python", "-c", "import torch; assert torch.cuda.is_available(), 'torch sees no GPU here'")
+    install(session, HOLDS["suite"], *TEST_TOOLS, pinned=False)
+    pytest(session, "tests", "--ignore=tests/interop", "-m", "cuda")
+
+
+@nox.session
+def interop(session: nox.Session) -> None:
+    """Interop: files and behaviours agree with the reference implementation, installed beside ours."""
+    install(session, ["core", "memmap", "nn", "class"], *TEST_TOOLS, REFERENCE)
+    pytest(session, "tests/interop", "-m", "not cuda")
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Demo: 1,797 handwritten digits from disk through workers and a classifier to a checkpoint and back."""
+    install(session, ["core", "memmap", "nn", "class"], "scikit-learn")
+    session.run("python", "examples/digits.py", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Lint: ruff's rules and its formatting."""
+    session.install("-c", "constraints.txt", "ruff")
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Types: mypy in strict mode on all packages, and on what users write (tests/typing)."""
+    install(session, HOLDS["suite"], "mypy")
+    session.run("mypy", *session.posargs)
+    if (ROOT / "tests" / "typing").is_dir():
+        session.run("mypy", "tests/typing")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Docs: the pages and the reference, built without a warning, with every example on them executed."""
+    install(session, HOLDS["suite"], "pytest", "sphinx", "furo", "myst-parser")
+    session.run("python", "-m", "pytest", "tests/docs")
+    session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build/html", *session.posargs)
+    session.log("open docs/_build/html/index.html")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Bench: asv times the current commit beside torch, safetensors and the reference, and builds the dashboard."""
+    session.install("-c", "constraints.txt", "asv", "virtualenv")
+    session.run("asv", "machine", "--yes")
+    session.run("asv", "run", "--show-stderr", *(session.posargs or ["HEAD^!"]))
+    session.run("asv", "publish")
+    session.log("asv preview serves benchmarks/html")
+
+
+@nox.session
+def compare(session: nox.Session) -> None:
+    """Compare: one run, cases interleaved, prints the table of the README: ours beside torch and the reference."""
+    install(session, ["core", "memmap", "nn", "class"], "safetensors", REFERENCE)
+    session.run("python", "-m", "benchmarks.compare", *session.posargs)
