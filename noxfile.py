@@ -11,6 +11,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2024.10.9"
+nox.options.default_venv_backend = "virtualenv"  # comes with nox, and brings a pip of its own
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "tests"]
 
@@ -34,9 +35,13 @@ each_package = nox.parametrize("package", list(HOLDS), ids=list(HOLDS))
 
 
 def install(session: nox.Session, packages: list[str], *tools: str, pinned: bool = True) -> None:
-    """Installs packages of this repository, editable, with the tools that a session needs."""
+    """Installs packages of this repository, editable, with the tools that a session needs.
+
+    Bytecode is left to the first import of each module: compiling all of torch takes longer than installing it.
+    """
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""
     editable = [part for name in packages for part in ("-e", f"packages/tensordict-{name}{EXTRAS.get(name, '')}")]
-    session.install(*(["-c", "constraints.txt"] if pinned else []), *editable, *tools)
+    session.install("--no-compile", *(["-c", "constraints.txt"] if pinned else []), *editable, *tools)
 
 
 def pytest(session: nox.Session, *arguments: str, profile: str = "short") -> None:
@@ -118,7 +123,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Docs: the pages and the reference, built without a warning, with every example on them executed."""
-    install(session, HOLDS["suite"], "pytest", "sphinx", "furo", "myst-parser")
+    install(session, HOLDS["suite"], *TEST_TOOLS, "sphinx", "furo", "myst-parser")
     session.run("python", "-m", "pytest", "tests/docs")
     session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build/html", *session.posargs)
     session.log("open docs/_build/html/index.html")
