@@ -1,0 +1,465 @@
+"""Access: reading and writing one entry by key, nested keys included.
+
+A string key costs one dictionary operation; a tuple walks the nodes on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import Tensor
+
+from . import _errors as errors
+from ._keys import NestedKey, unravel_key_to_tuple
+from ._primitives import Primitives
+from ._rebuild import KEEP
+from ._types import containers
+from ._values import to_entry
+from ._views import ItemsView, KeysView, ValuesView
+
+if TYPE_CHECKING:
+    from ._rebuild import IsLeaf
+
+__all__ = ["Access"]
+
+
+class Access(Primitives):
+    """Entries by key: ``get``, ``set`` and their kind."""
+
+    __slots__ = ()
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    def get(self, key: NestedKey, default: Any = None, **kwargs: Any) -> Any:
+        """The entry of a key as it is stored: a tensor, a nested tensordict, or non-tensor data (``td[key]`` gives its value).
+
+        Args:
+            key: A string or a nested key.
+            default: What to return where there is no such entry.
+
+        >>> td = TensorDict({"a": {"b": torch.zeros(2)}}, batch_size=[2])
+        >>> td.get(("a", "b")), td.get("c") is None
+        (tensor([0., 0.]), True)
+        """
+        if type(key) is str:
+            value = self._get(key)
+            return default if value is None else value
+        node: Any = self
+        for name in unravel_key_to_tuple(key):
+            if node is None or isinstance(node, Tensor):
+                return default
+            node = node._get(name)
+        return default if node is None else node
+
+    def _get_path_value(self, key: tuple[Any, ...]) -> Any:
+        """The value under a nested key, non-tensor data unwrapped."""
+        path = unravel_key_to_tuple(key)
+        node: Any = self
+        for depth, name in enumerate(path):
+            if isinstance(node, Tensor):
+                raise errors.not_a_node(path[:depth], node)
+            value = node._get(name)
+            if value is None:
+                raise errors.missing_key(path[: depth + 1] if depth else name, node._keys(), type(node).__name__)
+            node = value
+        return node._entry_value() if isinstance(node, Primitives) else node
+
+    def get_non_tensor(self, key: NestedKey, default: Any = None) -> Any:
+        """The value of a non-tensor entry, unwrapped; other entries as ``get`` gives them.
+
+        >>> TensorDict({"s": "text"}).get_non_tensor("s")
+        'text'
+        """
+        value = self.get(key, None)
+        if value is None:
+            return default
+        return value._entry_value() if isinstance(value, Primitives) else value
+
+    def get_item_shape(self, key: NestedKey) -> Any:
+        """The shape of an entry.
+
+        Raises:
+            KeyError: There is no such key.
+
+        >>> TensorDict({"a": torch.zeros(2, 3)}).get_item_shape("a")
+        torch.Size([2, 3])
+        """
+        value = self.get(key, None)
+        if value is None:
+            raise errors.missing_key(key, self._keys(), type(self).__name__)
+        return value.shape
+
+    def entry_class(self, key: NestedKey) -> type[Any]:
+        """The class of an entry.
+
+        Raises:
+            KeyError: There is no such key.
+
+        >>> TensorDict({"a": torch.zeros(2)}).entry_class("a").__name__
+        'Tensor'
+        """
+        value = self.get(key, None)
+        if value is None:
+            raise errors.missing_key(key, self._keys(), type(self).__name__)
+        return type(value)
+
+    def is_non_tensor(self, key: NestedKey) -> bool:
+        """Whether an entry is non-tensor data.
+
+        >>> TensorDict({"s": "text"}).is_non_tensor("s")
+        True
+        """
+        return getattr(self.entry_class(key), "_is_non_tensor", False)
+
+    def __contains__(self, key: Any) -> bool:
+        """Whether there is an entry under a key (nested keys included).
+
+        >>> ("a", "b") in TensorDict({"a": {"b": 1}})
+        True
+        """
+        if type(key) is str:
+            return self._get(key) is not None
+        if not isinstance(key, tuple):
+            raise errors.bad_key(key)
+        return self.get(key, None) is not None
+
+    # views -----------------------------------------------------------------------------------------------------------
+
+    def keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: IsLeaf | None = None,
+        *,
+        sort: bool = False,
+    ) -> KeysView:
+        """A live view of the keys.
+
+        Args:
+            include_nested: Whether keys of nested tensordicts are included, as tuples.
+            leaves_only: Whether only leaves count: tensors, or what ``is_leaf`` says.
+            is_leaf: Says of a type whether its instances count as leaves.
+            sort: Whether keys come in alphabetical order.
+
+        >>> td = TensorDict({"a": 1, "b": {"c": 2}})
+        >>> list(td.keys()), list(td.keys(True, True))
+        (['a', 'b'], ['a', ('b', 'c')])
+        """
+        return KeysView(self, include_nested, leaves_only, is_leaf, sort)
+
+    def values(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: IsLeaf | None = None,
+        *,
+        sort: bool = False,
+    ) -> ValuesView:
+        """A live view of the entries, in the order of ``keys`` with the same arguments.
+
+        >>> [v.item() for v in TensorDict({"a": 1, "b": {"c": 2}}).values(True, True)]
+        [1, 2]
+        """
+        return ValuesView(self, include_nested, leaves_only, is_leaf, sort)
+
+    def items(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: IsLeaf | None = None,
+        *,
+        sort: bool = False,
+    ) -> ItemsView:
+        """A live view of the pairs of keys and entries, in the order of ``keys`` with the same arguments.
+
+        >>> [(k, v.item()) for k, v in TensorDict({"a": 1, "b": {"c": 2}}).items(True, True)]
+        [('a', 1), (('b', 'c'), 2)]
+        """
+        return ItemsView(self, include_nested, leaves_only, is_leaf, sort)
+
+    def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
+        """The pairs of keys and entries of non-tensor data.
+
+        >>> [k for k, _ in TensorDict({"a": 1, "s": "text"}).non_tensor_items()]
+        ['s']
+        """
+        found = self.items(include_nested, is_leaf=lambda kind: getattr(kind, "_is_non_tensor", False))
+        return tuple((key, value) for key, value in found if getattr(type(value), "_is_non_tensor", False))
+
+    @property
+    def sorted_keys(self) -> list[str]:
+        """The keys of this node in alphabetical order."""
+        return sorted(self._keys())
+
+    # writing ---------------------------------------------------------------------------------------------------------
+
+    def set(
+        self, key: NestedKey, item: Any, inplace: bool | None = False, *, non_blocking: bool = False, **kwargs: Any
+    ) -> Self:
+        """Store an entry, replacing the one that is there; nodes on the way of a nested key are made.
+
+        Args:
+            key: A string or a nested key.
+            item: A tensor of shape ``[*batch_size, ...]``, a number, an array, a dictionary or tensordict, or anything else as non-tensor data.
+            inplace: Whether the value is written into the entry that is there (``None``: only where it fits).
+            non_blocking: Whether a move to the tensordict's device may be asynchronous.
+
+        Raises:
+            RuntimeError: The value does not start with the batch size, or the tensordict is locked.
+
+        >>> td = TensorDict({}, batch_size=[3]).set(("a", "b"), torch.ones(3))
+        >>> td["a", "b"]
+        tensor([1., 1., 1.])
+        """
+        if type(key) is str:
+            if self._locked and not (inplace and self._get(key) is not None):
+                raise errors.locked(f"set({key!r})")
+            value = to_entry(self._meta, key, item, non_blocking=non_blocking)
+            if inplace is None:
+                inplace = self._fits_in_place(key, value)
+            self._set(key, value, inplace)
+            return self
+        path = unravel_key_to_tuple(key)
+        if not path:
+            raise errors.empty_key()
+        node: Any = self
+        for depth, name in enumerate(path[:-1]):
+            child = node._get(name)
+            if child is None:
+                if node._locked:
+                    raise errors.locked(f"set({key!r})")
+                child = containers.dense._make({}, node._meta)
+                node._set(name, child, False)
+            elif not isinstance(child, Primitives) or getattr(type(child), "_is_non_tensor", False):
+                raise errors.not_a_node(path[: depth + 1], child)
+            node = child
+        node.set(path[-1], item, inplace, non_blocking=non_blocking)
+        return self
+
+    def _fits_in_place(self, key: str, value: Any) -> bool:
+        old = self._get(key)
+        return (
+            isinstance(old, Tensor)
+            and isinstance(value, Tensor)
+            and old.shape == value.shape
+            and old.dtype == value.dtype
+            and old.device == value.device
+        )
+
+    def set_(self, key: NestedKey, item: Any, *, non_blocking: bool = False) -> Self:
+        """Write a value into an entry that exists; locked tensordicts allow it.
+
+        Raises:
+            KeyError: There is no such entry.
+            RuntimeError: The shapes differ.
+
+        >>> td = TensorDict({"a": torch.zeros(2)}, batch_size=[2], lock=True)
+        >>> td.set_("a", torch.ones(2))["a"]
+        tensor([1., 1.])
+        """
+        parent, name = self._find_parent(key)
+        if parent._get(name) is None:
+            raise errors.missing_key(key, parent._keys(), type(self).__name__)
+        parent._set(name, to_entry(parent._meta, key, item, non_blocking=non_blocking), True)
+        return self
+
+    def set_non_tensor(self, key: NestedKey, value: Any) -> Self:
+        """Store a value as non-tensor data, even where ``set`` would make a tensor of it.
+
+        >>> TensorDict({}).set_non_tensor("n", 1)["n"]
+        1
+        """
+        path = unravel_key_to_tuple(key)
+        parent: Any = self
+        if len(path) > 1:
+            if self.get(path[:-1], None) is None:
+                self.set(path[:-1], {})
+            parent = self.get(path[:-1])
+        meta = parent._meta
+        return self.set(path, containers.non_tensor(value, batch_size=meta.batch_size, device=meta.device))
+
+    def _write(self, key: Any, old: Any, value: Any) -> None:
+        """Write a valid value into the entry ``old``; the one algorithm of in-place writes."""
+        if isinstance(old, Tensor):
+            if not isinstance(value, Tensor):
+                raise errors.not_a_node(key, old)
+            if old.shape != value.shape:
+                raise errors.in_place_shape(key, value.shape, old.shape)
+            old.copy_(value)
+        elif getattr(type(old), "_is_non_tensor", False):
+            old._replace_value(value)
+        elif isinstance(value, Tensor):
+            raise errors.not_a_node(key, value)
+        else:
+            old.update_(value)
+
+    def _find_parent(self, key: NestedKey) -> tuple[Any, str]:
+        """The node that holds (or would hold) the last level of a key, and that level's name."""
+        if type(key) is str:
+            return self, key
+        path = unravel_key_to_tuple(key)
+        if not path:
+            raise errors.empty_key()
+        node: Any = self
+        for depth, name in enumerate(path[:-1]):
+            child = node._get(name)
+            if child is None:
+                raise errors.missing_key(path[: depth + 1], node._keys(), type(self).__name__)
+            if isinstance(child, Tensor):
+                raise errors.not_a_node(path[: depth + 1], child)
+            node = child
+        return node, path[-1]
+
+    # removing and renaming -------------------------------------------------------------------------------------------
+
+    def del_(self, key: NestedKey) -> Self:
+        """Remove an entry.
+
+        Raises:
+            KeyError: There is no such entry.
+            RuntimeError: The tensordict is locked.
+
+        >>> list(TensorDict({"a": 1, "b": 2}).del_("a").keys())
+        ['b']
+        """
+        parent, name = self._find_parent(key)
+        if parent._locked:
+            raise errors.locked(f"del_({key!r})")
+        if parent._get(name) is None:
+            raise errors.missing_key(key, parent._keys(), type(self).__name__)
+        parent._del(name)
+        return self
+
+    def __delitem__(self, key: NestedKey) -> None:
+        """Remove an entry, as ``del_``."""
+        self.del_(key)
+
+    def pop(self, key: NestedKey, default: Any = KEEP) -> Any:
+        """Remove an entry and return it, as ``get`` would.
+
+        Raises:
+            KeyError: There is no such entry and no ``default``.
+
+        >>> td = TensorDict({"a": 1})
+        >>> td.pop("a"), td.pop("a", None)
+        (tensor(1), None)
+        """
+        value = self.get(key, None)
+        if value is None:
+            if default is KEEP:
+                parent, _ = self._find_parent(key)
+                raise errors.missing_key(key, parent._keys(), type(self).__name__)
+            return default
+        self.del_(key)
+        return value._entry_value() if getattr(type(value), "_is_non_tensor", False) else value
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove the last entry and return its key and value.
+
+        Raises:
+            KeyError: There is no entry.
+
+        >>> TensorDict({"a": 1}).popitem()
+        ('a', tensor(1))
+        """
+        keys = list(self._keys())
+        if not keys:
+            raise KeyError("popitem(): the tensordict is empty; test it with is_empty()")
+        return keys[-1], self.pop(keys[-1])
+
+    def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
+        """The entry of a key, after storing ``default`` there if it was absent.
+
+        >>> TensorDict({}).setdefault("a", torch.ones(1))
+        tensor([1.])
+        """
+        if self.get(key, None) is None:
+            self.set(key, default, inplace)
+        return self.get(key)
+
+    def rename_key_(self, old_key: NestedKey, new_key: NestedKey, safe: bool = False) -> Self:
+        """Give an entry another key (nested keys included).
+
+        Args:
+            old_key: A key that exists.
+            new_key: Its new name.
+            safe: Whether an entry under the new name is an error rather than replaced.
+
+        Raises:
+            KeyError: There is no such entry, or ``safe`` and the name is taken.
+            RuntimeError: The tensordict is locked.
+
+        >>> list(TensorDict({"a": 1}).rename_key_("a", "b").keys())
+        ['b']
+        """
+        old, new = unravel_key_to_tuple(old_key), unravel_key_to_tuple(new_key)
+        parent, name = self._find_parent(old)
+        if parent._locked:
+            raise errors.locked(f"rename_key_({old_key!r})")
+        if parent._get(name) is None:
+            raise errors.missing_key(old_key, parent._keys(), type(self).__name__)
+        if old == new:
+            return self
+        if safe and self.get(new, None) is not None:
+            raise errors.existing_key(new_key)
+        if old[:-1] == new[:-1]:
+            parent._rename(name, new[-1])
+        else:
+            value = parent._get(name)
+            self.set(new, value)
+            parent._del(name)
+        return self
+
+    def rename_keys(self, mapping: dict[NestedKey, NestedKey], *, strict: bool = True) -> Self:
+        """A shallow copy with some keys renamed.
+
+        Args:
+            mapping: New keys by old keys.
+            strict: Whether a key that is not there is an error rather than passed over.
+
+        Raises:
+            KeyError: A key is not there (``strict``), or two entries would get one name.
+
+        >>> list(TensorDict({"a": 1}).rename_keys({"a": "b"}).keys())
+        ['b']
+        """
+        out = self._clone(False)
+        moved = []
+        for old, new in mapping.items():
+            value = out.get(old, None)
+            if value is None:
+                if strict:
+                    raise errors.missing_key(old, out._keys(), type(self).__name__)
+                continue
+            out.del_(old)
+            moved.append((new, value))
+        for new, value in moved:
+            if out.get(new, None) is not None:
+                raise errors.existing_key(new)
+            out.set(new, value)
+        return out
+
+    def create_nested(self, key: NestedKey | Sequence[NestedKey]) -> Self:
+        """Make an empty nested tensordict of this batch size under each key.
+
+        >>> td = TensorDict({}, batch_size=[3]).create_nested(("a", "b"))
+        >>> td["a", "b"].batch_size
+        torch.Size([3])
+        """
+        for one in key if isinstance(key, list) else [key]:
+            self.set(one, containers.dense._make({}, self._meta))  # type: ignore[arg-type]
+        return self
+
+    def clear(self) -> Self:
+        """Remove all entries.
+
+        Raises:
+            RuntimeError: The tensordict is locked.
+
+        >>> TensorDict({"a": 1}).clear().is_empty()
+        True
+        """
+        for key in list(self._keys()):
+            self.del_(key)
+        return self

@@ -1,0 +1,178 @@
+"""`apply`: any function, on every leaf, with every rule about what comes out of it.
+
+The function's results replace the leaves; ``None`` drops its entry. Other tensordicts are matched by key and give the function more
+arguments. All variants (by name, in place, into ``out``, on nested nodes) are one algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from . import _errors as errors
+from ._keys import unravel_key
+from ._meta import Meta, as_batch_size, as_device, as_names
+from ._primitives import Primitives
+from ._rebuild import KEEP, How, IsLeaf
+from ._values import to_entry
+
+__all__ = ["Applying"]
+
+
+def _any_node(kind: type[Any]) -> bool:
+    return issubclass(kind, Primitives)
+
+
+def _valid(td: Any, results: list[Any], is_leaf: IsLeaf | None, batch_size: torch.Size, device: Any) -> list[Any]:
+    """The results as entries: converted where they are no tensors, checked where they are."""
+    meta = Meta(batch_size, device)
+    dims = len(batch_size)
+    out = []
+    keys = None
+    for i, result in enumerate(results):
+        if result is None:
+            out.append(None)
+            continue
+        if isinstance(result, Tensor) and (not dims or result.shape[:dims] == batch_size) and device is None:
+            out.append(result)
+            continue
+        keys = td._leaf_keys(is_leaf) if keys is None else keys
+        out.append(to_entry(meta, unravel_key(keys[i]), result))
+    return out
+
+
+class Applying(Primitives):
+    """Functions on leaves."""
+
+    __slots__ = ()
+
+    def apply(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        batch_size: Sequence[int] | None = None,
+        device: Any = KEEP,
+        names: Any = KEEP,
+        inplace: bool = False,
+        default: Any = KEEP,
+        filter_empty: bool | None = None,
+        propagate_lock: bool = False,
+        call_on_nested: bool = False,
+        is_leaf: IsLeaf | None = None,
+        out: Any = None,
+        **constructor_kwargs: Any,
+    ) -> Any:
+        """The results of ``fn`` for every leaf, in the structure of this tensordict.
+
+        Args:
+            fn: Called with a leaf, and those of ``others`` under the same key. Its result replaces the leaf; ``None`` drops the entry.
+            *others: Tensordicts matched by key.
+            batch_size: The batch size of the result, if it changes.
+            device: The device of the result, if it changes.
+            names: The dim names of the result, if they change.
+            inplace: Whether the results are written into the leaves.
+            default: What stands for a leaf that one of ``others`` lacks; by default that is an error.
+            filter_empty: Whether nested tensordicts whose leaves were all dropped are dropped; by default they are, and the result is ``None``
+                if nothing is left.
+            propagate_lock: Whether the result of a locked tensordict is locked.
+            call_on_nested: Whether ``fn`` gets nested tensordicts as a whole.
+            is_leaf: Says of a type whether ``fn`` gets its instances as a whole.
+            out: A tensordict of the same structure that the results are written into.
+
+        Raises:
+            RuntimeError: A result does not start with the batch size.
+            KeyError: One of ``others`` lacks a leaf and there is no ``default``.
+
+        >>> td = TensorDict({"a": torch.ones(3), "b": {"c": torch.zeros(3)}}, [3])
+        >>> td.apply(lambda x: x + 1)["b", "c"]
+        tensor([1., 1., 1.])
+        >>> td.apply(lambda x, y: x - y, td)["a"]
+        tensor([0., 0., 0.])
+        """
+        kind = _any_node if call_on_nested else is_leaf
+        columns = [self._leaves(kind), *(self._align(other, default, kind) for other in others)]
+        results = [fn(*column) for column in zip(*columns, strict=True)]
+        return self._put_results(results, kind, batch_size, device, names, inplace, filter_empty, propagate_lock, out)
+
+    def named_apply(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        nested_keys: bool = False,
+        batch_size: Sequence[int] | None = None,
+        device: Any = KEEP,
+        names: Any = KEEP,
+        inplace: bool = False,
+        default: Any = KEEP,
+        filter_empty: bool | None = None,
+        propagate_lock: bool = False,
+        call_on_nested: bool = False,
+        is_leaf: IsLeaf | None = None,
+        out: Any = None,
+        **constructor_kwargs: Any,
+    ) -> Any:
+        """As ``apply``, with the key of the leaf as first argument of ``fn``: its last level, or all of it if ``nested_keys``.
+
+        >>> TensorDict({"a": 1, "b": {"c": 2}}).named_apply(lambda k, x: x if k == "c" else None)["b", "c"]
+        tensor(2)
+        """
+        kind = _any_node if call_on_nested else is_leaf
+        keys = self._leaf_keys(kind)
+        shown = [unravel_key(key) for key in keys] if nested_keys else [key[-1] for key in keys]
+        columns = [shown, self._leaves(kind), *(self._align(other, default, kind) for other in others)]
+        results = [fn(*column) for column in zip(*columns, strict=True)]
+        return self._put_results(results, kind, batch_size, device, names, inplace, filter_empty, propagate_lock, out)
+
+    def apply_(self, fn: Callable[..., Any], *others: Any, **kwargs: Any) -> Self:
+        """``apply`` with ``inplace=True``.
+
+        >>> TensorDict({"a": torch.zeros(2)}).apply_(lambda x: x + 1)["a"]
+        tensor([1., 1.])
+        """
+        self.apply(fn, *others, inplace=True, **kwargs)
+        return self
+
+    def _put_results(
+        self,
+        results: list[Any],
+        is_leaf: IsLeaf | None,
+        batch_size: Sequence[int] | None,
+        device: Any,
+        names: Any,
+        inplace: bool,
+        filter_empty: bool | None,
+        propagate_lock: bool,
+        out: Any,
+    ) -> Any:
+        if inplace or out is not None:
+            target = self if out is None else out
+            leaves = self._leaves(is_leaf) if out is None else self._align(out, KEEP, is_leaf)
+            for key, leaf, result in zip(self._leaf_keys(is_leaf), leaves, results, strict=True):
+                if result is not None and result is not leaf:
+                    if isinstance(leaf, Tensor) and isinstance(result, Tensor) and leaf.shape != result.shape:
+                        raise errors.in_place_shape(unravel_key(key), result.shape, leaf.shape)
+                    target.set_(key, result)
+            return target
+        meta = self._meta
+        dims = len(meta.batch_size)
+        size = None if batch_size is None else as_batch_size(batch_size)
+        new_names = names if names is KEEP else as_names(names, dims if size is None else len(size))
+        how = How(
+            size=None if size is None else lambda own: size + own[dims:] if own[:dims] == meta.batch_size else size,
+            names=None
+            if new_names is KEEP
+            else lambda own: new_names if own is None or len(own) <= dims else new_names + own[dims:],
+            device=device if device is KEEP else as_device(device),
+            lock=propagate_lock,
+            is_leaf=is_leaf,
+            prune=filter_empty is not False,
+        )
+        target_device = meta.device if device is KEEP else as_device(device)
+        valid = _valid(self, results, is_leaf, meta.batch_size if size is None else size, target_device)
+        result = self._rebuild(iter(valid), how)
+        if result is None and (filter_empty is False or not results):
+            return self.empty()  # type: ignore[attr-defined]
+        return result

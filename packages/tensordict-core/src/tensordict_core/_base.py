@@ -1,0 +1,135 @@
+"""`TensorCollection`: the primitives and the families of operations, put together.
+
+Every container inherits from it and implements the primitives; every operation is defined in the family that it belongs to, once. `TensorDictBase` is
+the part of the containers that are dictionaries; non-tensor data and tensorclasses are collections too, but not dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from typing import Any, Self
+
+import torch
+
+from ._access import Access
+from ._apply import Applying
+from ._attributes import Attributes
+from ._autograd import Autograd
+from ._cast import Casting
+from ._convert import Conversion
+from ._flatten import KeyFlattening
+from ._index import Index, Indexing
+from ._lock import Locking
+from ._memmap_stubs import MemmapStubs
+from ._meta import Meta
+from ._module_stubs import ModuleStubs
+from ._ops.compare import Comparison
+from ._ops.pointwise import Pointwise
+from ._ops.reduce import Reduction
+from ._ops.select import Selection
+from ._ops.shape import Shape
+from ._repr import Representation
+from ._state import State
+from ._torch import dispatch
+from ._torch.combine import cat_nodes, stack_nodes
+from ._types import containers
+from ._update import Updating
+from .distributed.collectives import Collectives
+from .distributed.exchange import PointToPoint
+from .multiprocess.mapping import ProcessMapping
+from .multiprocess.sharing import Sharing
+
+__all__ = ["TensorCollection", "TensorDictBase"]
+
+
+class TensorCollection(
+    Access,
+    Updating,
+    Indexing,
+    Shape,
+    Pointwise,
+    Comparison,
+    Reduction,
+    Selection,
+    Casting,
+    Autograd,
+    Applying,
+    KeyFlattening,
+    Conversion,
+    State,
+    ProcessMapping,
+    Sharing,
+    PointToPoint,
+    Collectives,
+    MemmapStubs,
+    ModuleStubs,
+    Locking,
+    Attributes,
+    Representation,
+):
+    """Anything that holds tensors under keys and behaves like one tensor of its batch size."""
+
+    __slots__ = ("__weakref__",)
+
+    _combines_others = False
+    """Whether this container's ``_stack`` and ``_cat`` take columns with other containers in them."""
+
+    # What a container may override, beside the primitives --------------------------------------------------------------
+
+    def _entry_value(self) -> Any:
+        """What ``td[key]`` gives for an entry that is this node."""
+        return self
+
+    def _put_node(self, index: Index, source: Any) -> Any:
+        """Write ``source`` into this entry at ``index``; the node that replaces the entry, usually itself."""
+        self._index_put(index, source)
+        return self
+
+    def _room(self, size: torch.Size, index: Index) -> Any:
+        """An empty node of batch size ``size`` that this node can be written into at ``index``."""
+        own = self._meta.batch_size[len(index.size) :]
+        return containers.dense._make({}, Meta(torch.Size((*size, *own)), self._meta.device))
+
+    def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any:
+        """The entries under the key of this one, stacked."""
+        return stack_nodes(column, dim)
+
+    def _cat_nodes(self, column: Sequence[Any], dim: int) -> Any:
+        """The entries under the key of this one, concatenated."""
+        return cat_nodes(column, dim)
+
+    # torch functions and blocks --------------------------------------------------------------------------------------
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Runs ``torch`` functions that have a meaning for tensordicts; others are a ``TypeError``."""
+        return dispatch.call(func, args, kwargs)
+
+    def __enter__(self) -> Self:
+        """Start a block that undoes the operation which returned this tensordict (``lock_``, ``unlock_``, ``to_module``, ...)."""
+        if self._annotations is None:
+            self._annotations = {}
+        self._annotations.setdefault("exits", []).append(self._last_exit)
+        self._last_exit = None
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        """End the block."""
+        undo = self._annotations["exits"].pop()  # type: ignore[index]
+        if undo is not None:
+            undo(self)
+
+
+class TensorDictBase(TensorCollection):
+    """The collections that are dictionaries: dense, lazily stacked, views, parameters.
+
+    ``isinstance(x, TensorDictBase)`` is how code asks for "a tensordict of any kind".
+    """
+
+    __slots__ = ()
+
+
+MutableMapping.register(TensorDictBase)
+dispatch.register_operations()

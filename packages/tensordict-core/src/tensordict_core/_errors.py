@@ -1,0 +1,153 @@
+"""Error messages: every sentence that core says to its users when something is wrong, built in one place.
+
+A message names the rule, the offender and the remedy in one sentence. Builders return exceptions, so call sites read
+``raise errors.locked(...)`` and tests can name what they expect.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def _show(key: Any) -> str:
+    return repr(key)
+
+
+def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> KeyError:
+    """The key is absent; names the keys that are there, nearest first."""
+    names = [str(k) for k in keys]
+    wanted = str(key if isinstance(key, str) else key[-1] if key else key)
+    near = difflib.get_close_matches(wanted, names, n=3)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+    return KeyError(f"key {_show(key)} not found in {where} with keys [{shown}]{hint}")
+
+
+def existing_key(key: Any) -> KeyError:
+    """The new name is taken."""
+    return KeyError(f"key {_show(key)} already present in TensorDict; pass safe=False to replace it")
+
+
+def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyError:
+    """Two operands do not have the same leaves."""
+    left, right = sorted(map(str, only_left)), sorted(map(str, only_right))
+    parts = [f"only the first has {left}"] * bool(left) + [f"only the second has {right}"] * bool(right)
+    return KeyError(
+        f"keys in tensordicts mismatch: {' and '.join(parts)}; select the common keys or pass default= where the operation takes it"
+    )
+
+
+def bad_key(key: Any) -> TypeError:
+    """The key is no nested key."""
+    return TypeError(f"a key is a string or a tuple of strings, got {_show(key)} of type {type(key).__name__}")
+
+
+def empty_key() -> KeyError:
+    """The empty tuple names nothing."""
+    return KeyError("the empty tuple is no key; name at least one level")
+
+
+def not_a_node(key: Any, value: Any) -> KeyError:
+    """A nested key passes through a leaf."""
+    return KeyError(
+        f"key {_show(key)} passes through a {type(value).__name__}, which has no entries; delete that entry or use another key"
+    )
+
+
+def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
+    """An entry does not start with the batch size."""
+    scalar = "; wrap a scalar with torch.full(batch_size, value) or NonTensorData" if not len(shape) else ""
+    return RuntimeError(
+        f"key {_show(key)} has shape {list(shape)}, which does not start with the batch size {list(batch_size)}; "
+        f"expand the value or pass a batch_size that it has{scalar}"
+    )
+
+
+def batch_size_refused(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
+    """A new batch size does not fit an entry."""
+    return RuntimeError(
+        f"the batch size {list(batch_size)} is incompatible with key {_show(key)} of shape {list(shape)}; "
+        "every entry must start with it"
+    )
+
+
+def locked(action: str) -> RuntimeError:
+    """A locked tensordict was to change its entries."""
+    return RuntimeError(
+        f"Cannot modify locked TensorDict: {action}; call unlock_() first, or write in place with set_() or update_() to keys that exist"
+    )
+
+
+def locked_graph() -> RuntimeError:
+    """A child of a locked parent was to be unlocked."""
+    return RuntimeError(
+        "Cannot unlock a tensordict that is part of a locked graph; unlock the root that holds it, or clone(False) it to change a copy"
+    )
+
+
+def device_mismatch(key: Any, device: Any, expected: Any) -> RuntimeError:
+    """A nested tensordict lives elsewhere."""
+    return RuntimeError(
+        f"key {_show(key)} is on {device}, but the tensordict is on {expected}; move it with .to({str(expected)!r})"
+    )
+
+
+def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> RuntimeError:
+    """An in-place write of another shape."""
+    return RuntimeError(
+        f"key {_show(key)} has shape {list(expected)} and cannot take a value of shape {list(got)} in place; "
+        "reshape the value, or use set() to replace the entry"
+    )
+
+
+def ambiguous_bool() -> RuntimeError:
+    """Truth of a tensordict is not defined."""
+    return RuntimeError(
+        "the truth value of a tensordict is not defined; use len(td.keys()) for its keys, td.is_empty() for its leaves, "
+        "or (a == b).all() to compare"
+    )
+
+
+def no_batch_dim(what: str) -> RuntimeError:
+    """The operation needs a batch dimension."""
+    return RuntimeError(
+        f"{what} needs at least one batch dimension, and this tensordict has batch size []; set td.batch_size first"
+    )
+
+
+def bad_dim(dim: int, batch_size: Sequence[int]) -> IndexError:
+    """The dimension is outside the batch dimensions."""
+    return IndexError(
+        f"dim {dim} is outside the {len(batch_size)} batch dimensions of batch size {list(batch_size)}; use a dim from "
+        f"{-len(batch_size)} to {len(batch_size) - 1}"
+        if len(batch_size)
+        else f"dim {dim} is outside the batch size []; a tensordict without batch dimensions has no dim to name"
+    )
+
+
+def bad_index_count(count: int, batch_size: Sequence[int]) -> IndexError:
+    """More indices than batch dimensions."""
+    return IndexError(
+        f"too many indices: got {count} for batch size {list(batch_size)}; index the entries for their own dimensions"
+    )
+
+
+def bad_operand(name: str, operand: Any) -> TypeError:
+    """The operand of an operation is of no use."""
+    return TypeError(
+        f"{name} takes a tensordict, a tensor or a number as operand, got {type(operand).__name__}; wrap it in a tensor first"
+    )
+
+
+def not_stackable(what: str, why: str) -> RuntimeError:
+    """Entries cannot be combined densely."""
+    return RuntimeError(
+        f"cannot {what} densely: {why}; use lazy_stack or maybe_dense_stack to keep the tensordicts apart"
+    )
+
+
+def missing_satellite(what: str, distribution: str) -> ImportError:
+    """A method needs a distribution that is not installed."""
+    return ImportError(f"{what} needs {distribution}: pip install {distribution}")

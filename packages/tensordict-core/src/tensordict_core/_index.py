@@ -1,0 +1,370 @@
+"""Indexing: an index is read once, for the root's batch dimensions, and then applied to every leaf as it is.
+
+Reading it means: ellipses become full slices, sequences become tensors, masks become the positions that they select (once, not once per leaf), and
+the new batch size and names follow by rule, so no leaf is needed to know them. ``td[index] = value`` goes through the same record.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import _errors as errors
+from ._meta import Meta, Names
+from ._primitives import Primitives
+from ._types import containers
+
+if TYPE_CHECKING:
+    from ._base import TensorCollection
+
+__all__ = ["Index", "Indexing"]
+
+
+def _advanced(part: Any) -> Any:
+    """A sequence, array or mask as an index tensor; other parts unchanged."""
+    if isinstance(part, Tensor):
+        return part
+    if isinstance(part, np.ndarray):
+        return torch.as_tensor(part)
+    if isinstance(part, range):
+        return torch.arange(part.start, part.stop, part.step)
+    if isinstance(part, list):
+        return torch.tensor(part, dtype=torch.long) if not part else torch.as_tensor(part)
+    if isinstance(part, np.integer):
+        return int(part)
+    return part
+
+
+def _spans(part: Any) -> int:
+    """How many batch dimensions a part of an index consumes."""
+    if part is None or isinstance(part, bool):
+        return 0
+    if isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8):
+        return part.ndim
+    return 1
+
+
+class Index:
+    """An index of the batch dimensions of a root, ready to be applied to leaves of any rank.
+
+    Attributes:
+        idx: What a leaf is indexed with.
+        size: The batch size of the result.
+        dims: How many batch dimensions the root has.
+
+    >>> index = Index((Ellipsis, slice(0, 2)), torch.Size([3, 4]))
+    >>> index.size
+    torch.Size([3, 2])
+    """
+
+    __slots__ = ("_made", "_read", "batch_size", "dims", "idx", "parts", "size", "sources")
+
+    def __init__(self, idx: Any, batch_size: torch.Size) -> None:
+        self.batch_size = batch_size
+        self.dims = dims = len(batch_size)
+        self._read: Meta | None = None
+        self._made: Meta | None = None
+        kind = type(idx)
+        if kind is int and dims:
+            n = batch_size[0]
+            if not -n <= idx < n:
+                raise IndexError(f"index {idx} is out of bounds for dimension 0 with size {n}")
+            self.idx, self.parts, self.size, self.sources = idx, (idx,), batch_size[1:], tuple(range(1, dims))
+            return
+        if kind is slice and dims:
+            first = len(range(*idx.indices(batch_size[0])))
+            self.idx, self.parts, self.size, self.sources = (
+                idx,
+                (idx,),
+                torch.Size((first, *batch_size[1:])),
+                tuple(range(dims)),
+            )
+            return
+        parts = self._expand(idx if kind is tuple else (idx,))
+        self.parts = parts
+        self.idx = parts[0] if len(parts) == 1 else parts
+        self.size, self.sources = self._result(parts)
+
+    def _expand(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        parts = [_advanced(part) for part in given]
+        used = sum(_spans(part) for part in parts if part is not Ellipsis)
+        if used > self.dims:
+            raise errors.bad_index_count(used, self.batch_size)
+        out: list[Any] = []
+        seen = False
+        for part in parts:
+            if part is Ellipsis:
+                if seen:
+                    raise IndexError(
+                        "an index can only have a single ellipsis ('...'); name the other dimensions with ':'"
+                    )
+                seen = True
+                out.extend([slice(None)] * (self.dims - used))
+            elif isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) and part.ndim:
+                self._check_mask(part, out)
+                out.extend(part.nonzero(as_tuple=True))
+            else:
+                self._check_part(part)
+                out.append(part)
+        return tuple(out)
+
+    def _check_mask(self, mask: Tensor, before: list[Any]) -> None:
+        start = sum(_spans(part) for part in before)
+        expected = self.batch_size[start : start + mask.ndim]
+        if mask.shape != expected:
+            raise IndexError(
+                f"the shape of the mask {list(mask.shape)} does not match the batch dimensions {list(expected)} that it indexes; "
+                "give a mask of that shape"
+            )
+
+    def _check_part(self, part: Any) -> None:
+        if part is None or isinstance(part, slice | numbers.Integral | Tensor | torch.SymInt):
+            return
+        raise TypeError(
+            f"an index holds integers, slices, None, '...', tensors, arrays or lists, got {part!r} of type {type(part).__name__}; "
+            "entries are found by td[key] with a key alone"
+        )
+
+    def _result(self, parts: tuple[Any, ...]) -> tuple[torch.Size, tuple[int | None, ...]]:
+        """The batch size of the result, and for each of its dimensions the source dimension whose name it keeps."""
+        size: list[int] = []
+        sources: list[int | None] = []
+        tensors = [part for part in parts if isinstance(part, Tensor) and part.ndim or isinstance(part, bool)]
+        advanced = [part for part in tensors if isinstance(part, Tensor)]
+        if tensors or any(isinstance(part, Tensor) for part in parts):
+            advanced_size = torch.broadcast_shapes(*(part.shape for part in advanced)) if advanced else torch.Size(())
+        else:
+            advanced_size = torch.Size(())
+        place: int | None = None
+        gap, apart = False, False
+        source = 0
+        for part in parts:
+            if part is None:
+                size.append(1)
+                sources.append(None)
+            elif isinstance(part, bool):
+                raise TypeError("a bool is no index here; use None to add a dimension or a mask tensor to select")
+            elif isinstance(part, slice):
+                size.append(len(range(*part.indices(self.batch_size[source]))))
+                sources.append(source)
+                source += 1
+            elif isinstance(part, Tensor) and part.ndim:
+                if place is None:
+                    place, named = len(size), source
+                elif gap:
+                    apart = True
+                source += 1
+                gap = False
+                continue
+            else:
+                n = self.batch_size[source]
+                if not isinstance(part, Tensor) and not -n <= part < n:
+                    raise IndexError(f"index {part} is out of bounds for dimension {source} with size {n}")
+                source += 1
+                continue
+            gap = place is not None
+        if place is not None:
+            place = 0 if apart else place
+            size[place:place] = advanced_size
+            sources[place:place] = (
+                [named] if len(advanced) == 1 and len(advanced_size) == 1 else [None] * len(advanced_size)
+            )
+        size.extend(self.batch_size[source:])
+        sources.extend(range(source, self.dims))
+        return torch.Size(size), tuple(sources)
+
+    def names(self, names: Names) -> Names:
+        """The names of the result, from those of a node (the root's come first in every nested node's)."""
+        if names is None:
+            return None
+        out = tuple(None if source is None else names[source] for source in self.sources) + names[self.dims :]
+        return out if any(name is not None for name in out) else None
+
+    def meta(self, meta: Meta) -> Meta:
+        """The metadata of the result, from that of a node; nodes that share a record share the new one."""
+        if meta is self._read:
+            return self._made  # type: ignore[return-value]
+        own = meta.batch_size
+        size = self.size if len(own) == self.dims else self.size + own[self.dims :]
+        self._read = meta
+        self._made = made = Meta(size, meta.device, self.names(meta.names))
+        return made
+
+
+class Indexing(Primitives):
+    """``td[index]``, ``td[index] = value``, and what follows from them."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        """An entry by key, or the part of every entry that ``index`` selects along the batch dimensions.
+
+        Args:
+            index: A key (a string or a tuple of strings), or an integer, slice, ``None``, ``...``, tensor, mask, array, list, range, or a tuple of them.
+
+        Raises:
+            KeyError: There is no such key.
+            IndexError: The index does not fit the batch size.
+
+        >>> td = TensorDict({"a": torch.arange(6).view(3, 2)}, batch_size=[3])
+        >>> td[1]["a"], td[torch.tensor([2, 0])]["a"][:, 0]
+        (tensor([2, 3]), tensor([4, 0]))
+        """
+        if type(index) is str:
+            value = self._get(index)
+            if value is None:
+                raise errors.missing_key(index, self._keys(), type(self).__name__)
+            return value if type(value) is Tensor else value._entry_value() if isinstance(value, Primitives) else value
+        if type(index) is tuple and _is_path(index):
+            return self._get_path_value(index)
+        return self._index(Index(index, self._meta.batch_size))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Store an entry by key, or write ``value`` into the part of every entry that ``index`` selects.
+
+        Keys that ``value`` has and the tensordict lacks are made first, filled with zeros (empty values for non-tensor data), so an empty tensordict
+        can be filled row by row.
+
+        Raises:
+            RuntimeError: The tensordict is locked and a key is new, or shapes do not fit.
+
+        >>> td = TensorDict({}, batch_size=[3])
+        >>> td[1] = TensorDict({"a": torch.ones(2)})
+        >>> td["a"].sum(), td["a"].shape
+        (tensor(2.), torch.Size([3, 2]))
+        """
+        if type(index) is str or (type(index) is tuple and _is_path(index)):
+            self.set(index, value)  # type: ignore[attr-defined]
+            return
+        self._index_put(Index(index, self._meta.batch_size), value)
+
+    def __getitems__(self, indices: Any) -> Any:
+        """The rows that a ``DataLoader`` asks for, in one indexing; collate them with ``lambda batch: batch``."""
+        return self[torch.as_tensor(indices)]
+
+    def __len__(self) -> int:
+        """The size of the first batch dimension (0 without one).
+
+        >>> len(TensorDict({}, batch_size=[3, 4]))
+        3
+        """
+        size = self._meta.batch_size
+        return size[0] if size else 0
+
+    def __iter__(self) -> Iterator[Self]:
+        """The slices along the first batch dimension.
+
+        Raises:
+            RuntimeError: There is no batch dimension.
+
+        >>> [row["a"].item() for row in TensorDict({"a": torch.arange(2)}, batch_size=[2])]
+        [0, 1]
+        """
+        if not self._meta.batch_size:
+            raise errors.no_batch_dim("iteration over the rows of a tensordict")
+        return iter(self._unbind(0))
+
+    def get_at(self, key: Any, index: Any = ..., default: Any = ..., *, idx: Any = ...) -> Any:
+        """The entry of a key, indexed along the batch dimensions.
+
+        Raises:
+            KeyError: There is no such key and no ``default``.
+
+        >>> TensorDict({"a": torch.arange(3)}, batch_size=[3]).get_at("a", 1)
+        tensor(1)
+        """
+        value = self.get(key, None)  # type: ignore[attr-defined]
+        if value is None:
+            if default is ...:
+                raise errors.missing_key(key, self._keys(), type(self).__name__)
+            return default
+        return value[idx if index is ... else index]
+
+    def set_at_(self, key: Any, value: Any, index: Any, *, non_blocking: bool = False) -> Self:
+        """Write a value into the part of an entry that ``index`` selects.
+
+        Raises:
+            KeyError: There is no such key.
+
+        >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
+        >>> td.set_at_("a", 1.0, [0, 2])["a"]
+        tensor([1., 0., 1.])
+        """
+        parent, name = self._find_parent(key)  # type: ignore[attr-defined]
+        entry = parent._get(name)
+        if entry is None:
+            raise errors.missing_key(key, parent._keys(), type(self).__name__)
+        if isinstance(entry, Primitives):
+            entry[index] = value
+            parent._set(name, entry, False)
+        else:
+            entry[Index(index, parent._meta.batch_size).idx] = value
+        return self
+
+    def _write_at(self, index: Index, value: Any) -> None:
+        """Write ``value`` at ``index`` of every entry; the one algorithm of indexed writes, for containers with entries."""
+        if isinstance(value, dict):
+            value = containers.dense(value, batch_size=index.size, device=self._meta.device)
+        if not isinstance(value, Primitives):
+            self._write_plain_at(index, value)
+            return
+        self._check_fits(index, value)
+        for key in list(value._keys()):
+            source = value._get(key)
+            entry = self._get(key)
+            if entry is None:
+                if self._locked:
+                    raise errors.locked(f"the indexed write would add key {key!r}")
+                entry = self._make_room(key, source, index)
+            if isinstance(entry, Tensor):
+                if not isinstance(source, Tensor):
+                    raise errors.not_a_node(key, entry)
+                entry[index.idx] = source.to(entry.device) if source.device != entry.device else source
+            elif isinstance(source, Primitives):
+                replaced = entry._put_node(index, source)
+                if replaced is not entry:
+                    self._set(key, replaced, False)
+            else:
+                raise errors.not_a_node(key, source)
+
+    def _write_plain_at(self, index: Index, value: Any) -> None:
+        dims = len(index.size)
+        for leaf in self._leaves():
+            source = value
+            if isinstance(value, Tensor) and value.ndim:
+                source = (
+                    value.reshape(value.shape + (1,) * (leaf.ndim - self.batch_dims)) if value.ndim <= dims else value
+                )  # type: ignore[attr-defined]
+            leaf[index.idx] = source
+
+    def _check_fits(self, index: Index, value: TensorCollection) -> None:
+        got = value._meta.batch_size
+        try:
+            fits = torch.broadcast_shapes(got, index.size) == index.size
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise RuntimeError(
+                f"indexed write needs a value of batch size {list(index.size)}, got {list(got)}; expand or index the value to that batch size"
+            )
+
+    def _make_room(self, key: str, source: Any, index: Index) -> Any:
+        """A new entry of this node's batch size that ``source`` can be written into at ``index``."""
+        size = self._meta.batch_size
+        if isinstance(source, Tensor):
+            trailing = source.shape[len(index.size) :] if source.ndim >= len(index.size) else ()
+            entry: Any = torch.zeros((*size, *trailing), dtype=source.dtype, device=source.device)
+        else:
+            entry = source._room(size, index)
+        self._set(key, entry, False)
+        return entry
+
+
+def _is_path(index: tuple[Any, ...]) -> bool:
+    """Whether a tuple is a nested key (strings and tuples of strings only) and not an index."""
+    return bool(index) and all(type(part) is str or (type(part) is tuple and _is_path(part)) for part in index)

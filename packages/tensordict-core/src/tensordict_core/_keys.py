@@ -1,0 +1,82 @@
+"""Nested keys: strings name entries, tuples of strings name paths, and ``("a", ("b",))`` is ``("a", "b")``.
+
+Every function here is pure. Hot paths test ``type(key) is str`` themselves and come here for the rest only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from . import _errors as errors
+
+__all__ = ["NestedKey", "join_key", "unravel_key", "unravel_key_list", "unravel_key_to_tuple"]
+
+NestedKey: TypeAlias = str | tuple["NestedKey", ...]
+
+
+def _collect(key: Any, out: list[str], whole: Any) -> None:
+    if isinstance(key, str):
+        out.append(key)
+    elif isinstance(key, tuple):
+        for part in key:
+            _collect(part, out, whole)
+    else:
+        raise errors.bad_key(whole)
+
+
+def unravel_key_to_tuple(key: NestedKey) -> tuple[str, ...]:
+    """The path of a key as a flat tuple of strings.
+
+    Args:
+        key: A string, or a tuple of strings and such tuples.
+
+    Raises:
+        TypeError: The key holds something else than strings and tuples.
+
+    >>> unravel_key_to_tuple(("a", ("b", ("c",))))
+    ('a', 'b', 'c')
+    """
+    if type(key) is str:
+        return (key,)
+    out: list[str] = []
+    _collect(key, out, key)
+    return tuple(out)
+
+
+def unravel_key(key: NestedKey) -> str | tuple[str, ...]:
+    """The shortest spelling of a key: a string for one level, else a flat tuple.
+
+    Raises:
+        TypeError: The key holds something else than strings and tuples.
+
+    >>> unravel_key(("a",)), unravel_key((("a", "b"), "c"))
+    ('a', ('a', 'b', 'c'))
+    """
+    if type(key) is str:
+        return key
+    path = unravel_key_to_tuple(key)
+    return path[0] if len(path) == 1 else path
+
+
+def unravel_key_list(keys: Iterable[NestedKey]) -> list[str | tuple[str, ...]]:
+    """The shortest spelling of each key.
+
+    Raises:
+        TypeError: A key is no nested key, or ``keys`` is a single string.
+
+    >>> unravel_key_list(["a", ("b", ("c",))])
+    ['a', ('b', 'c')]
+    """
+    if isinstance(keys, str):
+        raise TypeError(f"unravel_key_list takes a list of keys, got the string {keys!r}; wrap it in a list")
+    return [unravel_key(key) for key in keys]
+
+
+def join_key(prefix: tuple[str, ...], key: str) -> str | tuple[str, ...]:
+    """The key of an entry seen from ``prefix`` levels above.
+
+    >>> join_key((), "a"), join_key(("a",), "b")
+    ('a', ('a', 'b'))
+    """
+    return (*prefix, key) if prefix else key

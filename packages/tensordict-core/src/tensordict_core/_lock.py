@@ -1,0 +1,117 @@
+"""Locks: a node knows who holds it, so unlocking a child of a locked parent can be refused at once.
+
+Locking a tree marks each node and tells it its parent; a node can be held by several trees. Holders are weak references, so a parent that
+is gone holds nothing. Locked nodes refuse new, replaced and removed entries; in-place writes go through.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Self
+
+from . import _errors as errors
+from ._compile import is_compiling
+from ._primitives import Primitives
+
+__all__ = ["Locking"]
+
+
+def _holders(node: Any) -> list[Any]:
+    """The locked parents of a node that are still alive."""
+    return [holder for ref in node._holders or () if (holder := ref()) is not None and holder._locked]
+
+
+def _lock(node: Any, holder: Any) -> None:
+    # Dynamo cannot trace weak references; a tree locked while traced is unlocked as a whole or not at all
+    if holder is not None and not is_compiling():
+        if node._holders is None:
+            node._holders = []
+        node._holders.append(weakref.ref(holder))
+    if node._locked:
+        return
+    node._set_locked(True)
+    for child in node._nodes():
+        _lock(child, node)
+
+
+def _unlockable(node: Any, above: Any) -> None:
+    """Raise where a node below is held by another locked tree; nothing was changed by then."""
+    if not is_compiling() and any(holder is not above for holder in _holders(node)):
+        raise errors.locked_graph()
+    for child in node._nodes():
+        _unlockable(child, node)
+
+
+def _unlock(node: Any, above: Any) -> None:
+    node._set_locked(False)
+    node._holders = None
+    for child in node._nodes():
+        _unlock(child, node)
+
+
+def _nothing(td: Any) -> None:
+    """What ends a block whose start changed nothing."""
+
+
+def _unlock_after(td: Any) -> None:
+    td.unlock_()
+
+
+def _lock_after(td: Any) -> None:
+    td.lock_()
+
+
+class Locking(Primitives):
+    """``lock_``, ``unlock_`` and what they mean."""
+
+    __slots__ = ()
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether entries may not be added, replaced or removed; settable.
+
+        >>> TensorDict({"a": 1}, lock=True).is_locked
+        True
+        """
+        return self._locked
+
+    @is_locked.setter
+    def is_locked(self, value: bool) -> None:
+        if value:
+            self.lock_()
+        else:
+            self.unlock_()
+
+    def lock_(self) -> Self:
+        """Lock this tensordict and all below it. As a context manager it unlocks again at the end.
+
+        >>> td = TensorDict({"a": {"b": 1}}).lock_()
+        >>> td["a"].is_locked
+        True
+        """
+        if self._locked:
+            self._last_exit = _nothing
+        else:
+            _lock(self, None)
+            self._last_exit = _unlock_after
+        return self
+
+    def unlock_(self) -> Self:
+        """Unlock this tensordict and all below it. As a context manager it locks again at the end.
+
+        Raises:
+            RuntimeError: It, or something below it, is part of another locked tensordict.
+
+        >>> td = TensorDict({"a": 1}, lock=True)
+        >>> with td.unlock_():
+        ...     td["b"] = 2
+        >>> td.is_locked
+        True
+        """
+        if self._locked:
+            _unlockable(self, None)
+            _unlock(self, None)
+            self._last_exit = _lock_after
+        else:
+            self._last_exit = _nothing
+        return self

@@ -1,0 +1,251 @@
+"""Saving, loading and memory mapping: the methods that ``tensordict-memmap`` implements.
+
+Each is typed and documented here, and one line through `satellite`. The examples run where ``tensordict-memmap`` is installed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from ._extensions import is_loaded, satellite
+from ._keys import NestedKey
+from ._primitives import Primitives
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+__all__ = ["MemmapStubs"]
+
+_NAME = "tensordict_memmap"
+
+
+class MemmapStubs(Primitives):
+    """``memmap``, ``save``, ``load`` and their kind."""
+
+    __slots__ = ()
+
+    def memmap(
+        self,
+        prefix: str | PathLike[str] | None = None,
+        copy_existing: bool = False,
+        *,
+        num_threads: int | None = None,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        existsok: bool = True,
+        robust_key: bool | None = None,
+        archive: bool | None = None,
+        compression: Any = None,
+        atomic: bool = True,
+    ) -> Any:
+        """Write all entries to disk and return a locked tensordict of the same structure that is mapped onto the files.
+
+        Args:
+            prefix: The folder; without one, entries go to anonymous shared memory.
+            copy_existing: Whether entries that are mapped to another place already are copied rather than refused.
+            num_threads: Threads that copy; by default a good number for this machine.
+            return_early: Whether to return a future at once.
+            share_non_tensor: Whether non-tensor values are shared between processes too.
+            existsok: Whether an earlier save may be replaced.
+            robust_key: Whether file names escape unusual characters of keys; always true here, accepted for compatibility.
+            archive: Whether to write one archive file; by default decided by the ending ``.tdz``.
+            compression: How the archive is compressed; by default not.
+            atomic: Whether the save replaces an earlier one as a whole or not at all; otherwise files are overwritten one by one.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+            RuntimeError: An entry is mapped to another place and ``copy_existing`` is false.
+
+        >>> td = TensorDict({"a": torch.ones(3)}, [3]).memmap()
+        >>> td.is_memmap(), td.is_locked
+        (True, True)
+        """
+        return satellite(_NAME, "TensorDict.memmap").memmap(
+            self, prefix, copy_existing=copy_existing, num_threads=num_threads, return_early=return_early,
+            share_non_tensor=share_non_tensor, existsok=existsok, robust_key=robust_key, archive=archive, compression=compression,
+            atomic=atomic,
+        )  # fmt: skip
+
+    def memmap_(
+        self,
+        prefix: str | PathLike[str] | None = None,
+        copy_existing: bool = False,
+        *,
+        num_threads: int | None = None,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        existsok: bool = True,
+        robust_key: bool | None = None,
+        atomic: bool = True,
+    ) -> Any:
+        """As ``memmap``, for this tensordict itself: its entries are replaced by mapped ones, and it is locked.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+
+        >>> TensorDict({"a": torch.ones(3)}, [3]).memmap_().is_memmap()
+        True
+        """
+        return satellite(_NAME, "TensorDict.memmap_").memmap_(
+            self, prefix, copy_existing=copy_existing, num_threads=num_threads, return_early=return_early,
+            share_non_tensor=share_non_tensor, existsok=existsok, robust_key=robust_key, atomic=atomic,
+        )  # fmt: skip
+
+    def memmap_like(
+        self,
+        prefix: str | PathLike[str] | None = None,
+        copy_existing: bool = False,
+        *,
+        existsok: bool = True,
+        num_threads: int | None = None,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        robust_key: bool | None = None,
+        archive: bool | None = None,
+    ) -> Any:
+        """A mapped tensordict of the same structure filled with zeros; nothing is copied, and expanded entries get files of their expanded size.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+
+        >>> TensorDict({"a": torch.ones(())}).expand(3).memmap_like()["a"].sum()
+        tensor(0.)
+        """
+        return satellite(_NAME, "TensorDict.memmap_like").memmap_like(
+            self, prefix, copy_existing=copy_existing, existsok=existsok, num_threads=num_threads, return_early=return_early,
+            share_non_tensor=share_non_tensor, robust_key=robust_key, archive=archive,
+        )  # fmt: skip
+
+    def save(self, prefix: str | PathLike[str], copy_existing: bool = True, **kwargs: Any) -> Self:
+        """Write all entries to a folder, as ``memmap``, and return this tensordict as it is.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+        """
+        satellite(_NAME, "TensorDict.save").save(self, prefix, copy_existing=copy_existing, **kwargs)
+        return self
+
+    def dumps(self, prefix: str | PathLike[str], copy_existing: bool = True, **kwargs: Any) -> Self:
+        """``save`` under another name."""
+        return self.save(prefix, copy_existing=copy_existing, **kwargs)
+
+    @classmethod
+    def load_memmap(
+        cls,
+        prefix: str | PathLike[str],
+        device: torch.device | str | None = None,
+        non_blocking: bool = False,
+        *,
+        out: Any = None,
+        robust_key: bool | None = None,
+        subpath: NestedKey | None = None,
+        mode: str | None = None,
+        num_threads: int | None = None,
+        allow_pickle: bool | None = None,
+    ) -> Any:
+        """A tensordict mapped onto the files of a folder that ``memmap`` wrote (or the reference did).
+
+        Args:
+            prefix: The folder, or a sub-folder for a nested tensordict alone.
+            device: Where entries are moved; by default they stay mapped. ``"meta"`` reads no data.
+            non_blocking: Whether moves may be asynchronous.
+            out: A tensordict that the values are written into.
+            robust_key: Accepted for compatibility; file names are read as they were written.
+            subpath: A nested key to load alone.
+            mode: How files are opened: ``"r+"`` to write through, ``"r"`` for private copies on write.
+            num_threads: Threads that copy.
+            allow_pickle: Whether values without a JSON form may be unpickled.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+        """
+        return satellite(_NAME, "TensorDict.load_memmap").load_memmap(
+            prefix, device=device, non_blocking=non_blocking, out=out, robust_key=robust_key, subpath=subpath, mode=mode,
+            num_threads=num_threads, allow_pickle=allow_pickle, cls=cls,
+        )  # fmt: skip
+
+    @classmethod
+    def load(cls, prefix: str | PathLike[str], *args: Any, **kwargs: Any) -> Any:
+        """``load_memmap`` under another name."""
+        return cls.load_memmap(prefix, *args, **kwargs)
+
+    def load_(self, prefix: str | PathLike[str], *args: Any, **kwargs: Any) -> Self:
+        """``load_memmap_`` under another name."""
+        return self.load_memmap_(prefix, *args, **kwargs)
+
+    def load_memmap_(
+        self,
+        prefix: str | PathLike[str],
+        robust_key: bool | None = None,
+        allow_pickle: bool | None = None,
+        mode: str | None = None,
+    ) -> Self:
+        """Write the values of a folder into the entries of this tensordict.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+        """
+        satellite(_NAME, "TensorDict.load_memmap_").load_memmap_(self, prefix, allow_pickle=allow_pickle, mode=mode)
+        return self
+
+    def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:
+        """Take in what other processes added to the folder that this tensordict is mapped onto.
+
+        Raises:
+            RuntimeError: The tensordict is not mapped onto a folder.
+        """
+        satellite(_NAME, "TensorDict.memmap_refresh_").memmap_refresh_(self, allow_pickle=allow_pickle)
+        return self
+
+    def make_memmap(
+        self,
+        key: NestedKey,
+        shape: torch.Size | Tensor,
+        *,
+        dtype: torch.dtype | None = None,
+        robust_key: bool | None = None,
+    ) -> Tensor:
+        """A new mapped entry of zeros, stored under ``key`` of a mapped tensordict (which may be locked).
+
+        Raises:
+            RuntimeError: The tensordict is not mapped.
+        """
+        result: Tensor = satellite(_NAME, "TensorDict.make_memmap").make_memmap(self, key, shape, dtype=dtype)
+        return result
+
+    def make_memmap_from_storage(
+        self,
+        key: NestedKey,
+        storage: torch.UntypedStorage,
+        shape: torch.Size | Tensor,
+        *,
+        dtype: torch.dtype | None = None,
+        robust_key: bool | None = None,
+    ) -> Tensor:
+        """A new mapped entry over a storage, stored under ``key`` of a mapped tensordict."""
+        result: Tensor = satellite(_NAME, "TensorDict.make_memmap_from_storage").make_memmap_from_storage(
+            self, key, storage, shape, dtype=dtype
+        )
+        return result
+
+    def make_memmap_from_tensor(
+        self, key: NestedKey, tensor: Tensor, *, copy_data: bool = True, robust_key: bool | None = None
+    ) -> Tensor:
+        """A new mapped entry of the shape and dtype of a tensor, with its values if ``copy_data``."""
+        result: Tensor = satellite(_NAME, "TensorDict.make_memmap_from_tensor").make_memmap_from_tensor(
+            self, key, tensor, copy_data=copy_data
+        )
+        return result
+
+    def is_memmap(self) -> bool:
+        """Whether there are leaves and all are memory mapped."""
+        return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_memmap").is_memmap(self))
+
+    @property
+    def saved_path(self) -> Path | None:
+        """The folder that this tensordict is mapped onto, or ``None``."""
+        return None if self._annotations is None else self._annotations.get("saved_path")

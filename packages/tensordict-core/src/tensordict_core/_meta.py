@@ -1,0 +1,115 @@
+"""Metadata of a node: batch size, device and dim names in one small immutable record.
+
+Results of operations that keep them share the record of their source, so an operation on leaves costs nothing here; a change makes
+a new record. ``names`` is ``None`` where no dim is named, which is nearly always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import torch
+
+__all__ = ["NO_META", "Meta", "Names", "as_batch_size", "as_device", "as_names"]
+
+Names: TypeAlias = "tuple[str | None, ...] | None"
+
+
+class Meta:
+    """Batch size, device and dim names of one node; never changed after it is made.
+
+    >>> Meta(torch.Size([3])).batch_size
+    torch.Size([3])
+    """
+
+    __slots__ = ("batch_size", "device", "names")
+
+    batch_size: torch.Size
+    device: torch.device | None
+    names: Names
+
+    def __init__(self, batch_size: torch.Size, device: torch.device | None = None, names: Names = None) -> None:
+        self.batch_size = batch_size
+        self.device = device
+        self.names = names
+
+    def resized(self, batch_size: torch.Size, names: Names = None) -> Meta:
+        """The same device with another batch size and other names."""
+        return Meta(batch_size, self.device, names)
+
+    def moved(self, device: torch.device | None) -> Meta:
+        """The same batch size and names on another device."""
+        return self if device == self.device else Meta(self.batch_size, device, self.names)
+
+    def named(self, names: Names) -> Meta:
+        """The same batch size and device with other names."""
+        return Meta(self.batch_size, self.device, names)
+
+    def __repr__(self) -> str:
+        return f"Meta(batch_size={list(self.batch_size)}, device={self.device}, names={self.names})"
+
+
+NO_META = Meta(torch.Size(()))
+
+
+def as_batch_size(batch_size: Sequence[int] | int | None) -> torch.Size:
+    """A batch size from what users pass: nothing, an integer, or a sequence of integers.
+
+    Raises:
+        ValueError: A size is negative.
+        TypeError: It is no integer and no sequence of integers.
+
+    >>> as_batch_size(3), as_batch_size(None)
+    (torch.Size([3]), torch.Size([]))
+    """
+    if isinstance(batch_size, torch.Size):
+        return batch_size
+    if batch_size is None:
+        return NO_META.batch_size
+    if isinstance(batch_size, (int, torch.SymInt)):
+        batch_size = (batch_size,)
+    try:
+        size = torch.Size(batch_size)
+    except TypeError:
+        raise TypeError(f"batch_size is an integer or a sequence of integers, got {batch_size!r}") from None
+    if any(n < 0 for n in size):
+        raise ValueError(f"batch_size holds no negative size, got {list(size)}")
+    return size
+
+
+def as_device(device: torch.device | str | int | None) -> torch.device | None:
+    """A device from what users pass, with the index of the current accelerator filled in.
+
+    >>> as_device("cpu"), as_device(None)
+    (device(type='cpu'), None)
+    """
+    if device is None or type(device) is torch.device and (device.index is not None or device.type in ("cpu", "meta")):
+        return device
+    device = torch.device(device)
+    if device.index is None and device.type not in ("cpu", "meta"):
+        # tensors report the index, so a device without one would never compare equal to theirs
+        device = torch.empty((), device=device).device
+    return device
+
+
+def as_names(names: Iterable[str | None] | None, batch_dims: int) -> Names:
+    """Dim names, checked against the number of batch dimensions; all-``None`` is no names.
+
+    Raises:
+        RuntimeError: There are more or fewer names than batch dimensions, or a name stands twice.
+
+    >>> as_names(["time"], 1), as_names([None], 1)
+    (('time',), None)
+    """
+    if names is None:
+        return None
+    given = tuple(names)
+    if len(given) != batch_dims:
+        raise RuntimeError(
+            f"got {len(given)} dim names {list(given)} for {batch_dims} batch dimensions; give one name (or None) per dimension"
+        )
+    named = [n for n in given if n is not None]
+    if len(set(named)) != len(named):
+        raise ValueError(f"dim names must be unique, got {list(given)}; rename one")
+    return given if named else None

@@ -1,0 +1,91 @@
+"""Operands: how what stands on the other side of an operation is matched to the leaves of a tensordict.
+
+A number or a tensor of one element goes to every leaf; a tensor is lined up with the batch dimensions, so a tensor of the batch
+size scales whole rows of every leaf; a tensordict is matched by key. ``default`` says what stands for leaves that one side lacks.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import _errors as errors
+from .._primitives import Primitives
+from .._rebuild import KEEP, How
+from .._types import containers
+
+__all__ = ["batch_operand", "complete", "match"]
+
+
+def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
+    """The tensor ``other``, lined up with the batch dimensions, once per leaf."""
+    dims = len(td._meta.batch_size)
+    if other.ndim == 0:
+        return [other] * len(leaves)
+    out = []
+    for leaf in leaves:
+        trailing = leaf.ndim - dims
+        out.append(other.reshape(other.shape + (1,) * trailing) if trailing > 0 else other)
+    return out
+
+
+def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bool]:
+    """The operand for each leaf of ``td``, or one number for all; and whether it is one for all.
+
+    Raises:
+        KeyError: ``other`` is a tensordict with other leaves.
+        TypeError: ``other`` is no operand.
+    """
+    if isinstance(other, Primitives):
+        aligned = td._align(other, KEEP)
+        if len(aligned) != _count(other):
+            mine, theirs = set(td._leaf_keys()), set(other._leaf_keys())
+            raise errors.keys_mismatch(mine - theirs, theirs - mine)
+        return aligned, False
+    if isinstance(other, Tensor):
+        return batch_operand(td, leaves, other), False
+    if isinstance(other, bool | int | float | complex | torch.SymInt | torch.SymFloat | np.number | numbers.Number):
+        return other, True
+    if isinstance(other, np.ndarray):
+        return batch_operand(td, leaves, torch.as_tensor(other)), False
+    if isinstance(other, dict):
+        return match(name, td, leaves, containers.dense(other))
+    raise errors.bad_operand(name, other)
+
+
+def _count(td: Any) -> int:
+    return len(td._leaves())
+
+
+def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
+    """Two tensordicts with the same leaves: the common ones (``"intersection"``), or all, with ``default`` where one side lacks it."""
+    mine, theirs = td._leaf_keys(), other._leaf_keys()
+    if default == "intersection":
+        common = set(mine) & set(theirs)
+        return td.select(*[k for k in mine if k in common]), other.select(*[k for k in mine if k in common])
+    if isinstance(default, str):
+        raise ValueError(f"default is a number, a tensor, 'intersection' or None, got {default!r}")
+    left, right = td._clone(False), other._clone(False)
+    for side, keys, source in ((left, set(mine), other), (right, set(theirs), td)):
+        for key in source._leaf_keys():
+            if key not in keys:
+                leaf = source.get(key)
+                value = torch.as_tensor(default, device=leaf.device)
+                side.set(key, value.to(torch.result_type(leaf, default)).expand(leaf.shape))
+    return left, right
+
+
+def broadcast_how(td: Any, other: Any, how: How) -> How:
+    """``how``, with the batch size that a tensor operand broadcasts the tensordict to."""
+    if not isinstance(other, Tensor) or not other.ndim:
+        return how
+    size = td._meta.batch_size
+    new = torch.broadcast_shapes(size, other.shape)
+    if new == size:
+        return how
+    dims = len(size)
+    return How(size=lambda own: torch.Size((*new, *own[dims:])))

@@ -1,0 +1,248 @@
+"""Shape operations as records: what happens to a leaf, to a batch size and to names, for the batch dimensions of the root.
+
+A record is made once per call; every node applies it as it is, because a nested node's batch size starts with the root's. ``through_stack`` says how
+an operation passes through a lazy stack, so containers that hold slices apart need not copy them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _errors as errors
+from .._meta import Meta, Names
+
+__all__ = ["BatchOp", "Expand", "Permute", "Reshape", "ShapeOp", "Squeeze", "Unsqueeze", "normal_dim"]
+
+
+def normal_dim(dim: int, batch_size: torch.Size, extra: int = 0) -> int:
+    """A dimension counted from the front.
+
+    Raises:
+        IndexError: It is outside the batch dimensions.
+    """
+    dims = len(batch_size) + extra
+    found = dim + dims if dim < 0 else dim
+    if not 0 <= found < dims:
+        raise errors.bad_dim(dim, batch_size)
+    return found
+
+
+class ShapeOp:
+    """An operation on the batch dimensions of a root.
+
+    Attributes:
+        old: The root's batch size.
+        new: The batch size of the result.
+        lock: Whether the result of a locked tensordict is locked (true for views).
+    """
+
+    __slots__ = ("_made", "_read", "lock", "new", "old")
+
+    def __init__(self, old: torch.Size, new: torch.Size, lock: bool = True) -> None:
+        self.old = old
+        self.new = new
+        self.lock = lock
+        self._read: Meta | None = None
+        self._made: Meta | None = None
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        """The operation on one leaf, whose shape starts with ``old``."""
+        raise TypeError(f"{type(self).__name__} has no operation on leaves; define leaf()")
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        """The names of the new batch dimensions, from those of the old ones; none by default."""
+        return (None,) * len(self.new)
+
+    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        """For a stack along ``stack_dim``: the operation on each element and the new stack dimension; ``None`` if there is none."""
+        return None
+
+    def names(self, names: Names) -> Names:
+        """The names of a node of the result."""
+        if names is None:
+            return None
+        dims = len(self.old)
+        out = self.root_names(names[:dims]) + names[dims:]
+        return out if any(name is not None for name in out) else None
+
+    def meta(self, meta: Meta) -> Meta:
+        """The metadata of a node of the result; nodes that share a record share the new one."""
+        if meta is self._read:
+            return self._made  # type: ignore[return-value]
+        own, dims = meta.batch_size, len(self.old)
+        size = self.new if len(own) == dims else self.new + own[dims:]
+        self._read = meta
+        self._made = made = Meta(size, meta.device, self.names(meta.names))
+        return made
+
+
+def _without(size: Sequence[int], dim: int) -> torch.Size:
+    return torch.Size((*size[:dim], *size[dim + 1 :]))
+
+
+class Unsqueeze(ShapeOp):
+    """A new dimension of size 1."""
+
+    __slots__ = ("dim",)
+
+    def __init__(self, old: torch.Size, dim: int) -> None:
+        super().__init__(old, torch.Size((*old[:dim], 1, *old[dim:])))
+        self.dim = dim
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        return tensor.unsqueeze(self.dim)
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        return (*names[: self.dim], None, *names[self.dim :])
+
+    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        inner = _without(self.old, stack_dim)
+        if self.dim <= stack_dim:
+            return Unsqueeze(inner, self.dim), stack_dim + 1
+        return Unsqueeze(inner, self.dim - 1), stack_dim
+
+
+class Squeeze(ShapeOp):
+    """Dimensions of size 1 taken away."""
+
+    __slots__ = ("dims",)
+
+    def __init__(self, old: torch.Size, dims: tuple[int, ...]) -> None:
+        super().__init__(old, torch.Size(n for i, n in enumerate(old) if i not in dims))
+        self.dims = dims
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        return tensor.squeeze(self.dims)
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        return tuple(name for i, name in enumerate(names) if i not in self.dims)
+
+    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        if stack_dim in self.dims:
+            return None
+        inner = tuple(d - (d > stack_dim) for d in self.dims)
+        return Squeeze(_without(self.old, stack_dim), inner), stack_dim - sum(d < stack_dim for d in self.dims)
+
+
+class Permute(ShapeOp):
+    """The batch dimensions in another order."""
+
+    __slots__ = ("dims",)
+
+    def __init__(self, old: torch.Size, dims: tuple[int, ...]) -> None:
+        super().__init__(old, torch.Size(old[d] for d in dims))
+        self.dims = dims
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        return tensor.permute(*self.dims, *range(len(self.dims), tensor.ndim))
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        return tuple(names[d] for d in self.dims)
+
+    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        inner = tuple(d - (d > stack_dim) for d in self.dims if d != stack_dim)
+        return Permute(_without(self.old, stack_dim), inner), self.dims.index(stack_dim)
+
+
+class Expand(ShapeOp):
+    """The batch dimensions broadcast to a size, without a copy."""
+
+    __slots__ = ()
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        return tensor.expand(*self.new, *tensor.shape[len(self.old) :])
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        return (None,) * (len(self.new) - len(self.old)) + names
+
+    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        new_dim = stack_dim + len(self.new) - len(self.old)
+        if self.new[new_dim] != self.old[stack_dim]:
+            return None
+        return Expand(_without(self.old, stack_dim), _without(self.new, new_dim)), new_dim
+
+
+class Reshape(ShapeOp):
+    """The batch dimensions in another shape: ``view`` (never copies) or ``reshape``."""
+
+    __slots__ = ("copies",)
+
+    def __init__(self, old: torch.Size, new: torch.Size, *, copies: bool) -> None:
+        super().__init__(old, new)
+        self.copies = copies
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        shape = self.new + tensor.shape[len(self.old) :]
+        return tensor.reshape(shape) if self.copies else tensor.view(shape)
+
+    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        # the stack dimension passes where it stays whole: the sizes before it and behind it are regrouped apart
+        size = self.old[stack_dim]
+        before = self.old[:stack_dim].numel()
+        seen = 1
+        for new_dim, n in enumerate(self.new):
+            if seen == before and n == size:
+                return Reshape(_without(self.old, stack_dim), _without(self.new, new_dim), copies=self.copies), new_dim
+            seen *= n
+        return None
+
+
+class BatchOp(ShapeOp):
+    """Any other operation that changes the batch dimensions in one way for all leaves."""
+
+    __slots__ = ("_names", "function")
+
+    def __init__(
+        self,
+        old: torch.Size,
+        new: torch.Size,
+        function: Callable[[Tensor], Tensor],
+        *,
+        names: Callable[[tuple[str | None, ...]], tuple[str | None, ...]] | None = None,
+        lock: bool = False,
+    ) -> None:
+        super().__init__(old, new, lock)
+        self.function = function
+        self._names = names
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        return self.function(tensor)
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        if self._names is not None:
+            return self._names(names)
+        return names if len(names) == len(self.new) else (None,) * len(self.new)
+
+
+def infer_size(shape: tuple[Any, ...], numel: int, what: str) -> torch.Size:
+    """A shape with its ``-1`` filled in.
+
+    Raises:
+        RuntimeError: The shape does not hold ``numel`` elements.
+    """
+    if len(shape) == 1 and isinstance(shape[0], list | tuple | torch.Size):
+        shape = tuple(shape[0])
+    unknown = [i for i, n in enumerate(shape) if isinstance(n, int) and n == -1]
+    known = 1
+    for n in shape:
+        if not (isinstance(n, int) and n == -1):
+            known *= n
+    if len(unknown) > 1:
+        raise RuntimeError(f"{what} infers one dimension at most, got {list(shape)}; give the others their size")
+    if unknown:
+        if known == 0 or numel % known:
+            raise RuntimeError(
+                f"{what}: shape {list(shape)} is invalid for a batch of {numel} elements; sizes must divide it"
+            )
+        filled = list(shape)
+        filled[unknown[0]] = numel // known
+        return torch.Size(filled)
+    if known != numel:
+        raise RuntimeError(
+            f"{what}: shape {list(shape)} is invalid for a batch of {numel} elements; the product of the sizes must be that"
+        )
+    return torch.Size(shape)

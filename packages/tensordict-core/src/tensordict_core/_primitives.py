@@ -1,0 +1,164 @@
+"""The primitives: what a container implements. Every operation is written once, on top of these.
+
+A container is a tree of *nodes*; an entry of a node is a *leaf* (a tensor) or another node (a nested tensordict, a lazy stack, a
+tensorclass, non-tensor data). The operation families inherit from `Primitives` for its types; `TensorCollection` puts them together.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from ._meta import Meta
+from ._rebuild import How, IsLeaf
+
+if TYPE_CHECKING:
+    from ._base import TensorCollection
+    from ._index import Index
+    from ._ops.shape_ops import ShapeOp
+
+__all__ = ["Primitives"]
+
+
+class Primitives:
+    """What each container implements (about sixteen methods) and what follows from them at once."""
+
+    __slots__ = ()
+
+    _is_non_tensor = False
+    """Whether instances stand for one value that is no tensor."""
+
+    if TYPE_CHECKING:
+        _meta: Meta
+        """Batch size, device and names of this node."""
+        _locked: bool
+        """Whether entries may not be added, replaced or removed."""
+        _holders: list[Any] | None
+        """Weak references to the locked nodes that hold this one."""
+        _annotations: dict[str, Any] | None
+        """What satellites remember of this node (where it was saved, for one), by name."""
+        _last_exit: Callable[[Any], None] | None
+        """What the operation that returned this node wants done at the end of a ``with`` block over it."""
+
+    # entries ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _keys(self) -> Iterable[str]:
+        """The names of the entries of this node, in order; a live view where the container has one."""
+
+    @abstractmethod
+    def _get(self, key: str) -> Any:
+        """The entry as it is stored, a tensor or a node; ``None`` where there is none."""
+
+    @abstractmethod
+    def _set(self, key: str, value: Tensor | TensorCollection, inplace: bool) -> None:
+        """Store a valid entry (see ``_valid``), or write it into the entry that is there. The lock was checked."""
+
+    @abstractmethod
+    def _del(self, key: str) -> None:
+        """Remove an entry that exists."""
+
+    @abstractmethod
+    def _rename(self, old: str, new: str) -> None:
+        """Give an entry that exists another name, at the end of the order."""
+
+    # leaves ----------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
+        """Append the leaves below this node to ``out``, depth first, in the order that ``_rebuild`` consumes them."""
+
+    @abstractmethod
+    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
+        """Append the path (a tuple) of each leaf to ``out``, in the order of ``_collect``."""
+
+    @abstractmethod
+    def _collect_aligned(
+        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
+    ) -> None:
+        """Append to ``out``, in the order of ``_collect``, the leaves of ``other`` under the same keys.
+
+        ``missing`` takes the place of an absent one; where it is ``KEEP``, an absent one is a ``KeyError``.
+        """
+
+    @abstractmethod
+    def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
+        """This structure with new leaves, taken from ``leaves`` in the order of ``_collect``; a ``None`` drops its entry.
+
+        Decides the type of the result, and each node's new batch size and names by ``how.meta``.
+        """
+
+    # shape -----------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _index(self, index: Index) -> Any:
+        """The result of indexing the batch dimensions of the root with ``index``."""
+
+    @abstractmethod
+    def _index_put(self, index: Index, value: Any) -> None:
+        """Write ``value`` (a tensordict of the shape that ``index`` selects, a tensor or a number) in place."""
+
+    @abstractmethod
+    def _reshape(self, op: ShapeOp) -> Any:
+        """The result of an operation on the batch dimensions of the root."""
+
+    @classmethod
+    @abstractmethod
+    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        """Nodes of one key set and batch size, stacked along a new batch dimension ``dim`` (not negative)."""
+
+    @classmethod
+    @abstractmethod
+    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        """Nodes of one key set, concatenated along the batch dimension ``dim`` (not negative)."""
+
+    @abstractmethod
+    def _unbind(self, dim: int) -> tuple[Any, ...]:
+        """The slices along the batch dimension ``dim`` (not negative)."""
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _clone(self, recurse: bool) -> Self:
+        """A copy with its own nodes; with its own tensors too if ``recurse``."""
+
+    @abstractmethod
+    def _nodes(self) -> Iterable[TensorCollection]:
+        """The nodes right below this one."""
+
+    @abstractmethod
+    def _set_meta(self, meta: Meta) -> None:
+        """Replace the metadata of this node (not of those below); the new batch size was checked."""
+
+    @abstractmethod
+    def _set_locked(self, locked: bool) -> None:
+        """Set the lock of this node (not of those below)."""
+
+    # what follows at once --------------------------------------------------------------------------------------------
+
+    def _leaves(self, is_leaf: IsLeaf | None = None) -> list[Any]:
+        """The leaves of this tree in a fixed order; non-tensor entries are carried beside them."""
+        out: list[Any] = []
+        self._collect(out, is_leaf)
+        return out
+
+    def _leaf_keys(self, is_leaf: IsLeaf | None = None) -> list[tuple[str, ...]]:
+        """The paths of the leaves, in the order of ``_leaves``."""
+        out: list[tuple[str, ...]] = []
+        self._collect_keys(out, (), is_leaf)
+        return out
+
+    def _align(self, other: Any, missing: Any, is_leaf: IsLeaf | None = None) -> list[Any]:
+        """The leaves of ``other`` matched by key to those of this tree, in the order of ``_leaves``."""
+        out: list[Any] = []
+        self._collect_aligned(other, out, missing, is_leaf, ())
+        return out
+
+    def _shape_is(self, batch_size: torch.Size) -> bool:
+        """Whether the batch size of this node starts with ``batch_size``."""
+        own = self._meta.batch_size
+        return own == batch_size or own[: len(batch_size)] == batch_size

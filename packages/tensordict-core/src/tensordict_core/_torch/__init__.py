@@ -1,0 +1,1 @@
+"""How ``torch`` functions work on tensordicts: one dispatch table, and the functions that need an algorithm of their own."""

@@ -1,0 +1,173 @@
+"""Combining tensordicts: ``stack``, ``cat`` and their lazy and mixed forms; nested nodes of a column are combined by the same functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .. import _errors as errors
+from .._ops.shape_ops import normal_dim
+from .._primitives import Primitives
+from .._types import containers
+from .dispatch import implements
+
+__all__ = ["cat", "lazy_stack", "maybe_dense_stack", "stack"]
+
+
+def _nodes(items: Any, what: str) -> list[Any]:
+    nodes = list(items)
+    if not nodes:
+        raise RuntimeError(f"{what} expects a non-empty list of tensordicts; give at least one")
+    for i, node in enumerate(nodes):
+        if not isinstance(node, Primitives):
+            raise TypeError(
+                f"{what} takes tensordicts only, got {type(node).__name__} at position {i}; convert it with from_any first"
+            )
+    return nodes
+
+
+def _same_keys(nodes: list[Any], what: str, error: type[Exception]) -> None:
+    first = nodes[0]._keys()
+    expected = first if len(nodes) > 1 else ()
+    for i, node in enumerate(nodes[1:], 1):
+        keys = node._keys()
+        if len(keys) != len(expected) or any(key not in expected for key in keys):
+            mine, theirs = set(expected), set(keys)
+            differ = f"tensordict {i} has keys {sorted(theirs)} but tensordict 0 has keys {sorted(mine)}"
+            raise error(str(errors.not_stackable(what, differ)))
+
+
+def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    """Tensordicts of one batch size and one key set, stacked along a new batch dimension; every leaf is copied once.
+
+    Args:
+        input: The tensordicts.
+        dim: Where the new dimension goes.
+        out: A tensordict that the result is written into.
+
+    Raises:
+        RuntimeError: Batch sizes, keys or shapes differ; ``lazy_stack`` and ``maybe_dense_stack`` take those.
+
+    >>> tds = [TensorDict({"a": torch.zeros(3)}, [3]) for _ in range(2)]
+    >>> stack(tds, 1)["a"].shape
+    torch.Size([3, 2])
+    """
+    nodes = _nodes(input, "stack")
+    first = nodes[0]
+    size = first._meta.batch_size
+    for i, node in enumerate(nodes):
+        if node._meta.batch_size != size:
+            raise RuntimeError(
+                f"stack needs congruent batch sizes, but tensordict {i} has {list(node._meta.batch_size)} and tensordict 0 has {list(size)}; "
+                "expand or index them to one batch size"
+            )
+    result = _stack_same(nodes, normal_dim(dim, size, extra=1))
+    return result if out is None else out.update_(result)
+
+
+def _stack_same(nodes: list[Any], dim: int) -> Any:
+    """Nodes of one batch size, stacked by the container that can hold them all."""
+    kind = _common_container(nodes)
+    if not kind._is_non_tensor:
+        _same_keys(nodes, "stack", RuntimeError)
+    return kind._stack(nodes, dim)
+
+
+def _common_container(nodes: list[Any]) -> Any:
+    """The type whose ``_stack`` and ``_cat`` combine these nodes: the first's, unless another claims the whole column."""
+    for node in nodes:
+        if node._combines_others:
+            return type(node)
+    return type(nodes[0])
+
+
+def stack_nodes(column: Sequence[Any], dim: int) -> Any:
+    """The nested nodes under one key, stacked; their batch sizes start with the same one."""
+    nodes = list(column)
+    for i, node in enumerate(nodes):
+        if not isinstance(node, Primitives):
+            raise errors.not_stackable(
+                "stack", f"one tensordict has a tensor where another has a nested one (position {i})"
+            )
+    size = nodes[0]._meta.batch_size
+    if any(node._meta.batch_size != size for node in nodes):
+        raise errors.not_stackable(
+            "stack", f"nested tensordicts have the batch sizes {[list(n._meta.batch_size) for n in nodes]}"
+        )
+    return _stack_same(nodes, dim)
+
+
+def cat_nodes(column: Sequence[Any], dim: int) -> Any:
+    """The nested nodes under one key, concatenated."""
+    nodes = list(column)
+    kind = _common_container(nodes)
+    if not kind._is_non_tensor:
+        _same_keys(nodes, "cat", KeyError)
+    return kind._cat(nodes, dim)
+
+
+def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    """Tensordicts of one key set, concatenated along a batch dimension; every leaf is copied once.
+
+    Args:
+        input: The tensordicts; their batch sizes agree but for ``dim``.
+        dim: The batch dimension.
+        out: A tensordict that the result is written into.
+
+    Raises:
+        KeyError: Keys differ.
+        RuntimeError: Batch sizes differ in another dimension, or there is no batch dimension.
+
+    >>> tds = [TensorDict({"a": torch.zeros(3)}, [3]) for _ in range(2)]
+    >>> cat(tds, 0).batch_size
+    torch.Size([6])
+    """
+    nodes = _nodes(input, "cat")
+    size = nodes[0]._meta.batch_size
+    if not size:
+        raise errors.no_batch_dim("cat")
+    at = normal_dim(dim, size)
+    for i, node in enumerate(nodes):
+        own = node._meta.batch_size
+        if len(own) != len(size) or own[:at] != size[:at] or own[at + 1 :] != size[at + 1 :]:
+            raise RuntimeError(
+                f"cat needs batch sizes that agree but for dimension {at}, got {list(own)} at position {i} and {list(size)} at position 0"
+            )
+    result = cat_nodes(nodes, at)
+    return result if out is None else out.update_(result)
+
+
+def lazy_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    """Tensordicts stacked without a copy: a container that keeps them apart and combines entries when they are read.
+
+    >>> tds = [TensorDict({"a": torch.zeros(n)}) for n in (2, 3)]
+    >>> lazy_stack(tds).batch_size
+    torch.Size([2])
+    """
+    result = containers.lazy.lazy_stack(_nodes(input, "lazy_stack"), dim)
+    return result if out is None else out.update_(result)
+
+
+def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    """``stack`` where the tensordicts allow it, else ``lazy_stack``.
+
+    >>> type(maybe_dense_stack([TensorDict({"a": torch.zeros(n)}) for n in (2, 3)])).__name__
+    'LazyStackedTensorDict'
+    """
+    nodes = _nodes(input, "maybe_dense_stack")
+    try:
+        return stack(nodes, dim, out=out)
+    except RuntimeError:
+        return lazy_stack(nodes, dim, out=out)
+
+
+@implements(torch.stack)
+def _torch_stack(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    return stack(tensors, dim, out=out)
+
+
+@implements(torch.cat, torch.concat, torch.concatenate)
+def _torch_cat(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    return cat(tensors, dim, out=out)

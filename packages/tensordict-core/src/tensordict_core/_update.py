@@ -1,0 +1,443 @@
+"""Updates: many entries at once, from another tensordict or a dictionary; and parts of a tensordict by key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+from torch import Tensor
+
+from . import _errors as errors
+from ._index import Index
+from ._keys import NestedKey, unravel_key_to_tuple
+from ._meta import Meta, as_batch_size, as_device, as_names
+from ._primitives import Primitives
+from ._rebuild import KEEP, IsLeaf
+from ._types import containers
+from ._values import to_entry
+
+__all__ = ["Updating"]
+
+
+def _chosen(keys: Iterable[NestedKey] | None) -> set[tuple[str, ...]] | None:
+    if keys is None:
+        return None
+    return {unravel_key_to_tuple(key) for key in ([keys] if isinstance(keys, str) else keys)}
+
+
+def _descend(chosen: set[tuple[str, ...]] | None, key: str) -> tuple[bool, set[tuple[str, ...]] | None]:
+    """Whether ``key`` is (partly) chosen, and what of it (``None``: all)."""
+    if chosen is None or (key,) in chosen:
+        return True, None
+    below = {path[1:] for path in chosen if path[0] == key and len(path) > 1}
+    return bool(below), below
+
+
+class Updating(Primitives):
+    """``update`` and its kind; ``select``, ``exclude`` and their kind."""
+
+    __slots__ = ()
+
+    # updates ---------------------------------------------------------------------------------------------------------
+
+    def update(
+        self,
+        input_dict_or_td: Any = None,
+        clone: bool = False,
+        inplace: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Sequence[NestedKey] | None = None,
+        is_leaf: IsLeaf | None = None,
+        update_batch_size: bool = False,
+        ignore_lock: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Store all entries of another tensordict or dictionary; nested ones are merged.
+
+        Args:
+            input_dict_or_td: Where the entries come from.
+            clone: Whether tensors are copied.
+            inplace: Whether values are written into entries that exist.
+            non_blocking: Whether moves may be asynchronous.
+            keys_to_update: The keys to take; by default all.
+            is_leaf: Node types that are stored as a whole rather than merged.
+            update_batch_size: Whether this tensordict takes the batch size of the source.
+            ignore_lock: Whether entries of a locked tensordict may be replaced.
+
+        Raises:
+            RuntimeError: A value does not fit the batch size, or the tensordict is locked.
+
+        >>> TensorDict({"a": {"b": 1}}).update({"a": {"c": 2}})["a"].sorted_keys
+        ['b', 'c']
+        """
+        source = kwargs if input_dict_or_td is None else input_dict_or_td
+        if source is self:
+            return self
+        if self._locked and ignore_lock:
+            with self.unlock_():  # type: ignore[attr-defined]
+                return self.update(
+                    source, clone, inplace, non_blocking=non_blocking, keys_to_update=keys_to_update, is_leaf=is_leaf,
+                    update_batch_size=update_batch_size,
+                )  # fmt: skip
+        if update_batch_size and isinstance(source, Primitives):
+            if source._meta.batch_size != self._meta.batch_size:
+                kept = {k for k in self._keys() if source._get(k) is None}
+                if kept:
+                    raise RuntimeError(
+                        f"update_batch_size needs a source with all keys, but {sorted(kept)} would keep the old batch size "
+                        f"{list(self._meta.batch_size)}; exclude them first"
+                    )
+            self._set_meta(source._meta)
+            for key in list(self._keys()):
+                self._del(key)
+        self._merge(source, _chosen(keys_to_update), clone, inplace, non_blocking, is_leaf)
+        return self
+
+    def _merge(
+        self,
+        source: Any,
+        chosen: set[tuple[str, ...]] | None,
+        clone: bool,
+        inplace: bool,
+        non_blocking: bool,
+        is_leaf: IsLeaf | None,
+    ) -> None:
+        for key, value in list(source.items()):
+            if type(key) is not str:
+                key = unravel_key_to_tuple(key)
+                if len(key) > 1:
+                    if chosen is None or any(key[: len(path)] == path for path in chosen):
+                        self.set(key, value.clone() if clone and isinstance(value, Tensor) else value, inplace)  # type: ignore[attr-defined]
+                    continue
+                key = key[0]
+            taken, below = _descend(chosen, key)
+            if not taken:
+                continue
+            old = self._get(key)
+            if (
+                isinstance(value, dict | Primitives)
+                and isinstance(old, Primitives)
+                and not old._is_non_tensor
+                and not getattr(value, "_is_non_tensor", False)
+                and not (is_leaf is not None and is_leaf(type(value)))
+            ):
+                old._merge(value, below, clone, inplace, non_blocking, is_leaf)  # type: ignore[attr-defined]
+                continue
+            if below is not None:
+                part = containers.dense({}, batch_size=self._meta.batch_size, device=self._meta.device)
+                part._merge(value, below, clone, inplace, non_blocking, is_leaf)
+                value = part
+            elif clone and isinstance(value, Tensor | Primitives):
+                value = value.clone() if isinstance(value, Tensor) else value._clone(True)
+            elif isinstance(value, Primitives) and not value._is_non_tensor:
+                value = value._clone(False)
+            self.set(key, value, inplace and old is not None, non_blocking=non_blocking)  # type: ignore[attr-defined]
+
+    def update_(
+        self,
+        input_dict_or_td: Any,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Sequence[NestedKey] | None = None,
+    ) -> Self:
+        """Write the values of another tensordict or dictionary into the entries that exist; locked tensordicts allow it.
+
+        Raises:
+            KeyError: The source has an entry that this tensordict lacks.
+            RuntimeError: Shapes differ.
+
+        >>> TensorDict({"a": torch.zeros(2)}, lock=True).update_({"a": torch.ones(2)})["a"]
+        tensor([1., 1.])
+        """
+        if input_dict_or_td is self:
+            return self
+        if isinstance(input_dict_or_td, Primitives) and keys_to_update is None:
+            if input_dict_or_td._meta.batch_size != self._meta.batch_size:
+                input_dict_or_td = input_dict_or_td.expand(self._meta.batch_size)  # type: ignore[attr-defined]
+            self._write_all(input_dict_or_td)
+        else:
+            self._write_items(input_dict_or_td, _chosen(keys_to_update))
+        return self
+
+    def _write_all(self, source: Any) -> None:
+        """Write every entry of ``source`` into the entry of the same key; containers with a faster way override it."""
+        self._write_items(source, None)
+
+    def _write_items(self, source: Any, chosen: set[tuple[str, ...]] | None) -> None:
+        for key, value in list(source.items()):
+            if type(key) is not str:
+                path = unravel_key_to_tuple(key)
+                if chosen is None or path in chosen:
+                    self.set_(path, value)  # type: ignore[attr-defined]
+                continue
+            taken, below = _descend(chosen, key)
+            if not taken:
+                continue
+            old = self._get(key)
+            if old is None:
+                raise errors.missing_key(key, self._keys(), type(self).__name__)
+            if isinstance(old, Primitives) and not old._is_non_tensor and isinstance(value, dict | Primitives):
+                old._write_items(value, below)  # type: ignore[attr-defined]
+            else:
+                self._set(key, to_entry(self._meta, key, value), True)
+
+    def update_at_(
+        self,
+        input_dict_or_td: Any,
+        idx: Any,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Sequence[NestedKey] | None = None,
+    ) -> Self:
+        """Write the values of another tensordict or dictionary into the part of the entries that ``idx`` selects.
+
+        Raises:
+            KeyError: The source has an entry that this tensordict lacks.
+
+        >>> TensorDict({"a": torch.zeros(2)}, [2]).update_at_({"a": 1.0}, 0)["a"]
+        tensor([1., 0.])
+        """
+        index = Index(idx, self._meta.batch_size)
+        source = input_dict_or_td
+        if not isinstance(source, Primitives):
+            source = containers.dense(source, batch_size=index.size, device=self._meta.device)
+        if keys_to_update is not None:
+            source = source.select(*keys_to_update)  # type: ignore[attr-defined]
+        for key in source.keys(True, True):  # type: ignore[attr-defined]
+            if self.get(key, None) is None:  # type: ignore[attr-defined]
+                raise errors.missing_key(key, self._keys(), type(self).__name__)
+        self._index_put(index, source)
+        return self
+
+    def copy_(self, tensordict: Any, non_blocking: bool = False) -> Self:
+        """Write the values of another tensordict into the entries that exist, as ``update_``."""
+        return self.update_(tensordict, non_blocking=non_blocking)
+
+    def copy_at_(self, tensordict: Any, idx: Any, non_blocking: bool = False, *, fast: bool = True) -> Self:
+        """Write the values of another tensordict into a part of the entries, as ``update_at_``."""
+        return self.update_at_(tensordict, idx, non_blocking=non_blocking)
+
+    def replace(self, *args: Any, **kwargs: Any) -> Self:
+        """A shallow copy with some entries replaced.
+
+        Args:
+            *args: A dictionary or tensordict with the new values.
+            **kwargs: The new values by name, instead.
+
+        >>> TensorDict({"a": 1}).replace(a=2)["a"]
+        tensor(2)
+        """
+        if args and kwargs:
+            raise ValueError("replace takes one dictionary or values by name, not both")
+        out = self._clone(False)
+        return out.update(args[0] if args else kwargs)  # type: ignore[no-any-return]
+
+    # parts by key ----------------------------------------------------------------------------------------------------
+
+    def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Self:
+        """The entries under some keys (nested keys included), in a new tensordict that shares them.
+
+        Args:
+            *keys: The keys, or one list of them.
+            inplace: Whether the others are removed from this tensordict instead.
+            strict: Whether a key that is not there is an error rather than passed over.
+            as_tensordict: Whether the result is a plain tensordict whatever this container is.
+
+        Raises:
+            KeyError: A key is not there (``strict``).
+
+        >>> TensorDict({"a": 1, "b": {"c": 2, "d": 3}}).select("a", ("b", "c"))["b"].sorted_keys
+        ['c']
+        """
+        if len(keys) == 1 and isinstance(keys[0], list):
+            keys = tuple(keys[0])
+        entries: dict[str, Any] = {}
+        nested: dict[str, list[tuple[str, ...]]] = {}
+        for key in keys:
+            path = (key,) if type(key) is str else unravel_key_to_tuple(key)
+            value = self._get(path[0]) if path else None
+            if value is None or (len(path) > 1 and not isinstance(value, Primitives)):
+                if strict:
+                    raise errors.missing_key(key, self._keys(), type(self).__name__)
+                continue
+            if len(path) == 1:
+                entries[path[0]] = value
+                nested.pop(path[0], None)
+            elif path[0] not in entries or path[0] in nested:
+                nested.setdefault(path[0], []).append(path[1:])
+                entries[path[0]] = value
+        for name, paths in nested.items():
+            entries[name] = entries[name].select(*paths, strict=strict, inplace=inplace)
+        return self._with_entries(entries, inplace, as_tensordict)
+
+    def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:
+        """The entries under all keys but some, in a new tensordict that shares them; keys that are not there are passed over.
+
+        Args:
+            *keys: The keys to leave out.
+            inplace: Whether they are removed from this tensordict instead.
+
+        >>> TensorDict({"a": 1, "b": {"c": 2, "d": 3}}).exclude("a", ("b", "c"))["b"].sorted_keys
+        ['d']
+        """
+        paths = {unravel_key_to_tuple(key) for key in keys}
+        entries: dict[str, Any] = {}
+        for name in list(self._keys()):
+            if (name,) in paths:
+                continue
+            value = self._get(name)
+            below = [path[1:] for path in paths if path[0] == name]
+            if below and isinstance(value, Primitives):
+                value = value.exclude(*below, inplace=inplace)  # type: ignore[attr-defined]
+            entries[name] = value
+        return self._with_entries(entries, inplace, False)
+
+    def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Self:
+        """A new node of these entries of this one; or this one, without the others."""
+        if not inplace:
+            return containers.dense._make(entries, self._meta)  # type: ignore[return-value]
+        if self._locked:
+            raise errors.locked("entries would be removed")
+        for name in list(self._keys()):
+            if name not in entries:
+                self._del(name)
+        return self
+
+    def split_keys(
+        self,
+        *key_sets: Any,
+        inplace: bool = False,
+        default: Any = ...,
+        strict: bool = True,
+        reproduce_struct: bool = False,
+    ) -> tuple[Self, ...]:
+        """One tensordict per set of keys, and one of the entries that are left.
+
+        Args:
+            *key_sets: Sequences of keys, or dictionaries from keys to their new names.
+            inplace: Whether this tensordict is the last one, with the others' entries removed.
+            default: What stands for a key that is not there; by default that is an error.
+            strict: Whether a key that is not there is an error rather than passed over.
+            reproduce_struct: Whether nested structure without entries left is kept in the last tensordict.
+
+        Raises:
+            KeyError: A key is not there, or stands in two sets.
+
+        >>> a, rest = TensorDict({"a": 1, "b": 2}).split_keys(["a"])
+        >>> a.sorted_keys, rest.sorted_keys
+        (['a'], ['b'])
+        """
+        rest = self if inplace else self._clone(False)
+        out, used = [], set()
+        for key_set in key_sets:
+            part = self.empty()
+            for key in key_set:
+                path = unravel_key_to_tuple(key)
+                if path in used:
+                    raise KeyError(f"key {key!r} stands in several sets; name it once")
+                value = self.get(path, None)  # type: ignore[attr-defined]
+                if value is None:
+                    if default is not ...:
+                        value = default
+                    elif strict:
+                        raise errors.missing_key(key, self._keys(), type(self).__name__)
+                    else:
+                        continue
+                part.set(key_set[key] if isinstance(key_set, dict) else path, value)  # type: ignore[attr-defined]
+                used.add(path)
+            out.append(part)
+        for path in used:
+            if rest.get(path, None) is not None:  # type: ignore[attr-defined]
+                rest.del_(path)  # type: ignore[attr-defined]
+        if not reproduce_struct:
+            rest.filter_empty_()
+        return (*out, rest)
+
+    def separates(self, *keys: NestedKey, default: Any = ..., strict: bool = True, filter_empty: bool = True) -> Self:
+        """Remove the entries under some keys and return them in a tensordict of their own.
+
+        >>> td = TensorDict({"a": 1, "b": 2})
+        >>> td.separates("a").sorted_keys, td.sorted_keys
+        (['a'], ['b'])
+        """
+        part, _ = self.split_keys(keys, inplace=True, default=default, strict=strict, reproduce_struct=not filter_empty)
+        return part
+
+    def filter_empty_(self) -> Self:
+        """Remove nested tensordicts without leaves.
+
+        >>> TensorDict({"a": {}, "b": 1}).filter_empty_().sorted_keys
+        ['b']
+        """
+        for name in list(self._keys()):
+            value = self._get(name)
+            if isinstance(value, Primitives) and not value._is_non_tensor:
+                value.filter_empty_()  # type: ignore[attr-defined]
+                if value.is_empty():  # type: ignore[attr-defined]
+                    self.del_(name)  # type: ignore[attr-defined]
+        return self
+
+    def filter_non_tensor_data(self) -> Self:
+        """A shallow copy without non-tensor entries.
+
+        >>> TensorDict({"a": 1, "s": "text"}).filter_non_tensor_data().sorted_keys
+        ['a']
+        """
+        out = self._clone(False)
+        for name in list(out._keys()):
+            value = out._get(name)
+            if isinstance(value, Primitives):
+                if value._is_non_tensor:
+                    out._del(name)
+                else:
+                    out._set(name, value.filter_non_tensor_data(), False)  # type: ignore[attr-defined]
+        return out
+
+    def empty(
+        self,
+        recurse: bool = False,
+        *,
+        batch_size: Any = None,
+        device: Any = KEEP,
+        names: Any = None,
+    ) -> Self:
+        """A tensordict of the same metadata without entries (``recurse``: with the nested nodes, empty too).
+
+        >>> TensorDict({"a": torch.zeros(3)}, [3]).empty().batch_size
+        torch.Size([3])
+        """
+        meta = self._meta
+        if batch_size is not None or device is not KEEP or names is not None:
+            size = meta.batch_size if batch_size is None else as_batch_size(batch_size)
+            kept = meta.names if size == meta.batch_size else None
+            meta = Meta(
+                size,
+                meta.device if device is KEEP else as_device(device),
+                kept if names is None else as_names(names, len(size)),
+            )
+        entries = {}
+        if recurse:
+            for name in self._keys():
+                value = self._get(name)
+                if isinstance(value, Primitives) and not value._is_non_tensor:
+                    entries[name] = value.empty(True, device=device)  # type: ignore[attr-defined]
+        return containers.dense._make(entries, meta)  # type: ignore[return-value]
+
+    def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
+        """A copy with its own nodes and its own tensors; with the same tensors if not ``recurse``. Never locked.
+
+        >>> td = TensorDict({"a": torch.zeros(1)})
+        >>> td.clone(False)["a"] is td["a"], td.clone()["a"] is td["a"]
+        (True, False)
+        """
+        return self._clone(recurse)
+
+    def copy(self) -> Self:
+        """A shallow copy: its own nodes, the same tensors."""
+        return self._clone(False)
+
+    def __copy__(self) -> Self:
+        return self._clone(False)

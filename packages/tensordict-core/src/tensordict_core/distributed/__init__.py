@@ -1,0 +1,1 @@
+"""Several processes that exchange tensordicts: point to point and collectives over ``torch.distributed``."""

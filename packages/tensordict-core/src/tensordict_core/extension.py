@@ -1,0 +1,89 @@
+"""The interface for authors of containers and satellites.
+
+A container subclasses `TensorCollection` and implements the primitives that `Primitives` documents; all operations follow. A satellite reads the
+operation records, registers its types under stable names, implements ``torch`` functions, and asks the tracing checks. Nothing here needs a name
+with a leading underscore of another module; the primitives themselves are methods with one, because users of a container do not call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ._base import TensorCollection, TensorDictBase
+from ._compile import in_functorch, is_compiling, may_fuse
+from ._index import Index
+from ._meta import Meta, as_batch_size, as_device, as_names
+from ._ops.shape_ops import ShapeOp
+from ._ops.spec import OpSpec, operations
+from ._primitives import Primitives
+from ._rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
+from ._torch.dispatch import implements
+from ._types import ENTRY_POINT_GROUP, find_type, register_type, type_name
+from ._values import to_entry
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "KEEP",
+    "SAME",
+    "UNLOCKED",
+    "How",
+    "Index",
+    "IsLeaf",
+    "Meta",
+    "OpSpec",
+    "Primitives",
+    "ShapeOp",
+    "TensorCollection",
+    "TensorDictBase",
+    "annotate",
+    "annotation",
+    "as_batch_size",
+    "as_device",
+    "as_names",
+    "find_type",
+    "implements",
+    "in_functorch",
+    "is_compiling",
+    "may_fuse",
+    "on_exit",
+    "operations",
+    "register_type",
+    "to_entry",
+    "type_name",
+]
+
+
+def annotate(td: TensorCollection, name: str, value: Any) -> None:
+    """Remember something about a node that is none of its entries; operations do not carry it to their results.
+
+    >>> td = TensorDict({})
+    >>> annotate(td, "origin", "sensor 3")
+    >>> annotation(td, "origin")
+    'sensor 3'
+    """
+    if td._annotations is None:
+        td._annotations = {}
+    td._annotations[name] = value
+
+
+def annotation(td: TensorCollection, name: str, default: Any = None) -> Any:
+    """What was remembered about a node under a name.
+
+    >>> annotation(TensorDict({}), "origin", "unknown")
+    'unknown'
+    """
+    return default if td._annotations is None else td._annotations.get(name, default)
+
+
+def on_exit(td: TensorCollection, undo: Callable[[TensorCollection], None]) -> None:
+    """Say what happens at the end of the next ``with td:`` block, even if its body raises.
+
+    >>> td = TensorDict({"a": 0})
+    >>> on_exit(td, lambda td: td.set("a", 1))
+    >>> with td:
+    ...     pass
+    >>> td["a"]
+    tensor(1)
+    """
+    td._last_exit = undo

@@ -1,0 +1,1 @@
+"""Lazy stacks: tensordicts kept apart and combined when they are read."""

@@ -1,0 +1,1 @@
+"""Several processes on one machine: workers that map over a tensordict, shared memory."""

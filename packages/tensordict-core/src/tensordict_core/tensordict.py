@@ -1,0 +1,297 @@
+"""`TensorDict`: a node that keeps its entries in one plain dictionary.
+
+The dictionary holds tensors and nested nodes as they are. Shapes are checked once, when a value enters; results of operations are put
+together without checks, because an operation on valid leaves gives valid leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from . import _errors as errors
+from ._base import TensorDictBase
+from ._keys import NestedKey, unravel_key_to_tuple
+from ._meta import NO_META, Meta, as_batch_size, as_device, as_names
+from ._primitives import Primitives
+from ._rebuild import KEEP, How, IsLeaf
+from ._types import containers
+from ._values import to_entry
+
+if TYPE_CHECKING:
+    from ._base import TensorCollection
+    from ._index import Index
+    from ._ops.shape_ops import ShapeOp
+
+__all__ = ["TensorDict"]
+
+
+class TensorDict(TensorDictBase):
+    """A dictionary of tensors that share their leading (batch) dimensions and behaves like one tensor of that batch size.
+
+    Args:
+        source: Keys and values: tensors of shape ``[*batch_size, ...]``, numbers, arrays, nested dictionaries or tensordicts; anything else is
+            kept as non-tensor data. Keys may be nested (tuples).
+        batch_size: The leading dimensions that all entries share; by default none (``[]``), or those of ``source`` if it is a tensordict.
+        device: Where every entry is moved; by default entries stay where they are.
+        names: A name (or ``None``) for each batch dimension.
+        non_blocking: Whether moves to ``device`` may be asynchronous.
+        lock: Whether the tensordict is locked from the start.
+        **kwargs: Entries by name, instead of ``source``.
+
+    Raises:
+        RuntimeError: A value does not start with the batch size.
+
+    >>> td = TensorDict({"obs": torch.zeros(3, 4), "nested": {"reward": torch.ones(3)}}, batch_size=[3])
+    >>> td["nested", "reward"]
+    tensor([1., 1., 1.])
+    >>> td[0].batch_size, td.reshape(3, 1)["obs"].shape
+    (torch.Size([]), torch.Size([3, 1, 4]))
+    """
+
+    __slots__ = ("_annotations", "_entries", "_holders", "_last_exit", "_locked", "_meta")
+
+    def __init__(
+        self,
+        source: Mapping[Any, Any] | TensorCollection | None = None,
+        batch_size: Sequence[int] | int | None = None,
+        device: torch.device | str | int | None = None,
+        names: Sequence[str | None] | None = None,
+        non_blocking: bool | None = None,
+        lock: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if source is None:
+            source = kwargs
+        elif kwargs:
+            raise ValueError(
+                f"pass entries as a dictionary or by name, not both; got a source and the names {sorted(kwargs)}"
+            )
+        is_node = isinstance(source, Primitives)
+        if batch_size is None and is_node:
+            size = source._meta.batch_size  # type: ignore[union-attr]
+            names = source._meta.names if names is None else names  # type: ignore[union-attr]
+        else:
+            size = as_batch_size(batch_size)
+        meta = (
+            Meta(size, as_device(device), as_names(names, len(size)))
+            if size or device is not None or names is not None
+            else NO_META
+        )
+        self._meta = meta
+        self._entries: dict[str, Any] = {}
+        self._locked = False
+        self._holders = None
+        self._annotations = None
+        self._last_exit = None
+        dims = len(size)
+        entries = self._entries
+        plain = meta.device is None
+        try:
+            items = source.items()
+        except AttributeError:
+            raise TypeError(
+                f"TensorDict takes a mapping or a tensordict as source, got {type(source).__name__}; use from_any for other structures"
+            ) from None
+        for key, value in items:
+            if type(key) is not str:
+                self._set_path(unravel_key_to_tuple(key), value, bool(non_blocking))
+            elif plain and type(value) is Tensor:
+                if dims and value.shape[:dims] != size:
+                    raise errors.batch_mismatch(key, value.shape, size)
+                entries[key] = value
+            else:
+                entries[key] = to_entry(meta, key, value, non_blocking=bool(non_blocking))
+        if lock:
+            self.lock_()
+
+    @classmethod
+    def _make(cls, entries: dict[str, Any], meta: Meta) -> Self:
+        """A tensordict of entries that are known to be valid."""
+        self = object.__new__(cls)
+        self._entries = entries
+        self._meta = meta
+        self._locked = False
+        self._holders = None
+        self._annotations = None
+        self._last_exit = None
+        return self
+
+    def _set_path(self, path: tuple[str, ...], value: Any, non_blocking: bool) -> None:
+        """Store a value under a nested key, making the nodes on the way."""
+        if not path:
+            raise errors.empty_key()
+        self.set(path, value, non_blocking=non_blocking)
+
+    # entries ---------------------------------------------------------------------------------------------------------
+
+    def _keys(self) -> Iterable[str]:
+        return self._entries.keys()
+
+    def _get(self, key: str) -> Any:
+        return self._entries.get(key)
+
+    def _set(self, key: str, value: Any, inplace: bool) -> None:
+        if inplace:
+            old = self._entries.get(key)
+            if old is not None:
+                self._write(key, old, value)
+                return
+        self._entries[key] = value
+
+    def _del(self, key: str) -> None:
+        del self._entries[key]
+
+    def _rename(self, old: str, new: str) -> None:
+        self._entries[new] = self._entries.pop(old)
+
+    # leaves ----------------------------------------------------------------------------------------------------------
+
+    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
+        for value in self._entries.values():
+            if isinstance(value, Tensor) or (is_leaf is not None and is_leaf(type(value))):
+                out.append(value)
+            else:
+                value._collect(out, is_leaf)
+
+    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
+        for key, value in self._entries.items():
+            if isinstance(value, Tensor) or (is_leaf is not None and is_leaf(type(value))):
+                out.append((*prefix, key))
+            else:
+                value._collect_keys(out, (*prefix, key), is_leaf)
+
+    def _collect_aligned(
+        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
+    ) -> None:
+        get = None if other is None else other._get
+        for key, value in self._entries.items():
+            found = None if get is None else get(key)
+            if found is None and missing is KEEP:
+                raise errors.missing_key((*prefix, key) if prefix else key, other._keys() if other is not None else ())
+            if isinstance(value, Tensor) or (is_leaf is not None and is_leaf(type(value))):
+                out.append(missing if found is None else found)
+            else:
+                value._collect_aligned(found, out, missing, is_leaf, (*prefix, key))
+
+    def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
+        entries: dict[str, Any] = {}
+        is_leaf = how.is_leaf
+        for key, value in self._entries.items():
+            if isinstance(value, Tensor) or (is_leaf is not None and is_leaf(type(value))):
+                new = next(leaves)
+            else:
+                new = value._rebuild(leaves, how)
+            if new is not None:
+                entries[key] = new
+        if how.prune and not entries and self._entries:
+            return None
+        result = self._make(entries, self._meta if how.keeps_meta else how.meta(self._meta))
+        if how.lock and self._locked:
+            result.lock_()
+        return result
+
+    # shape -----------------------------------------------------------------------------------------------------------
+
+    def _index(self, index: Index) -> Any:
+        idx = index.idx
+        entries = {
+            key: value[idx] if isinstance(value, Tensor) else value._index(index)
+            for key, value in self._entries.items()
+        }
+        return self._make(entries, index.meta(self._meta))
+
+    def _index_put(self, index: Index, value: Any) -> None:
+        self._write_at(index, value)
+
+    def _reshape(self, op: ShapeOp) -> Any:
+        leaf = op.leaf
+        entries = {
+            key: leaf(value) if isinstance(value, Tensor) else value._reshape(op)
+            for key, value in self._entries.items()
+        }
+        result = self._make(entries, op.meta(self._meta))
+        if op.lock and self._locked:
+            result.lock_()
+        return result
+
+    @classmethod
+    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        first = items[0]
+        tables = [item._entries if isinstance(item, TensorDict) else dict(item.items()) for item in items]
+        entries = {}
+        for key, value in first._entries.items():
+            column = [table[key] for table in tables]
+            if isinstance(value, Tensor):
+                try:
+                    entries[key] = torch.stack(column, dim)
+                except RuntimeError as error:
+                    if len({leaf.shape for leaf in column}) > 1:
+                        shapes = sorted({tuple(leaf.shape) for leaf in column})
+                        raise errors.not_stackable("stack", f"key {key!r} has the shapes {shapes}") from None
+                    error.add_note(f"while stacking key {key!r}")
+                    raise
+            else:
+                entries[key] = value._stack_nodes(column, dim)
+        size = first._meta.batch_size
+        names = first._meta.names
+        if names is not None:
+            names = (*names[:dim], None, *names[dim:])
+        device = first._meta.device
+        if device is not None and any(item._meta.device != device for item in items):
+            device = None
+        return cls._make(entries, Meta(torch.Size((*size[:dim], len(items), *size[dim:])), device, names))
+
+    @classmethod
+    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        first = items[0]
+        entries = {}
+        for key, value in first._entries.items():
+            column = [item._get(key) for item in items]
+            entries[key] = torch.cat(column, dim) if isinstance(value, Tensor) else value._cat_nodes(column, dim)
+        size = list(first._meta.batch_size)
+        size[dim] = sum(item._meta.batch_size[dim] for item in items)
+        return cls._make(entries, Meta(torch.Size(size), first._meta.device, first._meta.names))
+
+    def _unbind(self, dim: int) -> tuple[Any, ...]:
+        size = self._meta.batch_size
+        columns: dict[str, Sequence[Any]] = {
+            key: value.unbind(dim) if isinstance(value, Tensor) else value._unbind(dim)
+            for key, value in self._entries.items()
+        }
+        names = self._meta.names
+        if names is not None:
+            names = names[:dim] + names[dim + 1 :]
+            names = names if any(names) else None
+        meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device, names)
+        make = self._make
+        return tuple(make({key: column[i] for key, column in columns.items()}, meta) for i in range(size[dim]))
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    def _clone(self, recurse: bool) -> Self:
+        if recurse:
+            entries = {
+                key: value.clone() if isinstance(value, Tensor) else value._clone(True)
+                for key, value in self._entries.items()
+            }
+        else:
+            entries = {
+                key: value if isinstance(value, Tensor) else value._clone(False) for key, value in self._entries.items()
+            }
+        return self._make(entries, self._meta)
+
+    def _nodes(self) -> Iterable[TensorCollection]:
+        return [value for value in self._entries.values() if not isinstance(value, Tensor)]
+
+    def _set_meta(self, meta: Meta) -> None:
+        self._meta = meta
+
+    def _set_locked(self, locked: bool) -> None:
+        self._locked = locked
+
+
+containers.dense = TensorDict
