@@ -32,11 +32,14 @@ class Access(Primitives):
     # reading ---------------------------------------------------------------------------------------------------------
 
     def get(self, key: NestedKey, default: Any = None, **kwargs: Any) -> Any:
-        """The entry of a key as it is stored: a tensor, a nested tensordict, or non-tensor data (``td[key]`` gives its value).
+        """The entry of a key as it is stored: a tensor or a node.
+
+        Non-tensor data come as `NonTensorData`; ``td[key]`` gives their value.
 
         Args:
             key: A string or a nested key.
             default: What to return where there is no such entry.
+            **kwargs: What a container takes beside (a lazy stack: how to combine ragged entries).
 
         >>> td = TensorDict({"a": {"b": torch.zeros(2)}}, batch_size=[2])
         >>> td.get(("a", "b")), td.get("c") is None
@@ -201,9 +204,11 @@ class Access(Primitives):
 
         Args:
             key: A string or a nested key.
-            item: A tensor of shape ``[*batch_size, ...]``, a number, an array, a dictionary or tensordict, or anything else as non-tensor data.
+            item: A tensor of shape ``[*batch_size, ...]``, a number, an array, a dictionary or tensordict, or anything
+                else as non-tensor data.
             inplace: Whether the value is written into the entry that is there (``None``: only where it fits).
             non_blocking: Whether a move to the tensordict's device may be asynchronous.
+            **kwargs: What a container takes beside.
 
         Raises:
             RuntimeError: The value does not start with the batch size, or the tensordict is locked.

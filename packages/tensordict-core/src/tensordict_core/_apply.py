@@ -1,7 +1,7 @@
 """`apply`: any function, on every leaf, with every rule about what comes out of it.
 
-The function's results replace the leaves; ``None`` drops its entry. Other tensordicts are matched by key and give the function more
-arguments. All variants (by name, in place, into ``out``, on nested nodes) are one algorithm.
+The function's results replace the leaves; ``None`` drops its entry. Other tensordicts are matched by key and give the
+function more arguments. All variants (by name, in place, into ``out``, on nested nodes) are one algorithm.
 """
 
 from __future__ import annotations
@@ -68,19 +68,21 @@ class Applying(Primitives):
         """The results of ``fn`` for every leaf, in the structure of this tensordict.
 
         Args:
-            fn: Called with a leaf, and those of ``others`` under the same key. Its result replaces the leaf; ``None`` drops the entry.
+            fn: Called with a leaf, and those of ``others`` under the same key. Its result replaces the leaf; ``None``
+                drops the entry.
             *others: Tensordicts matched by key.
             batch_size: The batch size of the result, if it changes.
             device: The device of the result, if it changes.
             names: The dim names of the result, if they change.
             inplace: Whether the results are written into the leaves.
             default: What stands for a leaf that one of ``others`` lacks; by default that is an error.
-            filter_empty: Whether nested tensordicts whose leaves were all dropped are dropped; by default they are, and the result is ``None``
-                if nothing is left.
+            filter_empty: Whether nested tensordicts whose leaves were all dropped are dropped; by default they are, and
+                the result is ``None`` if nothing is left.
             propagate_lock: Whether the result of a locked tensordict is locked.
             call_on_nested: Whether ``fn`` gets nested tensordicts as a whole.
             is_leaf: Says of a type whether ``fn`` gets its instances as a whole.
             out: A tensordict of the same structure that the results are written into.
+            **constructor_kwargs: Accepted for compatibility.
 
         Raises:
             RuntimeError: A result does not start with the batch size.
@@ -114,7 +116,9 @@ class Applying(Primitives):
         out: Any = None,
         **constructor_kwargs: Any,
     ) -> Any:
-        """As ``apply``, with the key of the leaf as first argument of ``fn``: its last level, or all of it if ``nested_keys``.
+        """As ``apply``, with the key of the leaf as first argument of ``fn``.
+
+        The key is its last level, or all of it if ``nested_keys``.
 
         >>> TensorDict({"a": 1, "b": {"c": 2}}).named_apply(lambda k, x: x if k == "c" else None)["b", "c"]
         tensor(2)

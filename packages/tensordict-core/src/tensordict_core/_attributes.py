@@ -109,7 +109,8 @@ class Attributes(Primitives):
     @device.setter
     def device(self, value: Any) -> None:
         raise RuntimeError(
-            f"the device cannot be set to {value}; use td.to({str(value)!r}) for a moved copy or clear_device_() to unset it"
+            f"the device cannot be set to {value}; use td.to({str(value)!r}) for a moved copy or clear_device_() to "
+            "unset it"
         )
 
     def clear_device_(self) -> Self:
@@ -252,7 +253,8 @@ class Attributes(Primitives):
             given[at : at + 1] = own[at : len(own) - (len(given) - at - 1)]
         if len(given) != len(own):
             raise RuntimeError(
-                f"refine_names got {len(given)} names for {len(own)} batch dimensions; give one per dimension or use '...'"
+                f"refine_names got {len(given)} names for {len(own)} batch dimensions; "
+                "give one per dimension or use '...'"
             )
         for old, new in zip(own, given, strict=True):
             if old is not None and new != old:

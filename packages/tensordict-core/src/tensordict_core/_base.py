@@ -1,7 +1,8 @@
 """`TensorCollection`: the primitives and the families of operations, put together.
 
-Every container inherits from it and implements the primitives; every operation is defined in the family that it belongs to, once. `TensorDictBase` is
-the part of the containers that are dictionaries; non-tensor data and tensorclasses are collections too, but not dictionaries.
+Every container inherits from it and implements the primitives; every operation is defined in the family that it belongs
+to, once. `TensorDictBase` is the part of the containers that are dictionaries; non-tensor data and tensorclasses are
+collections too, but not dictionaries.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class TensorCollection(
         return dispatch.call(func, args, kwargs)
 
     def __enter__(self) -> Self:
-        """Start a block that undoes the operation which returned this tensordict (``lock_``, ``unlock_``, ``to_module``, ...)."""
+        """Start a block that undoes the operation which returned this tensordict (``lock_``, ``to_module``, ...)."""
         if self._annotations is None:
             self._annotations = {}
         self._annotations.setdefault("exits", []).append(self._last_exit)

@@ -1,8 +1,8 @@
 """Tracing checks: the one place that knows whether code is being traced, and by what.
 
 Eager code takes short cuts that tracers cannot follow: ``torch._foreach_*`` has no batching rule, so it gives way under
-``vmap``, and weak references break Dynamo, so lock holders are not recorded while it traces. Nothing else in the project asks PyTorch these
-questions.
+``vmap``, and weak references break Dynamo, so lock holders are not recorded while it traces. Nothing else in the
+project asks PyTorch these questions.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyErr
     left, right = sorted(map(str, only_left)), sorted(map(str, only_right))
     parts = [f"only the first has {left}"] * bool(left) + [f"only the second has {right}"] * bool(right)
     return KeyError(
-        f"keys in tensordicts mismatch: {' and '.join(parts)}; select the common keys or pass default= where the operation takes it"
+        f"keys in tensordicts mismatch: {' and '.join(parts)}; "
+        "select the common keys or pass default= where the operation takes it"
     )
 
 
@@ -52,7 +53,8 @@ def empty_key() -> KeyError:
 def not_a_node(key: Any, value: Any) -> KeyError:
     """A nested key passes through a leaf."""
     return KeyError(
-        f"key {_show(key)} passes through a {type(value).__name__}, which has no entries; delete that entry or use another key"
+        f"key {_show(key)} passes through a {type(value).__name__}, which has no entries; "
+        "delete that entry or use another key"
     )
 
 
@@ -76,14 +78,16 @@ def batch_size_refused(key: Any, shape: Sequence[int], batch_size: Sequence[int]
 def locked(action: str) -> RuntimeError:
     """A locked tensordict was to change its entries."""
     return RuntimeError(
-        f"Cannot modify locked TensorDict: {action}; call unlock_() first, or write in place with set_() or update_() to keys that exist"
+        f"Cannot modify locked TensorDict: {action}; call unlock_() first, "
+        "or write in place with set_() or update_() to keys that exist"
     )
 
 
 def locked_graph() -> RuntimeError:
     """A child of a locked parent was to be unlocked."""
     return RuntimeError(
-        "Cannot unlock a tensordict that is part of a locked graph; unlock the root that holds it, or clone(False) it to change a copy"
+        "Cannot unlock a tensordict that is part of a locked graph; unlock the root that holds it, "
+        "or clone(False) it to change a copy"
     )
 
 
@@ -105,7 +109,8 @@ def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> Run
 def ambiguous_bool() -> RuntimeError:
     """Truth of a tensordict is not defined."""
     return RuntimeError(
-        "the truth value of a tensordict is not defined; use len(td.keys()) for its keys, td.is_empty() for its leaves, "
+        "the truth value of a tensordict is not defined; use len(td.keys()) for its keys, "
+        "td.is_empty() for its leaves, "
         "or (a == b).all() to compare"
     )
 
@@ -137,7 +142,8 @@ def bad_index_count(count: int, batch_size: Sequence[int]) -> IndexError:
 def bad_operand(name: str, operand: Any) -> TypeError:
     """The operand of an operation is of no use."""
     return TypeError(
-        f"{name} takes a tensordict, a tensor or a number as operand, got {type(operand).__name__}; wrap it in a tensor first"
+        f"{name} takes a tensordict, a tensor or a number as operand, got {type(operand).__name__}; "
+        "wrap it in a tensor first"
     )
 
 

@@ -1,7 +1,8 @@
 """Satellites: the one place that knows whether another distribution is installed.
 
-Core names methods that satellites implement (``td.memmap``, ``from_module``); the satellite is imported when one is first called, and kept.
-One that is absent is an ``ImportError`` with the command that installs it; one that is installed but broken shows its own error.
+Core names methods that satellites implement (``td.memmap``, ``from_module``); the satellite is imported when one is
+first called, and kept. One that is absent is an ``ImportError`` with the command that installs it; one that is
+installed but broken shows its own error.
 """
 
 from __future__ import annotations

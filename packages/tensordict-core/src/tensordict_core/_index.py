@@ -1,7 +1,8 @@
 """Indexing: an index is read once, for the root's batch dimensions, and then applied to every leaf as it is.
 
-Reading it means: ellipses become full slices, sequences become tensors, masks become the positions that they select (once, not once per leaf), and
-the new batch size and names follow by rule, so no leaf is needed to know them. ``td[index] = value`` goes through the same record.
+Reading it means: ellipses become full slices, sequences become tensors, masks become the positions that they select
+(once, not once per leaf), and the new batch size and names follow by rule, so no leaf is needed to know them.
+``td[index] = value`` goes through the same record.
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ class Index:
         expected = self.batch_size[start : start + mask.ndim]
         if mask.shape != expected:
             raise IndexError(
-                f"the shape of the mask {list(mask.shape)} does not match the batch dimensions {list(expected)} that it indexes; "
+                f"the shape of the mask {list(mask.shape)} does not match the batch dimensions {list(expected)} that "
+                "it indexes; "
                 "give a mask of that shape"
             )
 
@@ -126,7 +128,8 @@ class Index:
         if part is None or isinstance(part, slice | numbers.Integral | Tensor | torch.SymInt):
             return
         raise TypeError(
-            f"an index holds integers, slices, None, '...', tensors, arrays or lists, got {part!r} of type {type(part).__name__}; "
+            "an index holds integers, slices, None, '...', tensors, arrays or lists, "
+            f"got {part!r} of type {type(part).__name__}; "
             "entries are found by td[key] with a key alone"
         )
 
@@ -134,7 +137,7 @@ class Index:
         """The batch size of the result, and for each of its dimensions the source dimension whose name it keeps."""
         size: list[int] = []
         sources: list[int | None] = []
-        tensors = [part for part in parts if isinstance(part, Tensor) and part.ndim or isinstance(part, bool)]
+        tensors = [part for part in parts if (isinstance(part, Tensor) and part.ndim) or isinstance(part, bool)]
         advanced = [part for part in tensors if isinstance(part, Tensor)]
         if tensors or any(isinstance(part, Tensor) for part in parts):
             advanced_size = torch.broadcast_shapes(*(part.shape for part in advanced)) if advanced else torch.Size(())
@@ -205,7 +208,8 @@ class Indexing(Primitives):
         """An entry by key, or the part of every entry that ``index`` selects along the batch dimensions.
 
         Args:
-            index: A key (a string or a tuple of strings), or an integer, slice, ``None``, ``...``, tensor, mask, array, list, range, or a tuple of them.
+            index: A key (a string or a tuple of strings), or an integer, slice, ``None``, ``...``, tensor, mask, array,
+                list, range, or a tuple of them.
 
         Raises:
             KeyError: There is no such key.
@@ -227,8 +231,8 @@ class Indexing(Primitives):
     def __setitem__(self, index: Any, value: Any) -> None:
         """Store an entry by key, or write ``value`` into the part of every entry that ``index`` selects.
 
-        Keys that ``value`` has and the tensordict lacks are made first, filled with zeros (empty values for non-tensor data), so an empty tensordict
-        can be filled row by row.
+        Keys that ``value`` has and the tensordict lacks are made first, filled with zeros (empty values for non-tensor
+        data), so an empty tensordict can be filled row by row.
 
         Raises:
             RuntimeError: The tensordict is locked and a key is new, or shapes do not fit.
@@ -307,7 +311,7 @@ class Indexing(Primitives):
         return self
 
     def _write_at(self, index: Index, value: Any) -> None:
-        """Write ``value`` at ``index`` of every entry; the one algorithm of indexed writes, for containers with entries."""
+        """Write ``value`` at ``index`` of every entry: the one algorithm of indexed writes."""
         if isinstance(value, dict):
             value = containers.dense(value, batch_size=index.size, device=self._meta.device)
         if not isinstance(value, Primitives):
@@ -350,7 +354,8 @@ class Indexing(Primitives):
             fits = False
         if not fits:
             raise RuntimeError(
-                f"indexed write needs a value of batch size {list(index.size)}, got {list(got)}; expand or index the value to that batch size"
+                f"indexed write needs a value of batch size {list(index.size)}, got {list(got)}; "
+                "expand or index the value to that batch size"
             )
 
     def _make_room(self, key: str, source: Any, index: Index) -> Any:

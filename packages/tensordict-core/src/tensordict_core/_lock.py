@@ -1,7 +1,8 @@
 """Locks: a node knows who holds it, so unlocking a child of a locked parent can be refused at once.
 
-Locking a tree marks each node and tells it its parent; a node can be held by several trees. Holders are weak references, so a parent that
-is gone holds nothing. Locked nodes refuse new, replaced and removed entries; in-place writes go through.
+Locking a tree marks each node and tells it its parent; a node can be held by several trees. Holders are weak
+references, so a parent that is gone holds nothing. Locked nodes refuse new, replaced and removed entries; in-place
+writes go through.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Saving, loading and memory mapping: the methods that ``tensordict-memmap`` implements.
 
-Each is typed and documented here, and one line through `satellite`. The examples run where ``tensordict-memmap`` is installed.
+Each is typed and documented here, and one line through `satellite`. The examples run where ``tensordict-memmap`` is
+installed.
 """
 
 from __future__ import annotations
@@ -51,10 +52,12 @@ class MemmapStubs(Primitives):
             return_early: Whether to return a future at once.
             share_non_tensor: Whether non-tensor values are shared between processes too.
             existsok: Whether an earlier save may be replaced.
-            robust_key: Whether file names escape unusual characters of keys; always true here, accepted for compatibility.
+            robust_key: Whether file names escape unusual characters of keys; always true here, accepted for
+                compatibility.
             archive: Whether to write one archive file; by default decided by the ending ``.tdz``.
             compression: How the archive is compressed; by default not.
-            atomic: Whether the save replaces an earlier one as a whole or not at all; otherwise files are overwritten one by one.
+            atomic: Whether the save replaces an earlier one as a whole or not at all; otherwise files are overwritten
+                one by one.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
@@ -107,7 +110,9 @@ class MemmapStubs(Primitives):
         robust_key: bool | None = None,
         archive: bool | None = None,
     ) -> Any:
-        """A mapped tensordict of the same structure filled with zeros; nothing is copied, and expanded entries get files of their expanded size.
+        """A mapped tensordict of the same structure, filled with zeros.
+
+        Nothing is copied; expanded entries get files of their expanded size.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.

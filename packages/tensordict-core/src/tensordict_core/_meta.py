@@ -1,7 +1,7 @@
 """Metadata of a node: batch size, device and dim names in one small immutable record.
 
-Results of operations that keep them share the record of their source, so an operation on leaves costs nothing here; a change makes
-a new record. ``names`` is ``None`` where no dim is named, which is nearly always.
+Results of operations that keep them share the record of their source, so an operation on leaves costs nothing here; a
+change makes a new record. ``names`` is ``None`` where no dim is named, which is nearly always.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def as_device(device: torch.device | str | int | None) -> torch.device | None:
     >>> as_device("cpu"), as_device(None)
     (device(type='cpu'), None)
     """
-    if device is None or type(device) is torch.device and (device.index is not None or device.type in ("cpu", "meta")):
+    if device is None:
+        return None
+    if type(device) is torch.device and (device.index is not None or device.type in ("cpu", "meta")):
         return device
     device = torch.device(device)
     if device.index is None and device.type not in ("cpu", "meta"):
@@ -107,7 +109,8 @@ def as_names(names: Iterable[str | None] | None, batch_dims: int) -> Names:
     given = tuple(names)
     if len(given) != batch_dims:
         raise RuntimeError(
-            f"got {len(given)} dim names {list(given)} for {batch_dims} batch dimensions; give one name (or None) per dimension"
+            f"got {len(given)} dim names {list(given)} for {batch_dims} batch dimensions; "
+            "give one name (or None) per dimension"
         )
     named = [n for n in given if n is not None]
     if len(set(named)) != len(named):

@@ -1,6 +1,7 @@
 """Parameters of modules: the methods that ``tensordict-nn`` implements.
 
-Each is typed and documented here, and one line through `satellite`. The examples run where ``tensordict-nn`` is installed.
+Each is typed and documented here, and one line through `satellite`. The examples run where ``tensordict-nn`` is
+installed.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class ModuleStubs(Primitives):
         preserve_module_state: bool = False,
         memo: dict[int, Any] | None = None,
     ) -> Any:
-        """Put the entries of this tensordict into a module as its parameters and buffers; as a context manager, for a block.
+        """Put the entries into a module as its parameters and buffers; as a context manager, for a block.
 
         Args:
             module: A module of this structure.

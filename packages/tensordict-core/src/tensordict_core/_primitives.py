@@ -1,7 +1,8 @@
 """The primitives: what a container implements. Every operation is written once, on top of these.
 
-A container is a tree of *nodes*; an entry of a node is a *leaf* (a tensor) or another node (a nested tensordict, a lazy stack, a
-tensorclass, non-tensor data). The operation families inherit from `Primitives` for its types; `TensorCollection` puts them together.
+A container is a tree of *nodes*; an entry of a node is a *leaf* (a tensor) or another node (a nested tensordict, a lazy
+stack, a tensorclass, non-tensor data). The operation families inherit from `Primitives` for its types;
+`TensorCollection` puts them together.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Primitives:
 
     @abstractmethod
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
-        """This structure with new leaves, taken from ``leaves`` in the order of ``_collect``; a ``None`` drops its entry.
+        """This structure with new leaves, taken in the order of ``_collect``; a ``None`` drops its entry.
 
         Decides the type of the result, and each node's new batch size and names by ``how.meta``.
         """

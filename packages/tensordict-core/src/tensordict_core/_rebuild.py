@@ -1,7 +1,8 @@
 """What becomes of a tree when its leaves are replaced: one record that every container's ``_rebuild`` reads.
 
-An operation on leaves is ``self._rebuild(map(fn, self._leaves()), how)``. The record ``how`` says what happens to batch sizes, names and
-device of each node, whether the result of a locked tree is locked, and which nodes count as leaves. Containers decide the type of the result.
+An operation on leaves is ``self._rebuild(map(fn, self._leaves()), how)``. The record ``how`` says what happens to batch
+sizes, names and device of each node, whether the result of a locked tree is locked, and which nodes count as leaves.
+Containers decide the type of the result.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ class How:
 
     Args:
         size: Maps the batch size of each node to its new one; ``None`` keeps it.
-        names: Maps the dim names of each node to its new ones (called with ``None`` where none are named); ``None`` keeps
-            them if ``size`` is ``None`` and drops them otherwise.
+        names: Maps the dim names of each node to its new ones (called with ``None`` where none are named); ``None``
+            keeps them if ``size`` is ``None`` and drops them otherwise.
         device: The device of every node of the result, or ``KEEP``.
-        lock: Whether the result of a locked tree is locked: true for results that stand for the same tree (views, casts).
+        lock: Whether the result of a locked tree is locked: true for results that stand for the same tree (views,
+            casts).
         is_leaf: Node types that count as leaves; ``None`` means tensors only.
         prune: Whether a node whose leaves were all dropped is dropped too.
 
@@ -54,7 +56,7 @@ class How:
         *,
         size: Callable[[torch.Size], torch.Size] | None = None,
         names: Callable[[Names], Names] | None = None,
-        device: torch.device | None | Keep = KEEP,
+        device: torch.device | Keep | None = KEEP,
         lock: bool = False,
         is_leaf: IsLeaf | None = None,
         prune: bool = False,

@@ -28,7 +28,8 @@ def describe(value: Any) -> str:
             shared: Any = value.is_shared()
         except Exception:  # fake, functorch and other wrapped tensors have no storage to ask
             shared = False
-        return f"{type(value).__name__}(shape={value.shape}, device={value.device}, dtype={value.dtype}, is_shared={shared})"
+        kind = type(value).__name__
+        return f"{kind}(shape={value.shape}, device={value.device}, dtype={value.dtype}, is_shared={shared})"
     return repr(value)
 
 

@@ -1,7 +1,8 @@
 """The registry of types: core's containers for each other's use, and satellites' types by name.
 
 Container modules cannot import each other in a circle, and core must rebuild types of distributions that it does not
-know: both look here. Satellites declare their types as entry points of the group ``tensordict_core.types``, so a saved object
+know: both look here. Satellites declare their types as entry points of the group ``tensordict_core.types``, so a saved
+object
 finds its class before anyone imported the package that owns it.
 """
 
@@ -39,7 +40,9 @@ _entry_points_read: dict[str, Any] = {}
 
 
 def type_name(cls: type[Any]) -> str:
-    """The stable name of a class: the one it was registered under, else ``module:qualname`` (``qualname`` alone in a script).
+    """The stable name of a class: the one it was registered under, else ``module:qualname``.
+
+    Classes of a script (module ``__main__``) go by their qualname alone.
 
     >>> class Local: ...
     >>> register_type(Local, name="docs:Local")
@@ -56,8 +59,8 @@ def type_name(cls: type[Any]) -> str:
 def register_type(cls: type[Any], *, name: str | None = None) -> type[Any]:
     """Make a class known under a stable name, so that saved objects find it again.
 
-    A class that is defined again under its old name (a notebook cell run twice) replaces the old one; two classes of different
-    modules under one name are an error.
+    A class that is defined again under its old name (a notebook cell run twice) replaces the old one; two classes of
+    different modules under one name are an error.
 
     Args:
         cls: The class.

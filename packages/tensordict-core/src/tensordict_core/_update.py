@@ -64,6 +64,7 @@ class Updating(Primitives):
             is_leaf: Node types that are stored as a whole rather than merged.
             update_batch_size: Whether this tensordict takes the batch size of the source.
             ignore_lock: Whether entries of a locked tensordict may be replaced.
+            **kwargs: Entries by name, instead of ``input_dict_or_td``.
 
         Raises:
             RuntimeError: A value does not fit the batch size, or the tensordict is locked.
@@ -85,7 +86,8 @@ class Updating(Primitives):
                 kept = {k for k in self._keys() if source._get(k) is None}
                 if kept:
                     raise RuntimeError(
-                        f"update_batch_size needs a source with all keys, but {sorted(kept)} would keep the old batch size "
+                        "update_batch_size needs a source with all keys, "
+                        f"but {sorted(kept)} would keep the old batch size "
                         f"{list(self._meta.batch_size)}; exclude them first"
                     )
             self._set_meta(source._meta)
@@ -142,7 +144,9 @@ class Updating(Primitives):
         non_blocking: bool = False,
         keys_to_update: Sequence[NestedKey] | None = None,
     ) -> Self:
-        """Write the values of another tensordict or dictionary into the entries that exist; locked tensordicts allow it.
+        """Write the values of another tensordict or dictionary into the entries that exist.
+
+        Locked tensordicts allow it.
 
         Raises:
             KeyError: The source has an entry that this tensordict lacks.
@@ -274,7 +278,9 @@ class Updating(Primitives):
         return self._with_entries(entries, inplace, as_tensordict)
 
     def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:
-        """The entries under all keys but some, in a new tensordict that shares them; keys that are not there are passed over.
+        """The entries under all keys but some, in a new tensordict that shares them.
+
+        Keys that are not there are passed over.
 
         Args:
             *keys: The keys to leave out.

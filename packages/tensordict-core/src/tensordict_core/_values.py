@@ -1,7 +1,7 @@
 """From what users write to what a node stores: every value that enters a tensordict passes here once.
 
-Tensors and nodes are checked against the batch size and the device; numbers, arrays and lists of numbers become tensors; dictionaries
-become tensordicts; anything else becomes non-tensor data, so no value is dropped.
+Tensors and nodes are checked against the batch size and the device; numbers, arrays and lists of numbers become
+tensors; dictionaries become tensordicts; anything else becomes non-tensor data, so no value is dropped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The interface for authors of containers and satellites.
 
-A container subclasses `TensorCollection` and implements the primitives that `Primitives` documents; all operations follow. A satellite reads the
-operation records, registers its types under stable names, implements ``torch`` functions, and asks the tracing checks. Nothing here needs a name
-with a leading underscore of another module; the primitives themselves are methods with one, because users of a container do not call them.
+A container subclasses `TensorCollection` and implements the primitives that `Primitives` documents; all operations
+follow. A satellite reads the operation records, registers its types under stable names, implements ``torch`` functions,
+and asks the tracing checks. Nothing here needs a name with a leading underscore of another module; the primitives
+themselves are methods with one, because users of a container do not call them.
 """
 
 from __future__ import annotations

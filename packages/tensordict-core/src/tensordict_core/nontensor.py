@@ -1,8 +1,8 @@
 """Non-tensor data: values that are no tensors, carried through every operation beside the leaves.
 
-`NonTensorData` is one value that stands for every position of a batch; `NonTensorStack` has a value of its own for each position, kept in a NumPy array
-of objects, so indexing and reshaping it are NumPy's. Both are nodes without leaves: operations on leaves pass them by, shape operations change
-their batch size.
+`NonTensorData` is one value that stands for every position of a batch; `NonTensorStack` has a value of its own for each
+position, kept in a NumPy array of objects, so indexing and reshaping it are NumPy's. Both are nodes without leaves:
+operations on leaves pass them by, shape operations change their batch size.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class NonTensorDataBase(TensorCollection):
 
     def _set(self, key: str, value: Any, inplace: bool) -> None:
         raise KeyError(
-            f"key {key!r} cannot be set: {type(self).__name__} holds one value and no entries; replace the value instead"
+            f"key {key!r} cannot be set: {type(self).__name__} holds one value and no entries; "
+            "replace the value instead"
         )
 
     def _del(self, key: str) -> None:
@@ -152,7 +153,8 @@ class NonTensorData(NonTensorDataBase):
 
     def _index_put(self, index: Index, value: Any) -> None:
         raise RuntimeError(
-            "NonTensorData has one value for all positions, so one of them cannot be written alone; set the entry of the tensordict that "
+            "NonTensorData has one value for all positions, so one of them cannot be written alone; "
+            "set the entry of the tensordict that "
             "holds it (td[index] = other), which makes a NonTensorStack of it"
         )
 
@@ -259,6 +261,7 @@ class NonTensorStack(NonTensorDataBase):
         Args:
             values: The list; lists in it are taken apart as deep as the batch size says (by default: once).
             batch_size: The batch size; by default ``[len(values)]``.
+            device: The device that the surrounding tensordict has.
 
         Raises:
             ValueError: The list is not of that shape.
@@ -273,7 +276,8 @@ class NonTensorStack(NonTensorDataBase):
             for level, i in enumerate(position):
                 if not isinstance(item, list) or len(item) != size[level]:
                     raise ValueError(
-                        f"the list is not of the shape {list(size)}: level {level} holds {item!r}; give nested lists of that shape"
+                        f"the list is not of the shape {list(size)}: level {level} holds {item!r}; "
+                        "give nested lists of that shape"
                     )
                 item = item[i]
             array[position] = item
@@ -379,7 +383,8 @@ class NonTensorStack(NonTensorDataBase):
         return out
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._values.tolist()}, batch_size={self._meta.batch_size}, device={self._meta.device})"
+        values, meta = self._values.tolist(), self._meta
+        return f"{type(self).__name__}({values}, batch_size={meta.batch_size}, device={meta.device})"
 
     def __eq__(self, other: object) -> Any:
         return _compare(self, other)

@@ -1,7 +1,7 @@
 """`TensorDict`: a node that keeps its entries in one plain dictionary.
 
-The dictionary holds tensors and nested nodes as they are. Shapes are checked once, when a value enters; results of operations are put
-together without checks, because an operation on valid leaves gives valid leaves.
+The dictionary holds tensors and nested nodes as they are. Shapes are checked once, when a value enters; results of
+operations are put together without checks, because an operation on valid leaves gives valid leaves.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import _errors as errors
 from ._base import TensorDictBase
-from ._keys import NestedKey, unravel_key_to_tuple
+from ._keys import unravel_key_to_tuple
 from ._meta import NO_META, Meta, as_batch_size, as_device, as_names
 from ._primitives import Primitives
 from ._rebuild import KEEP, How, IsLeaf
@@ -30,12 +30,13 @@ __all__ = ["TensorDict"]
 
 
 class TensorDict(TensorDictBase):
-    """A dictionary of tensors that share their leading (batch) dimensions and behaves like one tensor of that batch size.
+    """A dictionary of tensors that share their leading dimensions and behaves like one tensor of that batch size.
 
     Args:
-        source: Keys and values: tensors of shape ``[*batch_size, ...]``, numbers, arrays, nested dictionaries or tensordicts; anything else is
-            kept as non-tensor data. Keys may be nested (tuples).
-        batch_size: The leading dimensions that all entries share; by default none (``[]``), or those of ``source`` if it is a tensordict.
+        source: Keys and values: tensors of shape ``[*batch_size, ...]``, numbers, arrays, nested dictionaries or
+            tensordicts; anything else is kept as non-tensor data. Keys may be nested (tuples).
+        batch_size: The leading dimensions that all entries share; by default none (``[]``), or those of ``source`` if
+            it is a tensordict.
         device: Where every entry is moved; by default entries stay where they are.
         names: A name (or ``None``) for each batch dimension.
         non_blocking: Whether moves to ``device`` may be asynchronous.
@@ -94,7 +95,8 @@ class TensorDict(TensorDictBase):
             items = source.items()
         except AttributeError:
             raise TypeError(
-                f"TensorDict takes a mapping or a tensordict as source, got {type(source).__name__}; use from_any for other structures"
+                f"TensorDict takes a mapping or a tensordict as source, got {type(source).__name__}; "
+                "use from_any for other structures"
             ) from None
         for key, value in items:
             if type(key) is not str:

@@ -1,7 +1,8 @@
 """Factories: each holds the one algorithm of its kind of operation and returns a method with a real signature.
 
-On plain eager code an operation on many leaves is one ``torch._foreach_*`` call; under ``torch.compile`` and ``torch.func`` transforms it is
-a loop over leaves (see ``_compile``). Trees without leaves and non-tensor entries are handled here, once.
+On plain eager code an operation on many leaves is one ``torch._foreach_*`` call; under ``torch.compile`` and
+``torch.func`` transforms it is a loop over leaves (see ``_compile``). Trees without leaves and non-tensor entries are
+handled here, once.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def unary(
     """The method ``name`` that applies ``torch.<name>`` to every leaf, and its in-place twin ``name_``.
 
     Args:
-        name: The name of the method, of the ``torch`` function and, with ``_foreach_``, of its fused form if there is one.
+        name: The name of the method, of the ``torch`` function and, with ``_foreach_``, of its fused form if there is
+            one.
         floating: Whether it is defined for floating-point (and complex) leaves only.
         sample: The value that the docstring's example uses.
         operators: The operator methods that stand for it.
@@ -143,8 +145,8 @@ def _binary_methods(
     return method, method_
 
 
-_DEFAULT_DOC = """        default: What stands for a leaf that one side lacks: a number, or ``"intersection"`` to keep the common leaves only. By default
-            different keys are an error."""
+_DEFAULT_DOC = """        default: What stands for a leaf that one side lacks: a number, or ``"intersection"`` to keep
+the common leaves only. By default different keys are an error."""
 
 
 def _binary(

@@ -1,7 +1,8 @@
 """Operands: how what stands on the other side of an operation is matched to the leaves of a tensordict.
 
-A number or a tensor of one element goes to every leaf; a tensor is lined up with the batch dimensions, so a tensor of the batch
-size scales whole rows of every leaf; a tensordict is matched by key. ``default`` says what stands for leaves that one side lacks.
+A number or a tensor of one element goes to every leaf; a tensor is lined up with the batch dimensions, so a tensor of
+the batch size scales whole rows of every leaf; a tensordict is matched by key. ``default`` says what stands for leaves
+that one side lacks.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _count(td: Any) -> int:
 
 
 def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
-    """Two tensordicts with the same leaves: the common ones (``"intersection"``), or all, with ``default`` where one side lacks it."""
+    """Two tensordicts with the same leaves: the common ones (``"intersection"``), or all, filled up with ``default``."""
     mine, theirs = td._leaf_keys(), other._leaf_keys()
     if default == "intersection":
         common = set(mine) & set(theirs)

@@ -5,7 +5,7 @@ Written out by hand are only the operations of three operands and those whose le
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor

@@ -184,7 +184,8 @@ class Shape(Primitives):
                 target[extra + i] = n
             elif n not in (1, wanted):
                 raise RuntimeError(
-                    f"incompatible expanded shape {target} for the batch size {list(old)}: only sizes of 1 can be expanded"
+                    f"incompatible expanded shape {target} for the batch size {list(old)}: "
+                    "only sizes of 1 can be expanded"
                 )
         new = torch.Size(target)
         return self if new == old else self._reshape(Expand(old, new))  # type: ignore[no-any-return]
@@ -297,7 +298,8 @@ class Shape(Primitives):
         size = self._meta.batch_size
         if len(counts) != len(size):
             raise ValueError(
-                f"repeat needs one number per batch dimension, got {list(counts)} for batch size {list(size)}; use expand to add dimensions"
+                f"repeat needs one number per batch dimension, got {list(counts)} for batch size {list(size)}; "
+                "use expand to add dimensions"
             )
         new = [n * c for n, c in zip(size, counts, strict=True)]
         return self._in_place(
@@ -370,7 +372,7 @@ class Shape(Primitives):
         return self[(slice(None),) * at + (slice(first, first + length),)]  # type: ignore[index, no-any-return]
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
-        """Pieces of ``split_size`` slices (the last may be smaller), or of the given sizes, along a batch dimension, as views.
+        """Pieces of ``split_size`` slices (the last may be smaller), or of the given sizes, as views.
 
         Raises:
             RuntimeError: The sizes do not add up to the size of the dimension.
@@ -416,7 +418,7 @@ class Shape(Primitives):
         return self.split(max(-(-total // chunks), 1), dim)
 
     def tensor_split(self, indices_or_sections: Any, dim: int = 0) -> tuple[Self, ...]:
-        """Pieces along a batch dimension: a number of nearly equal ones, or cut at the given indices, as `torch.tensor_split`.
+        """Pieces along a batch dimension: a number of nearly equal ones, or cut at the given indices.
 
         >>> [td.batch_size[0] for td in TensorDict({"a": torch.arange(5)}, [5]).tensor_split(2)]
         [3, 2]

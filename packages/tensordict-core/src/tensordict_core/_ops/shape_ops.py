@@ -1,7 +1,8 @@
-"""Shape operations as records: what happens to a leaf, to a batch size and to names, for the batch dimensions of the root.
+"""Shape operations as records: what happens to a leaf, to a batch size and to names.
 
-A record is made once per call; every node applies it as it is, because a nested node's batch size starts with the root's. ``through_stack`` says how
-an operation passes through a lazy stack, so containers that hold slices apart need not copy them together.
+A record is made once per call; every node applies it as it is, because a nested node's batch size starts with the
+root's. ``through_stack`` says how an operation passes through a lazy stack, so containers that hold slices apart need
+not copy them together.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class ShapeOp:
         return (None,) * len(self.new)
 
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
-        """For a stack along ``stack_dim``: the operation on each element and the new stack dimension; ``None`` if there is none."""
+        """For a stack along ``stack_dim``: the operation on each element, and the new stack dimension; or ``None``."""
         return None
 
     def names(self, names: Names) -> Names:
@@ -243,6 +244,7 @@ def infer_size(shape: tuple[Any, ...], numel: int, what: str) -> torch.Size:
         return torch.Size(filled)
     if known != numel:
         raise RuntimeError(
-            f"{what}: shape {list(shape)} is invalid for a batch of {numel} elements; the product of the sizes must be that"
+            f"{what}: shape {list(shape)} is invalid for a batch of {numel} elements; "
+            "the product of the sizes must be that"
         )
     return torch.Size(shape)

@@ -27,7 +27,8 @@ class OpSpec:
         inplace: Whether it writes into the leaves and returns the tensordict itself.
         operators: Names of the operator methods that stand for it.
         torch_functions: The ``torch`` functions that dispatch to it.
-        parameters: What a parameter container makes of it: ``"plain"`` tensors, a ``"rewrap"``-ped container, or an action on ``"data"``.
+        parameters: What a parameter container makes of it: ``"plain"`` tensors, a ``"rewrap"``-ped container, or an
+            action on ``"data"``.
         floating: Whether it is defined for floating-point leaves only.
 
     >>> next(op for op in operations() if op.name == "abs").family

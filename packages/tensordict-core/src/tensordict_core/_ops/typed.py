@@ -1,7 +1,8 @@
 """What type checkers see of an operation that a factory made.
 
-At run time a factory returns a plain function with the right signature and docstring, because that is what is fastest to call and what tracers
-follow. These protocols say of it what the function cannot: that the result has the type of the tensordict it is called on.
+At run time a factory returns a plain function with the right signature and docstring, because that is what is fastest
+to call and what tracers follow. These protocols say of it what the function cannot: that the result has the type of the
+tensordict it is called on.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""How ``torch`` functions work on tensordicts: one dispatch table, and the functions that need an algorithm of their own."""
+"""How ``torch`` functions work on tensordicts: one dispatch table, and the functions with an algorithm of their own."""

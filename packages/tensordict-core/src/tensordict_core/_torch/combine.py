@@ -1,4 +1,7 @@
-"""Combining tensordicts: ``stack``, ``cat`` and their lazy and mixed forms; nested nodes of a column are combined by the same functions."""
+"""Combining tensordicts: ``stack``, ``cat`` and their lazy and mixed forms.
+
+Nested nodes of a column are combined by the same functions as whole tensordicts.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ def _nodes(items: Any, what: str) -> list[Any]:
     for i, node in enumerate(nodes):
         if not isinstance(node, Primitives):
             raise TypeError(
-                f"{what} takes tensordicts only, got {type(node).__name__} at position {i}; convert it with from_any first"
+                f"{what} takes tensordicts only, got {type(node).__name__} at position {i}; "
+                "convert it with from_any first"
             )
     return nodes
 
@@ -60,7 +64,8 @@ def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
     for i, node in enumerate(nodes):
         if node._meta.batch_size != size:
             raise RuntimeError(
-                f"stack needs congruent batch sizes, but tensordict {i} has {list(node._meta.batch_size)} and tensordict 0 has {list(size)}; "
+                f"stack needs congruent batch sizes, but tensordict {i} has {list(node._meta.batch_size)} and "
+                f"tensordict 0 has {list(size)}; "
                 "expand or index them to one batch size"
             )
     result = _stack_same(nodes, normal_dim(dim, size, extra=1))
@@ -76,7 +81,7 @@ def _stack_same(nodes: list[Any], dim: int) -> Any:
 
 
 def _common_container(nodes: list[Any]) -> Any:
-    """The type whose ``_stack`` and ``_cat`` combine these nodes: the first's, unless another claims the whole column."""
+    """The type whose ``_stack`` and ``_cat`` combine these nodes: the first's, unless another claims the column."""
     for node in nodes:
         if node._combines_others:
             return type(node)
@@ -133,7 +138,8 @@ def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
         own = node._meta.batch_size
         if len(own) != len(size) or own[:at] != size[:at] or own[at + 1 :] != size[at + 1 :]:
             raise RuntimeError(
-                f"cat needs batch sizes that agree but for dimension {at}, got {list(own)} at position {i} and {list(size)} at position 0"
+                f"cat needs batch sizes that agree but for dimension {at}, "
+                f"got {list(own)} at position {i} and {list(size)} at position 0"
             )
     result = cat_nodes(nodes, at)
     return result if out is None else out.update_(result)

@@ -1,7 +1,7 @@
-"""The dispatch table of ``torch`` functions: filled from the operation records, and by hand where an operation is its own.
+"""The dispatch table of ``torch`` functions: filled from the records, and by hand where an operation is its own.
 
-``torch.abs(td)`` finds ``td.abs`` because the record of ``abs`` names ``torch.abs``. Everything that is no operation on leaves registers itself
-with `implements`.
+``torch.abs(td)`` finds ``td.abs`` because the record of ``abs`` names ``torch.abs``. Everything that is no operation on
+leaves registers itself with `implements`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def register_operations() -> None:
 
 
 def call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-    """Run what stands for a ``torch`` function; ``NotImplemented`` where nothing does, so ``torch`` names it in a ``TypeError``."""
+    """Run what stands for a ``torch`` function; ``NotImplemented`` where nothing does, so ``torch`` raises."""
     handler = HANDLERS.get(function)
     if handler is None:
         return NotImplemented
