@@ -36,13 +36,13 @@ OURS = Saver(
     "tensordict-memmap",
     lambda tree: tensordict_core.TensorDict(tree, []),
     lambda td, path: td.memmap(path),
-    tensordict_core.TensorDict.load_memmap,
+    lambda path: tensordict_core.TensorDict.load_memmap(path),
 )
 REFERENCE = Saver(
     "reference",
     lambda tree: reference.TensorDict(tree, []),
     lambda td, path: td.memmap(path),
-    reference.TensorDict.load_memmap,
+    lambda path: reference.TensorDict.load_memmap(path),
 )
 REFERENCE_THREADS = Saver(
     "reference, 16 threads",
