@@ -55,7 +55,7 @@ def pytest(session: nox.Session, *arguments: str, profile: str = "short") -> Non
 @nox.session
 @each_package
 def tests(session: nox.Session, package: str) -> None:
-    """Tests: each package alone with what it needs; the suite with all, every example of the docs, short property runs."""
+    """Tests: each package alone with what it needs; the suite with all, examples of the docs, short property runs."""
     # hatchling builds the wheels that tests/packaging looks at.
     install(session, HOLDS[package], *TEST_TOOLS, *(["hatchling"] if package == "suite" else []))
     pytest(session, *RUNS[package], "-m", "not long and not cuda")
