@@ -1,0 +1,301 @@
+"""Kernels: every function that Numba compiles, and nothing else.
+
+They see addresses, byte strides and item widths, never dtypes or tensors, so five widths (1, 2, 4, 8 and 16 bytes)
+serve every dtype bit for bit. ``unit`` is a NumPy scalar of the width to move: its type selects the machine code, its
+value is not read. System calls come through ``ExternalFunction``, because a ctypes pointer would keep Numba from
+caching. A kernel that writes returns 0 or the errno of the call that failed. Importing this module imports Numba, which
+takes long enough that ``ways.py`` does so only when a kernel is worth it.
+"""
+
+# mypy: ignore-errors
+# Numba infers the types of kernels when it compiles them.
+
+from __future__ import annotations
+
+import errno
+import sys
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from tensordict_memmap.jit import kernel
+
+UNITS = {1: np.uint8(0), 2: np.uint16(0), 4: np.uint32(0), 8: np.uint64(0), 16: np.complex128(0)}
+
+_EINTR = errno.EINTR
+_ENOSPC = errno.ENOSPC
+
+_memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
+_pwrite = types.ExternalFunction("pwrite", types.int64(types.int32, types.int64, types.int64, types.int64))
+_errno_address = types.ExternalFunction("__error" if sys.platform == "darwin" else "__errno_location", types.int64())
+
+
+@intrinsic
+def _load(typingctx, address, unit):
+    """Reads an item of the type of ``unit``; no alignment is assumed, since files need not have any."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.data_model_manager[signature.return_type]
+        pointer = builder.inttoptr(arguments[0], data.get_data_type().as_pointer())
+        return data.from_data(builder, builder.load(pointer, align=1))
+
+    return unit(types.int64, unit), generate
+
+
+@intrinsic
+def _store(typingctx, address, value):
+    """Writes an item; no alignment is assumed."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.data_model_manager[signature.args[1]]
+        pointer = builder.inttoptr(arguments[0], data.get_data_type().as_pointer())
+        builder.store(data.as_data(builder, arguments[1]), pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, value), generate
+
+
+@intrinsic
+def _width(typingctx, unit):
+    """The bytes of an item, known when the kernel is compiled, so that neighbouring items become one vector."""
+
+    def generate(context, builder, signature, arguments):
+        return context.get_constant(types.int64, signature.args[0].bitwidth // 8)
+
+    return types.int64(unit), generate
+
+
+@intrinsic
+def _transpose_8x8(typingctx, target, target_step, source, source_step, unit):
+    """Moves eight vectors of eight items and transposes them in registers.
+
+    Interleaving vector ``i`` with vector ``i + 4``, three times over, is the transposition of an 8 x 8 matrix.
+    """
+
+    def generate(context, builder, signature, arguments):
+        into, into_step, out_of, out_step, _ = arguments
+        item = ir.IntType(signature.args[4].bitwidth)
+        vector = ir.VectorType(item, 8)
+
+        def pointer(base, step, i):
+            address = builder.add(base, builder.mul(step, ir.Constant(step.type, i)))
+            return builder.inttoptr(address, vector.as_pointer())
+
+        def mask(lanes):
+            return ir.Constant(ir.VectorType(ir.IntType(32), 8), lanes)
+
+        low, high = mask([0, 8, 1, 9, 2, 10, 3, 11]), mask([4, 12, 5, 13, 6, 14, 7, 15])
+        rows = [builder.load(pointer(out_of, out_step, i), align=1) for i in range(8)]
+        for _ in range(3):
+            pairs = [(rows[i], rows[i + 4]) for i in range(4)]
+            rows = [builder.shuffle_vector(a, b, half) for a, b in pairs for half in (low, high)]
+        for i in range(8):
+            builder.store(rows[i], pointer(into, into_step, i), align=1)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64, types.int64, unit), generate
+
+
+@kernel
+def write_all(fd, address, nbytes, offset):
+    """Writes ``nbytes`` bytes at ``address`` to ``offset`` of a file; returns 0 or an errno."""
+    while nbytes > 0:
+        done = _pwrite(np.int32(fd), address, nbytes, offset)
+        if done < 0:
+            code = np.int64(_load(_errno_address(), np.int32(0)))
+            if code == _EINTR:
+                continue
+            return code
+        if done == 0:
+            return np.int64(_ENOSPC)
+        address += done
+        offset += done
+        nbytes -= done
+    return np.int64(0)
+
+
+@kernel
+def pack_range(target, source, shape, strides, first, last, unit):
+    """Copies the items ``first`` to ``last`` (in C order) of a strided array to a contiguous ``target``."""
+    width = _width(unit)
+    ndim = shape.size
+    columns = shape[ndim - 1]
+    step = strides[ndim - 1]
+    index = np.zeros(ndim, np.int64)
+    rest = first // columns
+    column = first - rest * columns
+    row = source
+    for axis in range(ndim - 2, -1, -1):
+        index[axis] = rest % shape[axis]
+        rest //= shape[axis]
+        row += index[axis] * strides[axis]
+    position = first
+    while position < last:
+        count = min(columns - column, last - position)
+        start = row + column * step
+        if step == width and count * width > 64:  # below that the call costs more than the loop
+            _memcpy(target, start, count * width)
+        else:
+            for item in range(count):
+                _store(target + item * width, _load(start + item * step, unit))
+        target += count * width
+        position += count
+        column = 0
+        axis = ndim - 2
+        while axis >= 0:
+            index[axis] += 1
+            row += strides[axis]
+            if index[axis] < shape[axis]:
+                break
+            row -= strides[axis] * shape[axis]
+            index[axis] = 0
+            axis -= 1
+
+
+@kernel
+def write_range(fd, offset, source, shape, strides, first, last, staging, room, unit):
+    """Writes the items ``first`` to ``last`` (in C order) of a strided array, through ``room`` bytes of staging.
+
+    ``offset`` is where item 0 of the array belongs in the file.
+    """
+    width = _width(unit)
+    block = room // width
+    position = first
+    while position < last:
+        end = min(position + block, last)
+        pack_range(staging, source, shape, strides, position, end, unit)
+        code = write_all(fd, staging, (end - position) * width, offset + position * width)
+        if code != 0:
+            return code
+        position = end
+    return np.int64(0)
+
+
+@kernel
+def transpose_tile(target, pitch, source, row_step, column_step, rows, columns, unit):
+    """``target[i, j] = source[i, j]`` for a source that is dense along ``i`` and a target that is dense along ``j``.
+
+    Tiles of 8 x 8 keep the eight lines that are read and the eight that are written in the first-level cache; the inner
+    loop runs along the source's dense axis, so that a page of it is finished before the next eight are looked up.
+    """
+    width = _width(unit)
+    full_rows = rows - rows % 8
+    full_columns = columns - columns % 8
+    for j in range(0, full_columns, 8):
+        for i in range(0, full_rows, 8):
+            into = target + i * pitch + j * width
+            out_of = source + i * row_step + j * column_step
+            if row_step == width and width <= 8:
+                _transpose_8x8(into, pitch, out_of, column_step, unit)
+                continue
+            for a in range(8):
+                for b in range(8):
+                    _store(into + a * pitch + b * width, _load(out_of + a * row_step + b * column_step, unit))
+    for j in range(full_columns, columns):
+        for i in range(rows):
+            _store(target + i * pitch + j * width, _load(source + i * row_step + j * column_step, unit))
+    for i in range(full_rows, rows):
+        for j in range(full_columns):
+            _store(target + i * pitch + j * width, _load(source + i * row_step + j * column_step, unit))
+
+
+@kernel
+def pack_block(target, source, row_step, rows, shape, strides, axis, first, last, unit):
+    """Packs, for ``rows`` steps along one axis, the items ``first`` to ``last`` of all axes behind it (in C order)."""
+    width = _width(unit)
+    ndim = shape.size
+    pitch = (last - first) * width
+    columns = shape[ndim - 1]
+    position = first
+    while position < last:
+        rest = position // columns
+        column = position - rest * columns
+        start = source + column * strides[ndim - 1]
+        for between in range(ndim - 2, axis, -1):
+            start += (rest % shape[between]) * strides[between]
+            rest //= shape[between]
+        count = min(columns - column, last - position)
+        out = target + (position - first) * width
+        transpose_tile(out, pitch, start, row_step, strides[ndim - 1], rows, count, unit)
+        position += count
+
+
+@kernel
+def write_tiled(fd, offset, source, shape, strides, axis, box, staging, room, unit):
+    """Writes a part of an array that is dense along ``axis`` rather than along its last one.
+
+    ``box`` is six numbers: the range of the axes in front of ``axis`` (flattened), that of ``axis``, and that of the
+    axes behind it (flattened). A box that takes several of the first must take all of the second, so that what is
+    packed one behind the other also lies so in the file; one that splits the third writes each row on its own.
+    """
+    width = _width(unit)
+    ndim = shape.size
+    rows_all = shape[axis]
+    behind = np.int64(1)
+    for after in range(axis + 1, ndim):
+        behind *= shape[after]
+    block = room // width
+    split = box[4] != 0 or box[5] != behind or behind > block // 8
+    filled = np.int64(0)
+    begun = np.int64(0)
+    for outer in range(box[0], box[1]):
+        base = source
+        rest = outer
+        for before in range(axis - 1, -1, -1):
+            base += (rest % shape[before]) * strides[before]
+            rest //= shape[before]
+        i = box[2]
+        while i < box[3]:
+            start = base + i * strides[axis]
+            if split:
+                rows = min(box[3] - i, max(np.int64(8), 64 // width))
+                piece = max(block // rows, np.int64(1))
+                q = box[4]
+                while q < box[5]:
+                    end = min(q + piece, box[5])
+                    pack_block(staging, start, strides[axis], rows, shape, strides, axis, q, end, unit)
+                    for row in range(rows):
+                        place = offset + ((outer * rows_all + i + row) * behind + q) * width
+                        code = write_all(fd, staging + row * (end - q) * width, (end - q) * width, place)
+                        if code != 0:
+                            return code
+                    q = end
+                i += rows
+                continue
+            rows = min(box[3] - i, (block - filled) // behind)
+            if filled > 0 and rows < min(box[3] - i, 8):
+                code = write_all(fd, staging, filled * width, offset + begun * width)
+                if code != 0:
+                    return code
+                filled = np.int64(0)
+                continue
+            if filled == 0:
+                begun = (outer * rows_all + i) * behind
+            into = staging + filled * width
+            pack_block(into, start, strides[axis], rows, shape, strides, axis, np.int64(0), behind, unit)
+            filled += rows * behind
+            i += rows
+    if filled > 0:
+        return write_all(fd, staging, filled * width, offset + begun * width)
+    return np.int64(0)
+
+
+@kernel
+def gather_rows(target, source, source_step, row_bytes, index, first, last):
+    """``target[k] = source[index[k]]`` for the rows ``first`` to ``last`` of a contiguous target."""
+    for k in range(first, last):
+        _memcpy(target + k * row_bytes, source + index[k] * source_step, row_bytes)
+
+
+@kernel
+def scatter_rows(target, target_step, source, source_step, row_bytes, index, low, high):
+    """``target[index[k]] = source[k]`` in order, for the target rows from ``low`` to below ``high``.
+
+    Threads share the work by target rows, not by ``k``, so that a row named twice gets the later of its sources, whole.
+    """
+    for k in range(index.size):
+        row = index[k]
+        if low <= row < high:
+            _memcpy(target + row * target_step, source + k * source_step, row_bytes)

@@ -1,0 +1,102 @@
+"""Threads that share a list of jobs: kept between saves, rebuilt after a fork, usable from several threads at once.
+
+No threading layer of Numba or OpenMP is involved: kernels and system calls release the GIL, so plain threads do. The
+caller works too, which means that a call can never wait for a pool that others keep busy.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+
+_MOST_THREADS = 64
+
+_executor: ThreadPoolExecutor | None = None
+_executor_lock = threading.Lock()
+
+
+def _forget_after_fork() -> None:
+    # The child has none of its parent's threads, and may have been forked while one of them held the lock.
+    global _executor, _executor_lock
+    _executor, _executor_lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def default_threads() -> int:
+    """The number of threads to use where none is asked for: one for every processor this process may use, at most 8.
+
+    >>> default_threads() >= 1
+    True
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return min(8, len(os.sched_getaffinity(0)))
+    return min(8, os.cpu_count() or 1)
+
+
+def _get_executor() -> ThreadPoolExecutor:
+    global _executor
+    with _executor_lock:
+        if _executor is None:
+            _executor = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="tensordict-memmap")
+        return _executor
+
+
+def run(
+    jobs: Iterable[Callable[[], None]],
+    *,
+    threads: int | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> None:
+    """Runs jobs, each once, in the order given, on several threads of which the caller's is one.
+
+    Args:
+        jobs: what to call. The first that raises stops the rest, and its error is raised here.
+        threads: how many threads, ``default_threads()`` if None or 0.
+        cancelled: asked before each job; when it says True no further job starts.
+
+    Raises:
+        concurrent.futures.CancelledError: if ``cancelled`` said so before the last job had started.
+
+    >>> seen = []
+    >>> run([lambda: seen.append(1), lambda: seen.append(2)], threads=1)
+    >>> seen
+    [1, 2]
+    """
+    queue = deque(jobs)
+    errors: list[BaseException] = []
+    stopped = threading.Event()
+
+    def work() -> None:
+        while not stopped.is_set():
+            try:
+                if cancelled is not None and queue and cancelled():
+                    raise CancelledError("the save was cancelled")
+                job = queue.popleft()
+            except IndexError:
+                return
+            except BaseException as error:
+                errors.append(error)
+                stopped.set()
+                return
+            try:
+                job()
+            except BaseException as error:
+                errors.append(error)
+                stopped.set()
+
+    count = min(threads or default_threads(), len(queue), _MOST_THREADS)
+    others = [_get_executor().submit(work) for _ in range(count - 1)]
+    try:
+        work()
+    finally:
+        for other in others:
+            if not other.cancel():
+                other.result()
+    if errors:
+        raise errors[0]

@@ -1,0 +1,222 @@
+"""The system calls that Python lacks or makes dear: one thin function each, with a fallback where there is none.
+
+Everything here takes plain addresses and file descriptors, releases the GIL while the kernel works, and turns a failure
+into the ``OSError`` that its errno names. What to call, and when, is decided elsewhere (``ways.py``, ``commit.py``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import sys
+import threading
+from collections.abc import Sequence
+
+# Offsets are 64 bits wide in the C library only where a long is: elsewhere the portable paths serve.
+POSIX = os.name == "posix" and ctypes.sizeof(ctypes.c_long) == 8
+LINUX = POSIX and sys.platform == "linux"
+
+PAGE = mmap.PAGESIZE
+_LARGEST_WRITE = 1 << 30
+_IOV_MAX = 1024
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_RENAME_EXCHANGE = 2
+_UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, getattr(errno, "EOPNOTSUPP", -1), errno.ENOTTY})
+
+_seek_lock = threading.Lock()
+
+
+def _bind(name: str, result: type | None, *arguments: type) -> ctypes._CFuncPtr | None:  # type: ignore[name-defined]
+    function = getattr(_libc, name, None)
+    if function is not None:
+        function.restype = result
+        function.argtypes = arguments
+    return function
+
+
+_libc = ctypes.CDLL(None, use_errno=True) if POSIX else None
+_pwrite = _bind("pwrite", ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
+_pread = _bind("pread", ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
+_pwritev = _bind("pwritev", ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
+_fallocate = _bind("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_renameat2 = _bind(
+    "renameat2", ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
+)
+_mmap = _bind(
+    "mmap",
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+)
+_munmap = _bind("munmap", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
+_msync = _bind("msync", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_mincore = _bind("mincore", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p) if LINUX else None
+
+
+def _error(code: int, path: str | None = None) -> OSError:
+    return OSError(code, os.strerror(code), path)
+
+
+def write_at(fd: int, address: int, nbytes: int, offset: int) -> None:
+    """Writes ``nbytes`` bytes at ``address`` to ``offset`` of a file, in as many calls as the system takes for it."""
+    while nbytes:
+        size = min(nbytes, _LARGEST_WRITE)
+        if _pwrite is not None:
+            done = _pwrite(fd, address, size, offset)
+            if done < 0:
+                code = ctypes.get_errno()
+                if code == errno.EINTR:
+                    continue
+                raise _error(code)
+        else:
+            data = memoryview((ctypes.c_char * size).from_address(address))
+            with _seek_lock:  # without pwrite the position is shared
+                os.lseek(fd, offset, os.SEEK_SET)
+                done = os.write(fd, data)
+        if done == 0:
+            raise _error(errno.ENOSPC)
+        address, nbytes, offset = address + done, nbytes - done, offset + done
+
+
+def read_at(fd: int, address: int, nbytes: int, offset: int) -> int:
+    """Reads up to ``nbytes`` bytes at ``offset`` of a file into ``address``; returns how many there were."""
+    total = 0
+    while total < nbytes:
+        if _pread is not None:
+            done = _pread(fd, address + total, min(nbytes - total, _LARGEST_WRITE), offset + total)
+            if done < 0:
+                code = ctypes.get_errno()
+                if code == errno.EINTR:
+                    continue
+                raise _error(code)
+        else:
+            with _seek_lock:
+                os.lseek(fd, offset + total, os.SEEK_SET)
+                data = os.read(fd, min(nbytes - total, _LARGEST_WRITE))
+            done = len(data)
+            ctypes.memmove(address + total, data, done)
+        if done == 0:
+            break
+        total += done
+    return total
+
+
+def write_pieces_at(fd: int, pieces: Sequence[tuple[int, int]], offset: int) -> None:
+    """Writes many ``(address, nbytes)`` pieces one behind the other, from ``offset`` on, without joining them first."""
+    if _pwritev is None:
+        joined = b"".join(ctypes.string_at(address, nbytes) for address, nbytes in pieces)
+        buffer = ctypes.create_string_buffer(joined, len(joined))
+        write_at(fd, ctypes.addressof(buffer), len(joined), offset)
+        return
+    for first in range(0, len(pieces), _IOV_MAX):
+        part = pieces[first : first + _IOV_MAX]
+        flat = [word for piece in part for word in piece]
+        vector = (ctypes.c_uint64 * len(flat))(*flat)
+        expected = sum(flat[1::2])
+        done = _pwritev(fd, vector, len(part), offset)
+        if done < 0:
+            code = ctypes.get_errno()
+            if code != errno.EINTR:
+                raise _error(code)
+            done = 0
+        if done != expected:  # a short or interrupted call: finish piece by piece, which also finds the cause
+            position = 0
+            for address, nbytes in part:
+                skip = min(max(done - position, 0), nbytes)
+                write_at(fd, address + skip, nbytes - skip, offset + position + skip)
+                position += nbytes
+        offset += expected
+
+
+def reserve(fd: int, offset: int, nbytes: int) -> bool:
+    """Takes the blocks for a range of a file, so that a full disk shows now; False where the file system cannot."""
+    if _fallocate is None or nbytes <= 0:
+        return False
+    while _fallocate(fd, 0, offset, nbytes) != 0:
+        code = ctypes.get_errno()
+        if code in _UNSUPPORTED:
+            return False
+        if code != errno.EINTR:
+            raise _error(code)
+    return True
+
+
+def map_file(fd: int, nbytes: int, offset: int, *, shared: bool) -> int:
+    """Maps a page-aligned range of a file and returns its address; the descriptor may be closed afterwards.
+
+    ``mmap.mmap`` keeps a descriptor a mapping, and thousands of leaves would use up what a process may have.
+    """
+    assert _mmap is not None
+    flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
+    address = _mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset)
+    if address is None or address == ctypes.c_void_p(-1).value:
+        raise _error(ctypes.get_errno())
+    return int(address)
+
+
+def unmap(address: int, nbytes: int) -> None:
+    """Gives a mapping of :func:`map_file` back."""
+    if _munmap is not None:
+        _munmap(address, nbytes)
+
+
+def sync_mapping(address: int, nbytes: int) -> None:
+    """Waits until the changes made through a mapping are on the disk."""
+    start = address - address % PAGE
+    if _msync is not None and _msync(start, nbytes + address - start, 4 if LINUX else 0x10) != 0:
+        raise _error(ctypes.get_errno())
+
+
+def resident(address: int, nbytes: int, samples: int = 16) -> float:
+    """The share of the sampled pages of a mapping that are in memory already; 1.0 where that cannot be asked."""
+    if _mincore is None or nbytes <= 0:
+        return 1.0
+    first, last = address // PAGE, (address + nbytes - 1) // PAGE
+    count = min(samples, last - first + 1)
+    flag = ctypes.c_ubyte(0)
+    seen = 0
+    for sample in range(count):
+        page = first + (last - first) * sample // max(count - 1, 1)
+        if _mincore(page * PAGE, PAGE, ctypes.byref(flag)) != 0:
+            return 1.0
+        seen += flag.value & 1
+    return seen / count
+
+
+def exchange(a: str, b: str) -> bool:
+    """Swaps two folders or files in one atomic step; False where the system or file system cannot."""
+    return _rename(a, b, _RENAME_EXCHANGE)
+
+
+def rename_new(source: str, target: str) -> bool:
+    """Renames only if the target is absent, as one step; False where the system cannot promise that."""
+    return _rename(source, target, _RENAME_NOREPLACE)
+
+
+def _rename(source: str, target: str, flags: int) -> bool:
+    if not LINUX or _renameat2 is None:
+        return False
+    if _renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNSUPPORTED:
+        return False
+    raise _error(code, target)
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Makes the names in a folder durable; nothing where folders cannot be opened."""
+    if os.name != "posix":
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,86 @@
+"""Ways: the one place that chooses, by what was measured, how bytes move: kernel or library, file or mapping."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from types import ModuleType
+
+import torch
+
+from tensordict_memmap import system
+
+JOB = 4 << 20
+"""The most bytes a job moves: large enough to hide its start, small enough to balance."""
+
+SMALL = 256 << 10
+"""Pieces below this many bytes share a job, and files below it are not reserved first."""
+
+STAGING = 512 << 10
+"""Bytes a kernel packs before it writes them: a quarter of a common second-level cache."""
+
+KERNEL_WORTH_A_CALL = 64 << 10
+"""Strided bytes from which a kernel beats torch, once Numba is loaded."""
+
+KERNEL_WORTH_AN_IMPORT = 96 << 20
+"""Strided bytes in one call from which it pays to import Numba and load the kernels (0.4-0.7 s)."""
+
+
+def writable_file(dst: torch.Tensor, src: torch.Tensor) -> tuple[int, int] | None:
+    """A descriptor and offset to write to instead of the memory of ``dst``, where that is faster."""
+    open_file = getattr(dst, "open_file", None)
+    if open_file is None or not dst.is_contiguous() or dst.is_conj() or dst.is_neg():
+        return None
+    if src.device == dst.device and src.untyped_storage().data_ptr() == dst.untyped_storage().data_ptr():
+        return None  # they may overlap, which torch handles
+    if system.resident(dst.data_ptr(), dst.nbytes) > 0.5:
+        return None
+    found: tuple[int, int] | None = open_file()
+    return found
+
+
+def is_cold(src: torch.Tensor, rows: torch.Tensor) -> bool:
+    """Whether most of the rows to read are still on the disk, where many threads that wait beat a few that copy."""
+    if src.device.type != "cpu" or not system.LINUX:
+        return False
+    row, first = src.stride(0) * src.element_size(), src.data_ptr()
+    sample = rows[:: max(rows.numel() // 8, 1)].tolist()
+    return sum(system.resident(first + k * row, 1, 1) for k in sample) < len(sample) / 2
+
+
+_kernels_lock = threading.Lock()
+_kernels_module: ModuleType | None = None
+_kernels_broken = False
+
+
+def load_kernels(nbytes: int) -> ModuleType | None:
+    """The module of kernels where ``nbytes`` strided bytes are worth it, else None; imports Numba if need be."""
+    global _kernels_module, _kernels_broken
+    threshold = KERNEL_WORTH_AN_IMPORT if _kernels_module is None else KERNEL_WORTH_A_CALL
+    if nbytes < threshold or _kernels_broken or not system.POSIX:
+        return None
+    with _kernels_lock:
+        if _kernels_module is None and not _kernels_broken:
+            try:
+                from tensordict_memmap import kernels
+
+                kernels.write_all(-1, 0, 0, 0)  # type: ignore[no-untyped-call]  # writes nothing; fails where nothing can be compiled
+                _kernels_module = kernels
+            except Exception as error:  # whatever stops a compiler: other copies are slower and just as right
+                _kernels_broken = True
+                warnings.warn(
+                    f"strided tensors are copied without kernels, slower, because Numba cannot compile here: {error!r}",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+    return _kernels_module
+
+
+def _new_lock_after_fork() -> None:
+    global _kernels_lock
+    _kernels_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock_after_fork)

@@ -1,0 +1,146 @@
+"""Kernels against plain NumPy: every width, layout and alignment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from tensordict_memmap import kernels, system
+
+pytestmark = pytest.mark.skipif(not system.POSIX, reason="kernels write with pwrite")
+
+WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+
+
+def numbers(shape, width, seed=0):
+    """Random bits; for 16 bytes random finite numbers, whose equality NumPy can tell."""
+    random = np.random.default_rng(seed)
+    if width == 16:
+        return (random.random(shape) + 1j * random.random(shape)).astype(np.complex128)
+    return random.integers(0, np.iinfo(WIDTHS[width]).max, size=shape, dtype=WIDTHS[width], endpoint=True)
+
+
+def layout(array):
+    return np.array(array.shape, dtype=np.int64), np.array(array.strides, dtype=np.int64)
+
+
+def unaligned(array):
+    """The same values at an address that is a multiple of nothing."""
+    memory = np.zeros(array.nbytes + 3, dtype=np.uint8)
+    moved = memory[3:].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    return moved
+
+
+LAYOUTS = {
+    "every other column": lambda a: a[:, ::2],
+    "reversed": lambda a: a[::-1, ::-1],
+    "transposed": lambda a: a.T,
+    "a column repeated": lambda a: np.broadcast_to(a[:, :1], a.shape),
+    "a row repeated": lambda a: np.broadcast_to(a[:1], a.shape),
+    "overlapping windows": lambda a: np.lib.stride_tricks.sliding_window_view(a.reshape(-1), 5),
+    "a window": lambda a: a[3:-2, 1:-1],
+    "unaligned": unaligned,
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_pack_range_equals_a_plain_copy(width, name):
+    source = LAYOUTS[name](numbers((37, 29), width))
+    for first, last in [(0, source.size), (1, source.size - 1), (source.size // 2, source.size // 2 + 3), (5, 5)]:
+        target = np.zeros(last - first + 1, dtype=WIDTHS[width])
+        kernels.pack_range(target.ctypes.data, source.ctypes.data, *layout(source), first, last, kernels.UNITS[width])
+        assert np.array_equal(target[:-1], source.reshape(-1)[first:last])
+        assert target[-1] == 0, "nothing is written behind the target"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("rows", "columns"), [(8, 8), (16, 24), (7, 9), (1, 17), (33, 1), (64, 65)])
+def test_a_transposed_tile_equals_a_plain_copy(width, rows, columns):
+    source = unaligned(numbers((columns, rows), width)).T
+    target = np.zeros((rows, columns + 1), dtype=WIDTHS[width])
+    kernels.transpose_tile(
+        target.ctypes.data, target.strides[0], source.ctypes.data, *source.strides, rows, columns, kernels.UNITS[width]
+    )
+    assert np.array_equal(target[:, :-1], source)
+    assert not target[:, -1].any(), "the gap between the rows is left alone"
+
+
+@pytest.mark.parametrize("width", [1, 4, 16])
+@pytest.mark.parametrize("permutation", [(2, 1, 0), (0, 2, 1), (1, 2, 0), (2, 0, 1)])
+@pytest.mark.parametrize("room", [64 * 16, 5000, 1 << 20])
+def test_write_tiled_equals_a_plain_copy_whatever_the_staging(tmp_path, width, permutation, room):
+    source = numbers((11, 13, 21), width).transpose(permutation)
+    axis = int(np.argmin(source.strides))
+    if axis == 2:
+        pytest.skip("dense along the last axis: not this kernel's")
+    rows, outer, behind = source.shape[axis], int(np.prod(source.shape[:axis])), int(np.prod(source.shape[axis + 1 :]))
+    staging = np.zeros(room, dtype=np.uint8)
+    boxes = {
+        "whole": [(0, outer, 0, rows, 0, behind)],
+        "by outer": [(o, o + 1, 0, rows, 0, behind) for o in range(outer)],
+        "by rows": [(o, o + 1, r, min(r + 3, rows), 0, behind) for o in range(outer) for r in range(0, rows, 3)],
+        "split": [(o, o + 1, 0, rows, q, min(q + 4, behind)) for o in range(outer) for q in range(0, behind, 4)],
+    }
+    for name, parts in boxes.items():
+        path = tmp_path / name
+        with open(path, "wb") as file:
+            for box in parts:
+                corners = np.array(box, dtype=np.int64)
+                arguments = (*layout(source), axis, corners, staging.ctypes.data, room, kernels.UNITS[width])
+                assert kernels.write_tiled(file.fileno(), 7, source.ctypes.data, *arguments) == 0
+        assert path.read_bytes() == bytes(7) + source.tobytes(), name
+
+
+def test_a_write_that_fails_returns_its_errno(tmp_path):
+    source = numbers((4, 4), 4)
+    path = tmp_path / "read only"
+    path.touch()
+    with open(path, "rb") as file:
+        assert os.strerror(kernels.write_all(file.fileno(), source.ctypes.data, 64, 0)) == "Bad file descriptor"
+
+
+@pytest.mark.parametrize("row_bytes", [1, 3, 64, 1000])
+def test_rows_are_gathered_and_scattered_like_numpy_does(row_bytes):
+    table = numbers((50, row_bytes + 5), 1)
+    source = table[:, :row_bytes]
+    index = np.array([3, 49, 0, 3, 17], dtype=np.int64)
+    out = np.zeros((5, row_bytes), dtype=np.uint8)
+    kernels.gather_rows(out.ctypes.data, source.ctypes.data, table.strides[0], row_bytes, index, 1, 4)
+    assert np.array_equal(out[1:4], source[index][1:4])
+    assert not out[0].any() and not out[4].any()
+
+    values = numbers((5, row_bytes), 1, seed=1)
+    expected = table.copy()
+    for row, value in zip(index, values, strict=True):
+        if 3 <= row < 49:
+            expected[row, :row_bytes] = value
+    kernels.scatter_rows(table.ctypes.data, table.strides[0], values.ctypes.data, row_bytes, row_bytes, index, 3, 49)
+    assert np.array_equal(table, expected)
+
+
+def test_kernels_are_cached_where_neither_package_nor_home_can_be_written(tmp_path):
+    script = textwrap.dedent("""
+        import os, sys, tempfile
+        from numba.core import caching
+        tempfile.tempdir = sys.argv[1]
+        # As on a machine where both are read-only; root may write anywhere, so permissions would not do.
+        caching.CacheImpl._locator_classes = [caching.UserProvidedCacheLocator]
+        from tensordict_memmap import kernels
+        kernels.write_all(-1, 0, 0, 0)
+        print(sum(name.endswith(".nbc") for _, _, names in os.walk(sys.argv[1]) for name in names))
+    """)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 1
+    (folder,) = tmp_path.iterdir()
+    assert folder.stat().st_mode & 0o077 == 0, "cached code is nobody else's to write"
