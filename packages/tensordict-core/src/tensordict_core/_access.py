@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor
 
 from . import _errors as errors
-from ._keys import NestedKey, unravel_key_to_tuple
+from ._keys import NestedKey, unravel_key, unravel_key_to_tuple
+from ._meta import starts_with
 from ._primitives import Primitives
 from ._rebuild import KEEP
 from ._types import containers
@@ -49,8 +50,10 @@ class Access(Primitives):
             value = self._get(key)
             return default if value is None else value
         node: Any = self
-        for name in unravel_key_to_tuple(key):
-            if node is None or isinstance(node, Tensor):
+        for name in key:
+            if type(name) is not str:
+                return self.get(unravel_key(key), default)
+            if not isinstance(node, Primitives):
                 return default
             node = node._get(name)
         return default if node is None else node
@@ -179,6 +182,10 @@ class Access(Primitives):
         >>> [(k, v.item()) for k, v in TensorDict({"a": 1, "b": {"c": 2}}).items(True, True)]
         [('a', 1), (('b', 'c'), 2)]
         """
+        if not (include_nested or leaves_only or sort):
+            table = self._items()
+            if not isinstance(table, list):
+                return table  # type: ignore[return-value]  # the dictionary's own view is live and the fastest
         return ItemsView(self, include_nested, leaves_only, is_leaf, sort)
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
@@ -218,9 +225,16 @@ class Access(Primitives):
         tensor([1., 1., 1.])
         """
         if type(key) is str:
-            if self._locked and not (inplace and self._get(key) is not None):
-                raise errors.locked(f"set({key!r})")
-            value = to_entry(self._meta, key, item, non_blocking=non_blocking)
+            meta = self._meta
+            if self._locked:
+                if not inplace or self._get(key) is None:
+                    raise errors.locked(f"set({key!r})")
+            elif type(item) is Tensor and not inplace and inplace is not None and meta.device is None:
+                if not starts_with(item.shape, meta.batch_size):
+                    raise errors.batch_mismatch(key, item.shape, meta.batch_size)
+                self._set(key, item, False)
+                return self
+            value = to_entry(meta, key, item, non_blocking=non_blocking)
             if inplace is None:
                 inplace = self._fits_in_place(key, value)
             self._set(key, value, inplace)

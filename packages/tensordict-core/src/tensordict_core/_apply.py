@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import _errors as errors
 from ._keys import unravel_key
-from ._meta import Meta, as_batch_size, as_device, as_names
+from ._meta import Meta, as_batch_size, as_device, as_names, starts_with
 from ._primitives import Primitives
 from ._rebuild import KEEP, How, IsLeaf
 from ._values import to_entry
@@ -29,14 +29,13 @@ def _any_node(kind: type[Any]) -> bool:
 def _valid(td: Any, results: list[Any], is_leaf: IsLeaf | None, batch_size: torch.Size, device: Any) -> list[Any]:
     """The results as entries: converted where they are no tensors, checked where they are."""
     meta = Meta(batch_size, device)
-    dims = len(batch_size)
     out = []
     keys = None
     for i, result in enumerate(results):
         if result is None:
             out.append(None)
             continue
-        if isinstance(result, Tensor) and (not dims or result.shape[:dims] == batch_size) and device is None:
+        if isinstance(result, Tensor) and device is None and starts_with(result.shape, batch_size):
             out.append(result)
             continue
         keys = td._leaf_keys(is_leaf) if keys is None else keys

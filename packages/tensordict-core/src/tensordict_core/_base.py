@@ -75,7 +75,7 @@ class TensorCollection(
     _combines_others = False
     """Whether this container's ``_stack`` and ``_cat`` take columns with other containers in them."""
 
-    # What a container may override, beside the primitives --------------------------------------------------------------
+    # What a container may override, beside the primitives -------------------------------------------------------------
 
     def _entry_value(self) -> Any:
         """What ``td[key]`` gives for an entry that is this node."""

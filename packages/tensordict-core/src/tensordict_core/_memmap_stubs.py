@@ -68,10 +68,18 @@ class MemmapStubs(Primitives):
         (True, True)
         """
         return satellite(_NAME, "TensorDict.memmap").memmap(
-            self, prefix, copy_existing=copy_existing, num_threads=num_threads, return_early=return_early,
-            share_non_tensor=share_non_tensor, existsok=existsok, robust_key=robust_key, archive=archive, compression=compression,
+            self,
+            prefix,
+            copy_existing=copy_existing,
+            num_threads=num_threads,
+            return_early=return_early,
+            share_non_tensor=share_non_tensor,
+            existsok=existsok,
+            robust_key=robust_key,
+            archive=archive,
+            compression=compression,
             atomic=atomic,
-        )  # fmt: skip
+        )
 
     def memmap_(
         self,
@@ -94,9 +102,16 @@ class MemmapStubs(Primitives):
         True
         """
         return satellite(_NAME, "TensorDict.memmap_").memmap_(
-            self, prefix, copy_existing=copy_existing, num_threads=num_threads, return_early=return_early,
-            share_non_tensor=share_non_tensor, existsok=existsok, robust_key=robust_key, atomic=atomic,
-        )  # fmt: skip
+            self,
+            prefix,
+            copy_existing=copy_existing,
+            num_threads=num_threads,
+            return_early=return_early,
+            share_non_tensor=share_non_tensor,
+            existsok=existsok,
+            robust_key=robust_key,
+            atomic=atomic,
+        )
 
     def memmap_like(
         self,
@@ -121,9 +136,16 @@ class MemmapStubs(Primitives):
         tensor(0.)
         """
         return satellite(_NAME, "TensorDict.memmap_like").memmap_like(
-            self, prefix, copy_existing=copy_existing, existsok=existsok, num_threads=num_threads, return_early=return_early,
-            share_non_tensor=share_non_tensor, robust_key=robust_key, archive=archive,
-        )  # fmt: skip
+            self,
+            prefix,
+            copy_existing=copy_existing,
+            existsok=existsok,
+            num_threads=num_threads,
+            return_early=return_early,
+            share_non_tensor=share_non_tensor,
+            robust_key=robust_key,
+            archive=archive,
+        )
 
     def save(self, prefix: str | PathLike[str], copy_existing: bool = True, **kwargs: Any) -> Self:
         """Write all entries to a folder, as ``memmap``, and return this tensordict as it is.
@@ -169,9 +191,17 @@ class MemmapStubs(Primitives):
             ImportError: ``tensordict-memmap`` is not installed.
         """
         return satellite(_NAME, "TensorDict.load_memmap").load_memmap(
-            prefix, device=device, non_blocking=non_blocking, out=out, robust_key=robust_key, subpath=subpath, mode=mode,
-            num_threads=num_threads, allow_pickle=allow_pickle, cls=cls,
-        )  # fmt: skip
+            prefix,
+            device=device,
+            non_blocking=non_blocking,
+            out=out,
+            robust_key=robust_key,
+            subpath=subpath,
+            mode=mode,
+            num_threads=num_threads,
+            allow_pickle=allow_pickle,
+            cls=cls,
+        )
 
     @classmethod
     def load(cls, prefix: str | PathLike[str], *args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import torch
 
-__all__ = ["NO_META", "Meta", "Names", "as_batch_size", "as_device", "as_names"]
+__all__ = ["NO_META", "Meta", "Names", "as_batch_size", "as_device", "as_names", "starts_with"]
 
 Names: TypeAlias = "tuple[str | None, ...] | None"
 
@@ -51,6 +51,19 @@ class Meta:
 
 
 NO_META = Meta(torch.Size(()))
+
+
+def starts_with(shape: torch.Size, size: torch.Size) -> bool:
+    """Whether a shape starts with a batch size.
+
+    >>> starts_with(torch.Size([3, 4]), torch.Size([3]))
+    True
+    """
+    dims = len(size)
+    if dims == 1:
+        # slicing a torch.Size costs more than everything else here, and one batch dimension is the usual case
+        return len(shape) > 0 and shape[0] == size[0]
+    return dims == 0 or shape[:dims] == size
 
 
 def as_batch_size(batch_size: Sequence[int] | int | None) -> torch.Size:

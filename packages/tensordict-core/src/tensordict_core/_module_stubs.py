@@ -75,9 +75,13 @@ class ModuleStubs(Primitives):
             ImportError: ``tensordict-nn`` is not installed.
         """
         return satellite(_NAME, "TensorDict.from_modules").from_modules(
-            *modules, as_module=as_module, lock=lock, use_state_dict=use_state_dict, lazy_stack=lazy_stack,
+            *modules,
+            as_module=as_module,
+            lock=lock,
+            use_state_dict=use_state_dict,
+            lazy_stack=lazy_stack,
             expand_identical=expand_identical,
-        )  # fmt: skip
+        )
 
     def to_module(
         self,
@@ -117,6 +121,13 @@ class ModuleStubs(Primitives):
         0.0
         """
         return satellite(_NAME, "TensorDict.to_module").to_module(
-            self, module, inplace=inplace, return_swap=return_swap, swap_dest=swap_dest, use_state_dict=use_state_dict,
-            non_blocking=non_blocking, preserve_module_state=preserve_module_state, memo=memo,
-        )  # fmt: skip
+            self,
+            module,
+            inplace=inplace,
+            return_swap=return_swap,
+            swap_dest=swap_dest,
+            use_state_dict=use_state_dict,
+            non_blocking=non_blocking,
+            preserve_module_state=preserve_module_state,
+            memo=memo,
+        )

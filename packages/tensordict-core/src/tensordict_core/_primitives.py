@@ -139,7 +139,11 @@ class Primitives:
     def _set_locked(self, locked: bool) -> None:
         """Set the lock of this node (not of those below)."""
 
-    # what follows at once --------------------------------------------------------------------------------------------
+    # what follows at once; containers with a faster way override it ---------------------------------------------------
+
+    def _items(self) -> Iterable[tuple[str, Any]]:
+        """The names and stored entries of this node, in order."""
+        return [(key, self._get(key)) for key in self._keys()]
 
     def _leaves(self, is_leaf: IsLeaf | None = None) -> list[Any]:
         """The leaves of this tree in a fixed order; non-tensor entries are carried beside them."""

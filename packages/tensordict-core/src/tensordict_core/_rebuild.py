@@ -74,10 +74,10 @@ class How:
         if self.keeps_meta:
             return meta
         size = meta.batch_size if self.size is None else self.size(meta.batch_size)
-        if self.names is not None:
-            names = self.names(meta.names)
-        else:
+        if self.names is None:
             names = meta.names if self.size is None else None
+        else:
+            names = self.names(meta.names)
         return Meta(size, meta.device if self.device is KEEP else self.device, names)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from . import _errors as errors
 from ._index import Index
 from ._keys import NestedKey, unravel_key_to_tuple
-from ._meta import Meta, as_batch_size, as_device, as_names
+from ._meta import Meta, as_batch_size, as_device, as_names, starts_with
 from ._primitives import Primitives
 from ._rebuild import KEEP, IsLeaf
 from ._types import containers
@@ -78,9 +78,14 @@ class Updating(Primitives):
         if self._locked and ignore_lock:
             with self.unlock_():  # type: ignore[attr-defined]
                 return self.update(
-                    source, clone, inplace, non_blocking=non_blocking, keys_to_update=keys_to_update, is_leaf=is_leaf,
+                    source,
+                    clone,
+                    inplace,
+                    non_blocking=non_blocking,
+                    keys_to_update=keys_to_update,
+                    is_leaf=is_leaf,
                     update_batch_size=update_batch_size,
-                )  # fmt: skip
+                )
         if update_batch_size and isinstance(source, Primitives):
             if source._meta.batch_size != self._meta.batch_size:
                 kept = {k for k in self._keys() if source._get(k) is None}
@@ -105,7 +110,16 @@ class Updating(Primitives):
         non_blocking: bool,
         is_leaf: IsLeaf | None,
     ) -> None:
-        for key, value in list(source.items()):
+        meta = self._meta
+        size = meta.batch_size
+        # a plain tensor under a plain key is the usual case, and a row in a loop for many users
+        plain = (
+            chosen is None and not (clone or inplace or self._locked) and inplace is not None and meta.device is None
+        )
+        for key, value in list(source._items() if isinstance(source, Primitives) else source.items()):
+            if plain and type(value) is Tensor and type(key) is str and starts_with(value.shape, size):
+                self._set(key, value, False)
+                continue
             if type(key) is not str:
                 key = unravel_key_to_tuple(key)
                 if len(key) > 1:
@@ -289,6 +303,10 @@ class Updating(Primitives):
         >>> TensorDict({"a": 1, "b": {"c": 2, "d": 3}}).exclude("a", ("b", "c"))["b"].sorted_keys
         ['d']
         """
+        if all(type(key) is str for key in keys):
+            return self._with_entries(
+                {name: value for name, value in self._items() if name not in keys}, inplace, False
+            )
         paths = {unravel_key_to_tuple(key) for key in keys}
         entries: dict[str, Any] = {}
         for name in list(self._keys()):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import _errors as errors
-from ._meta import Meta
+from ._meta import Meta, starts_with
 from ._primitives import Primitives
 from ._types import containers
 
@@ -73,7 +73,7 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
         if tensor is None:
             return _non_tensor_entry(meta, value)
         value = tensor
-    if size and value.shape[: len(size)] != size:
+    if size and not starts_with(value.shape, size):
         raise errors.batch_mismatch(key, value.shape, size)
     if meta.device is not None and value.device != meta.device:
         value = value.to(meta.device, non_blocking=non_blocking)
@@ -85,7 +85,7 @@ def _node_entry(meta: Meta, key: Any, value: TensorCollection, non_blocking: boo
     if own is meta:
         return value
     size = meta.batch_size
-    if own.batch_size[: len(size)] != size:
+    if not starts_with(own.batch_size, size):
         # a nested tensordict of fewer batch dimensions takes those of its parent, on a shallow copy
         value = value._clone(False)
         try:

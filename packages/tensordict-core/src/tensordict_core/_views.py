@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["ItemsView", "KeysView", "ValuesView"]
 
 
+def _first(pair: tuple[str, Any]) -> str:
+    return pair[0]
+
+
 def _walk(
     node: Any, prefix: tuple[str, ...], nested: bool, leaves: bool, is_leaf: IsLeaf | None, sort: bool
 ) -> Iterator[tuple[Any, Any]]:
     """Pairs of keys and entries, a nested tensordict before what it holds."""
-    for key in sorted(node._keys()) if sort else node._keys():
-        value = node._get(key)
+    for key, value in sorted(node._items(), key=_first) if sort else node._items():
         kind = type(value)
         leaf = isinstance(value, Tensor) or (is_leaf is not None and is_leaf(kind))
         if leaf or not leaves:
@@ -42,6 +45,8 @@ class _View:
         self.sort = sort
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
+        if not (self.include_nested or self.leaves_only or self.sort):
+            return iter(self.td._items())
         return _walk(self.td, (), self.include_nested, self.leaves_only, self.is_leaf, self.sort)
 
     def __len__(self) -> int:
@@ -114,7 +119,7 @@ class ValuesView(_View):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Any]:
-        return (value for _, value in self._pairs())
+        return iter([value for _, value in self._pairs()])
 
 
 class ItemsView(_View):

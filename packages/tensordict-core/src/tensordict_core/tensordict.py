@@ -15,7 +15,7 @@ from torch import Tensor
 from . import _errors as errors
 from ._base import TensorDictBase
 from ._keys import unravel_key_to_tuple
-from ._meta import NO_META, Meta, as_batch_size, as_device, as_names
+from ._meta import NO_META, Meta, as_batch_size, as_device, as_names, starts_with
 from ._primitives import Primitives
 from ._rebuild import KEEP, How, IsLeaf
 from ._types import containers
@@ -102,7 +102,7 @@ class TensorDict(TensorDictBase):
             if type(key) is not str:
                 self._set_path(unravel_key_to_tuple(key), value, bool(non_blocking))
             elif plain and type(value) is Tensor:
-                if dims and value.shape[:dims] != size:
+                if dims and not starts_with(value.shape, size):
                     raise errors.batch_mismatch(key, value.shape, size)
                 entries[key] = value
             else:
@@ -135,6 +135,9 @@ class TensorDict(TensorDictBase):
 
     def _get(self, key: str) -> Any:
         return self._entries.get(key)
+
+    def _items(self) -> Iterable[tuple[str, Any]]:
+        return self._entries.items()
 
     def _set(self, key: str, value: Any, inplace: bool) -> None:
         if inplace:
@@ -199,11 +202,20 @@ class TensorDict(TensorDictBase):
     # shape -----------------------------------------------------------------------------------------------------------
 
     def _index(self, index: Index) -> Any:
-        idx = index.idx
-        entries = {
-            key: value[idx] if isinstance(value, Tensor) else value._index(index)
-            for key, value in self._entries.items()
-        }
+        idx, rows = index.idx, index.rows
+        if rows is None:
+            entries = {
+                key: value[idx] if isinstance(value, Tensor) else value._index(index)
+                for key, value in self._entries.items()
+            }
+        else:
+            at = index.at
+            entries = {
+                key: (torch.index_select(value, at, rows) if value.is_cpu else value[idx])
+                if isinstance(value, Tensor)
+                else value._index(index)
+                for key, value in self._entries.items()
+            }
         return self._make(entries, index.meta(self._meta))
 
     def _index_put(self, index: Index, value: Any) -> None:
@@ -271,6 +283,17 @@ class TensorDict(TensorDictBase):
         meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device, names)
         make = self._make
         return tuple(make({key: column[i] for key, column in columns.items()}, meta) for i in range(size[dim]))
+
+    def _split(self, sizes: list[int], dim: int) -> Sequence[Any]:
+        columns: dict[str, Sequence[Any]] = {
+            key: torch.split_with_sizes(value, sizes, dim) if isinstance(value, Tensor) else value._split(sizes, dim)
+            for key, value in self._entries.items()
+        }
+        old = self._meta
+        before, after = old.batch_size[:dim], old.batch_size[dim + 1 :]
+        metas = {n: old.resized(torch.Size((*before, n, *after)), old.names) for n in set(sizes)}
+        make = self._make
+        return [make({key: column[i] for key, column in columns.items()}, metas[n]) for i, n in enumerate(sizes)]
 
     # life ------------------------------------------------------------------------------------------------------------
 

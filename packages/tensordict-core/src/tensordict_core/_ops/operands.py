@@ -63,7 +63,7 @@ def _count(td: Any) -> int:
 
 
 def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
-    """Two tensordicts with the same leaves: the common ones (``"intersection"``), or all, filled up with ``default``."""
+    """Two tensordicts with the same leaves: common ones (``"intersection"``), or all, filled up with ``default``."""
     mine, theirs = td._leaf_keys(), other._leaf_keys()
     if default == "intersection":
         common = set(mine) & set(theirs)

@@ -398,12 +398,19 @@ class Shape(Primitives):
         return self._pieces(sizes, at)
 
     def _pieces(self, sizes: list[int], dim: int) -> tuple[Self, ...]:
+        pieces: tuple[Self, ...] = tuple(self._split(sizes, dim))
+        if self._locked:
+            for piece in pieces:
+                piece.lock_()  # type: ignore[attr-defined]
+        return pieces
+
+    def _split(self, sizes: list[int], dim: int) -> Sequence[Any]:
+        """Consecutive pieces of these sizes along ``dim``; containers with a faster way override it."""
         pieces, start = [], 0
         for n in sizes:
-            piece = self[(slice(None),) * dim + (slice(start, start + n),)]  # type: ignore[index]
-            pieces.append(piece.lock_() if self._locked else piece)
+            pieces.append(self[(slice(None),) * dim + (slice(start, start + n),)])  # type: ignore[index]
             start += n
-        return tuple(pieces)
+        return pieces
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
         """At most ``chunks`` pieces of equal size (the last may be smaller) along a batch dimension, as views.

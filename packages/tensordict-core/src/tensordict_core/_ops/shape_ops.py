@@ -170,15 +170,19 @@ class Expand(ShapeOp):
 class Reshape(ShapeOp):
     """The batch dimensions in another shape: ``view`` (never copies) or ``reshape``."""
 
-    __slots__ = ("copies",)
+    __slots__ = ("_from", "_to", "copies")
 
     def __init__(self, old: torch.Size, new: torch.Size, *, copies: bool) -> None:
         super().__init__(old, new)
         self.copies = copies
+        self._from = self._to = torch.Size(())
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        shape = self.new + tensor.shape[len(self.old) :]
-        return tensor.reshape(shape) if self.copies else tensor.view(shape)
+        shape = tensor.shape
+        if shape != self._from or not self._to:
+            # neighbouring leaves often have one shape, and taking shapes apart costs as much as the view
+            self._from, self._to = shape, self.new + shape[len(self.old) :]
+        return tensor.reshape(self._to) if self.copies else tensor.view(self._to)
 
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
         # the stack dimension passes where it stays whole: the sizes before it and behind it are regrouped apart
