@@ -22,6 +22,10 @@ from ._values import to_entry
 __all__ = ["Applying"]
 
 
+_PLAIN = How(prune=True)
+_LOCKED = How(prune=True, lock=True)
+
+
 def _any_node(kind: type[Any]) -> bool:
     return issubclass(kind, Primitives)
 
@@ -94,8 +98,12 @@ class Applying(Primitives):
         tensor([0., 0., 0.])
         """
         kind = _any_node if call_on_nested else is_leaf
-        columns = [self._leaves(kind), *(self._align(other, default, kind) for other in others)]
-        results = [fn(*column) for column in zip(*columns, strict=True)]
+        leaves = self._leaves(kind)
+        if others:
+            columns = [leaves, *(self._align(other, default, kind) for other in others)]
+            results = [fn(*column) for column in zip(*columns, strict=True)]
+        else:
+            results = [fn(leaf) for leaf in leaves]
         return self._put_results(results, kind, batch_size, device, names, inplace, filter_empty, propagate_lock, out)
 
     def named_apply(
@@ -160,6 +168,16 @@ class Applying(Primitives):
                     target.set_(key, result)
             return target
         meta = self._meta
+        if (
+            batch_size is None
+            and device is KEEP
+            and names is KEEP
+            and is_leaf is None
+            and filter_empty is None
+            and results
+        ):
+            how = _LOCKED if propagate_lock else _PLAIN
+            return self._rebuild(iter(_valid(self, results, None, meta.batch_size, meta.device)), how)
         dims = len(meta.batch_size)
         size = None if batch_size is None else as_batch_size(batch_size)
         new_names = names if names is KEEP else as_names(names, dims if size is None else len(size))

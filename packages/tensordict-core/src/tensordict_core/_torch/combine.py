@@ -37,7 +37,7 @@ def _same_keys(nodes: list[Any], what: str, error: type[Exception]) -> None:
     expected = first if len(nodes) > 1 else ()
     for i, node in enumerate(nodes[1:], 1):
         keys = node._keys()
-        if len(keys) != len(expected) or any(key not in expected for key in keys):
+        if keys != expected and set(keys) != set(expected):
             mine, theirs = set(expected), set(keys)
             differ = f"tensordict {i} has keys {sorted(theirs)} but tensordict 0 has keys {sorted(mine)}"
             raise error(str(errors.not_stackable(what, differ)))
