@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tensordict_class import *
     from tensordict_core import *
     from tensordict_memmap import *
-    from tensordict_memmap import MemoryMappedTensor
+    from tensordict_memmap import MemoryMappedTensor as MemoryMappedTensor
     from tensordict_nn import TensorDictParams as TensorDictParams
     from tensordict_nn import from_module as from_module
 
