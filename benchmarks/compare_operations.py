@@ -62,7 +62,8 @@ def main() -> None:
         print(f"| {operation.name} | {mine:.2f} | {other:.2f} | {' | '.join(cells)} |", flush=True)
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     print(
-        f"\nGeometric mean of reference / ours: {mean:.2f}. Medians of {options.rounds} rounds, {options.leaves} leaves of 3 x 4,"
+        f"\nGeometric mean of reference / ours: {mean:.2f}. Medians of {options.rounds} rounds, "
+        f"{options.leaves} leaves of 3 x 4,"
     )
     print(f"Python {platform.python_version()}, torch {torch.__version__}.")
 

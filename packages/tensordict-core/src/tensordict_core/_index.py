@@ -101,7 +101,7 @@ class Index:
         self.parts = parts
         self.idx = parts[0] if len(parts) == 1 else parts
         self.size, self.sources = self._result(parts)
-        if kind is not tuple or sum(part is not None and type(part) is not slice for part in parts) == 1:
+        if sum(part is not None and type(part) is not slice for part in parts) == 1:
             self._find_rows(parts, masked=isinstance(idx, Tensor) and idx.dtype is torch.bool)
 
     def _find_rows(self, parts: tuple[Any, ...], masked: bool) -> None:
