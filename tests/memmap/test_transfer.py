@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -328,8 +329,22 @@ def test_the_first_error_stops_the_other_jobs():
         raise ValueError("first")
 
     with pytest.raises(ValueError, match="first"):
-        pool.run([fail, *[lambda: ran.append(1)] * 50], threads=1)
+        pool.run([[fail, *[lambda: ran.append(1)] * 50]], threads=1)
     assert not ran
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_every_job_of_every_lane_runs_once(threads):
+    ran = []
+    lanes = [[functools.partial(ran.append, (lane, job)) for job in range(lane % 5)] for lane in range(60)]
+    pool.run(lanes, threads=threads)
+    assert sorted(ran) == [(lane, job) for lane in range(60) for job in range(lane % 5)]
+    pool.run([], threads=threads)
+
+
+def test_threads_keep_to_lanes_of_their_own_while_there_are_any():
+    meet = threading.Barrier(2, timeout=20)
+    pool.run([[meet.wait, meet.wait], [meet.wait, meet.wait]], threads=2)  # in one lane they would wait for ever
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)

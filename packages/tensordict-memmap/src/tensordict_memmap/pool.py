@@ -47,16 +47,47 @@ def _get_executor() -> ThreadPoolExecutor:
         return _executor
 
 
+Job = Callable[[], None]
+
+
+class _Lanes:
+    """Who takes which job next."""
+
+    def __init__(self, lanes: Iterable[Iterable[Job]]) -> None:
+        self._untouched = deque(deque(lane) for lane in lanes)
+        self._begun: list[deque[Job]] = []
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._untouched))
+
+    def take(self, lane: deque[Job]) -> tuple[deque[Job], Job] | None:
+        """The next job of a thread that worked in ``lane``: from there, else from a new lane, else from the longest."""
+        with self._lock:
+            while not lane and self._untouched:
+                lane = self._untouched.popleft()
+                if len(lane) > 1:
+                    self._begun.append(lane)
+            if not lane:
+                self._begun = [begun for begun in self._begun if begun]
+                if not self._begun:
+                    return None
+                lane = max(self._begun, key=len)
+            return lane, lane.popleft()
+
+
 def run(
-    jobs: Iterable[Callable[[], None]],
+    lanes: Iterable[Iterable[Job]],
     *,
     threads: int | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> None:
-    """Runs jobs, each once, in the order given, on several threads of which the caller's is one.
+    """Runs jobs, each once, on several threads of which the caller's is one.
 
     Args:
-        jobs: what to call. The first that raises stops the rest, and its error is raised here.
+        lanes: what to call, in lanes of jobs that are better not run at once, as two writes to one file: a thread stays
+            in its lane and joins another's only when no lane is left that nobody works in. The first job that raises
+            stops the rest, and its error is raised here.
         threads: how many threads, ``default_threads()`` if None or 0.
         cancelled: asked before each job; when it says True no further job starts.
 
@@ -64,36 +95,33 @@ def run(
         concurrent.futures.CancelledError: if ``cancelled`` said so before the last job had started.
 
     >>> seen = []
-    >>> run([lambda: seen.append(1), lambda: seen.append(2)], threads=1)
+    >>> run([[lambda: seen.append(1), lambda: seen.append(2)], [lambda: seen.append(3)]], threads=1)
     >>> seen
-    [1, 2]
+    [1, 2, 3]
     """
-    queue = deque(jobs)
+    work = _Lanes(lanes)
     errors: list[BaseException] = []
     stopped = threading.Event()
 
-    def work() -> None:
-        while not stopped.is_set():
-            try:
-                if cancelled is not None and queue and cancelled():
+    def serve() -> None:
+        lane: deque[Job] = deque()
+        try:
+            while not stopped.is_set():
+                taken = work.take(lane)
+                if taken is None:
+                    return
+                if cancelled is not None and cancelled():
                     raise CancelledError("the save was cancelled")
-                job = queue.popleft()
-            except IndexError:
-                return
-            except BaseException as error:
-                errors.append(error)
-                stopped.set()
-                return
-            try:
+                lane, job = taken
                 job()
-            except BaseException as error:
-                errors.append(error)
-                stopped.set()
+        except BaseException as error:
+            errors.append(error)
+            stopped.set()
 
-    count = min(threads or default_threads(), len(queue), _MOST_THREADS)
-    others = [_get_executor().submit(work) for _ in range(count - 1)]
+    count = min(threads or default_threads(), len(work), _MOST_THREADS)
+    others = [_get_executor().submit(serve) for _ in range(count - 1)]
     try:
-        work()
+        serve()
     finally:
         for other in others:
             if not other.cancel():

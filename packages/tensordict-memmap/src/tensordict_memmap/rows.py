@@ -60,7 +60,7 @@ def gather_rows(
             rows_array = rows.cpu().numpy()
             gather = functools.partial(kernels.gather_rows, flat.data_ptr(), plain.data_ptr(), step, size, rows_array)
             ranges = pairwise(bounds.tolist())
-            pool.run([functools.partial(gather, *part) for part in ranges], threads=count)
+            pool.run([[functools.partial(gather, *part)] for part in ranges], threads=count)
             return out
     torch.index_select(as_bits(plain), 0, rows.to(plain.device), out=as_bits(flat.detach()))
     return out
@@ -114,7 +114,7 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, t
     bounds = np.linspace(0, dst.shape[0], count + 1).astype(np.int64).tolist()
     scatter = functools.partial(kernels.scatter_rows, plain.data_ptr(), step, source.data_ptr(), size, size, rows_array)
     parts = pairwise(bounds)
-    pool.run([functools.partial(scatter, low, high) for low, high in parts], threads=count)
+    pool.run([[functools.partial(scatter, low, high)] for low, high in parts], threads=count)
 
 
 def _rows_are_runs(tensor: torch.Tensor) -> bool:

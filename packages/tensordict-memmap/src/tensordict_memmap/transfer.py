@@ -1,7 +1,8 @@
 """Transfers: a save is a plan, cut into jobs of a few megabytes that several threads run.
 
 The plan is a list of files, a file a list of pieces. Pieces are cut into jobs of at most 4 MiB, those of the biggest
-files first; small pieces that lie side by side in a file share a job. What was measured decides how bytes move:
+files first; small pieces that lie side by side in a file share a job. Threads keep to files of their own while there
+are any, because two that write one file wait for each other in the kernel. What was measured decides how bytes move:
 
 - a new file is filled by positional writes into blocks that were reserved first, two to five times faster than through
   a fresh mapping, where a page fault a page costs more than the copy;
@@ -124,21 +125,19 @@ def write_files(
     _finish_device_work(part.tensor for _, parts in planned for part in parts if isinstance(part, Foreign))
 
     opened: list[_Open] = []
-    jobs: list[tuple[int, Callable[[], None]]] = []
+    lanes: list[tuple[int, list[pool.Job]]] = []
     for write, parts in planned:
         end = max((part.offset + part.nbytes for part in parts), default=0)
         file = _Open(write, end if write.size is None else write.size, durable)
         opened.append(file)
         steps = list(_steps(parts, kernels))
         file.jobs = len(steps) or 1
-        if not steps:
-            jobs.append((0, functools.partial(_run_step, file, None, None, 0, progress)))
-        jobs.extend(
-            (file.size, functools.partial(_run_step, file, key, step, nbytes, progress)) for key, step, nbytes in steps
-        )
-    jobs.sort(key=lambda job: -job[0])
+        jobs: list[pool.Job] = []
+        jobs.extend(functools.partial(_run_step, file, key, step, nbytes, progress) for key, step, nbytes in steps)
+        lanes.append((file.size, jobs or [functools.partial(_run_step, file, None, None, 0, progress)]))
+    lanes.sort(key=lambda lane: -lane[0])
     try:
-        pool.run([job for _, job in jobs], threads=threads, cancelled=cancelled)
+        pool.run([jobs for _, jobs in lanes], threads=threads, cancelled=cancelled)
     finally:
         for file in opened:
             file.close()
@@ -164,8 +163,7 @@ def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = Non
     if dst.nbytes >= JOB and not (torch.is_grad_enabled() and (dst.requires_grad or src.requires_grad)):
         file = writable_file(dst, src)
     if file is None:
-        with torch._C.DisableTorchFunctionSubclass():
-            dst.copy_(src)
+        torch.Tensor.copy_(dst, src)
         return
     fd, offset = file
     try:
@@ -175,7 +173,7 @@ def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = Non
             _finish_device_work([part.tensor])
         kernels = load_kernels(part.nbytes if isinstance(part, Strided) else 0)
         system.reserve(fd, offset, dst.nbytes)
-        pool.run([functools.partial(step, fd) for _, step, _ in _steps([part], kernels)], threads=threads)
+        pool.run([[functools.partial(step, fd) for _, step, _ in _steps([part], kernels)]], threads=threads)
     finally:
         os.close(fd)
     dst.detach()[:0].zero_()  # tells autograd that the values have changed

@@ -23,6 +23,9 @@ STAGING = 512 << 10
 KERNEL_WORTH_A_CALL = 64 << 10
 """Strided bytes from which a kernel beats torch, once Numba is loaded."""
 
+ROWS_WORTH_A_CALL = 16 << 10
+"""Bytes of rows from which taking them as runs beats general indexing."""
+
 KERNEL_WORTH_AN_IMPORT = 96 << 20
 """Strided bytes in one call from which it pays to import Numba and load the kernels (0.4-0.7 s)."""
 
