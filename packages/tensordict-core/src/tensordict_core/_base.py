@@ -99,6 +99,19 @@ class TensorCollection(
         """The entries under the key of this one, concatenated."""
         return cat_nodes(column, dim)
 
+    def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """How a container that is no dictionary is stored: plain facts, and the nodes it is made of by name.
+
+        ``None`` stands for a dictionary of entries. A tensorclass is ``({}, {"_tensordict": what it holds})``. Facts are
+        JSON values. The parts are the nodes themselves, not copies, so that entries can be replaced in place.
+        """
+        return None
+
+    @classmethod
+    def _from_disk_form(cls, facts: dict[str, Any], parts: dict[str, Any]) -> Any:
+        """The container of the facts and parts that ``_disk_form`` of one gave."""
+        raise TypeError(f"{cls.__name__} is a dictionary of entries and is not put together from parts")
+
     # torch functions and blocks --------------------------------------------------------------------------------------
 
     @classmethod
