@@ -18,6 +18,7 @@ from ._attributes import Attributes
 from ._autograd import Autograd
 from ._cast import Casting
 from ._convert import Conversion
+from ._creation import Creation
 from ._flatten import KeyFlattening
 from ._index import Index, Indexing
 from ._lock import Locking
@@ -30,6 +31,7 @@ from ._ops.reduce import Reduction
 from ._ops.select import Selection
 from ._ops.shape import Shape
 from ._repr import Representation
+from ._stacking import Stacking
 from ._state import State
 from ._torch import dispatch
 from ._torch.combine import cat_nodes, stack_nodes
@@ -48,12 +50,14 @@ class TensorCollection(
     Updating,
     Indexing,
     Shape,
+    Stacking,
     Pointwise,
     Comparison,
     Reduction,
     Selection,
     Casting,
     Autograd,
+    Creation,
     Applying,
     KeyFlattening,
     Conversion,
@@ -90,6 +94,15 @@ class TensorCollection(
         """An empty node of batch size ``size`` that this node can be written into at ``index``."""
         own = self._meta.batch_size[len(index.size) :]
         return containers.dense._make({}, Meta(torch.Size((*size, *own)), self._meta.device))
+
+    @classmethod
+    def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
+        """Nodes of this kind, stacked lazily; a tensorclass wraps the lazy stack of what it holds."""
+        return containers.lazy._make(items, dim)
+
+    def _view_at(self, index: Index) -> Any:
+        """A live view of the part of this node that ``index`` selects; a tensorclass wraps the view of what it holds."""
+        return containers.view._make(self, index)
 
     def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any:
         """The entries under the key of this one, stacked."""

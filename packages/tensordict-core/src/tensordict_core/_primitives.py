@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
+from . import _errors as errors
+from ._keys import unravel_key
 from ._meta import Meta
 from ._rebuild import How, IsLeaf
 
@@ -32,6 +34,12 @@ class Primitives:
 
     _is_non_tensor = False
     """Whether instances stand for one value that is no tensor."""
+
+    _is_opaque = False
+    """Whether instances are entries as a whole, with no keys below them: non-tensor data, unbatched tensors."""
+
+    _holds_slices = False
+    """Whether leaves are slices of the batch, so that one of them lacks a batch dimension of this node."""
 
     if TYPE_CHECKING:
         _meta: Meta
@@ -144,6 +152,74 @@ class Primitives:
     def _items(self) -> Iterable[tuple[str, Any]]:
         """The names and stored entries of this node, in order."""
         return [(key, self._get(key)) for key in self._keys()]
+
+    def _peek(self, key: str) -> Any:
+        """The entry, or something of its kind where reading it would copy: enough to know its type, or that there is none.
+
+        A container that wraps another forwards it.
+        """
+        return self._get(key)
+
+    def _peek_items(self) -> Iterable[tuple[str, Any]]:
+        """The names and what ``_peek`` gives for them, in order."""
+        return self._items()
+
+    def _solid(self) -> Any:
+        """This tree with its lazy stacks combined, so that every leaf starts with the root's batch size.
+
+        It is this very tree where there is nothing to combine. A container that wraps another forwards it.
+        """
+        out = None
+        for key, value in self._items():
+            if isinstance(value, Primitives):
+                solid = value._solid()
+                if solid is not value:
+                    out = self._clone(False) if out is None else out
+                    out._set(key, solid, False)
+        return self if out is None else out
+
+    def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
+        """Append ``operand`` for each leaf, in the order of ``_collect``.
+
+        Its last dimension lines up with the last of the leading ``dims`` dimensions. A container that wraps another
+        forwards it.
+        """
+        for _, value in self._items():
+            if isinstance(value, Primitives):
+                value._line_up(operand, dims, out)
+            else:
+                out.append(operand.reshape(operand.shape + (1,) * max(value.ndim - dims, 0)))
+
+    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
+        """Append the batch size of the node that holds it for each leaf, in the order of ``_collect``.
+
+        A container that wraps another forwards it.
+        """
+        size = self._meta.batch_size
+        for _, value in self._items():
+            if isinstance(value, Tensor) or (is_leaf is not None and is_leaf(type(value))):
+                out.append(size)
+            else:
+                value._collect_sizes(out, is_leaf)
+
+    def _write_leaves(self, values: Sequence[Any], is_leaf: IsLeaf | None = None) -> None:
+        """Write values into the leaves, in the order of ``_collect``; ``None`` leaves one as it is."""
+        for i, (leaf, value) in enumerate(zip(self._leaves(is_leaf), values, strict=True)):
+            if value is None or value is leaf:
+                continue
+            if isinstance(leaf, Primitives):
+                leaf.update_(value)  # type: ignore[attr-defined]
+            elif isinstance(value, Tensor) and value.shape != leaf.shape:
+                raise errors.in_place_shape(unravel_key(self._leaf_keys(is_leaf)[i]), value.shape, leaf.shape)
+            elif isinstance(value, Tensor):
+                leaf.copy_(value)
+            else:
+                leaf.fill_(value)
+
+    def _get_ragged(self, key: str, default: Any = None, **options: Any) -> Any:
+        """The entry of a key; lazy stacks read tensors of several shapes in the way that ``options`` say."""
+        value = self._get(key)
+        return default if value is None else value
 
     def _leaves(self, is_leaf: IsLeaf | None = None) -> list[Any]:
         """The leaves of this tree in a fixed order; non-tensor entries are carried beside them."""

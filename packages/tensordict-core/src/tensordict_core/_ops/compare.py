@@ -11,7 +11,7 @@ from torch import Tensor
 from .._primitives import Primitives
 from .._rebuild import UNLOCKED
 from .operands import match
-from .reduce_ops import over_batch
+from .reduce_ops import Dim, over_leaves
 from .spec import OpSpec, record
 from .typed import UnaryMethod
 
@@ -52,10 +52,10 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
 def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:
     """Replace non-tensor entries of ``result`` by whether their values are equal."""
     for key in left._keys():
-        mine = left._get(key)
+        mine = left._peek(key)
         if not isinstance(mine, Primitives):
             continue
-        theirs = right._get(key)
+        theirs = right._peek(key)
         if mine._is_non_tensor:
             same = mine == theirs
             result._set(key, same if equal else ~same, False)
@@ -101,8 +101,11 @@ class Comparison(Primitives):
     isposinf = _test("isposinf")
     isreal = _test("isreal")
 
-    def all(self, dim: int | None = None) -> Any:
-        """Whether all elements of all leaves are true; along a batch dimension, a tensordict of bool leaves.
+    def all(self, dim: Dim = None) -> Any:
+        """Whether all elements of all leaves are true.
+
+        Args:
+            dim: Batch dimensions, or ``"feature"`` for each leaf's own; the result is then a tensordict of bool leaves.
 
         >>> td = TensorDict({"a": torch.tensor([1, 0])}, [2])
         >>> td.all(), td.all(dim=0)["a"]
@@ -110,10 +113,13 @@ class Comparison(Primitives):
         """
         if dim is None:
             return all(bool(leaf.all()) for leaf in self._leaves())
-        return over_batch(self, "all", dim)
+        return over_leaves(self, lambda leaf, dims, keep: torch.all(leaf, dims, keep), dim, False)
 
-    def any(self, dim: int | None = None) -> Any:
-        """Whether any element of any leaf is true; along a batch dimension, a tensordict of bool leaves.
+    def any(self, dim: Dim = None) -> Any:
+        """Whether any element of any leaf is true.
+
+        Args:
+            dim: Batch dimensions, or ``"feature"`` for each leaf's own; the result is then a tensordict of bool leaves.
 
         >>> td = TensorDict({"a": torch.tensor([1, 0])}, [2])
         >>> td.any(), td.any(dim=0)["a"]
@@ -121,7 +127,7 @@ class Comparison(Primitives):
         """
         if dim is None:
             return any(bool(leaf.any()) for leaf in self._leaves())
-        return over_batch(self, "any", dim)
+        return over_leaves(self, lambda leaf, dims, keep: torch.any(leaf, dims, keep), dim, False)
 
     def __bool__(self) -> bool:
         """Not defined.
@@ -132,3 +138,7 @@ class Comparison(Primitives):
         from .. import _errors as errors
 
         raise errors.ambiguous_bool()
+
+
+record(OpSpec("all", "reduce", torch.all, torch_functions=(torch.all,)))
+record(OpSpec("any", "reduce", torch.any, torch_functions=(torch.any,)))

@@ -1,18 +1,31 @@
-"""How a reduction over batch dimensions changes a tree: its leaves, and every node's batch size and names."""
+"""How a reduction runs over a tree: which dimensions of a leaf it takes, and every node's new batch size and names.
+
+A reduction takes everything (``dim=None``), batch dimensions, or each leaf's own dimensions (``"feature"``). What
+differs between reductions is one function on a tensor and dimensions; the rest is here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from .._meta import Names
+from .. import _errors as errors
+from .._keys import unravel_key
+from .._meta import Meta, Names
+from .._primitives import Primitives
 from .._rebuild import How
+from .._types import containers
 from .shape_ops import normal_dim
 
-__all__ = ["batch_dims", "over_batch", "reduced"]
+__all__ = ["Dim", "Kernel", "batch_dims", "over_leaves", "reduced", "rename_levels", "run", "whole"]
+
+Dim: TypeAlias = "int | Sequence[int] | Literal['feature'] | None"
+
+Kernel = Callable[[Tensor, "tuple[int, ...] | None", bool], Any]
+"""A reduction of one tensor: over dimensions counted from the front (``None``: all), keeping them as size 1 or not."""
 
 
 def batch_dims(td: Any, dim: int | Sequence[int]) -> tuple[int, ...]:
@@ -30,21 +43,188 @@ def reduced(dims: tuple[int, ...], keepdim: bool) -> How:
 
     def size(own: torch.Size) -> torch.Size:
         if keepdim:
-            return torch.Size(1 if i in dims else n for i, n in enumerate(own))
-        return torch.Size(n for i, n in enumerate(own) if i not in dims)
+            return torch.Size([1 if i in dims else n for i, n in enumerate(own)])
+        return torch.Size([n for i, n in enumerate(own) if i not in dims])
 
     def names(own: Names) -> Names:
         if own is None or keepdim:
             return own
-        kept = tuple(name for i, name in enumerate(own) if i not in dims)
+        kept = tuple([name for i, name in enumerate(own) if i not in dims])
         return kept if any(name is not None for name in kept) else None
 
     return How(size=size, names=names)
 
 
-def over_batch(td: Any, name: str, dim: int | Sequence[int], keepdim: bool = False, **kwargs: Any) -> Any:
-    """The tensor method ``name`` along batch dimensions of every leaf."""
+def _collapsed(keepdim: bool) -> How:
+    """What becomes of nodes whose leaves are reduced to one element."""
+    if keepdim:
+        return How(size=lambda own: torch.Size([1] * len(own)), names=lambda own: own)
+    return How(size=lambda own: torch.Size([]))
+
+
+def whole(td: Any) -> Any:
+    """The tree with leaves that have all its batch dimensions: containers that hold slices apart become dense."""
+    if not _has_slices(td):
+        return td
+    entries = {}
+    for key in td._keys():
+        value = td._get(key)
+        entries[key] = whole(value) if isinstance(value, Primitives) else value
+    return containers.dense._make(entries, td._meta)
+
+
+def _has_slices(td: Any) -> bool:
+    return td._holds_slices or any(_has_slices(node) for node in td._nodes())
+
+
+def _each(td: Any, leaves: list[Tensor], kernel: Callable[[Tensor], Any], is_leaf: Any = None) -> list[Any]:
+    results = []
+    for leaf in leaves:
+        try:
+            results.append(kernel(leaf))
+        except (RuntimeError, TypeError, IndexError) as error:
+            error.add_note(f"while reducing key {unravel_key(td._leaf_keys(is_leaf)[len(results)])!r}")
+            raise
+    return results
+
+
+def over_leaves(td: Any, kernel: Kernel, dim: Dim, keepdim: bool) -> Any:
+    """The reduction of each leaf, in the structure of ``td``."""
+    td = whole(td)
+    if isinstance(dim, str):
+        return over_features(td, kernel, dim, keepdim)
+    if dim is None or (not isinstance(dim, int) and not len(dim)):
+        return td._rebuild(iter(_each(td, td._leaves(), lambda leaf: kernel(leaf, None, keepdim))), _collapsed(keepdim))
     dims = batch_dims(td, dim)
-    at: Any = dims[0] if isinstance(dim, int) else dims
-    leaf: Callable[[Tensor], Tensor] = lambda tensor: getattr(tensor, name)(dim=at, keepdim=keepdim, **kwargs)  # noqa: E731
-    return td._rebuild(iter([leaf(tensor) for tensor in td._leaves()]), reduced(dims, keepdim))
+    return td._rebuild(iter(_each(td, td._leaves(), lambda leaf: kernel(leaf, dims, keepdim))), reduced(dims, keepdim))
+
+
+def _is_node(kind: type[Any]) -> bool:
+    return issubclass(kind, Primitives) and not kind._is_opaque
+
+
+def check_feature(dim: str, keepdim: bool) -> None:
+    """Refuse any other word than ``"feature"``, and ``keepdim`` beside it."""
+    if dim != "feature":
+        raise TypeError(f"dim is an integer, a tuple of integers, 'feature' or None, got {dim!r}")
+    if keepdim:
+        raise TypeError("dim='feature' reduces dimensions of which leaves have different numbers; leave keepdim out")
+
+
+def over_features(td: Any, kernel: Kernel, dim: str, keepdim: bool) -> Any:
+    """The reduction of each leaf over the dimensions behind its node's batch dimensions."""
+    check_feature(dim, keepdim)
+    dims = len(td._meta.batch_size)
+    entries = _each(
+        td,
+        td._leaves(_is_node),
+        lambda entry: (
+            over_features(entry, kernel, dim, keepdim)
+            if isinstance(entry, Primitives)
+            else kernel(features(entry, dims), (dims,), False)
+        ),
+        _is_node,
+    )
+    return td._rebuild(iter(entries), How(is_leaf=_is_node))
+
+
+def features(leaf: Tensor, batch_dims: int) -> Tensor:
+    """The dimensions of a leaf behind its batch dimensions, as one (of size 1 where there is none)."""
+    return leaf.unsqueeze(-1) if leaf.ndim == batch_dims else leaf.flatten(batch_dims)
+
+
+def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associative: bool) -> Any:
+    """One tensor of all leaves together.
+
+    Raises:
+        ValueError: There is no leaf.
+    """
+    if dim is None or (not isinstance(dim, int | str) and not len(dim)):
+        if keepdim:
+            raise TypeError(f"{name}(reduce=True) without dim gives a tensor without dimensions; leave keepdim out")
+        leaves = _some(td._leaves(), name)
+        if len(leaves) == 1:
+            return kernel(leaves[0], None, False)
+        if associative:
+            parts = _each(td, leaves, lambda leaf: kernel(leaf, None, False))
+            dtype = parts[0].dtype
+            for part in parts[1:]:
+                dtype = torch.promote_types(dtype, part.dtype)
+            return kernel(torch.stack([part.to(dtype) for part in parts]), None, False)
+        return kernel(torch.cat([leaf.reshape(-1) for leaf in leaves]), None, False)
+    td = whole(td)
+    leaves = _some(td._leaves(), name)
+    if isinstance(dim, str):
+        check_feature(dim, keepdim)
+        size = len(td._meta.batch_size)
+        return kernel(torch.cat([features(leaf, size) for leaf in leaves], size), (size,), False)
+    dims = batch_dims(td, dim)
+    try:
+        joined = torch.cat(leaves, dims[0])
+    except RuntimeError as error:
+        shapes = ", ".join(
+            f"{unravel_key(key)!r}: {list(leaf.shape)}" for key, leaf in zip(td._leaf_keys(), leaves, strict=True)
+        )
+        raise RuntimeError(
+            f"{name}(reduce=True, dim={dim}) concatenates the leaves along that dim, but their shapes differ in "
+            "another "
+            f"({shapes}); reduce without dim, or reduce each leaf first"
+        ) from error
+    return kernel(joined, dims, keepdim)
+
+
+def _some(leaves: list[Tensor], name: str) -> list[Tensor]:
+    if not leaves:
+        raise ValueError(
+            f"{name}(reduce=True) reduces all leaves to one tensor, and this tensordict has none; check "
+            "is_empty() first"
+        )
+    return leaves
+
+
+def run(
+    td: Any,
+    kernel: Kernel,
+    dim: Dim,
+    keepdim: bool,
+    reduce: bool | None,
+    key_transform: Callable[[str], str] | None,
+    name: str,
+    associative: bool = False,
+) -> Any:
+    """A reduction with all its options.
+
+    Args:
+        td: The tensordict.
+        kernel: The reduction of one tensor.
+        dim: What is reduced.
+        keepdim: Whether reduced batch dimensions stay as size 1.
+        reduce: Whether all leaves give one tensor together.
+        key_transform: Renames the keys of the result.
+        name: The operation, for messages.
+        associative: Whether leaves may be reduced apart before they are reduced together.
+    """
+    if reduce:
+        return over_all(td, kernel, dim, keepdim, name, associative)
+    result = over_leaves(td, kernel, dim, keepdim)
+    return result if key_transform is None else rename_levels(result, key_transform)
+
+
+def rename_levels(td: Any, rename: Callable[[str], str]) -> Any:
+    """The same entries with every key, at every level, replaced by what ``rename`` makes of it.
+
+    Raises:
+        TypeError: The new key is no string.
+        KeyError: Two keys of one level get the same name.
+    """
+    entries: dict[str, Any] = {}
+    for key in td._keys():
+        new = rename(key)
+        if type(new) is not str:
+            raise errors.bad_key(new)
+        if new in entries:
+            raise KeyError(f"key_transform gives the name {new!r} to two keys, {key!r} and another; make it injective")
+        value = td._get(key)
+        nested = isinstance(value, Primitives) and not value._is_opaque
+        entries[new] = rename_levels(value, rename) if nested else value
+    return containers.dense._make(entries, Meta(td._meta.batch_size, td._meta.device, td._meta.names))
