@@ -46,6 +46,10 @@ class Access(Primitives):
         >>> td.get(("a", "b")), td.get("c") is None
         (tensor([0., 0.]), True)
         """
+        if kwargs:
+            path = unravel_key_to_tuple(key)
+            parent = self.get(path[:-1]) if len(path) > 1 else self
+            return parent._get_ragged(path[-1], default, **kwargs) if isinstance(parent, Primitives) else default
         if type(key) is str:
             value = self._get(key)
             return default if value is None else value
@@ -227,7 +231,7 @@ class Access(Primitives):
         if type(key) is str:
             meta = self._meta
             if self._locked:
-                if not inplace or self._get(key) is None:
+                if not inplace or self._peek(key) is None:
                     raise errors.locked(f"set({key!r})")
             elif type(item) is Tensor and not inplace and inplace is not None and meta.device is None:
                 if not starts_with(item.shape, meta.batch_size):
@@ -248,9 +252,9 @@ class Access(Primitives):
             if child is None:
                 if node._locked:
                     raise errors.locked(f"set({key!r})")
-                child = containers.dense._make({}, node._meta)
-                node._set(name, child, False)
-            elif not isinstance(child, Primitives) or getattr(type(child), "_is_non_tensor", False):
+                node._set(name, containers.dense._make({}, node._meta), False)
+                child = node._get(name)
+            elif not isinstance(child, Primitives) or child._is_opaque:
                 raise errors.not_a_node(path[: depth + 1], child)
             node = child
         node.set(path[-1], item, inplace, non_blocking=non_blocking)
@@ -278,7 +282,7 @@ class Access(Primitives):
         tensor([1., 1.])
         """
         parent, name = self._find_parent(key)
-        if parent._get(name) is None:
+        if parent._peek(name) is None:
             raise errors.missing_key(key, parent._keys(), type(self).__name__)
         parent._set(name, to_entry(parent._meta, key, item, non_blocking=non_blocking), True)
         return self
@@ -306,7 +310,7 @@ class Access(Primitives):
             if old.shape != value.shape:
                 raise errors.in_place_shape(key, value.shape, old.shape)
             old.copy_(value)
-        elif getattr(type(old), "_is_non_tensor", False):
+        elif old._is_opaque:
             old._replace_value(value)
         elif isinstance(value, Tensor):
             raise errors.not_a_node(key, value)
@@ -345,7 +349,7 @@ class Access(Primitives):
         parent, name = self._find_parent(key)
         if parent._locked:
             raise errors.locked(f"del_({key!r})")
-        if parent._get(name) is None:
+        if parent._peek(name) is None:
             raise errors.missing_key(key, parent._keys(), type(self).__name__)
         parent._del(name)
         return self
@@ -416,7 +420,7 @@ class Access(Primitives):
         parent, name = self._find_parent(old)
         if parent._locked:
             raise errors.locked(f"rename_key_({old_key!r})")
-        if parent._get(name) is None:
+        if parent._peek(name) is None:
             raise errors.missing_key(old_key, parent._keys(), type(self).__name__)
         if old == new:
             return self

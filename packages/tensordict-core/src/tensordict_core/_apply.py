@@ -12,9 +12,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from . import _errors as errors
 from ._keys import unravel_key
-from ._meta import Meta, as_batch_size, as_device, as_names, starts_with
+from ._meta import Meta, as_batch_size, as_device, as_names
 from ._primitives import Primitives
 from ._rebuild import KEEP, How, IsLeaf
 from ._values import to_entry
@@ -30,20 +29,28 @@ def _any_node(kind: type[Any]) -> bool:
     return issubclass(kind, Primitives)
 
 
-def _valid(td: Any, results: list[Any], is_leaf: IsLeaf | None, batch_size: torch.Size, device: Any) -> list[Any]:
-    """The results as entries: converted where they are no tensors, checked where they are."""
-    meta = Meta(batch_size, device)
+def _valid(
+    td: Any, results: list[Any], is_leaf: IsLeaf | None, device: Any, resized: Callable[[torch.Size], torch.Size] | None
+) -> list[Any]:
+    """The results as entries of nodes whose batch sizes are ``resized``: checked, and converted if no tensors."""
+    leaves = td._leaves(is_leaf)
     out = []
-    keys = None
+    sizes: list[torch.Size] = []
+    keys: list[Any] = []
     for i, result in enumerate(results):
         if result is None:
             out.append(None)
             continue
-        if isinstance(result, Tensor) and device is None and starts_with(result.shape, batch_size):
-            out.append(result)
-            continue
-        keys = td._leaf_keys(is_leaf) if keys is None else keys
-        out.append(to_entry(meta, unravel_key(keys[i]), result))
+        if isinstance(result, Tensor) and device is None:
+            leaf = leaves[i]
+            if resized is None and isinstance(leaf, Tensor) and leaf.shape == result.shape:
+                out.append(result)
+                continue
+        if not sizes:
+            td._collect_sizes(sizes, is_leaf)
+            keys = td._leaf_keys(is_leaf)
+        size = sizes[i] if resized is None else resized(sizes[i])
+        out.append(to_entry(Meta(size, device), unravel_key(keys[i]), result))
     return out
 
 
@@ -98,6 +105,8 @@ class Applying(Primitives):
         tensor([0., 0., 0.])
         """
         kind = _any_node if call_on_nested else is_leaf
+        if batch_size is not None and not inplace:
+            self = self._solid()
         leaves = self._leaves(kind)
         if others:
             columns = [leaves, *(self._align(other, default, kind) for other in others)]
@@ -131,6 +140,8 @@ class Applying(Primitives):
         tensor(2)
         """
         kind = _any_node if call_on_nested else is_leaf
+        if batch_size is not None and not inplace:
+            self = self._solid()
         keys = self._leaf_keys(kind)
         shown = [unravel_key(key) for key in keys] if nested_keys else [key[-1] for key in keys]
         columns = [shown, self._leaves(kind), *(self._align(other, default, kind) for other in others)]
@@ -159,14 +170,12 @@ class Applying(Primitives):
         out: Any,
     ) -> Any:
         if inplace or out is not None:
-            target = self if out is None else out
-            leaves = self._leaves(is_leaf) if out is None else self._align(out, KEEP, is_leaf)
-            for key, leaf, result in zip(self._leaf_keys(is_leaf), leaves, results, strict=True):
-                if result is not None and result is not leaf:
-                    if isinstance(leaf, Tensor) and isinstance(result, Tensor) and leaf.shape != result.shape:
-                        raise errors.in_place_shape(unravel_key(key), result.shape, leaf.shape)
-                    target.set_(key, result)
-            return target
+            if out is None:
+                self._write_leaves(results, is_leaf)
+                return self
+            valid = _valid(self, results, is_leaf, None, None)
+            out.update_(self._rebuild(iter(valid), How(is_leaf=is_leaf)))
+            return out
         meta = self._meta
         if (
             batch_size is None
@@ -177,12 +186,13 @@ class Applying(Primitives):
             and results
         ):
             how = _LOCKED if propagate_lock else _PLAIN
-            return self._rebuild(iter(_valid(self, results, None, meta.batch_size, meta.device)), how)
+            return self._rebuild(iter(_valid(self, results, None, meta.device, None)), how)
         dims = len(meta.batch_size)
         size = None if batch_size is None else as_batch_size(batch_size)
         new_names = names if names is KEEP else as_names(names, dims if size is None else len(size))
+        resized = None if size is None else lambda own: size + own[dims:] if own[:dims] == meta.batch_size else size
         how = How(
-            size=None if size is None else lambda own: size + own[dims:] if own[:dims] == meta.batch_size else size,
+            size=resized,
             names=None
             if new_names is KEEP
             else lambda own: new_names if own is None or len(own) <= dims else new_names + own[dims:],
@@ -192,7 +202,7 @@ class Applying(Primitives):
             prune=filter_empty is not False,
         )
         target_device = meta.device if device is KEEP else as_device(device)
-        valid = _valid(self, results, is_leaf, meta.batch_size if size is None else size, target_device)
+        valid = _valid(self, results, is_leaf, target_device, resized)
         result = self._rebuild(iter(valid), how)
         if result is None and (filter_empty is False or not results):
             return self.empty()  # type: ignore[attr-defined]

@@ -45,7 +45,7 @@ class Attributes(Primitives):
         dims = len(size)
         for key in self._keys():
             value = self._get(key)
-            shape = value.shape
+            shape = value._meta.batch_size if isinstance(value, Primitives) else value.shape
             if shape[:dims] != size and not (isinstance(value, Primitives) and len(shape) < dims):
                 raise errors.batch_size_refused(key, shape, size)
         for node in self._nodes():
@@ -157,12 +157,12 @@ class Attributes(Primitives):
         if keep_compliant_size and batch_dims is not None and self.batch_dims == batch_dims:
             return self
         for node in self._nodes():
-            if not node._is_non_tensor:
+            if not node._is_opaque:
                 node.auto_batch_size_(batch_dims)
         shapes = [
             value.shape
             for value in (self._get(key) for key in self._keys())
-            if isinstance(value, Tensor) or not (value._is_non_tensor or value.is_empty())
+            if isinstance(value, Tensor) or not (value._is_opaque or value.is_empty())
         ]
         if not shapes:
             return self
@@ -175,7 +175,7 @@ class Attributes(Primitives):
         if new != self._meta.batch_size:
             self._set_meta(Meta(new, self._meta.device))
             for node in self._nodes():
-                if node._is_non_tensor or node._meta.batch_size[: len(new)] != new:
+                if node._is_opaque or node._meta.batch_size[: len(new)] != new:
                     node._change_batch_size(new)
         return self
 
@@ -331,7 +331,7 @@ class Attributes(Primitives):
         >>> TensorDict({"a": {"b": {"c": 1}}}).depth
         2
         """
-        depths = [node.depth + 1 for node in self._nodes() if not node._is_non_tensor]
+        depths = [node.depth + 1 for node in self._nodes() if not node._is_opaque]
         return max(depths, default=0)
 
     def bytes(self, *, count_duplicates: bool = True) -> int:

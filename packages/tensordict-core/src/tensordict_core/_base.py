@@ -101,7 +101,7 @@ class TensorCollection(
         return containers.lazy._make(items, dim)
 
     def _view_at(self, index: Index) -> Any:
-        """A live view of the part of this node that ``index`` selects; a tensorclass wraps the view of what it holds."""
+        """A live view of the part of this node that ``index`` selects; a tensorclass wraps that of what it holds."""
         return containers.view._make(self, index)
 
     def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any:

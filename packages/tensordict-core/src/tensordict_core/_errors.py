@@ -154,6 +154,34 @@ def not_stackable(what: str, why: str) -> RuntimeError:
     )
 
 
+def ragged(key: Any, shapes: Iterable[Any]) -> RuntimeError:
+    """An entry of a lazy stack has no dense form."""
+    return RuntimeError(
+        f"key {_show(key)} has the shapes {[list(shape) for shape in shapes]} in the elements of the lazy stack, which "
+        "do not stack; read them with get(key, as_list=True), get(key, as_nested_tensor=True) or "
+        "get(key, as_padded_tensor=True)"
+    )
+
+
+def mixed_column(key: Any) -> RuntimeError:
+    """Some elements of a lazy stack hold a tensor, others a nested tensordict."""
+    return RuntimeError(
+        f"under key {_show(key)} some elements of the lazy stack hold a tensor and others a nested tensordict; "
+        "read them from its tensordicts"
+    )
+
+
+def two_ways(one: str, other: str, what: str) -> ValueError:
+    """Two arguments say the same thing."""
+    return ValueError(f"{one} and {other} both say {what}, and both were given; pass one of them")
+
+
+def not_convertible(function: str, expected: str, value: Any) -> TypeError:
+    """A structure is not what the function converts."""
+    kind = f"the type {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+    return TypeError(f"{function} takes {expected}, got {kind}; from_any takes any structure")
+
+
 def missing_satellite(what: str, distribution: str) -> ImportError:
     """A method needs a distribution that is not installed."""
     return ImportError(f"{what} needs {distribution}: pip install {distribution}")

@@ -45,6 +45,11 @@ def _advanced(part: Any) -> Any:
     return part
 
 
+def _length(part: slice, n: int) -> int:
+    """How many positions a slice selects of ``n``; -1 where a lazy stack's elements differ in size."""
+    return -1 if n == -1 else len(range(*part.indices(n)))
+
+
 def _spans(part: Any) -> int:
     """How many batch dimensions a part of an index consumes."""
     if part is None or isinstance(part, bool):
@@ -79,12 +84,12 @@ class Index:
         kind = type(idx)
         if kind is int and dims:
             n = batch_size[0]
-            if not -n <= idx < n:
+            if not -n <= idx < n and n != -1:
                 raise IndexError(f"index {idx} is out of bounds for dimension 0 with size {n}")
             self.idx, self.parts, self.size, self.sources = idx, (idx,), batch_size[1:], tuple(range(1, dims))
             return
         if kind is slice and dims:
-            first = len(range(*idx.indices(batch_size[0])))
+            first = _length(idx, batch_size[0])
             self.idx, self.parts, self.size, self.sources = (
                 idx,
                 (idx,),
@@ -179,7 +184,7 @@ class Index:
             elif isinstance(part, bool):
                 raise TypeError("a bool is no index here; use None to add a dimension or a mask tensor to select")
             elif isinstance(part, slice):
-                size.append(len(range(*part.indices(self.batch_size[source]))))
+                size.append(_length(part, self.batch_size[source]))
                 sources.append(source)
                 source += 1
             elif isinstance(part, Tensor) and part.ndim:
@@ -192,7 +197,7 @@ class Index:
                 continue
             else:
                 n = self.batch_size[source]
-                if not isinstance(part, Tensor) and not -n <= part < n:
+                if not isinstance(part, Tensor) and not -n <= part < n and n != -1:
                     raise IndexError(f"index {part} is out of bounds for dimension {source} with size {n}")
                 source += 1
                 continue

@@ -154,9 +154,9 @@ class Primitives:
         return [(key, self._get(key)) for key in self._keys()]
 
     def _peek(self, key: str) -> Any:
-        """The entry, or something of its kind where reading it would copy: enough to know its type, or that there is none.
+        """The entry, or something of its kind where reading it would copy.
 
-        A container that wraps another forwards it.
+        It is enough to know the entry's type, or that there is none. A container that wraps another forwards it.
         """
         return self._get(key)
 

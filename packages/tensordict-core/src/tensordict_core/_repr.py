@@ -49,10 +49,14 @@ class Representation(Primitives):
             device=None,
             is_shared=False)
         """
-        fields = ",\n".join(f"{key}: {describe(self._get(key))}" for key in sorted(self._keys()))
+        fields = ",\n".join(f"{key}: {self._describe(key)}" for key in sorted(self._keys()))
         shown = _indent("\n" + fields) + "}" if fields else "}"
         lines = [f"fields={{{_indent(shown) if fields else shown}", *self._repr_meta()]
         return f"{type(self).__name__}(\n{_INDENT}" + f",\n{_INDENT}".join(lines) + ")"
+
+    def _describe(self, key: str) -> str:
+        """One entry as it is printed."""
+        return describe(self._get(key))
 
     def _repr_meta(self) -> list[str]:
         """What is printed behind the entries."""

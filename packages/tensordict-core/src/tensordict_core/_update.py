@@ -130,12 +130,12 @@ class Updating(Primitives):
             taken, below = _descend(chosen, key)
             if not taken:
                 continue
-            old = self._get(key)
+            old = self._peek(key)
             if (
                 isinstance(value, dict | Primitives)
                 and isinstance(old, Primitives)
-                and not old._is_non_tensor
-                and not getattr(value, "_is_non_tensor", False)
+                and not old._is_opaque
+                and not getattr(value, "_is_opaque", False)
                 and not (is_leaf is not None and is_leaf(type(value)))
             ):
                 old._merge(value, below, clone, inplace, non_blocking, is_leaf)  # type: ignore[attr-defined]
@@ -146,7 +146,7 @@ class Updating(Primitives):
                 value = part
             elif clone and isinstance(value, Tensor | Primitives):
                 value = value.clone() if isinstance(value, Tensor) else value._clone(True)
-            elif isinstance(value, Primitives) and not value._is_non_tensor:
+            elif isinstance(value, Primitives) and not value._is_opaque:
                 value = value._clone(False)
             self.set(key, value, inplace and old is not None, non_blocking=non_blocking)  # type: ignore[attr-defined]
 
@@ -193,10 +193,10 @@ class Updating(Primitives):
             taken, below = _descend(chosen, key)
             if not taken:
                 continue
-            old = self._get(key)
+            old = self._peek(key)
             if old is None:
                 raise errors.missing_key(key, self._keys(), type(self).__name__)
-            if isinstance(old, Primitives) and not old._is_non_tensor and isinstance(value, dict | Primitives):
+            if isinstance(old, Primitives) and not old._is_opaque and isinstance(value, dict | Primitives):
                 old._write_items(value, below)  # type: ignore[attr-defined]
             else:
                 self._set(key, to_entry(self._meta, key, value), True)
@@ -398,7 +398,7 @@ class Updating(Primitives):
         """
         for name in list(self._keys()):
             value = self._get(name)
-            if isinstance(value, Primitives) and not value._is_non_tensor:
+            if isinstance(value, Primitives) and not value._is_opaque:
                 value.filter_empty_()  # type: ignore[attr-defined]
                 if value.is_empty():  # type: ignore[attr-defined]
                     self.del_(name)  # type: ignore[attr-defined]
@@ -412,11 +412,11 @@ class Updating(Primitives):
         """
         out = self._clone(False)
         for name in list(out._keys()):
-            value = out._get(name)
+            value = out._peek(name)
             if isinstance(value, Primitives):
                 if value._is_non_tensor:
                     out._del(name)
-                else:
+                elif not value._is_opaque:
                     out._set(name, value.filter_non_tensor_data(), False)  # type: ignore[attr-defined]
         return out
 
@@ -446,7 +446,7 @@ class Updating(Primitives):
         if recurse:
             for name in self._keys():
                 value = self._get(name)
-                if isinstance(value, Primitives) and not value._is_non_tensor:
+                if isinstance(value, Primitives) and not value._is_opaque:
                     entries[name] = value.empty(True, device=device)  # type: ignore[attr-defined]
         return containers.dense._make(entries, meta)  # type: ignore[return-value]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ._keys import join_key, unravel_key
+from ._primitives import Primitives
 
 if TYPE_CHECKING:
     from ._rebuild import IsLeaf
@@ -20,22 +21,26 @@ def _first(pair: tuple[str, Any]) -> str:
 
 
 def _walk(
-    node: Any, prefix: tuple[str, ...], nested: bool, leaves: bool, is_leaf: IsLeaf | None, sort: bool
+    node: Any, prefix: tuple[str, ...], nested: bool, leaves: bool, is_leaf: IsLeaf | None, sort: bool, read: bool
 ) -> Iterator[tuple[Any, Any]]:
-    """Pairs of keys and entries, a nested tensordict before what it holds."""
-    for key, value in sorted(node._items(), key=_first) if sort else node._items():
+    """Pairs of keys and entries (read only if ``read``), a nested tensordict before what it holds."""
+    pairs = node._items() if read else node._peek_items()
+    for key, value in sorted(pairs, key=_first) if sort else pairs:
         kind = type(value)
         leaf = isinstance(value, Tensor) or (is_leaf is not None and is_leaf(kind))
         if leaf or not leaves:
             yield join_key(prefix, key), value
-        if nested and not leaf and not getattr(kind, "_is_non_tensor", False):
-            yield from _walk(value, (*prefix, key), nested, leaves, is_leaf, sort)
+        if nested and not leaf and not value._is_opaque:
+            yield from _walk(value, (*prefix, key), nested, leaves, is_leaf, sort, read)
 
 
 class _View:
     """What the three views share: the arguments, the length, the representation."""
 
     __slots__ = ("include_nested", "is_leaf", "leaves_only", "sort", "td")
+
+    _reads = True
+    """Whether entries are looked at; keys alone cost a lazy stack nothing."""
 
     def __init__(self, td: Any, include_nested: bool, leaves_only: bool, is_leaf: IsLeaf | None, sort: bool) -> None:
         self.td = td
@@ -47,7 +52,7 @@ class _View:
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
         if not (self.include_nested or self.leaves_only or self.sort):
             return iter(self.td._items())
-        return _walk(self.td, (), self.include_nested, self.leaves_only, self.is_leaf, self.sort)
+        return _walk(self.td, (), self.include_nested, self.leaves_only, self.is_leaf, self.sort, self._reads)
 
     def __len__(self) -> int:
         if not self.include_nested and not self.leaves_only:
@@ -66,6 +71,8 @@ class KeysView(_View):
 
     __slots__ = ()
 
+    _reads = False
+
     def __iter__(self) -> Iterator[Any]:
         if not (self.include_nested or self.leaves_only or self.sort):
             return iter(self.td._keys())
@@ -75,7 +82,9 @@ class KeysView(_View):
         name = unravel_key(key)  # type: ignore[arg-type]
         if type(name) is not str and not self.include_nested:
             return False
-        value = self.td.get(name, None)
+        value = self.td
+        for part in (name,) if type(name) is str else name:
+            value = value._peek(part) if isinstance(value, Primitives) else None
         if value is None:
             return False
         return (

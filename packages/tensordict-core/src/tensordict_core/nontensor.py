@@ -33,6 +33,7 @@ class NonTensorDataBase(TensorCollection):
     __slots__ = ("_annotations", "_holders", "_last_exit", "_locked", "_meta")
 
     _is_non_tensor = True
+    _is_opaque = True
 
     def _start(self, meta: Meta) -> None:
         self._meta = meta
@@ -78,6 +79,20 @@ class NonTensorDataBase(TensorCollection):
 
     def _set_locked(self, locked: bool) -> None:
         self._locked = locked
+
+    @classmethod
+    def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
+        return NonTensorStack._stack(items, dim)
+
+    def _view_at(self, index: Index) -> Any:
+        return self._index(index)
+
+    def _solid(self) -> Any:
+        return self
+
+    def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
+        """Itself: there is nothing to combine."""
+        return self
 
     def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any:
         return NonTensorStack._stack(column, dim)

@@ -24,13 +24,10 @@ __all__ = ["batch_operand", "complete", "match"]
 
 def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
     """The tensor ``other``, lined up with the batch dimensions, once per leaf."""
-    dims = len(td._meta.batch_size)
     if other.ndim == 0:
         return [other] * len(leaves)
-    out = []
-    for leaf in leaves:
-        trailing = leaf.ndim - dims
-        out.append(other.reshape(other.shape + (1,) * trailing) if trailing > 0 else other)
+    out: list[Tensor] = []
+    td._line_up(other, len(td._meta.batch_size), out)
     return out
 
 
@@ -43,9 +40,11 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
     """
     if isinstance(other, Primitives):
         aligned = td._align(other, KEEP)
-        if len(aligned) != _count(other):
+        # lazy stacks have every leaf several times, so their counts say nothing
+        if len(aligned) != _count(other) or isinstance(td, containers.lazy):
             mine, theirs = set(td._leaf_keys()), set(other._leaf_keys())
-            raise errors.keys_mismatch(mine - theirs, theirs - mine)
+            if mine != theirs:
+                raise errors.keys_mismatch(mine - theirs, theirs - mine)
         return aligned, False
     if isinstance(other, Tensor):
         return batch_operand(td, leaves, other), False

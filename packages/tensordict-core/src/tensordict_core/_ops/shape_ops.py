@@ -62,6 +62,17 @@ class ShapeOp:
         """For a stack along ``stack_dim``: the operation on each element, and the new stack dimension; or ``None``."""
         return None
 
+    def resized(self, old: torch.Size) -> ShapeOp:
+        """The same operation for another root of as many batch dimensions.
+
+        Raises:
+            RuntimeError: The operation depends on the sizes.
+        """
+        raise RuntimeError(
+            "the batch sizes of the elements of the lazy stack differ, so its batch cannot be reshaped or expanded; "
+            "give the elements one batch size"
+        )
+
     def names(self, names: Names) -> Names:
         """The names of a node of the result."""
         if names is None:
@@ -100,6 +111,9 @@ class Unsqueeze(ShapeOp):
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         return (*names[: self.dim], None, *names[self.dim :])
 
+    def resized(self, old: torch.Size) -> ShapeOp:
+        return Unsqueeze(old, self.dim)
+
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
         inner = _without(self.old, stack_dim)
         if self.dim <= stack_dim:
@@ -122,6 +136,9 @@ class Squeeze(ShapeOp):
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         return tuple(name for i, name in enumerate(names) if i not in self.dims)
 
+    def resized(self, old: torch.Size) -> ShapeOp:
+        return Squeeze(old, self.dims)
+
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
         if stack_dim in self.dims:
             return None
@@ -143,6 +160,9 @@ class Permute(ShapeOp):
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         return tuple(names[d] for d in self.dims)
+
+    def resized(self, old: torch.Size) -> ShapeOp:
+        return Permute(old, self.dims)
 
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
         inner = tuple(d - (d > stack_dim) for d in self.dims if d != stack_dim)

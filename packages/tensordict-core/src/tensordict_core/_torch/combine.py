@@ -75,7 +75,7 @@ def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
 def _stack_same(nodes: list[Any], dim: int) -> Any:
     """Nodes of one batch size, stacked by the container that can hold them all."""
     kind = _common_container(nodes)
-    if not kind._is_non_tensor:
+    if not kind._is_opaque:
         _same_keys(nodes, "stack", RuntimeError)
     return kind._stack(nodes, dim)
 
@@ -108,7 +108,7 @@ def cat_nodes(column: Sequence[Any], dim: int) -> Any:
     """The nested nodes under one key, concatenated."""
     nodes = list(column)
     kind = _common_container(nodes)
-    if not kind._is_non_tensor:
+    if not kind._is_opaque:
         _same_keys(nodes, "cat", KeyError)
     return kind._cat(nodes, dim)
 
@@ -152,7 +152,9 @@ def lazy_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
     >>> lazy_stack(tds).batch_size
     torch.Size([2])
     """
-    result = containers.lazy.lazy_stack(_nodes(input, "lazy_stack"), dim)
+    nodes = _nodes(input, "lazy_stack")
+    first = nodes[0]
+    result = type(first)._lazy(nodes, normal_dim(dim, first._meta.batch_size, extra=1))
     return result if out is None else out.update_(result)
 
 

@@ -1,1 +1,7 @@
-"""Lazy stacks: tensordicts kept apart and combined when they are read."""
+"""Lazy stacks: tensordicts that are kept apart and combined only where they are read."""
+
+from __future__ import annotations
+
+from .stack import LazyStackedTensorDict
+
+__all__ = ["LazyStackedTensorDict"]

@@ -1,0 +1,204 @@
+"""What a lazy stack hands to each of its elements as it is: operations on keys, metadata and updates.
+
+The result is a lazy stack of the elements' results, so nothing is combined on the way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from .. import _errors as errors
+from .._base import TensorDictBase
+from .._meta import Meta
+from .._primitives import Primitives
+from .._types import containers
+
+if TYPE_CHECKING:
+    from .stack import LazyStackedTensorDict
+
+__all__ = ["LazyElementwise"]
+
+
+def _each(name: str) -> Any:
+    """The method ``name``, run on each element."""
+    general = getattr(TensorDictBase, name)
+
+    @functools.wraps(general)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tds = self.tensordicts
+        if not tds:
+            return general(self, *args, **kwargs)
+        results = [getattr(td, name)(*args, **kwargs) for td in tds]
+        if all(result is td for result, td in zip(results, tds, strict=True)):
+            return self
+        return self._again(results)
+
+    return method
+
+
+class LazyElementwise:
+    """Operations on keys and metadata, element by element."""
+
+    __slots__ = ()
+
+    exclude = _each("exclude")
+    filter_empty_ = _each("filter_empty_")
+    filter_non_tensor_data = _each("filter_non_tensor_data")
+
+    def __contains__(self: LazyStackedTensorDict, key: Any) -> bool:  # type: ignore[misc]
+        """Whether all elements have an entry under a key (nested keys included)."""
+        if not isinstance(key, str | tuple):
+            raise errors.bad_key(key)
+        tds = self.tensordicts
+        return bool(tds) and all(key in td for td in tds)
+
+    def select(
+        self: LazyStackedTensorDict,  # type: ignore[misc]
+        *keys: Any,
+        inplace: bool = False,
+        strict: bool = True,
+        as_tensordict: bool = False,
+    ) -> Any:
+        """The entries under some keys, of every element."""
+        if len(keys) == 1 and isinstance(keys[0], list):
+            keys = tuple(keys[0])
+        if strict:
+            for key in keys:
+                if key not in self:
+                    raise errors.missing_key(key, self._keys(), type(self).__name__)
+        results = [td.select(*keys, inplace=inplace, strict=strict) for td in self.tensordicts]
+        return self if inplace or not results else self._again(results)
+
+    def split_keys(self: LazyStackedTensorDict, *key_sets: Any, inplace: bool = False, **kwargs: Any) -> Any:  # type: ignore[misc]
+        """One lazy stack per set of keys, and one of the entries that are left."""
+        tds = self.tensordicts
+        if not tds:
+            return super().split_keys(*key_sets, inplace=inplace, **kwargs)  # type: ignore[misc]
+        columns = list(zip(*(td.split_keys(*key_sets, inplace=inplace, **kwargs) for td in tds), strict=True))
+        parts = [self._again(column) for column in columns]
+        return (*parts[:-1], self) if inplace else tuple(parts)
+
+    def empty(self: LazyStackedTensorDict, recurse: bool = False, **kwargs: Any) -> Any:  # type: ignore[misc]
+        """A lazy stack of empty elements; a plain tensordict where a batch size or names are given."""
+        if kwargs.get("batch_size") is not None or kwargs.get("names") is not None or not self.tensordicts:
+            return super().empty(recurse, **kwargs)  # type: ignore[misc]
+        return self._again([td.empty(recurse, **kwargs) for td in self.tensordicts])
+
+    # updates ---------------------------------------------------------------------------------------------------------
+
+    def _parts(self: LazyStackedTensorDict, source: Any) -> Sequence[Any] | None:  # type: ignore[misc]
+        """A source of values taken apart as this stack is; ``None`` where it is no tensordict of this batch size."""
+        if not isinstance(source, Primitives) or source._is_opaque:
+            return None
+        if isinstance(source, containers.lazy) and source.stack_dim == self.stack_dim:
+            return source.tensordicts
+        if len(source._meta.batch_size) <= self.stack_dim:
+            return None
+        return source._unbind(self.stack_dim)
+
+    def _merge(self: LazyStackedTensorDict, source: Any, *rest: Any) -> None:  # type: ignore[misc]
+        parts = self._parts(source)
+        if parts is None or len(parts) != len(self.tensordicts):
+            super()._merge(source, *rest)  # type: ignore[misc]
+            return
+        if self._locked:
+            raise errors.locked("update()")
+        for td, part in zip(self.tensordicts, parts, strict=True):
+            td._merge(part, *rest)
+
+    def _write_all(self: LazyStackedTensorDict, source: Any) -> None:  # type: ignore[misc]
+        parts = self._parts(source)
+        if parts is None or len(parts) != len(self.tensordicts):
+            super()._write_all(source)  # type: ignore[misc]
+            return
+        for td, part in zip(self.tensordicts, parts, strict=True):
+            td._write_all(part)
+
+    # metadata --------------------------------------------------------------------------------------------------------
+
+    def _inner(self: LazyStackedTensorDict, values: Sequence[Any]) -> tuple[Any, ...]:  # type: ignore[misc]
+        """Values for the batch dimensions, without that of the stack dimension."""
+        return (*values[: self.stack_dim], *values[self.stack_dim + 1 :])
+
+    def _change_batch_size(self: LazyStackedTensorDict, size: torch.Size) -> None:  # type: ignore[misc]
+        old = self._meta
+        if size == old.batch_size:
+            return
+        dim = self.stack_dim
+        if len(size) <= dim or size[dim] != len(self.tensordicts):
+            raise RuntimeError(
+                f"the batch size {list(size)} does not keep the stack dim {dim} of size {len(self.tensordicts)} of a "
+                "lazy stack; make it dense first with to_tensordict()"
+            )
+        for td in self.tensordicts:
+            td._change_batch_size(torch.Size(self._inner(size)))
+        names = old.names
+        if names is not None:
+            names = (names + (None,) * len(size))[: len(size)]
+            names = names if any(name is not None for name in names) else None
+        self._set_meta(Meta(size, old.device, names))
+
+    def _put_names(self: LazyStackedTensorDict, names: tuple[str | None, ...] | None) -> None:  # type: ignore[misc]
+        self._set_meta(self._meta.named(names))
+        inner = None if names is None else self._inner(names)
+        for td in self.tensordicts:
+            td._put_names(inner if inner is not None and any(name is not None for name in inner) else None)
+
+    def auto_batch_size_(
+        self: LazyStackedTensorDict,  # type: ignore[misc]
+        batch_dims: int | None = None,
+        keep_compliant_size: bool = False,
+    ) -> Self:
+        """Set the batch size to the longest that all entries share; the stack dimension stays."""
+        if keep_compliant_size and batch_dims is not None and self.batch_dims == batch_dims:
+            return self  # type: ignore[return-value]
+        name = self._stack_name
+        for td in self.tensordicts:
+            td.auto_batch_size_(None if batch_dims is None else max(batch_dims - 1, self.stack_dim))
+        if self.tensordicts:
+            shared = min((td._meta.batch_size for td in self.tensordicts), key=len)
+            while any(td._meta.batch_size[: len(shared)] != shared for td in self.tensordicts):
+                shared = shared[:-1]
+            for td in self.tensordicts:
+                td._change_batch_size(shared)
+            if len(shared) < self.stack_dim:
+                raise RuntimeError(
+                    f"the elements share the batch size {list(shared)} only, which does not reach the stack dim "
+                    f"{self.stack_dim}; make the stack dense first with to_tensordict()"
+                )
+            self._set_meta(self._make(self.tensordicts, self.stack_dim, name)._meta)
+        return self  # type: ignore[return-value]
+
+    @property
+    def depth(self: LazyStackedTensorDict) -> int:  # type: ignore[misc]
+        """The number of levels of nested tensordicts below this one."""
+        return max((td.depth for td in self.tensordicts), default=0)
+
+    # printing --------------------------------------------------------------------------------------------------------
+
+    def _describe(self: LazyStackedTensorDict, key: str) -> str:  # type: ignore[misc]
+        column = [td._peek(key) for td in self.tensordicts]
+        first = column[0]
+        if not isinstance(first, torch.Tensor):
+            return repr(self._get(key))
+        ranks = {getattr(entry, "ndim", None) for entry in column}
+        shape: Any = "ragged"
+        if len(ranks) == 1:
+            sizes = [n if all(entry.shape[i] == n for entry in column) else -1 for i, n in enumerate(first.shape)]
+            shape = torch.Size((*sizes[: self.stack_dim], len(column), *sizes[self.stack_dim :]))
+        dtypes = {getattr(entry, "dtype", None) for entry in column}
+        dtype = first.dtype if len(dtypes) == 1 else "mixed"
+        return (
+            f"{type(first).__name__}(shape={shape}, device={first.device}, dtype={dtype}, is_shared={self.is_shared()})"
+        )
+
+    def _repr_meta(self: LazyStackedTensorDict) -> list[str]:  # type: ignore[misc]
+        common = set(self._keys())
+        own = {i: sorted(set(td._keys()) - common) for i, td in enumerate(self.tensordicts)}
+        exclusive = {i: keys for i, keys in own.items() if keys}
+        lines = [f"exclusive_fields={exclusive}"] if exclusive else []
+        return [*lines, *super()._repr_meta(), f"stack_dim={self.stack_dim}"]  # type: ignore[misc]

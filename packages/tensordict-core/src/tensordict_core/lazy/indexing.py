@@ -1,0 +1,189 @@
+"""Indexing a lazy stack: the part of an index at the stack dimension chooses elements, the rest goes to each of them.
+
+Integers and slices choose the elements themselves, tensors choose them by number: nothing is copied. Only where tensors
+index the stack dimension and others together is the choice made position by position. Writes take the same ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .._index import Index
+from .._primitives import Primitives
+from .._types import containers
+
+if TYPE_CHECKING:
+    from .stack import LazyStackedTensorDict
+
+__all__ = ["LazyIndexing", "nest"]
+
+Parts = tuple[Any, ...]
+
+
+def _is_tensor(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.ndim > 0
+
+
+def _place_of_tensors(parts: Parts) -> int:
+    """The first dimension of the result that index tensors make; in front where something stands between them."""
+    place: int | None = None
+    gap, size = False, 0
+    for part in parts:
+        if _is_tensor(part):
+            if place is None:
+                place = size
+            elif gap:
+                return 0
+            gap = False
+        elif part is None or isinstance(part, slice):
+            size += 1
+            gap = place is not None
+    return place or 0
+
+
+def nest(numbers: Tensor, dim: int, element: Callable[[int], Any]) -> Any:
+    """Elements by number, lazily stacked in the shape of ``numbers`` from dimension ``dim`` on."""
+    if numbers.ndim == 0:
+        return element(int(numbers))
+    return containers.lazy._make([nest(part, dim, element) for part in numbers.unbind(0)], dim)
+
+
+def _chosen(td: Any, parts: Parts) -> Any:
+    """An element, or what ``parts`` select of it."""
+    if all(type(part) is slice and part == slice(None) for part in parts):
+        return td
+    return td._index(Index(parts, td._meta.batch_size))
+
+
+def _write(td: Any, parts: Parts, piece: Any) -> None:
+    td._index_put(Index(parts, td._meta.batch_size), piece)
+
+
+class _Cut:
+    """An index, cut at the stack dimension.
+
+    Attributes:
+        part: What chooses the elements.
+        rest: The index of each element.
+        dim: The stack dimension of the result, where the elements are chosen by a slice.
+        held: Whether the elements' results have a dimension of size 1 in its place, which keeps index tensors apart
+            that were apart in the whole index.
+    """
+
+    __slots__ = ("at", "dim", "held", "part", "parts", "rest")
+
+    def __init__(self, index: Index, stack_dim: int) -> None:
+        self.parts = parts = index.parts
+        self.at: int | None = None
+        source = 0
+        for i, part in enumerate(parts):
+            if part is None:
+                continue
+            if source == stack_dim:
+                self.at = i
+                break
+            source += 1
+        at = self.at
+        self.part: Any = slice(None) if at is None else parts[at]
+        self.rest: Parts = parts if at is None else parts[:at] + parts[at + 1 :]
+        self.held = False
+        self.dim = 0
+        if isinstance(self.part, slice):
+            self.dim = index.sources.index(stack_dim)
+            if at is not None and any(map(_is_tensor, parts[:at])) and any(map(_is_tensor, parts[at + 1 :])):
+                self.rest, self.held = (*parts[:at], None, *parts[at + 1 :]), True
+
+    @property
+    def others(self) -> bool:
+        """Whether index tensors stand at other dimensions too."""
+        return any(map(_is_tensor, self.rest))
+
+    def positions(self) -> tuple[Tensor, list[Parts]]:
+        """For several index tensors: numbers in the shape that they make, and the integer index of each number."""
+        at = [i for i, part in enumerate(self.parts) if _is_tensor(part)]
+        tensors = torch.broadcast_tensors(*(self.parts[i] for i in at))
+        numbers = torch.arange(tensors[0].numel()).reshape(tensors[0].shape)
+        columns = [tensor.reshape(-1).tolist() for tensor in tensors]
+        indices = []
+        for row in zip(*columns, strict=True):
+            parts = list(self.parts)
+            for i, value in zip(at, row, strict=True):
+                parts[i] = value
+            indices.append(tuple(parts))
+        return numbers, indices
+
+
+def _pieces(value: Any, size: torch.Size, first: int, dims: int) -> Sequence[Any] | None:
+    """A value taken apart along ``dims`` dimensions from ``first`` on, after it was broadcast to ``size``.
+
+    ``None`` where it is one number for all.
+    """
+    if isinstance(value, Primitives):
+        value = value if value._meta.batch_size == size else value.expand(size)  # type: ignore[attr-defined]
+        return (value.flatten(first, first + dims - 1) if dims > 1 else value)._unbind(first)  # type: ignore[attr-defined, no-any-return]
+    if not isinstance(value, Tensor) or not value.ndim:
+        return None
+    value = value.expand(size if value.ndim <= len(size) else size + value.shape[len(size) :])
+    return (value.flatten(first, first + dims - 1) if dims > 1 else value).unbind(first)
+
+
+class LazyIndexing:
+    """Reading and writing the part of a lazy stack that an index selects."""
+
+    __slots__ = ()
+
+    def _index(self: LazyStackedTensorDict, index: Index) -> Any:  # type: ignore[misc]
+        tds = self.tensordicts
+        if not tds:
+            return self._sample()._index(index)
+        cut = _Cut(index, self.stack_dim)
+        part, rest = cut.part, cut.rest
+        if isinstance(part, slice):
+            elements = tds[part]
+            if not elements:
+                return self._sample()._index(index)
+            results = [_chosen(td, rest) for td in elements]
+            if cut.held:
+                results = [result.squeeze(cut.dim) for result in results]
+            return self._again(results, cut.dim)
+        if not _is_tensor(part):
+            return _chosen(tds[int(part)], rest)
+        if not index.size.numel():
+            return self._sample()._index(index)
+        if not cut.others:
+            results = [_chosen(td, rest) for td in tds]
+            return nest(part, _place_of_tensors(cut.parts), results.__getitem__)
+        if not self._is_ragged():
+            return self._solid()._index(index)
+        numbers, indices = cut.positions()
+        return nest(numbers, _place_of_tensors(cut.parts), lambda i: self[indices[i]])
+
+    def _index_put(self: LazyStackedTensorDict, index: Index, value: Any) -> None:  # type: ignore[misc]
+        if isinstance(value, dict):
+            value = containers.dense(value, batch_size=index.size, device=self._meta.device)
+        if isinstance(value, Primitives):
+            self._check_fits(index, value)  # type: ignore[arg-type]
+        tds = self.tensordicts
+        cut = _Cut(index, self.stack_dim)
+        part, rest = cut.part, cut.rest
+        if isinstance(part, slice):
+            elements = tds[part]
+            pieces = _pieces(value, index.size, cut.dim, 1)
+            for i, td in enumerate(elements):
+                piece = value if pieces is None else pieces[i]
+                _write(td, rest, piece.unsqueeze(cut.dim) if cut.held and pieces is not None else piece)
+        elif not _is_tensor(part):
+            _write(tds[int(part)], rest, value)
+        elif not cut.others:
+            pieces = _pieces(value, index.size, _place_of_tensors(cut.parts), part.ndim)
+            for i, number in enumerate(part.reshape(-1).tolist()):
+                _write(tds[number], rest, value if pieces is None else pieces[i])
+        else:
+            numbers, indices = cut.positions()
+            pieces = _pieces(value, index.size, _place_of_tensors(cut.parts), numbers.ndim)
+            for i, position in enumerate(indices):
+                self._index_put(Index(position, self._meta.batch_size), value if pieces is None else pieces[i])

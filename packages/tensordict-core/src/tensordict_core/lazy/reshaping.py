@@ -1,0 +1,109 @@
+"""Shape operations of a lazy stack: an operation that leaves the stack dimension whole goes to each element.
+
+What mixes the stack dimension with others has a dense result where the entries stack, and otherwise gathers the
+positions of the batch, one by one, in their new order: that works for ragged entries too and copies nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .._ops.shape_ops import Reshape, ShapeOp, Unsqueeze
+from .._torch.combine import cat_nodes, stack_nodes
+from .._types import containers
+from .indexing import nest
+
+if TYPE_CHECKING:
+    from .stack import LazyStackedTensorDict
+
+__all__ = ["LazyReshaping"]
+
+
+def _rows(td: Any) -> list[Any]:
+    """Every position of the batch as a tensordict without batch dimensions."""
+    if not td._meta.batch_size:
+        return [td]
+    return [row for part in td._unbind(0) for row in _rows(part)]
+
+
+class LazyReshaping:
+    """Shape operations, and combining lazy stacks with each other."""
+
+    __slots__ = ()
+
+    def _reshape(self: LazyStackedTensorDict, op: ShapeOp) -> Any:  # type: ignore[misc]
+        result = self._reshaped(op)
+        if op.lock and self._locked:
+            result.lock_()
+        return result
+
+    def _reshaped(self: LazyStackedTensorDict, op: ShapeOp) -> Any:  # type: ignore[misc]
+        tds = self.tensordicts
+        if not tds:
+            return self._sample()._reshape(op)
+        through = op.through_stack(self.stack_dim)
+        if through is not None:
+            inner, dim = through
+            ragged = -1 in self._meta.batch_size
+            return self._again(
+                [td._reshape(inner.resized(td._meta.batch_size) if ragged else inner) for td in tds], dim, op
+            )
+        if len(tds) == 1:
+            return tds[0]._reshape(Unsqueeze(tds[0]._meta.batch_size, self.stack_dim))._reshape(op)
+        if not self._is_ragged() and not (isinstance(op, Reshape) and not op.copies):
+            return self._solid()._reshape(op)
+        numbers = op.leaf(torch.arange(op.old.numel()).reshape(op.old))
+        if not numbers.numel():
+            return self._sample()._reshape(op)
+        result = nest(numbers, 0, _rows(self).__getitem__)
+        names = op.names(self._meta.names)
+        if names is not None:
+            result.names = names
+        return result
+
+    def _unbind(self: LazyStackedTensorDict, dim: int) -> tuple[Any, ...]:  # type: ignore[misc]
+        at = self.stack_dim
+        tds = self.tensordicts
+        if dim == at:
+            return tuple(tds)
+        if not tds:
+            return self._sample()._unbind(dim)  # type: ignore[no-any-return]
+        columns = zip(*(td._unbind(dim - (dim > at)) for td in tds), strict=True)
+        return tuple(self._again(column, at - (dim < at)) for column in columns)
+
+    @classmethod
+    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        first = items[0]
+        if _alike(items):
+            at = first.stack_dim
+            inner = dim - (dim > at)
+            columns = zip(*(item.tensordicts for item in items), strict=True)
+            return first._again([stack_nodes(column, inner) for column in columns], at + (dim <= at))
+        solid = [item._solid() for item in items]
+        return type(solid[0])._stack(solid, dim)
+
+    @classmethod
+    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        first = items[0]
+        if all(isinstance(item, containers.lazy) and item.stack_dim == dim for item in items):
+            return first._again([td for item in items for td in item.tensordicts], dim)
+        if _alike(items):
+            at = first.stack_dim
+            columns = zip(*(item.tensordicts for item in items), strict=True)
+            return first._again([cat_nodes(column, dim - (dim > at)) for column in columns], at)
+        solid = [item._solid() for item in items]
+        return type(solid[0])._cat(solid, dim)
+
+
+def _alike(items: Sequence[Any]) -> bool:
+    """Whether all are lazy stacks of one length along one dimension, so their elements pair up."""
+    first = items[0]
+    return all(
+        isinstance(item, containers.lazy)
+        and item.stack_dim == first.stack_dim
+        and len(item.tensordicts) == len(first.tensordicts) > 0
+        for item in items
+    )

@@ -1,0 +1,554 @@
+"""`LazyStackedTensorDict`: tensordicts in a list, read as if they were stacked along one dimension.
+
+Stacking costs nothing until an entry is read, and elements may differ: in the shapes of their entries, in their keys,
+in their batch sizes. Its keys are those that all elements have. Operations on leaves run on each element; writes reach
+the elements; taking the stack apart gives the elements themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from .. import _errors as errors
+from .._base import TensorDictBase
+from .._keys import NestedKey
+from .._meta import Meta, as_batch_size, as_device, as_names
+from .._ops.shape_ops import Unsqueeze
+from .._primitives import Primitives
+from .._rebuild import How, IsLeaf
+from .._types import containers
+from .columns import as_nested, as_padded, combined
+from .elementwise import LazyElementwise
+from .indexing import LazyIndexing
+from .reshaping import LazyReshaping
+
+if TYPE_CHECKING:
+    from .._base import TensorCollection
+    from .._ops.shape_ops import ShapeOp
+
+__all__ = ["LazyStackedTensorDict"]
+
+
+def _common_size(tds: Sequence[Any], strict: bool) -> torch.Size:
+    """The batch size of all elements; -1 where they differ."""
+    size: torch.Size = tds[0]._meta.batch_size
+    for i, td in enumerate(tds):
+        own = td._meta.batch_size
+        if own == size:
+            continue
+        if strict or len(own) != len(size):
+            raise RuntimeError(
+                f"the batch sizes of the elements of a lazy stack differ: element 0 has "
+                f"{list(tds[0]._meta.batch_size)} and element {i} has {list(own)}; give elements of one batch size"
+                + ("" if len(own) != len(size) else ", or pass strict_shape=False")
+            )
+        size = torch.Size([n if n == m else -1 for n, m in zip(size, own, strict=True)])
+    return size
+
+
+def _meta_of(tds: Sequence[Any], dim: int, name: str | None, strict: bool = False) -> Meta:
+    first = tds[0]._meta
+    size = first.batch_size
+    device, names = first.device, first.names
+    for td in tds:
+        meta = td._meta
+        if meta is first:
+            continue
+        if meta.batch_size != size:
+            size = _common_size(tds, strict)
+            break
+    if device is not None and any(td._meta.device != device for td in tds):
+        device = None
+    if names is not None or name is not None:
+        inner = names or (None,) * len(size)
+        names = (*inner[:dim], name, *inner[dim:])
+        names = names if any(one is not None for one in names) else None
+    return Meta(torch.Size((*size[:dim], len(tds), *size[dim:])), device, names)
+
+
+class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise, TensorDictBase):
+    """Tensordicts that are kept apart and stacked where they are read.
+
+    Args:
+        *tensordicts: The elements.
+        stack_dim: The batch dimension along which they are stacked.
+        hook_out: Called with each entry that is read, to give what is returned.
+        hook_in: Called with each value that is written, to give what is stored.
+        batch_size: The batch size of an empty stack: by default ``[0]``.
+        device: Where the elements are moved; by default they stay where they are.
+        names: A name (or ``None``) for each batch dimension.
+        stack_dim_name: The name of the stack dimension alone.
+        strict_shape: Whether elements must have one batch size; otherwise sizes that differ read as -1.
+
+    Raises:
+        RuntimeError: The batch sizes differ in number, or at all if ``strict_shape``.
+        TypeError: An element is no tensordict.
+
+    >>> td = LazyStackedTensorDict(TensorDict({"a": torch.zeros(3)}), TensorDict({"a": torch.ones(3)}))
+    >>> td["a"].shape, td[1]["a"]
+    (torch.Size([2, 3]), tensor([1., 1., 1.]))
+    >>> ragged = LazyStackedTensorDict(TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)}))
+    >>> ragged.get("a", as_list=True)
+    [tensor([0.]), tensor([1., 1.])]
+    """
+
+    __slots__ = (
+        "_annotations",
+        "_holders",
+        "_last_exit",
+        "_locked",
+        "_meta",
+        "_stack_dim",
+        "hook_in",
+        "hook_out",
+        "tensordicts",
+    )
+
+    _combines_others = True
+    _holds_slices = True
+
+    tensordicts: list[Any]
+    """The elements, in order."""
+    hook_out: Callable[[Any], Any] | None
+    """Called with each entry that is read, to give what is returned."""
+    hook_in: Callable[[Any], Any] | None
+    """Called with each value that is written, to give what is stored."""
+
+    def __init__(
+        self,
+        *tensordicts: Any,
+        stack_dim: int = 0,
+        hook_out: Callable[[Any], Any] | None = None,
+        hook_in: Callable[[Any], Any] | None = None,
+        batch_size: Sequence[int] | int | None = None,
+        device: torch.device | str | int | None = None,
+        names: Sequence[str | None] | None = None,
+        stack_dim_name: str | None = None,
+        strict_shape: bool = False,
+    ) -> None:
+        tds = list(tensordicts)
+        for i, td in enumerate(tds):
+            if not isinstance(td, Primitives) or td._is_opaque:
+                raise TypeError(
+                    f"a lazy stack holds tensordicts, got {type(td).__name__} at position {i}; "
+                    "convert it with from_any first"
+                )
+        target = as_device(device)
+        if target is not None:
+            tds = [td if td._meta.device == target else td.to(target) for td in tds]
+        inner = tds[0]._meta.batch_size if tds else as_batch_size([0] if batch_size is None else batch_size)[1:]
+        dims = len(inner) + 1
+        if not -dims <= stack_dim < dims:
+            raise errors.bad_dim(stack_dim, torch.Size((len(tds), *inner)))
+        dim = stack_dim % dims
+        if tds:
+            meta = _meta_of(tds, dim, stack_dim_name, strict_shape)
+        else:
+            meta = Meta(torch.Size((*inner[:dim], 0, *inner[dim:])), target)
+        self._start(tds, dim, meta)
+        self.hook_out = hook_out
+        self.hook_in = hook_in
+        if names is not None:
+            self._put_names(as_names(names, dims))
+
+    def _start(self, tds: list[Any], dim: int, meta: Meta) -> None:
+        self.tensordicts = tds
+        self._stack_dim = dim
+        self._meta = meta
+        self._locked = False
+        self._holders = None
+        self._annotations = None
+        self._last_exit = None
+        self.hook_out = None
+        self.hook_in = None
+
+    @classmethod
+    def _make(cls, tds: Sequence[Any], dim: int, name: str | None = None) -> Self:
+        """A stack of elements that are known to be valid."""
+        self = object.__new__(cls)
+        tds = list(tds)
+        self._start(tds, dim, _meta_of(tds, dim, name))
+        return self
+
+    def _again(self, tds: Iterable[Any], dim: int | None = None, op: ShapeOp | None = None) -> Any:
+        """A stack of other elements with this one's name and hooks, in the class that the elements ask for."""
+        tds = list(tds)
+        dim = self._stack_dim if dim is None else dim
+        result = type(tds[0])._lazy(tds, dim)
+        names = self._meta.names
+        name = None if names is None else names[self._stack_dim]
+        if isinstance(result, LazyStackedTensorDict):
+            result.hook_out, result.hook_in = self.hook_out, self.hook_in
+            if name is not None:
+                result._meta = _meta_of(tds, dim, name)
+        return result
+
+    # the list --------------------------------------------------------------------------------------------------------
+
+    @property
+    def stack_dim(self) -> int:
+        """The batch dimension along which the elements are stacked."""
+        return self._stack_dim
+
+    @property
+    def _stack_name(self) -> str | None:
+        names = self._meta.names
+        return None if names is None else names[self._stack_dim]
+
+    def append(self, tensordict: Any) -> None:
+        """Add an element at the end.
+
+        Args:
+            tensordict: A tensordict of the elements' batch size.
+
+        Raises:
+            RuntimeError: The stack is locked.
+            ValueError: The batch size differs.
+            TypeError: It is no tensordict.
+
+        >>> td = LazyStackedTensorDict(TensorDict({"a": 1}))
+        >>> td.append(TensorDict({"a": 2}))
+        >>> td["a"]
+        tensor([1, 2])
+        """
+        self.insert(len(self.tensordicts), tensordict)
+
+    def extend(self, tensordict: Any) -> None:
+        """Add several elements at the end.
+
+        Args:
+            tensordict: A list of tensordicts, or a tensordict that is taken apart along the stack dimension.
+
+        Raises:
+            RuntimeError: The stack is locked.
+            ValueError: A batch size differs.
+
+        >>> td = LazyStackedTensorDict(TensorDict({"a": 1}))
+        >>> td.extend([TensorDict({"a": 2}), TensorDict({"a": 3})])
+        >>> td["a"]
+        tensor([1, 2, 3])
+        """
+        items = tensordict.unbind(self._stack_dim) if isinstance(tensordict, Primitives) else tensordict  # type: ignore[attr-defined]
+        for item in list(items):
+            self.append(item)
+
+    def insert(self, index: int, tensordict: Any) -> None:
+        """Add an element before position ``index``.
+
+        Args:
+            index: The position, as in ``list.insert``.
+            tensordict: A tensordict of the elements' batch size.
+
+        Raises:
+            RuntimeError: The stack is locked.
+            ValueError: The batch size differs.
+            TypeError: It is no tensordict.
+
+        >>> td = LazyStackedTensorDict(TensorDict({"a": 1}))
+        >>> td.insert(0, TensorDict({"a": 2}))
+        >>> td["a"]
+        tensor([2, 1])
+        """
+        if not isinstance(tensordict, Primitives) or tensordict._is_opaque:
+            raise TypeError(
+                f"a lazy stack holds tensordicts, got {type(tensordict).__name__}; convert it with from_any first"
+            )
+        if self._locked:
+            raise errors.locked("an element would be added")
+        own = self._meta.batch_size
+        inner = own[: self._stack_dim] + own[self._stack_dim + 1 :]
+        new = tensordict._meta.batch_size
+        if len(new) != len(inner) or any(n != m and m != -1 for n, m in zip(new, inner, strict=True)):
+            raise ValueError(
+                f"the elements of this lazy stack have batch size {list(inner)}, got one of {list(new)}; "
+                "expand or index it to that"
+            )
+        device = self._meta.device
+        if device is not None and tensordict._meta.device != device:
+            tensordict = tensordict.to(device)  # type: ignore[attr-defined]
+        name = self._stack_name
+        self.tensordicts.insert(index, tensordict)
+        self._meta = _meta_of(self.tensordicts, self._stack_dim, name)
+
+    # entries ---------------------------------------------------------------------------------------------------------
+
+    def _keys(self) -> Iterable[str]:
+        tds = self.tensordicts
+        if not tds:
+            return ()
+        first = tds[0]._keys()
+        for td in tds[1:]:
+            if td._keys() != first:
+                tables = [set(td._keys()) for td in tds[1:]]
+                return [key for key in first if all(key in table for table in tables)]
+        return first  # type: ignore[no-any-return]
+
+    def valid_keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: IsLeaf | None = None,
+        *,
+        sort: bool = False,
+    ) -> Any:
+        """The keys that all elements have, as ``keys``.
+
+        >>> td = LazyStackedTensorDict(TensorDict({"a": 1, "b": 2}), TensorDict({"a": 1}))
+        >>> list(td.valid_keys())
+        ['a']
+        """
+        return self.keys(include_nested, leaves_only, is_leaf, sort=sort)
+
+    def _column(self, key: str) -> list[Any] | None:
+        column = []
+        for td in self.tensordicts:
+            entry = td._get(key)
+            if entry is None:
+                return None
+            column.append(entry)
+        return column or None
+
+    def _get(self, key: str) -> Any:
+        column = self._column(key)
+        if column is None:
+            return None
+        value = combined(key, column, self._stack_dim)
+        if isinstance(value, Primitives):
+            if isinstance(value, LazyStackedTensorDict):
+                value.hook_out, value.hook_in = self.hook_out, self.hook_in
+            if self._locked:
+                value._set_locked(True)
+            return value
+        return value if self.hook_out is None else self.hook_out(value)
+
+    def _peek(self, key: str) -> Any:
+        first = None
+        for td in self.tensordicts:
+            entry = td._peek(key)
+            if entry is None:
+                return None
+            first = entry if first is None else first
+        return first if first is None or isinstance(first, Tensor) else self._get(key)
+
+    def _peek_items(self) -> Iterable[tuple[str, Any]]:
+        return [(key, self._peek(key)) for key in self._keys()]
+
+    def _get_ragged(
+        self,
+        key: str,
+        default: Any = None,
+        *,
+        as_list: bool = False,
+        as_nested_tensor: bool = False,
+        as_padded_tensor: bool = False,
+        padding_side: str = "right",
+        padding_value: float = 0.0,
+        layout: torch.layout | None = None,
+    ) -> Any:
+        first = self._peek(key)
+        if first is None:
+            return default
+        if not isinstance(first, Tensor) or not (as_list or as_nested_tensor or as_padded_tensor):
+            return self._get(key)
+        if as_list or as_nested_tensor:
+            column = [td._get_ragged(key, as_list=True) for td in self.tensordicts]
+            return column if as_list else as_nested(column, self._stack_dim, layout)
+        column = [
+            td._get_ragged(key, as_padded_tensor=True, padding_side=padding_side, padding_value=padding_value)
+            for td in self.tensordicts
+        ]
+        return as_padded(column, self._stack_dim, padding_side, padding_value)
+
+    def get_nestedtensor(self, key: NestedKey, default: Any = None, *, layout: torch.layout | None = None) -> Any:
+        """An entry as a nested tensor, whose components are those of the elements.
+
+        Args:
+            key: A string or a nested key.
+            default: What to return where there is no such entry.
+            layout: The layout of the nested tensor; jagged by default.
+
+        >>> ragged = LazyStackedTensorDict(TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)}))
+        >>> [len(part) for part in ragged.get_nestedtensor("a").unbind()]
+        [1, 2]
+        """
+        return self.get(key, default, as_nested_tensor=True, layout=layout)
+
+    def _set(self, key: str, value: Any, inplace: bool) -> None:
+        if self.hook_in is not None:
+            value = self.hook_in(value)
+        dim = self._stack_dim
+        parts = value.unbind(dim) if isinstance(value, Tensor) else value._unbind(dim)
+        for td, part in zip(self.tensordicts, parts, strict=True):
+            device = td._meta.device
+            if device is not None and isinstance(part, Tensor) and part.device != device:
+                part = part.to(device)
+            td._set(key, part, inplace)
+
+    def _del(self, key: str) -> None:
+        for td in self.tensordicts:
+            if td._peek(key) is not None:
+                td._del(key)
+
+    def _rename(self, old: str, new: str) -> None:
+        for td in self.tensordicts:
+            td._rename(old, new)
+
+    # leaves ----------------------------------------------------------------------------------------------------------
+
+    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
+        for td in self.tensordicts:
+            td._collect(out, is_leaf)
+
+    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
+        for td in self.tensordicts:
+            td._collect_keys(out, prefix, is_leaf)
+
+    def _collect_aligned(
+        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
+    ) -> None:
+        tds = self.tensordicts
+        if other is None:
+            others: Sequence[Any] = [None] * len(tds)
+        elif isinstance(other, LazyStackedTensorDict) and other._stack_dim == self._stack_dim:
+            others = other.tensordicts
+        else:
+            others = other._unbind(self._stack_dim)
+        if len(others) != len(tds):
+            raise RuntimeError(
+                f"the operands have {len(tds)} and {len(others)} elements along the stack dim {self._stack_dim}; "
+                "index or expand one of them"
+            )
+        for td, part in zip(tds, others, strict=True):
+            td._collect_aligned(part, out, missing, is_leaf, prefix)
+
+    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
+        for td in self.tensordicts:
+            td._collect_sizes(out, is_leaf)
+
+    def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
+        # the operand's last dimension goes with the last of the leading `dims` batch dimensions
+        at = self._stack_dim - (dims - operand.ndim)
+        if self._stack_dim >= dims or at < 0:
+            dims -= self._stack_dim < dims
+            for td in self.tensordicts:
+                td._line_up(operand, dims, out)
+            return
+        n = len(self.tensordicts)
+        parts = operand.expand(*operand.shape[:at], n, *operand.shape[at + 1 :]).unbind(at)
+        for td, part in zip(self.tensordicts, parts, strict=True):
+            td._line_up(part, dims - 1, out)
+
+    def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
+        tds = self.tensordicts
+        if not tds:
+            return self._clone(False)
+        inner = how
+        if how.size is not None and how.size(self._meta.batch_size) != self._meta.batch_size:
+            raise RuntimeError(
+                "a lazy stack cannot take results of another batch size, because it keeps its elements apart; "
+                "combine it first with densify() or to_tensordict()"
+            )
+        if how.names is not None or how.size is not None:
+            inner = How(device=how.device, lock=how.lock, is_leaf=how.is_leaf, prune=how.prune)
+        results = [td._rebuild(leaves, inner) for td in tds]
+        if how.prune and all(result is None for result in results):
+            return None
+        results = [td.empty() if result is None else result for td, result in zip(tds, results, strict=True)]
+        result = self._again(results)
+        if how.names is not None:
+            result._put_names(how.names(self._meta.names))
+        if how.lock and self._locked:
+            result.lock_()
+        return result
+
+    # combined forms --------------------------------------------------------------------------------------------------
+
+    def _is_ragged(self) -> bool:
+        """Whether some entry has no dense form: shapes differ between elements."""
+        tds = self.tensordicts
+        if -1 in self._meta.batch_size:
+            return True
+        for key in self._keys():
+            column = [td._peek(key) for td in tds]
+            first = column[0]
+            if isinstance(first, Tensor):
+                shape = first.shape
+                if any(not isinstance(entry, Tensor) or entry.shape != shape for entry in column):
+                    return True
+                inner = [td for td in tds if isinstance(td, LazyStackedTensorDict)]
+                if any(td._is_ragged() for td in inner):
+                    return True
+            elif not all(isinstance(entry, Primitives) for entry in column):
+                return True
+            elif not first._is_opaque:
+                lazy = type(first)._lazy(column, self._stack_dim)
+                if isinstance(lazy, LazyStackedTensorDict) and lazy._is_ragged():
+                    return True
+        return False
+
+    def _solid(self) -> Any:
+        if not self.tensordicts:
+            return self._sample()
+        entries = {}
+        for key in self._keys():
+            value = self._get(key)
+            entries[key] = value if isinstance(value, Tensor) else value._solid()
+        return containers.dense._make(entries, self._meta)
+
+    def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
+        """A plain tensordict: entries of one shape stacked, ragged ones as nested tensors.
+
+        Args:
+            layout: The layout of the nested tensors.
+
+        Raises:
+            ValueError: An entry is ragged and the stack dim is not 0.
+
+        >>> ragged = LazyStackedTensorDict(TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)}))
+        >>> type(ragged.densify()).__name__
+        'TensorDict'
+        """
+        entries = {}
+        for key in self._keys():
+            if isinstance(self._peek(key), Tensor):
+                shapes = {tuple(part.shape) for part in self._get_ragged(key, as_list=True)}
+                ragged = len(shapes) > 1
+                entries[key] = self._get_ragged(key, as_nested_tensor=True, layout=layout) if ragged else self._get(key)
+            else:
+                entries[key] = self._get(key).densify(layout=layout)
+        return containers.dense._make(entries, self._meta)
+
+    def _sample(self) -> Any:
+        """A dense tensordict of this batch size with the keys and shapes of the first element, without a copy."""
+        size = self._meta.batch_size
+        if not self.tensordicts:
+            return containers.dense._make({}, self._meta)
+        first = self.tensordicts[0]
+        own = first._meta.batch_size
+        size = torch.Size((*own[: self._stack_dim], size[self._stack_dim], *own[self._stack_dim :]))
+        one = first.select(*self._keys())._reshape(Unsqueeze(own, self._stack_dim))
+        return one.expand(size)
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    def _clone(self, recurse: bool) -> Self:
+        result = object.__new__(type(self))
+        result._start([td._clone(recurse) for td in self.tensordicts], self._stack_dim, self._meta)
+        result.hook_out, result.hook_in = self.hook_out, self.hook_in
+        return result
+
+    def _nodes(self) -> Iterable[TensorCollection]:
+        return self.tensordicts
+
+    def _set_meta(self, meta: Meta) -> None:
+        self._meta = meta
+
+    def _set_locked(self, locked: bool) -> None:
+        self._locked = locked
+
+
+containers.lazy = LazyStackedTensorDict

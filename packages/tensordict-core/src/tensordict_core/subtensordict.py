@@ -1,0 +1,275 @@
+"""`SubTensorDict`: a live view of the part of a tensordict that an index selects.
+
+It keeps the parent and the index, nothing else: reading indexes the parent's entries, writing writes into them. A new
+key gets a place in the whole parent, with zeros where the view does not reach. Results of operations are tensordicts of
+their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from . import _errors as errors
+from ._base import TensorDictBase
+from ._index import Index
+from ._meta import Meta
+from ._ops.spec import operations
+from ._primitives import Primitives
+from ._rebuild import How, IsLeaf
+from ._types import containers
+
+if TYPE_CHECKING:
+    from ._base import TensorCollection
+    from ._ops.shape_ops import ShapeOp
+
+__all__ = ["SubTensorDict"]
+
+
+class SubTensorDict(TensorDictBase):
+    """A live view of the part of a tensordict that an index selects; ``td.view_at(index)`` makes one.
+
+    Args:
+        source: The tensordict.
+        idx: The index, as in ``source[idx]``.
+
+    Raises:
+        IndexError: The index does not fit the batch size.
+
+    >>> td = TensorDict({"a": torch.zeros(3)}, [3])
+    >>> SubTensorDict(td, 1).fill_("a", 1.0)["a"]
+    tensor(1.)
+    >>> td["a"]
+    tensor([0., 1., 0.])
+    """
+
+    __slots__ = ("_annotations", "_holders", "_last_exit", "_meta", "_parent", "_part")
+
+    def __init__(self, source: TensorCollection, idx: Any) -> None:
+        self._start(source, Index(idx, source._meta.batch_size))
+
+    def _start(self, parent: Any, part: Index) -> None:
+        self._parent = parent
+        self._part = part
+        self._meta = part.meta(parent._meta)
+        self._holders = None
+        self._annotations = None
+        self._last_exit = None
+
+    @classmethod
+    def _make(cls, parent: Any, part: Index) -> Self:
+        self = object.__new__(cls)
+        self._start(parent, part)
+        return self
+
+    @property
+    def parent(self) -> Any:
+        """The tensordict that this is a part of.
+
+        >>> td = TensorDict({"a": torch.zeros(3)}, [3])
+        >>> td.view_at(0).parent is td
+        True
+        """
+        return self._parent
+
+    @property
+    def idx(self) -> Any:
+        """The index of the part."""
+        return self._part.idx
+
+    def get_parent_tensordict(self) -> Any:
+        """The tensordict that this is a part of, as ``parent``."""
+        return self._parent
+
+    def _now(self) -> Any:
+        """The part as a tensordict of its own: views of the parent's entries, or copies where the index makes those."""
+        return self._parent._index(self._part)
+
+    def _shares(self) -> bool:
+        """Whether indexing gives views, so that what is written into them reaches the parent."""
+        return not any(isinstance(part, Tensor) and part.ndim for part in self._part.parts)
+
+    # entries ---------------------------------------------------------------------------------------------------------
+
+    def _keys(self) -> Iterable[str]:
+        return self._parent._keys()  # type: ignore[no-any-return]
+
+    def _get(self, key: str) -> Any:
+        value = self._parent._get(key)
+        if isinstance(value, Primitives):
+            return value._view_at(self._part)  # type: ignore[attr-defined]
+        return None if value is None else value[self._part.idx]
+
+    def _peek(self, key: str) -> Any:
+        value = self._parent._peek(key)
+        return value if value is None or isinstance(value, Tensor) else self._get(key)
+
+    def _set(self, key: str, value: Any, inplace: bool) -> None:
+        old = self._parent._peek(key)
+        if isinstance(old, Tensor) and isinstance(value, Tensor):
+            expected = self._get(key).shape
+            if value.shape != expected:
+                raise errors.in_place_shape(key, value.shape, expected)
+        self._parent._index_put(self._part, containers.dense._make({key: value}, self._meta))
+
+    def _del(self, key: str) -> None:
+        self._parent._del(key)
+
+    def _rename(self, old: str, new: str) -> None:
+        self._parent._rename(old, new)
+
+    # leaves ----------------------------------------------------------------------------------------------------------
+
+    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
+        self._now()._collect(out, is_leaf)
+
+    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
+        self._parent._collect_keys(out, prefix, is_leaf)
+
+    def _collect_aligned(
+        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
+    ) -> None:
+        self._now()._collect_aligned(other, out, missing, is_leaf, prefix)
+
+    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
+        self._now()._collect_sizes(out, is_leaf)
+
+    def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
+        self._now()._line_up(operand, dims, out)
+
+    def _write_leaves(self, values: Sequence[Any], is_leaf: IsLeaf | None = None) -> None:
+        now = self._now()
+        now._write_leaves(values, is_leaf)
+        self._write_back(now)
+
+    def _write_back(self, now: Any) -> None:
+        """Put what was written into a copy of the part where it belongs; views are there already."""
+        if not self._shares():
+            self._parent._index_put(self._part, now)
+
+    def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
+        return self._now()._rebuild(leaves, how)
+
+    def _solid(self) -> Any:
+        return self._now()._solid()
+
+    # shape -----------------------------------------------------------------------------------------------------------
+
+    def _index(self, index: Index) -> Any:
+        return self._now()._index(index)
+
+    def _index_put(self, index: Index, value: Any) -> None:
+        now = self._now()
+        known = set(now._leaf_keys())
+        now._index_put(index, value)
+        if not self._shares() or set(now._leaf_keys()) != known:
+            self._parent._index_put(self._part, now)
+
+    def _reshape(self, op: ShapeOp) -> Any:
+        return self._now()._reshape(op)
+
+    @classmethod
+    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        now = [_own(item) for item in items]
+        return type(now[0])._stack(now, dim)
+
+    @classmethod
+    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        now = [_own(item) for item in items]
+        return type(now[0])._cat(now, dim)
+
+    def _unbind(self, dim: int) -> tuple[Any, ...]:
+        return self._now()._unbind(dim)  # type: ignore[no-any-return]
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    def _clone(self, recurse: bool) -> Any:
+        return self._now()._clone(recurse)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self._clone(True)
+
+    def __reduce__(self) -> Any:
+        return _again, (self._now(),)
+
+    def _nodes(self) -> Iterable[TensorCollection]:
+        return [value for _, value in self._items() if isinstance(value, Primitives)]  # type: ignore[misc]
+
+    def _set_meta(self, meta: Meta) -> None:
+        self._meta = meta
+
+    def _change_batch_size(self, size: torch.Size) -> None:
+        if size != self._meta.batch_size:
+            raise RuntimeError(
+                f"the batch size of a view is what its index selects, {list(self._meta.batch_size)}, and cannot be set "
+                f"to {list(size)}; clone() the view to have a tensordict of its own"
+            )
+
+    @property
+    def _locked(self) -> bool:  # type: ignore[override]
+        return self._parent._locked  # type: ignore[no-any-return]
+
+    def _set_locked(self, locked: bool) -> None:
+        raise RuntimeError(
+            f"a view cannot be {'locked' if locked else 'unlocked'} apart from the tensordict it is a part of; "
+            f"{'lock' if locked else 'unlock'} that one (view.parent)"
+        )
+
+    def lock_(self) -> Self:
+        """Refused: a view is locked when its parent is.
+
+        Raises:
+            RuntimeError: The parent is not locked.
+        """
+        if not self._locked:
+            self._set_locked(True)
+        return self
+
+    def unlock_(self) -> Self:
+        """Refused: a view is locked when its parent is.
+
+        Raises:
+            RuntimeError: The parent is locked.
+        """
+        if self._locked:
+            self._set_locked(False)
+        return self
+
+    def is_memmap(self) -> bool:
+        """Never: a view has no files of its own."""
+        return False
+
+
+def _own(item: Any) -> Any:
+    return item._now() if isinstance(item, SubTensorDict) else item
+
+
+def _again(td: Any) -> Any:
+    """What a pickled view becomes: a tensordict of its own."""
+    return td
+
+
+def _through(name: str) -> Any:
+    """The in-place operation ``name``, also where the view's leaves are copies."""
+    general = getattr(TensorDictBase, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._shares():
+            return general(self, *args, **kwargs)
+        now = self._now()
+        general(now, *args, **kwargs)
+        self._write_back(now)
+        return self
+
+    method.__name__, method.__qualname__, method.__doc__ = name, f"SubTensorDict.{name}", general.__doc__
+    return method
+
+
+for _spec in operations():
+    if _spec.inplace and hasattr(TensorDictBase, _spec.name):
+        setattr(SubTensorDict, _spec.name, _through(_spec.name))
+
+containers.view = SubTensorDict
