@@ -1,0 +1,196 @@
+"""The manifest: what a saved folder consists of, one JSON file beside its ``meta.json``. Pure: it touches no file.
+
+It is written last, so its presence says that the save is complete. Readers that do not know it ignore it. A folder
+inside a saved folder that has a manifest of its own is described by that one.
+
+The file, version 1::
+
+    {"tensordict_manifest": 1, "complete": true,
+     "files": {"a.memmap": 48, "b/c.memmap": [16, "xxh64:..."], "b/meta.json": 120, "meta.json": 95},
+     "names": {"b": {"x.shape": "x%2Eshape.memmap"}}, "aliases": {"tied.memmap": "a.memmap"}}
+
+``files`` holds each file's size, or its size and checksum; paths are relative, with ``/`` between folders. ``names``
+holds, by folder, the keys whose file is not named as usual. ``aliases`` holds the files that are another one's content.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+NAME = "tensordict.manifest.json"
+"""The name of the manifest in the folder that it describes."""
+
+VERSION = 1
+_DEEPEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file: its size in bytes, and a checksum with the name of its algorithm in front (``xxh64:...``) or None."""
+
+    size: int
+    checksum: str | None = None
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What a saved folder consists of.
+
+    Args:
+        files: every file by its path, the manifest itself left out.
+        names: by folder (``""`` is the saved one), the file name of each key that is not named as usual.
+        aliases: for a file that is a link to, or a copy of, another one, that other one.
+        complete: False while files are overwritten in place.
+
+    >>> manifest = Manifest({"meta.json": Entry(95), "b/meta.json": Entry(120)})
+    >>> Manifest.loads(manifest.dumps()) == manifest
+    True
+    >>> list(manifest.under("b").files)
+    ['meta.json']
+    """
+
+    files: dict[str, Entry]
+    names: dict[str, dict[str, str]] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    complete: bool = True
+
+    def dumps(self) -> bytes:
+        """The manifest as its file holds it."""
+        files = {
+            path: entry.size if entry.checksum is None else [entry.size, entry.checksum]
+            for path, entry in sorted(self.files.items())
+        }
+        record: dict[str, Any] = {"tensordict_manifest": VERSION, "complete": self.complete, "files": files}
+        if self.names:
+            record["names"] = self.names
+        if self.aliases:
+            record["aliases"] = self.aliases
+        return json.dumps(record, separators=(",", ":")).encode()
+
+    @classmethod
+    def loads(cls, data: bytes, *, where: str = "the manifest") -> Manifest:
+        """Reads a manifest, and trusts nothing in it.
+
+        Args:
+            data: the content of its file.
+            where: what errors call it.
+
+        Raises:
+            ValueError: if it is not valid: broken or ambiguous JSON, another version, a path that leads elsewhere,
+                a size that is none.
+        """
+        try:
+            record = json.loads(data, object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"a manifest is one JSON object, and {where} is not: {error}; save again") from error
+        if not isinstance(record, dict) or record.get("tensordict_manifest") != VERSION:
+            raise ValueError(
+                f"this version reads manifests of version {VERSION}, and {where} is none; upgrade tensordict-memmap"
+            )
+        try:
+            manifest = cls(
+                files={check_path(path): _entry(entry) for path, entry in record["files"].items()},
+                names={
+                    check_path(folder) if folder else "": {str(key): _name(name) for key, name in names.items()}
+                    for folder, names in record.get("names", {}).items()
+                },
+                aliases={check_path(path): check_path(other) for path, other in record.get("aliases", {}).items()},
+                complete=record["complete"] is True,
+            )
+            unknown = [path for path, other in manifest.aliases.items() if not {path, other} <= manifest.files.keys()]
+            if unknown:
+                raise ValueError(f"the alias {unknown[0]!r} is not between files that it lists")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"a manifest lists files with their sizes, and {where} is broken: {error}") from error
+        return manifest
+
+    def under(self, folder: str) -> Manifest:
+        """The part about one folder inside, with paths relative to it; no files where it lists none there."""
+        start = folder + "/"
+        cut = len(start)
+        return Manifest(
+            {path[cut:]: entry for path, entry in self.files.items() if path.startswith(start)},
+            {place[cut:]: names for place, names in self.names.items() if (place + "/").startswith(start)},
+            {
+                path[cut:]: other[cut:]
+                for path, other in self.aliases.items()
+                if path.startswith(start) and other.startswith(start)
+            },
+            self.complete,
+        )
+
+    def replaced_under(self, folder: str, part: Manifest) -> Manifest:
+        """The manifest after another save into one folder inside."""
+        start = folder + "/"
+
+        def outside(path: str) -> bool:
+            return not (path + "/").startswith(start)
+
+        return Manifest(
+            {path: entry for path, entry in self.files.items() if outside(path)}
+            | {start + path: entry for path, entry in part.files.items()},
+            {place: names for place, names in self.names.items() if outside(place)}
+            | {(start + place).rstrip("/"): names for place, names in part.names.items()},
+            {path: other for path, other in self.aliases.items() if outside(path) and outside(other)}
+            | {start + path: start + other for path, other in part.aliases.items()},
+            self.complete,
+        )
+
+    def problems(self, sizes: Mapping[str, int]) -> list[str]:
+        """Compares with the sizes that files really have; one sentence for each file that is missing, short or long."""
+        found = []
+        for path, entry in self.files.items():
+            size = sizes.get(path)
+            if size is None:
+                found.append(f"{path} is missing")
+            elif size != entry.size:
+                found.append(f"{path} has {size} bytes where {entry.size} were saved")
+        return found
+
+
+def folders(paths: Iterable[str]) -> set[str]:
+    """Every folder that leads to one of the paths.
+
+    >>> sorted(folders(["a/b/c", "d"]))
+    ['a', 'a/b']
+    """
+    found: set[str] = set()
+    for path in paths:
+        parts = path.split("/")
+        found.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return record
+
+
+def check_path(path: str) -> str:
+    """Refuses what is not a plain relative path of a file inside the folder."""
+    parts = path.split("/")
+    if len(parts) > _DEEPEST or any(_is_elsewhere(part) for part in parts) or parts[-1] == NAME:
+        raise ValueError(f"{path[:200]!r} is not a path inside the folder")
+    return path
+
+
+def _name(name: str) -> str:
+    if "/" in name or _is_elsewhere(name):
+        raise ValueError(f"{name[:200]!r} is not the name of a file")
+    return name
+
+
+def _is_elsewhere(part: str) -> bool:
+    return part in ("", ".", "..") or "\\" in part or "\0" in part or ":" in part
+
+
+def _entry(record: Any) -> Entry:
+    size, checksum = record if isinstance(record, list) else (record, None)
+    if type(size) is not int or not 0 <= size < 1 << 63 or not isinstance(checksum, str | None):
+        raise ValueError(f"{record!r} is not a size in bytes, or a size and a checksum")
+    return Entry(size, checksum)
