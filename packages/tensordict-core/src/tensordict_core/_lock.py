@@ -22,17 +22,25 @@ def _holders(node: Any) -> list[Any]:
     return [holder for ref in node._holders or () if (holder := ref()) is not None and holder._locked]
 
 
-def _lock(node: Any, holder: Any) -> None:
+def _lock(root: Any) -> None:
+    root._set_locked(True)
     # Dynamo cannot trace weak references; a tree locked while traced is unlocked as a whole or not at all
-    if holder is not None and not is_compiling():
-        if node._holders is None:
-            node._holders = []
-        node._holders.append(weakref.ref(holder))
-    if node._locked:
-        return
-    node._set_locked(True)
-    for child in node._nodes():
-        _lock(child, node)
+    held = not is_compiling()
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
+        children = node._nodes()
+        if children and held:
+            holder = weakref.ref(node)
+            for child in children:
+                if child._holders is None:
+                    child._holders = [holder]
+                else:
+                    child._holders.append(holder)
+        for child in children:
+            if not child._locked:
+                child._set_locked(True)
+                nodes.append(child)
 
 
 def _unlockable(node: Any, above: Any) -> None:
@@ -93,7 +101,7 @@ class Locking(Primitives):
         if self._locked:
             self._last_exit = _nothing
         else:
-            _lock(self, None)
+            _lock(self)
             self._last_exit = _unlock_after
         return self
 

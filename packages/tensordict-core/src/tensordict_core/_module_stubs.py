@@ -92,7 +92,7 @@ class ModuleStubs(Primitives):
         swap_dest: Any = None,
         use_state_dict: bool = False,
         non_blocking: bool = False,
-        preserve_module_state: bool = False,
+        preserve_module_state: bool = True,
         memo: dict[int, Any] | None = None,
     ) -> Any:
         """Put the entries into a module as its parameters and buffers; as a context manager, for a block.
@@ -104,7 +104,9 @@ class ModuleStubs(Primitives):
             swap_dest: A tensordict that takes them.
             use_state_dict: Whether to go through ``module.load_state_dict``, with its hooks.
             non_blocking: Whether copies may be asynchronous.
-            preserve_module_state: Whether entries of the module that this tensordict lacks are left as they are.
+            preserve_module_state: Whether a plain tensor that takes the place of a parameter becomes one, with the
+                ``requires_grad`` of the old. Tensors that require gradients and those of ``torch.func`` transforms are
+                put in as they are, so that gradients reach them.
             memo: Accepted for compatibility.
 
         Returns:

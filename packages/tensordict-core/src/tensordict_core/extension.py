@@ -8,11 +8,14 @@ themselves are methods with one, because users of a container do not call them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from ._base import TensorCollection, TensorDictBase
 from ._compile import in_functorch, is_compiling, may_fuse
+from ._deferred import deferred, is_deferred
 from ._index import Index
 from ._meta import Meta, as_batch_size, as_device, as_names
 from ._ops.shape_ops import ShapeOp
@@ -22,6 +25,7 @@ from ._rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
 from ._torch.dispatch import implements
 from ._types import ENTRY_POINT_GROUP, find_type, register_type, type_name
 from ._values import to_entry
+from .tensordict import TensorDict
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -42,10 +46,15 @@ __all__ = [
     "as_batch_size",
     "as_device",
     "as_names",
+    "deferred",
+    "dense",
+    "dense_locked",
+    "entries",
     "find_type",
     "implements",
     "in_functorch",
     "is_compiling",
+    "is_deferred",
     "may_fuse",
     "on_exit",
     "operations",
@@ -53,6 +62,39 @@ __all__ = [
     "to_entry",
     "type_name",
 ]
+
+
+def dense(entries: dict[str, Any], meta: Meta) -> TensorDict:
+    """A tensordict that takes a dictionary of entries as its own, unchecked: they are known to be valid for ``meta``.
+
+    >>> dense({"a": torch.zeros(3, 4)}, Meta(torch.Size([3]))).batch_size
+    torch.Size([3])
+    """
+    return TensorDict._make(entries, meta)
+
+
+def dense_locked(entries: dict[str, Any], meta: Meta, nodes: Sequence[TensorDict]) -> TensorDict:
+    """As `dense`, locked from the start.
+
+    Args:
+        entries: The entries.
+        meta: The metadata.
+        nodes: The nodes among the entries, each locked, made just now, and in no other tensordict.
+
+    >>> dense_locked({"a": torch.zeros(3)}, Meta(torch.Size([3])), []).is_locked
+    True
+    """
+    td = TensorDict._make(entries, meta)
+    td._locked = True
+    if nodes:
+        holder = weakref.ref(td)
+        for node in nodes:
+            node._holders = [holder]
+    return td
+
+
+entries: Callable[[TensorDict], dict[str, Any]] = attrgetter("_entries")
+"""The dictionary of entries of a dense node, live: to look at on hot paths, not to change."""
 
 
 def annotate(td: TensorCollection, name: str, value: Any) -> None:

@@ -30,6 +30,11 @@ def _finish(function: Any, name: str, doc: str) -> Any:
     return function
 
 
+def _refused(error: RuntimeError) -> bool:
+    """Whether a fused operation refused its leaves before it began: integers beside leaves that require gradients."""
+    return "Autograd not support dtype" in str(error)
+
+
 def map_leaves(td: Any, leaf: Callable[..., Tensor], how: How = SAME, *args: Any) -> Any:
     """``leaf(tensor, *args)`` of every leaf, in the structure of ``td``."""
     return td._rebuild(iter([leaf(tensor, *args) for tensor in td._leaves()]), how)
@@ -55,16 +60,24 @@ def unary(
     def method(self: Any) -> Any:
         leaves = self._leaves()
         if fused is not None and leaves and may_fuse():
-            return self._rebuild(iter(fused(leaves)), SAME)
+            try:
+                return self._rebuild(iter(fused(leaves)), SAME)
+            except RuntimeError as error:
+                if not _refused(error):
+                    raise
         return self._rebuild(iter([leaf(tensor) for tensor in leaves]), SAME)
 
     def method_(self: Any) -> Any:
         leaves = self._leaves()
         if fused_ is not None and leaves and may_fuse():
-            fused_(leaves)
-        else:
-            for tensor in leaves:
-                leaf_(tensor)
+            try:
+                fused_(leaves)
+                return self
+            except RuntimeError as error:
+                if not _refused(error):
+                    raise
+        for tensor in leaves:
+            leaf_(tensor)
         return self
 
     functions = tuple(f for f in (leaf, getattr(Tensor, name, None)) if f is not None)
@@ -103,8 +116,12 @@ def _run(
     leaf: Callable[..., Tensor], fused: Any, leaves: list[Tensor], operands: Any, scalar: bool, kwargs: dict[str, Any]
 ) -> Iterable[Tensor]:
     if fused is not None and leaves and may_fuse() and (not scalar or type(operands) is not bool):
-        result: Iterable[Tensor] = fused(leaves, operands, **kwargs)
-        return result
+        try:
+            result: Iterable[Tensor] = fused(leaves, operands, **kwargs)
+            return result
+        except RuntimeError as error:
+            if not _refused(error):
+                raise
     if scalar:
         return [leaf(tensor, operands, **kwargs) for tensor in leaves]
     return [leaf(tensor, operand, **kwargs) for tensor, operand in zip(leaves, operands, strict=True)]

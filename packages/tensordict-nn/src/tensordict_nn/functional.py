@@ -1,0 +1,399 @@
+"""Parameters of modules as tensordicts, taken out (`from_module`) and put in (`to_module`).
+
+The tensordict is nested like the module and holds its very parameters and buffers. Putting others in is a dictionary
+write for each, along a plan (see `plan`), and as a context manager it is undone at the end of the block whatever
+happened in it. Under ``torch.compile`` the same writes are made without a plan, so that the tracer follows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import Parameter, is_lazy
+
+from tensordict_core import TensorDict
+from tensordict_core import lazy_stack as stack_lazily
+from tensordict_core.extension import (
+    KEEP,
+    Meta,
+    deferred,
+    dense,
+    dense_locked,
+    in_functorch,
+    is_compiling,
+    on_exit,
+    to_entry,
+)
+
+from . import errors
+from .plan import Slot, bind, find_plan
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+__all__ = ["from_module", "from_modules", "to_module"]
+
+_META = Meta(torch.Size(()))
+_EXTRA_STATE = "_extra_state"
+
+
+# out of modules -----------------------------------------------------------------------------------------------------
+
+
+def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
+    """The parameters and buffers of a module and those below it; ``None`` if it has none and they are filtered."""
+    own = module.__dict__
+    table = {}
+    if own["_parameters"]:
+        table = {name: value for name, value in own["_parameters"].items() if value is not None}
+    if own["_buffers"]:
+        table |= {name: value for name, value in own["_buffers"].items() if value is not None}
+    nodes = []
+    if own["_modules"]:
+        for name, child in own["_modules"].items():
+            if child is not None:
+                node = _node(child, filter_empty, lock)
+                if node is not None:
+                    table[name] = node
+                    nodes.append(node)
+    if filter_empty and not table:
+        return None
+    return dense_locked(table, _META, nodes) if lock else dense(table, _META)
+
+
+def _of_state(module: nn.Module) -> TensorDict:
+    """The state dict of a module, nested; what is no tensor (the extra states) is non-tensor data."""
+    td = TensorDict({})
+    for name, value in module.state_dict(keep_vars=False).items():
+        path = tuple(name.split("."))
+        td.set(path, value) if isinstance(value, Tensor) else td.set_non_tensor(path, value)
+    return td
+
+
+def from_module(
+    module: nn.Module,
+    as_module: bool = False,
+    lock: bool = True,
+    use_state_dict: bool = False,
+    filter_empty: bool = True,
+) -> Any:
+    """The parameters and buffers of a module as a tensordict, nested like the module.
+
+    The leaves are the module's own, so an optimizer step on one is seen by the other. Arithmetic gives new ones:
+    ``params * 0.99 + other * 0.01`` is an average of two models.
+
+    Args:
+        module: The module.
+        as_module: Whether the result is a `TensorDictParams`, a module itself.
+        lock: Whether the result is locked.
+        use_state_dict: Whether to go through ``module.state_dict()``, with its hooks. The leaves are detached then, and
+            buffers that are not persistent are left out.
+        filter_empty: Whether sub-modules without parameters are left out.
+
+    Raises:
+        TypeError: ``module`` is no ``nn.Module``.
+
+    >>> import torch
+    >>> params = from_module(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()))
+    >>> params["0"].sorted_keys, params["0", "weight"].shape
+    (['bias', 'weight'], torch.Size([4, 3]))
+    """
+    if not isinstance(module, nn.Module):
+        raise errors.not_a_module(module, "from_module")
+    if use_state_dict:
+        td = _of_state(module)
+    else:
+        # nobody else knows the nodes yet, so they are locked as they are made; Dynamo does not trace weak references
+        td = _node(module, filter_empty, lock and not as_module and not is_compiling())
+        if td is None:
+            td = TensorDict({})
+    if as_module:
+        from .params import TensorDictParams
+
+        return TensorDictParams(td, no_convert=True, lock=lock)
+    return td.lock_() if lock else td
+
+
+def _stacked(column: list[Any], path: tuple[str, ...], expand_identical: bool) -> Tensor:
+    first = column[0]
+    if any(is_lazy(leaf) for leaf in column):
+        raise errors.uninitialized(path)
+    if expand_identical and all(leaf is first for leaf in column):
+        return first.expand(len(column), *first.shape)  # type: ignore[no-any-return]
+    stacked = torch.stack([leaf.detach() for leaf in column])
+    return Parameter(stacked, requires_grad=first.requires_grad) if isinstance(first, Parameter) else stacked
+
+
+def from_modules(
+    *modules: nn.Module,
+    as_module: bool = False,
+    lock: bool = True,
+    use_state_dict: bool = False,
+    lazy_stack: bool = False,
+    expand_identical: bool = False,
+) -> Any:
+    """The parameters and buffers of several modules of one architecture, stacked along a new first dimension.
+
+    The stacks are new parameters; hand them to the optimizer. Run the ensemble with ``torch.vmap`` over `to_module`.
+
+    Args:
+        *modules: The modules.
+        as_module: Whether the result is a `TensorDictParams`.
+        lock: Whether the result is locked.
+        use_state_dict: Whether to go through ``module.state_dict()``.
+        lazy_stack: Whether parameters are kept apart, so that gradients reach those of the modules.
+        expand_identical: Whether a parameter that all modules share is expanded rather than stacked.
+
+    Raises:
+        RuntimeError: Shapes differ, there is no module, lazy modules have not run yet, or both ``lazy_stack`` and
+            ``as_module`` are given.
+        KeyError: The modules do not have the same parameters.
+
+    >>> import torch
+    >>> params = from_modules(torch.nn.Linear(3, 4), torch.nn.Linear(3, 4))
+    >>> empty = torch.nn.Linear(3, 4, device="meta")
+    >>> def call(params, x):
+    ...     with params.to_module(empty):
+    ...         return empty(x)
+    >>> torch.vmap(call, (0, None))(params, torch.ones(3)).shape
+    torch.Size([2, 4])
+    """
+    if lazy_stack and as_module:
+        raise errors.exclusive("lazy_stack=True", "as_module=True", "from_modules")
+    if not modules:
+        raise errors.no_modules()
+    tds = [from_module(module, lock=False, use_state_dict=use_state_dict) for module in modules]
+    if lazy_stack:
+        return _lazily(tds, lock)
+    first = tds[0]
+    for other in tds[1:]:
+        other._align(first, KEEP)  # keys that the first one lacks are an error too
+    columns = zip(first._leaves(), *(first._align(other, KEEP) for other in tds[1:]), strict=True)
+    leaves = []
+    for path, column in zip(first._leaf_keys(), columns, strict=True):
+        try:
+            leaves.append(_stacked(list(column), path, expand_identical))
+        except RuntimeError as error:
+            error.add_note(f"while stacking the parameters under key {path!r}")
+            raise
+    td = _batched(first, iter(leaves), Meta(torch.Size([len(modules)])))
+    if as_module:
+        from .params import TensorDictParams
+
+        return TensorDictParams(td, no_convert=True, lock=lock)
+    return td.lock_() if lock else td
+
+
+def _batched(td: Any, leaves: Any, meta: Meta) -> TensorDict:
+    entries = {}
+    for key in td._keys():
+        value = td._get(key)
+        entries[key] = next(leaves) if isinstance(value, Tensor) else _batched(value, leaves, meta)
+    return dense(entries, meta)
+
+
+def _lazily(tds: list[Any], lock: bool) -> Any:
+    for path, leaf in zip(tds[0]._leaf_keys(), tds[0]._leaves(), strict=True):
+        if is_lazy(leaf):
+            raise errors.uninitialized(path)
+    stacked = stack_lazily(tds, 0)
+    return stacked.lock_() if lock else stacked
+
+
+# into modules -------------------------------------------------------------------------------------------------------
+
+
+def to_module(
+    td: Any,
+    module: nn.Module,
+    *,
+    inplace: bool | None = None,
+    return_swap: bool = True,
+    swap_dest: Any = None,
+    use_state_dict: bool = False,
+    non_blocking: bool = False,
+    preserve_module_state: bool = True,
+    memo: Any = None,
+) -> Any:
+    """Put the entries of a tensordict into a module as its parameters and buffers; as a context manager, for a block.
+
+    What the module replaced in the block (a buffer that was computed anew) goes back into the tensordict at its end.
+
+    Args:
+        td: The tensordict.
+        module: A module of its structure; entries that the tensordict lacks stay as they are.
+        inplace: Whether values are written into the parameters that are there rather than put in their place.
+        return_swap: Whether the parameters that were there are returned.
+        swap_dest: A tensordict that takes them.
+        use_state_dict: Whether to go through ``module.load_state_dict``, with its hooks.
+        non_blocking: Whether copies may be asynchronous.
+        preserve_module_state: Whether a plain tensor that takes the place of a parameter becomes one, with the
+            ``requires_grad`` of the old; weights that the module ties stay tied if their new values are equal. Tensors
+            that require gradients and those of ``torch.func`` transforms are put in as they are, so that gradients
+            reach them.
+        memo: Not accepted.
+
+    Returns:
+        The parameters that were there, as a tensordict; ``None`` if ``return_swap`` is false.
+
+    Raises:
+        KeyError: The module has no parameter or buffer of an entry's name.
+        RuntimeError: ``inplace`` and ``use_state_dict`` are both given.
+
+    >>> import torch
+    >>> module = torch.nn.Linear(3, 4)
+    >>> with to_module(from_module(module) * 0, module):
+    ...     module(torch.ones(3))
+    tensor([0., 0., 0., 0.], grad_fn=<...>)
+    """
+    if memo is not None:
+        raise errors.memo_given()
+    if not isinstance(module, nn.Module):
+        raise errors.not_a_module(module, "to_module")
+    if use_state_dict:
+        if inplace:
+            raise errors.exclusive("inplace=True", "use_state_dict=True", "to_module")
+        swap, undo = _load_state(td, module, return_swap)
+    elif is_compiling():
+        swap, undo = _swap_traced(td, module, inplace, non_blocking)
+    elif inplace:
+        swap, undo = _copy(td, module, non_blocking)
+    else:
+        swap, undo = _swap(td, module, preserve_module_state)
+    if not return_swap:
+        return None
+    if swap_dest is not None:
+        swap_dest.update(swap)
+        swap = swap_dest
+    on_exit(swap, undo)
+    return swap
+
+
+Undo = Callable[[Any], None]
+
+
+def _swap(td: Any, module: nn.Module, preserve: bool) -> tuple[Any, Undo]:
+    plan, leaves, held = find_plan(td, module)
+    if preserve and plan.parameters:
+        leaves = _as_parameters(plan, leaves, held)
+    plan.write(leaves)
+
+    def undo(swap: Any) -> None:
+        changed = plan.changed(leaves)
+        plan.write(held)
+        for path, value in changed:
+            _keep(td, path, value)
+
+    return deferred(lambda: plan.structure.build(held), _META), undo
+
+
+def _keep(td: Any, path: tuple[str, ...], value: Tensor) -> None:
+    """Take back what a module replaced; locks guard the structure, which stays."""
+    for key in path[:-1]:
+        td = td._get(key)
+    td._set(path[-1], to_entry(td._meta, path[-1], value), False)
+
+
+def _as_parameters(plan: Plan, leaves: list[Any], held: list[Any]) -> list[Any]:
+    """The leaves, with plain tensors that take the place of parameters made parameters."""
+    plain = [i for i in plan.parameters if type(leaves[i]) is not Parameter]
+    # tensors of a transform stand for values that a parameter cannot wrap
+    plain = [i for i in plain if not leaves[i].requires_grad and not isinstance(leaves[i], Parameter)]
+    if not plain or in_functorch():
+        return leaves
+    leaves = list(leaves)
+    made: dict[Any, tuple[Tensor, Parameter]] = {}
+    for i in plain:
+        leaf, old = leaves[i], held[i]
+        requires_grad = leaf.is_floating_point() if old is None else old.requires_grad
+        for key in {("given", id(leaf)), ("tied", id(old))} if old is not None else {("given", id(leaf))}:
+            known = made.get(key)
+            if known is not None and (known[0] is leaf or _equal(known[0], leaf)):
+                leaves[i] = known[1]
+                break
+        else:
+            # not Parameter(leaf): subclasses of tensors are not all fit to be parameters
+            leaves[i] = Tensor._make_subclass(Parameter, leaf.detach(), requires_grad)
+            made["given", id(leaf)] = made["tied", id(old)] = (leaf, leaves[i])
+    return leaves
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    if first.shape != second.shape or first.dtype != second.dtype or first.device != second.device:
+        return False
+    return first.is_meta or torch.equal(first, second)
+
+
+@torch.no_grad()
+def _write_over(held: list[Any], leaves: list[Any], paths: list[tuple[str, ...]], non_blocking: bool) -> None:
+    for old, new, path in zip(held, leaves, paths, strict=True):
+        if old.shape != new.shape:
+            raise errors.other_shape(path, new.shape, old.shape)
+    for old, new in zip(held, leaves, strict=True):
+        if old is not new:
+            old.copy_(new, non_blocking=non_blocking)
+
+
+def _copy(td: Any, module: nn.Module, non_blocking: bool) -> tuple[Any, Undo]:
+    plan, leaves, held = find_plan(td, module)
+    before = [None if old is None else old.detach().clone() for old in held]
+    _write_over(held, leaves, plan.paths, non_blocking)
+
+    def undo(swap: Any) -> None:
+        _write_over(held, before, plan.paths, False)
+
+    return deferred(lambda: plan.structure.build(before), _META), undo
+
+
+def _swap_traced(td: Any, module: nn.Module, inplace: bool | None, non_blocking: bool) -> tuple[Any, Undo]:
+    """As `_swap` and `_copy`, written so that Dynamo traces it: no plan, no attributes of closures that change."""
+    slots: list[Slot] = []
+    leaves: list[Any] = []
+    paths: list[tuple[str, ...]] = []
+    bind(td, module, slots, leaves, [], paths)
+    held = [table[name] for table, name in slots]
+    if inplace:
+        before = [old.detach().clone() for old in held]
+        _write_over(held, leaves, paths, non_blocking)
+    else:
+        before = held
+        for (table, name), leaf in zip(slots, leaves, strict=True):
+            table[name] = leaf
+    swap = TensorDict({})
+    for path, old in zip(paths, before, strict=True):
+        if old is not None:
+            swap.set(path, old)
+
+    def undo(swap: Any) -> None:
+        if inplace:
+            _write_over(held, before, paths, False)
+            return
+        for i, (table, name) in enumerate(slots):
+            now = table[name]
+            table[name] = held[i]
+            if now is not leaves[i]:
+                _keep(td, paths[i], now)
+
+    return swap, undo
+
+
+def _flat(td: Any) -> dict[str, Any]:
+    flat = {".".join(path): leaf for path, leaf in zip(td._leaf_keys(), td._leaves(), strict=True)}
+    for key, value in td.non_tensor_items(include_nested=True):
+        flat[key if isinstance(key, str) else ".".join(key)] = value._entry_value()
+    return flat
+
+
+def _load_state(td: Any, module: nn.Module, return_swap: bool) -> tuple[Any, Undo]:
+    before = _of_state(module).clone() if return_swap else None
+
+    def load(source: Any) -> None:
+        unknown = module.load_state_dict(_flat(source), strict=False).unexpected_keys
+        if unknown:
+            raise errors.unknown_state(unknown, module)
+
+    load(td)
+    return before, lambda swap: load(before)

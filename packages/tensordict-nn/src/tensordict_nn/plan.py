@@ -1,0 +1,334 @@
+"""Plans: which entry of a tensordict goes to which dictionary of which module, found out once.
+
+A module keeps its parameters and buffers in plain dictionaries, so putting other ones in is one dictionary write for
+each. Where to write is the costly question: it takes a walk over modules, names and kinds. A `Plan` is the answer for
+one module and one structure of tensordict. It is kept with the module and checked at each use by comparing objects: a
+sub-module or a dictionary that was replaced or removed since makes a new plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import getitem, is_
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tensordict_core import TensorDict
+from tensordict_core.extension import Meta, Primitives, dense, entries
+
+from . import errors
+
+__all__ = ["Plan", "Slot", "bind", "find_plan", "put"]
+
+Path = tuple[str, ...]
+Slot = tuple[dict[str, Any], str]
+# A node of a structure: the position of the node that holds it, its key there, its type, its keys, those of tensors.
+Step = tuple[int, str, type[Any], list[str], list[str]]
+
+NO_META = Meta(torch.Size(()))
+_ATTRIBUTE = "_tensordict_plans"
+_MOST = 4  # structures that are remembered for one module
+_DENSE = {TensorDict}
+_get = dict.get
+
+
+def _slot(module: nn.Module, path: Path) -> Slot:
+    """The dictionary of a module that holds a name."""
+    name = path[-1]
+    if name in module._parameters:
+        return module._parameters, name
+    if name in module._buffers:
+        return module._buffers, name
+    if isinstance(module.__dict__.get(name), Tensor):
+        return module.__dict__, name
+    raise errors.no_slot(path, module, [*module._parameters, *module._buffers])
+
+
+def bind(
+    td: Any, module: nn.Module, slots: list[Slot], values: list[Any], owners: list[nn.Module], paths: list[Path]
+) -> None:
+    """Find the slot of every leaf, level by level: those of a node come before those of the nodes below it.
+
+    Args:
+        td: The tensordict.
+        module: The module that it stands for.
+        slots: Gets the dictionary and the name of each.
+        values: Gets the leaves.
+        owners: Gets the module of each.
+        paths: Gets the path of each.
+
+    Raises:
+        KeyError: The module has no such parameter, buffer or sub-module.
+        TypeError: An entry is non-tensor data.
+    """
+    level: list[tuple[Any, nn.Module, Path]] = [(td, module, ())]
+    while level:
+        below: list[tuple[Any, nn.Module, Path]] = []
+        for node, owner, prefix in level:
+            for key in node._keys():
+                value = node._get(key)
+                path = (*prefix, key)
+                if isinstance(value, Tensor):
+                    slots.append(_slot(owner, path))
+                    values.append(value)
+                    owners.append(owner)
+                    paths.append(path)
+                elif value._is_non_tensor:
+                    raise errors.not_a_leaf(path, value._entry_value())
+                else:
+                    child = owner._modules.get(key)
+                    if child is None:
+                        raise errors.no_submodule(path, owner, owner._modules)
+                    below.append((value, child, path))
+        level = below
+
+
+def _steps(td: Any) -> list[list[Step]]:
+    """The structure of a tree, level by level."""
+    levels = []
+    level = [(-1, "", td)]
+    position = 0
+    while level:
+        steps, below = [], []
+        for parent, name, node in level:
+            pairs = [(key, node._get(key)) for key in node._keys()]
+            leaves = [key for key, value in pairs if not isinstance(value, Primitives)]
+            steps.append((parent, name, type(node), [key for key, _ in pairs], leaves))
+            below += [(position, key, value) for key, value in pairs if isinstance(value, Primitives)]
+            position += 1
+        levels.append(steps)
+        level = below
+    return levels
+
+
+class _Structure:
+    """The structure of a tree, and the leaves of any other tree that has it."""
+
+    __slots__ = ("_at", "_dense", "_levels", "_names", "_sizes", "steps")
+
+    def __init__(self, td: Any) -> None:
+        levels = _steps(td)
+        self.steps = [step for level in levels for step in level]
+        self._dense = all(kind is TensorDict for _, _, kind, _, _ in self.steps)
+        # columns, because `map` runs over them faster than any loop
+        self._levels = [([step[0] for step in level], [step[1] for step in level]) for level in levels[1:]]
+        self._sizes = [len(keys) for _, _, _, keys, _ in self.steps]
+        self._at = [i for i, (_, _, _, _, leaves) in enumerate(self.steps) for _ in leaves]
+        self._names = [key for _, _, _, _, leaves in self.steps for key in leaves]
+
+    def leaves(self, td: Any) -> list[Any] | None:
+        """The leaves of a tree, in the order of `bind`; ``None`` if it has another structure."""
+        try:
+            return self._leaves_of_dense(td) if self._dense and type(td) is TensorDict else self._leaves_of_any(td)
+        except KeyError:
+            return None
+
+    def _leaves_of_dense(self, td: TensorDict) -> list[Any] | None:
+        tables = [entries(td)]
+        for parents, names in self._levels:
+            nodes = list(map(getitem, map(tables.__getitem__, parents), names))
+            if not _DENSE.issuperset(map(type, nodes)):
+                return None
+            tables += map(entries, nodes)
+        if list(map(len, tables)) != self._sizes:
+            return None
+        # as many keys as there should be, and each that should be is found: there are no others
+        return list(map(getitem, map(tables.__getitem__, self._at), self._names))
+
+    def _leaves_of_any(self, td: Any) -> list[Any] | None:
+        nodes: list[Any] = []
+        out: list[Any] = []
+        for parent, name, kind, keys, leaves in self.steps:
+            node = td if parent < 0 else nodes[parent]._get(name)
+            if (type(node) is not kind and parent >= 0) or {*node._keys()} != {*keys}:
+                return None
+            nodes.append(node)
+            out += map(node._get, leaves)
+        return out
+
+    def build(self, values: Iterable[Any]) -> dict[str, Any]:
+        """The entries of a tree of this structure with other leaves; ``None`` leaves an entry out."""
+        rest = iter(values)
+        tables: list[dict[str, Any]] = []
+        for parent, name, _, keys, leaves in self.steps:
+            table: dict[str, Any] = dict.fromkeys(keys)
+            if parent >= 0:
+                tables[parent][name] = dense(table, NO_META)
+            tables.append(table)
+            absent = []
+            for key in leaves:
+                value = table[key] = next(rest)
+                if value is None:
+                    absent.append(key)
+            for key in absent:
+                del table[key]
+        return tables[0]
+
+
+def _has_own_setattr(module: nn.Module) -> bool:
+    return type(module).__setattr__ is not nn.Module.__setattr__
+
+
+class Plan:
+    """Where each leaf of a structure goes in a module.
+
+    Attributes:
+        structure: The structure.
+        paths: The path of each leaf.
+        parameters: The positions of those that go to parameters.
+        custom: Position and module of those whose module reacts to attributes being set (recurrent layers keep a list
+            of their weights that way).
+        shared: Whether two leaves go to one slot, because a module is there under two names.
+    """
+
+    __slots__ = (
+        "_below", "_children", "_names", "_own", "_parents", "_registries", "_registry_names", "_tables", "_types",
+        "custom", "parameters", "paths", "shared", "structure",
+    )  # fmt: skip
+
+    def __init__(self, td: Any, module: nn.Module) -> None:
+        slots: list[Slot] = []
+        values: list[Any] = []
+        owners: list[nn.Module] = []
+        paths: list[Path] = []
+        bind(td, module, slots, values, owners, paths)
+        self.structure = _Structure(td)
+        self.paths = paths
+        self.parameters = [i for i, (table, _) in enumerate(slots) if table is owners[i]._parameters]
+        self.custom = [(i, owner) for i, owner in enumerate(owners) if _has_own_setattr(owner)]
+        self.shared = len({(id(table), name) for table, name in slots}) < len(slots)
+        self._types = {type(value) for value in values}
+        self._tables = [table for table, _ in slots]
+        self._names = [name for _, name in slots]
+        self._own: list[dict[str, Any]] = []
+        self._registry_names: list[str] = []
+        self._registries: list[Any] = []
+        self._parents: list[dict[str, Any]] = []
+        self._below: list[str] = []
+        self._children: list[Any] = []
+        self._watch(td, module)
+
+    def _watch(self, td: Any, module: nn.Module) -> None:
+        """Note what has to stay as it is for the plan to hold."""
+        own = module.__dict__
+        below = [(key, value) for key in td._keys() if isinstance(value := td._get(key), Primitives)]
+        for name in ("_parameters", "_buffers", "_modules"):
+            if own[name]:
+                self._own.append(own)
+                self._registry_names.append(name)
+                self._registries.append(own[name])
+        for key, value in below:
+            child = own["_modules"][key]
+            self._parents.append(own["_modules"])
+            self._below.append(key)
+            self._children.append(child)
+            self._watch(value, child)
+
+    def holds(self) -> bool:
+        """Whether every module and dictionary on the way is still there."""
+        return all(map(is_, map(getitem, self._own, self._registry_names), self._registries)) and all(
+            map(is_, map(_get, self._parents, self._below), self._children)
+        )
+
+    def leaves(self, td: Any) -> list[Any] | None:
+        """The leaves of a tensordict in the order of the slots; ``None`` if it has another structure."""
+        out = self.structure.leaves(td)
+        if out is None:
+            return None
+        if not self._types.issuperset(map(type, out)):
+            if not all(isinstance(value, Tensor) for value in out):
+                return None
+            self._types.update(map(type, out))
+        return out
+
+    def read(self) -> list[Any] | None:
+        """What the slots hold now; ``None`` if one is gone."""
+        try:
+            return list(map(getitem, self._tables, self._names))
+        except KeyError:
+            return None
+
+    def write(self, values: list[Any]) -> None:
+        """Put values into the slots."""
+        for table, name, value in zip(self._tables, self._names, values, strict=True):
+            table[name] = value
+        for i, module in self.custom:
+            put(module, self._tables[i], self._names[i], values[i])
+
+    def changed(self, values: list[Any]) -> list[tuple[Path, Any]]:
+        """The paths and values of slots that hold something else than ``values``, which were written into them."""
+        now = list(map(_get, self._tables, self._names))
+        if all(map(is_, now, values)):
+            return []
+        last: Iterable[int] = range(len(now))
+        if self.shared:  # of two leaves for one slot, the second one was written last
+            last = {(id(self._tables[i]), self._names[i]): i for i in last}.values()
+        return [(self.paths[i], now[i]) for i in last if now[i] is not values[i] and isinstance(now[i], Tensor)]
+
+
+def put(module: nn.Module, table: dict[str, Any], name: str, value: Any) -> None:
+    """Set an attribute of a module that reacts to that, and leave the value in the dictionary that it belongs to.
+
+    ``nn.Module.__setattr__`` insists on parameters where parameters were, and moves other tensors elsewhere, so it sees
+    empty dictionaries meanwhile.
+    """
+    own = module.__dict__
+    parameters, buffers = own["_parameters"], own["_buffers"]
+    own["_parameters"], own["_buffers"] = {}, {}
+    try:
+        setattr(module, name, value)
+    finally:
+        own["_parameters"], own["_buffers"] = parameters, buffers
+    if table is not own:
+        own.pop(name, None)
+    table[name] = value
+
+
+class _Plans(list[Plan]):
+    """The plans of one module, kept in its ``__dict__``; copies and pickles of the module begin without any."""
+
+    own: dict[str, Any] | None = None
+    """The ``__dict__`` of that module, by which a shallow copy of it is told apart."""
+
+    def __copy__(self) -> _Plans:
+        return _Plans()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Plans:
+        return _Plans()
+
+    def __reduce__(self) -> Any:
+        # a plain list, so that a pickled module loads where this package is not installed
+        return list, ()
+
+
+def find_plan(td: Any, module: nn.Module) -> tuple[Plan, list[Any], list[Any]]:
+    """The plan for a tensordict and a module, the leaves of the one, and what the slots of the other hold.
+
+    Raises:
+        KeyError: The module has no such parameter, buffer or sub-module.
+        TypeError: An entry is non-tensor data.
+    """
+    own = module.__dict__
+    plans = own.get(_ATTRIBUTE)
+    if type(plans) is _Plans and plans.own is own:
+        for plan in plans:
+            leaves = plan.leaves(td)
+            if leaves is not None:
+                if plan.holds():
+                    held = plan.read()
+                    if held is not None:
+                        return plan, leaves, held
+                plans.remove(plan)
+                break
+    else:
+        plans = _Plans()
+        plans.own = own
+    plan = Plan(td, module)
+    own[_ATTRIBUTE] = plans
+    plans.insert(0, plan)
+    del plans[_MOST:]
+    leaves, held = plan.leaves(td), plan.read()
+    assert leaves is not None and held is not None, "a plan that was just made holds"
+    return plan, leaves, held
