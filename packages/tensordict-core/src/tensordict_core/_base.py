@@ -33,7 +33,7 @@ from ._ops.shape import Shape
 from ._repr import Representation
 from ._stacking import Stacking
 from ._state import State
-from ._torch import dispatch
+from ._torch import creation, dispatch, functions
 from ._torch.combine import cat_nodes, stack_nodes
 from ._types import containers
 from ._update import Updating
@@ -160,3 +160,5 @@ class TensorDictBase(TensorCollection):
 
 MutableMapping.register(TensorDictBase)
 dispatch.register_operations()
+functions.register()
+creation.register()

@@ -19,7 +19,7 @@ from .._primitives import Primitives
 from .._rebuild import KEEP, How
 from .._types import containers
 
-__all__ = ["batch_operand", "complete", "match"]
+__all__ = ["batch_operand", "complete", "lined_up", "match"]
 
 
 def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
@@ -29,6 +29,11 @@ def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
     out: list[Tensor] = []
     td._line_up(other, len(td._meta.batch_size), out)
     return out
+
+
+def lined_up(tensor: Tensor, leaf: Tensor) -> Tensor:
+    """A tensor over the first dimensions of a leaf, with a dimension of size 1 for each further one."""
+    return tensor.reshape(tensor.shape + (1,) * (leaf.ndim - tensor.ndim)) if 0 < tensor.ndim < leaf.ndim else tensor
 
 
 def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bool]:

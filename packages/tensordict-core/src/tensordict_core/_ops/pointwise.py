@@ -13,7 +13,7 @@ from torch import Tensor
 from .._primitives import Primitives
 from .._rebuild import SAME, UNLOCKED
 from .factories import binary, map_leaves, scaled, unary
-from .operands import batch_operand, match
+from .operands import lined_up, match
 from .spec import OpSpec, record
 from .typed import Operand
 
@@ -179,7 +179,7 @@ class Pointwise(Primitives):
         """Every leaf with ``value`` where the mask, lined up with the batch dimensions, is true.
 
         Args:
-            mask: A bool tensor of the batch size (or one that broadcasts to it).
+            mask: A bool tensor over the batch dimensions, or the first of them.
             value: What is filled in.
 
         >>> td = TensorDict({"a": torch.zeros(2, 2)}, batch_size=[2])
@@ -187,14 +187,12 @@ class Pointwise(Primitives):
         tensor(2.)
         """
         leaves = self._leaves()
-        masks = batch_operand(self, leaves, mask)
-        return self._rebuild(iter([leaf.masked_fill(m, value) for leaf, m in zip(leaves, masks, strict=True)]), SAME)  # type: ignore[no-any-return]
+        return self._rebuild(iter([leaf.masked_fill(lined_up(mask, leaf), value) for leaf in leaves]), SAME)  # type: ignore[no-any-return]
 
     def masked_fill_(self, mask: Tensor, value: float | bool) -> Self:
         """``masked_fill``, written into the leaves."""
-        leaves = self._leaves()
-        for leaf, m in zip(leaves, batch_operand(self, leaves, mask), strict=True):
-            leaf.masked_fill_(m, value)
+        for leaf in self._leaves():
+            leaf.masked_fill_(lined_up(mask, leaf), value)
         return self
 
     def softmax(self, dim: int, dtype: torch.dtype | None = None) -> Self:

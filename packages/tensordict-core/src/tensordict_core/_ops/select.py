@@ -1,13 +1,277 @@
-"""Selections by content: ``where``, ``gather``, ``masked_select`` and padding."""
+"""Selections by content: ``where``, ``gather``, ``masked_select``, and padding, which adds what was not there.
+
+A condition, an index and a mask are lined up with the batch dimensions, so one decides for whole rows of every leaf.
+Non-tensor values are selected with them, position by position.
+"""
 
 from __future__ import annotations
 
-from .._primitives import Primitives
+from collections.abc import Sequence
+from typing import Any, Self, cast
 
-__all__ = ["Selection"]
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import _errors as errors
+from .._keys import NestedKey
+from .._meta import Meta
+from .._primitives import Primitives
+from .._rebuild import UNLOCKED, How
+from .._types import containers
+from .operands import complete, lined_up, match
+from .shape_ops import BatchOp, normal_dim
+
+__all__ = ["Selection", "pad_values"]
 
 
 class Selection(Primitives):
     """Parts of a tensordict chosen by tensors."""
 
     __slots__ = ()
+
+    def where(
+        self,
+        condition: Tensor,
+        other: Any,
+        *,
+        out: Any = None,
+        pad: float | bool | None = None,
+        update_batch_size: bool = False,
+    ) -> Self:
+        """The entries of this tensordict where ``condition`` is true, those of ``other`` elsewhere.
+
+        Args:
+            condition: A bool tensor, lined up with the batch dimensions.
+            other: A tensordict, matched by key; a number; or a tensor, lined up with the batch dimensions unless it has
+                more dimensions than the batch.
+            out: A tensordict that the result is written into, in place where it has an entry.
+            pad: What stands for a leaf that one side lacks; by default that is an error.
+            update_batch_size: Whether ``out`` takes the batch size of the result.
+
+        Raises:
+            KeyError: One side lacks a leaf and there is no ``pad``.
+
+        >>> td = TensorDict({"a": torch.ones(2, 2)}, [2])
+        >>> td.where(torch.tensor([True, False]), 0.0)["a"]
+        tensor([[1., 1.],
+                [0., 0.]])
+        """
+        if not isinstance(condition, Tensor):
+            raise TypeError(
+                f"where takes a bool tensor as condition, got {type(condition).__name__}; wrap it with torch.tensor"
+            )
+        td: Any = self
+        if isinstance(other, Primitives) and pad is not None:
+            td, other = complete(td, other, pad)
+        leaves = td._leaves()
+        conditions = [lined_up(condition, leaf) for leaf in leaves]
+        if isinstance(other, Tensor) and other.ndim > len(td._meta.batch_size):
+            operands: Any = [other] * len(leaves)
+            scalar = False
+        else:
+            operands, scalar = match("where", td, leaves, other)
+        if scalar:
+            operands = [operands] * len(leaves)
+        results = [torch.where(*column) for column in zip(conditions, leaves, operands, strict=True)]
+        result = td._rebuild(iter(results), UNLOCKED)
+        if isinstance(other, Primitives):
+            _choose_values(result, td, other, condition)
+        return cast(Self, result if out is None else _write_out(result, out, update_batch_size))
+
+    def gather(self, dim: int, index: Tensor, out: Any = None, *, inplace: bool = False) -> Self:
+        """The rows that ``index`` names along a batch dimension, as `torch.gather` does.
+
+        Args:
+            dim: The batch dimension.
+            index: An integer tensor with as many dimensions as the batch (batch dimensions behind its own are taken
+                whole). Its shape is the batch size of the result.
+            out: A tensordict of that batch size that the result is written into.
+            inplace: Whether this tensordict takes the result.
+
+        Raises:
+            IndexError: ``dim`` is outside the dimensions of ``index``.
+
+        >>> td = TensorDict({"a": torch.arange(6).reshape(2, 3)}, [2, 3])
+        >>> td.gather(1, torch.tensor([[2], [0]]))["a"]
+        tensor([[2],
+                [3]])
+        """
+        if out is not None and inplace:
+            raise TypeError("gather takes either out or inplace=True; leave one out")
+        size = self._meta.batch_size
+        dims = index.ndim
+        if dims > len(size):
+            raise errors.bad_index_count(dims, size)
+        at = normal_dim(dim, size[:dims] if dim >= 0 else size)
+        if at >= dims:
+            raise errors.bad_dim(dim, size[:dims])
+        new = torch.Size((*index.shape, *size[dims:]))
+
+        def leaf(tensor: Tensor) -> Tensor:
+            own = tensor.shape[dims:]
+            return torch.gather(tensor, at, index.reshape(index.shape + (1,) * len(own)).expand(*index.shape, *own))
+
+        result = self._reshape(BatchOp(size, new, leaf, names=lambda names: names))
+        return cast(Self, result._replaces(self) if inplace else result if out is None else out.update_(result))
+
+    def masked_select(self, mask: Tensor, *, inplace: bool = False) -> Self:
+        """The positions of the batch where ``mask`` is true, as one batch dimension; a copy.
+
+        Args:
+            mask: A bool tensor of the batch size, or of its first dimensions.
+            inplace: Whether this tensordict takes the result.
+
+        Raises:
+            TypeError: ``mask`` is no bool tensor.
+
+        >>> TensorDict({"a": torch.arange(3)}, [3]).masked_select(torch.tensor([True, False, True]))["a"]
+        tensor([0, 2])
+        """
+        if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
+            got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+            raise TypeError(f"masked_select takes a bool tensor as mask, got {got}; compare or cast it to bool first")
+        result = self[mask]  # type: ignore[index]
+        return cast(Self, result._replaces(self) if inplace else result)
+
+    def pad(self, pad_size: Sequence[int], value: float = 0.0, inplace: bool = False, safe: bool = True) -> Self:
+        """The batch made longer, at both ends of each dimension, with positions that hold ``value``.
+
+        Args:
+            pad_size: How many positions are added before and behind the first batch dimension, the second, ...;
+                negative numbers cut positions off.
+            value: What the new positions hold; non-tensor entries hold ``None`` there.
+            inplace: Whether this tensordict takes the result.
+            safe: Whether ``pad_size`` is checked against the batch size before anything is done; without it, torch says
+                what is wrong.
+
+        Raises:
+            RuntimeError: ``pad_size`` does not fit the batch dimensions.
+
+        >>> TensorDict({"a": torch.ones(2)}, [2]).pad([1, 0], value=5.0)["a"]
+        tensor([5., 1., 1.])
+        """
+        sizes = [int(n) for n in pad_size]
+        size = self._meta.batch_size
+        if len(sizes) % 2:
+            raise RuntimeError(
+                f"pad_size must have an even number of entries, two per batch dimension, got {sizes}; add the "
+                "missing one"
+            )
+        if len(sizes) > 2 * len(size):
+            raise RuntimeError(
+                f"The length of pad_size must be <= 2 * the number of batch dimensions, got {sizes} for batch "
+                f"size {list(size)}; "
+                "pad the entries for their own dimensions"
+            )
+        ends = [(before, after) for before, after in zip(sizes[::2], sizes[1::2], strict=True)]
+        new = [n + sum(ends[i]) if i < len(ends) else n for i, n in enumerate(size)]
+        if safe and any(n < 0 for n in new):
+            raise RuntimeError(
+                f"pad_size {sizes} cuts off more than batch size {list(size)} has; use smaller negative numbers"
+            )
+
+        def leaf(tensor: Tensor, fill: float = value) -> Tensor:
+            rest = tensor.ndim - len(ends)
+            flat = [n for pair in reversed(ends) for n in pair]
+            return torch.nn.functional.pad(tensor, [0, 0] * rest + flat, value=fill)
+
+        result = self._reshape(BatchOp(size, torch.Size(new), leaf, names=lambda names: names))
+        if any(n > 0 for n in sizes):
+            pad_values(result, self, lambda numbers: leaf(numbers, -1))
+        return cast(Self, result._replaces(self) if inplace else result)
+
+    def to_padded_tensor(self, padding: float = 0.0, mask_key: NestedKey | None = None) -> Self:
+        """Leaves that are nested tensors as padded ones; other leaves as they are.
+
+        Where the batch size has a ragged dimension (``-1``), that of the result is taken from the padded leaves.
+
+        Args:
+            padding: What is put behind shorter rows.
+            mask_key: Where a bool mask of the positions that are no padding is stored.
+
+        Raises:
+            RuntimeError: ``mask_key`` without a nested leaf that is ragged in a batch dimension.
+
+        >>> ragged = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)
+        >>> TensorDict({"a": ragged}, [2]).to_padded_tensor(-1.0)["a"]
+        tensor([[ 1., -1.],
+                [ 1.,  1.]])
+        """
+        size = self._meta.batch_size
+        leaves = self._leaves()
+        padded = [torch.nested.to_padded_tensor(leaf, padding) if leaf.is_nested else leaf for leaf in leaves]
+        ragged = [dim for dim, n in enumerate(size) if n == -1]
+        new = list(size)
+        for dim in ragged:
+            new[dim] = max((p.shape[dim] for p, leaf in zip(padded, leaves, strict=True) if leaf.is_nested), default=0)
+        dims = len(size)
+        how = How(size=lambda own: torch.Size((*new, *own[dims:])), names=lambda own: own)
+        result = self._rebuild(iter(padded), how)
+        if mask_key is not None:
+            nested = [leaf for leaf in leaves if leaf.is_nested]
+            if not ragged or not nested:
+                raise RuntimeError(
+                    f"mask_key needs a ragged batch dimension, and the batch size is {list(size)}; densify a lazy "
+                    "stack of tensordicts with "
+                    "different batch sizes first"
+                )
+            ones = torch.ones_like(nested[0], dtype=torch.int8)
+            mask = torch.nested.to_padded_tensor(ones, 0).bool()
+            result.set(mask_key, mask.flatten(dims).any(-1) if mask.ndim > dims else mask)
+        return cast(Self, result)
+
+    def _replaces(self, target: Any) -> Any:
+        """``target``, after it took the entries and the metadata of this tensordict."""
+        return target._in_place(self, True)
+
+
+def _write_out(result: Any, out: Any, update_batch_size: bool) -> Any:
+    if update_batch_size and out._meta.batch_size != result._meta.batch_size:
+        return out.update(result, update_batch_size=True)
+    return out.update(result, inplace=True)
+
+
+def _choose_values(result: Any, left: Any, right: Any, condition: Tensor) -> None:
+    """Take the non-tensor values of ``right`` into ``result`` where the condition is false."""
+    for key in left._keys():
+        mine, theirs = left._get(key), right._get(key)
+        if not isinstance(mine, Primitives) or theirs is None:
+            continue
+        if not mine._is_non_tensor:
+            _choose_values(result._get(key), mine, theirs, condition)
+        elif not bool((mine == theirs).all()):
+            size = mine._meta.batch_size
+            chosen = condition.reshape(condition.shape + (1,) * (len(size) - condition.ndim)).expand(size).cpu().numpy()
+            values = np.where(chosen, _values(mine), _values(theirs))
+            result._set(key, containers.non_tensor_stack._make(np.asarray(values, dtype=object), mine._meta), False)
+    for key in right._keys():
+        if left._get(key) is None and isinstance(right._get(key), Primitives):
+            result._set(key, right._get(key), False)
+
+
+def _values(node: Any) -> Any:
+    """The values of non-tensor data as an array of its batch size."""
+    if isinstance(node, containers.non_tensor_stack):
+        return node._values
+    return containers.non_tensor_stack._full(node._entry_value(), node._meta)._values
+
+
+def pad_values(result: Any, source: Any, pad: Any) -> None:
+    """Replace non-tensor entries of ``result`` by those of ``source`` with ``None`` at the added positions."""
+    for key in source._keys():
+        entry = source._get(key)
+        if not isinstance(entry, Primitives):
+            continue
+        if not entry._is_non_tensor:
+            if not entry._is_opaque:
+                pad_values(result._get(key), entry, pad)
+            continue
+        values = _values(entry)
+        # positions travel as numbers, so -1 marks those that had no value
+        at = pad(torch.arange(values.size).reshape(values.shape)).numpy()
+        flat = np.empty(values.size + 1, dtype=object)
+        flat[:-1] = values.reshape(-1)
+        meta = entry._meta
+        new = Meta(torch.Size(at.shape), meta.device, result._get(key)._meta.names)
+        result._set(key, containers.non_tensor_stack._make(flat[at], new), False)
