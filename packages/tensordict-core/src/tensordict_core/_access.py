@@ -13,6 +13,7 @@ from torch import Tensor
 from . import _errors as errors
 from ._keys import NestedKey, unravel_key, unravel_key_to_tuple
 from ._meta import starts_with
+from ._options import current as options
 from ._primitives import Primitives
 from ._rebuild import KEEP
 from ._types import containers
@@ -32,14 +33,14 @@ class Access(Primitives):
 
     # reading ---------------------------------------------------------------------------------------------------------
 
-    def get(self, key: NestedKey, default: Any = None, **kwargs: Any) -> Any:
+    def get(self, key: NestedKey, default: Any = KEEP, **kwargs: Any) -> Any:
         """The entry of a key as it is stored: a tensor or a node.
 
         Non-tensor data come as `NonTensorData`; ``td[key]`` gives their value.
 
         Args:
             key: A string or a nested key.
-            default: What to return where there is no such entry.
+            default: What to return where there is no such entry; by default ``None`` (see `set_get_defaults_to_none`).
             **kwargs: What a container takes beside (a lazy stack: how to combine ragged entries).
 
         >>> td = TensorDict({"a": {"b": torch.zeros(2)}}, batch_size=[2])
@@ -49,18 +50,27 @@ class Access(Primitives):
         if kwargs:
             path = unravel_key_to_tuple(key)
             parent = self.get(path[:-1]) if len(path) > 1 else self
-            return parent._get_ragged(path[-1], default, **kwargs) if isinstance(parent, Primitives) else default
+            value = parent._get_ragged(path[-1], KEEP, **kwargs) if isinstance(parent, Primitives) else KEEP
+            return self._absent(key, default) if value is KEEP else value
         if type(key) is str:
             value = self._get(key)
-            return default if value is None else value
+            return self._absent(key, default) if value is None else value
         node: Any = self
         for name in key:
             if type(name) is not str:
                 return self.get(unravel_key(key), default)
             if not isinstance(node, Primitives):
-                return default
+                return self._absent(key, default)
             node = node._get(name)
-        return default if node is None else node
+        return self._absent(key, default) if node is None else node
+
+    def _absent(self, key: Any, default: Any) -> Any:
+        """What ``get`` gives where there is no entry."""
+        if default is not KEEP:
+            return default
+        if options.get_defaults_to_none:
+            return None
+        raise errors.missing_key(key, self._keys(), type(self).__name__)
 
     def _get_path_value(self, key: tuple[Any, ...]) -> Any:
         """The value under a nested key, non-tensor data unwrapped."""

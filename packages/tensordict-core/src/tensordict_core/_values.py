@@ -15,6 +15,7 @@ from torch import Tensor
 
 from . import _errors as errors
 from ._meta import Meta, starts_with
+from ._options import current as options
 from ._primitives import Primitives
 from ._types import containers
 
@@ -105,7 +106,7 @@ def _node_entry(meta: Meta, key: Any, value: TensorCollection, non_blocking: boo
 
 
 def _non_tensor_entry(meta: Meta, value: Any) -> TensorCollection:
-    if isinstance(value, list) and meta.batch_size and len(value) == meta.batch_size[0]:
+    if isinstance(value, list) and meta.batch_size and len(value) == meta.batch_size[0] and options.list_to_stack:
         return containers.non_tensor_stack.from_list(value, batch_size=meta.batch_size, device=meta.device)
     if isinstance(value, np.ndarray) and value.shape[: len(meta.batch_size)] == meta.batch_size:
         return containers.non_tensor_stack.from_list(value.tolist(), batch_size=meta.batch_size, device=meta.device)

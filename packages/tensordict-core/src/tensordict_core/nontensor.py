@@ -17,6 +17,7 @@ from torch import Tensor
 from . import _errors as errors
 from ._base import TensorCollection
 from ._meta import Meta, as_batch_size, as_device, as_names
+from ._options import current as options
 from ._rebuild import How, IsLeaf
 from ._types import containers
 
@@ -371,9 +372,7 @@ class NonTensorStack(NonTensorDataBase):
                 "stack", f"non-tensor data have the batch sizes {[list(i._meta.batch_size) for i in items]}"
             )
         meta = Meta(torch.Size((*size[:dim], len(items), *size[dim:])), first._meta.device)
-        if all(type(item) is NonTensorData for item in items) and all(
-            _same(item._value, first._value) for item in items[1:]
-        ):
+        if options.capture_non_tensor_stack and _all_same(items):
             return NonTensorData._make(first._value, meta, first._metadata)
         return cls._make(np.stack([_values_of(item) for item in items], dim), meta)
 
@@ -383,9 +382,7 @@ class NonTensorStack(NonTensorDataBase):
         size = list(first._meta.batch_size)
         size[dim] = sum(item._meta.batch_size[dim] for item in items)
         meta = Meta(torch.Size(size), first._meta.device)
-        if all(type(item) is NonTensorData for item in items) and all(
-            _same(item._value, first._value) for item in items[1:]
-        ):
+        if options.capture_non_tensor_stack and _all_same(items):
             return NonTensorData._make(first._value, meta, first._metadata)
         return cls._make(np.concatenate([_values_of(item) for item in items], dim), meta)
 
@@ -405,6 +402,13 @@ class NonTensorStack(NonTensorDataBase):
         return _compare(self, other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _all_same(items: Sequence[Any]) -> bool:
+    """Whether nodes hold one value each, and equal ones."""
+    return all(type(item) is NonTensorData for item in items) and all(
+        _same(item._value, items[0]._value) for item in items[1:]
+    )
 
 
 def _filled(value: Any, size: Sequence[int]) -> np.ndarray[Any, Any]:

@@ -1,0 +1,161 @@
+"""Options hold for a block, a function or for good, and come back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensordict_core import (
+    NonTensorStack,
+    TensorDict,
+    capture_non_tensor_stack,
+    get_defaults_to_none,
+    get_printoptions,
+    lazy_stack,
+    list_to_stack,
+    parse_tensor_dict_string,
+    set_capture_non_tensor_stack,
+    set_get_defaults_to_none,
+    set_list_to_stack,
+    set_printoptions,
+)
+
+
+@pytest.mark.parametrize(
+    ("option", "ask"),
+    [
+        (set_list_to_stack, list_to_stack),
+        (set_capture_non_tensor_stack, capture_non_tensor_stack),
+        (set_get_defaults_to_none, get_defaults_to_none),
+    ],
+)
+def test_an_option_holds_for_a_block_a_function_and_for_good(option, ask):
+    assert ask() is True
+    with option(False):
+        assert ask() is False
+        with option(True):
+            assert ask() is True
+        assert ask() is False
+    assert ask() is True
+    decorated = option(False)(lambda: ask())
+    assert ask() is True
+    assert (decorated(), ask()) == (False, True)
+    option(False).set()
+    assert ask() is False
+    option(True).set()
+    assert ask() is True
+
+
+def test_an_option_comes_back_when_the_block_raises():
+    with pytest.raises(KeyError, match="x"), set_list_to_stack(False):
+        raise KeyError("x")
+    assert list_to_stack()
+
+
+def test_lists_are_taken_apart_or_kept_as_one_value():
+    assert isinstance(TensorDict({"s": ["a", "b"]}, [2]).get("s"), NonTensorStack)
+    with set_list_to_stack(False):
+        td = TensorDict({"s": ["a", "b"]}, [2])
+    assert td[0]["s"] == ["a", "b"]
+
+
+def test_equal_values_stay_one_or_become_a_list_when_stacked():
+    tds = [TensorDict({"s": "x"}), TensorDict({"s": "x"})]
+    assert torch.stack(tds)["s"] == "x"
+    with set_capture_non_tensor_stack(False):
+        assert torch.stack(tds)["s"] == ["x", "x"]
+        wide = [td.expand(2) for td in tds]
+        assert torch.cat(wide)["s"] == ["x"] * 4
+
+
+def test_get_without_a_default_gives_none_or_raises():
+    td = TensorDict({"a": {"b": 1}})
+    assert td.get("x") is None
+    set_get_defaults_to_none(False)
+    try:
+        assert get_defaults_to_none() is False
+        for key in ("x", ("a", "x"), ("a", "b", "x"), ("x", ("y",))):
+            with pytest.raises(KeyError, match="x"):
+                td.get(key)
+            assert td.get(key, None) is None
+        assert td.get(("a", "b")) == 1
+        stack = lazy_stack([TensorDict({"a": torch.zeros(n)}) for n in (1, 2)])
+        with pytest.raises(KeyError, match="x"):
+            stack.get("x", as_list=True)
+    finally:
+        set_get_defaults_to_none()
+    assert td.get("x") is None
+
+
+def test_each_print_option_adds_or_removes_what_it_names():
+    td = TensorDict({"z": torch.ones(2), "a": {"b": torch.zeros(2, 3)}}, [2])
+    plain = repr(td)
+    for option, text in [
+        ("show_batch_size", "batch_size="),
+        ("show_device", "device=None"),
+        ("show_is_shared", "is_shared=False)\n"),
+        ("show_shape", "shape="),
+        ("show_field_device", "device=cpu"),
+        ("show_dtype", "dtype="),
+        ("show_field_is_shared", "float32, is_shared=False"),
+        ("show_grad", "requires_grad="),
+        ("show_is_contiguous", "is_contiguous="),
+        ("show_is_view", "is_view="),
+        ("show_storage_size", "storage_size="),
+        ("plain", "mean=1, std=0"),
+    ]:
+        shown = get_printoptions()[option]
+        with set_printoptions(**{option: not shown}):
+            changed = repr(td) + "\n"
+        assert (text in plain + "\n", text in changed) == (shown, not shown), option
+    assert repr(td) == plain
+    with set_printoptions(sort_keys="insertion"):
+        assert repr(td).index("z: ") < repr(td).index("a: ")
+    assert plain.index("z: ") > plain.index("a: ")
+    with set_printoptions(verbose=False):
+        assert "dtype" not in repr(td) and "shape" in repr(td)
+
+
+def test_the_compact_form_is_one_line():
+    td = TensorDict({"z": torch.ones(2, 3), "a": TensorDict({"b": torch.zeros(2, 3)}, [2, 3]), "s": "text"}, [2])
+    with set_printoptions(compact=True):
+        assert repr(td) == "TensorDict(batch_size=[2], fields={a: [3]{b: f32[]}, s: str, z: f32[3]})"
+        ragged = lazy_stack([TensorDict({"a": torch.zeros(n)}) for n in (1, 2)])
+        assert "a: ragged" in repr(ragged)
+
+
+def test_notebooks_get_a_folding_view_that_escapes_keys_unless_it_is_switched_off():
+    td = TensorDict({"<b>": {"c": 1}})
+    assert "&lt;b&gt;" in td._repr_html_() and "<b>" not in td._repr_html_()
+    with set_printoptions(html=False):
+        assert td._repr_html_() is None
+
+
+def test_unknown_print_options_are_refused():
+    with pytest.raises(TypeError, match=r"no print option 'colour'; choose from"):
+        set_printoptions(colour=True)
+    with pytest.raises(ValueError, match="sort_keys is 'alphabetical' or 'insertion'"):
+        set_printoptions(sort_keys="random")
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_what_was_printed_is_read_back(compact):
+    td = TensorDict(
+        {
+            "a": torch.ones(3, 4, dtype=torch.bfloat16),
+            "b": TensorDict({"c": torch.ones(3, 2, dtype=torch.int64), "d": {}}, [3, 2]),
+            "k: x": torch.ones(3, 2, 2, dtype=torch.bool),
+        },
+        [3],
+        device="cpu" if compact else None,
+    )
+    with set_printoptions(compact=compact):
+        again = parse_tensor_dict_string(repr(td))
+        assert repr(again) == repr(td)
+    assert (again["a"] == 0).all() and again.device == td.device
+
+
+@pytest.mark.parametrize("text", ["hello", "TensorDict(fields={}, device=None)", repr(TensorDict({"a": "s"})), ""])
+def test_a_text_that_is_no_printed_tensordict_is_refused(text):
+    with pytest.raises(ValueError, match="no printed tensordict"):
+        parse_tensor_dict_string(text)
