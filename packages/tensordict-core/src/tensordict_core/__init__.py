@@ -3,8 +3,44 @@
 from __future__ import annotations
 
 from ._base import TensorCollection, TensorDictBase
+from ._build import (
+    from_any,
+    from_dataclass,
+    from_dict,
+    from_list,
+    from_namedtuple,
+    from_tuple,
+    fromkeys,
+    make_tensordict,
+    merge_tensordicts,
+)
+from ._closeness import assert_allclose_td, assert_close
 from ._keys import NestedKey, unravel_key, unravel_key_list, unravel_key_to_tuple
+from ._options import (
+    capture_non_tensor_stack,
+    get_defaults_to_none,
+    get_printoptions,
+    list_to_stack,
+    set_capture_non_tensor_stack,
+    set_get_defaults_to_none,
+    set_list_to_stack,
+    set_printoptions,
+)
+from ._parse import parse_tensor_dict_string
+from ._predicates import (
+    default_is_leaf,
+    is_bool,
+    is_floating,
+    is_inexact,
+    is_integer,
+    is_leaf_nontensor,
+    is_tensor_collection,
+    is_tensorclass,
+)
+from ._pytrees import from_pytree
+from ._torch.collate import collate, dense_stack_tds
 from ._torch.combine import cat, lazy_stack, maybe_dense_stack, stack
+from ._torch.padding import pad, pad_sequence, unpad_sequence
 from .lazy import LazyStackedTensorDict
 from .nontensor import NonTensorData, NonTensorDataBase, NonTensorStack, is_non_tensor
 from .subtensordict import SubTensorDict
@@ -22,11 +58,45 @@ __all__ = [
     "TensorDict",
     "TensorDictBase",
     "UnbatchedTensor",
+    "assert_allclose_td",
+    "assert_close",
+    "capture_non_tensor_stack",
     "cat",
+    "collate",
+    "default_is_leaf",
+    "dense_stack_tds",
+    "from_any",
+    "from_dataclass",
+    "from_dict",
+    "from_list",
+    "from_namedtuple",
+    "from_pytree",
+    "from_tuple",
+    "fromkeys",
+    "get_defaults_to_none",
+    "get_printoptions",
+    "is_bool",
+    "is_floating",
+    "is_inexact",
+    "is_integer",
+    "is_leaf_nontensor",
     "is_non_tensor",
+    "is_tensor_collection",
+    "is_tensorclass",
     "lazy_stack",
+    "list_to_stack",
+    "make_tensordict",
     "maybe_dense_stack",
+    "merge_tensordicts",
+    "pad",
+    "pad_sequence",
+    "parse_tensor_dict_string",
+    "set_capture_non_tensor_stack",
+    "set_get_defaults_to_none",
+    "set_list_to_stack",
+    "set_printoptions",
     "stack",
+    "unpad_sequence",
     "unravel_key",
     "unravel_key_list",
     "unravel_key_to_tuple",
