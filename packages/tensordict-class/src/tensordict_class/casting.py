@@ -1,0 +1,197 @@
+"""Casting: what a field makes of a value before it is stored, by the flags of the class and the annotation of the field.
+
+Every field has one rule, made when its class is defined; reading needs none. Annotations are resolved when a rule first
+needs them, because a class may name itself or classes that come later.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, ForwardRef, Union, get_args, get_origin
+
+import numpy as np
+import torch
+from tensordict_core import NonTensorData, TensorDict
+from tensordict_core.extension import Meta, TensorCollection, to_entry
+from torch import Tensor
+
+from . import errors
+from .flags import Flags
+
+__all__ = ["Annotation", "Rule", "check_tensor_type", "class_of", "rule_for"]
+
+Rule = Callable[[Any, Meta], Any]
+"""From a value (never ``None``) and the metadata of the instance to the entry that is stored."""
+
+_MISSING = object()
+
+
+class Annotation:
+    """The annotation of one field, resolved on first use.
+
+    Args:
+        cls: The class that declares it.
+        name: The field.
+        raw: What stands in the class body: a type, or a string under postponed annotations.
+        local: The names that were visible where the class was defined.
+    """
+
+    def __init__(self, cls: type[Any], name: str, raw: Any, local: Mapping[str, Any]) -> None:
+        self.cls = cls
+        self.name = name
+        self.raw = raw
+        self._local = local
+        self._resolved: Any = _MISSING
+
+    def resolve(self) -> Any:
+        """The annotated type, without ``None``; ``Any`` where it names something that is not there (yet)."""
+        if self._resolved is not _MISSING:
+            return self._resolved
+        found = self.raw.__forward_arg__ if isinstance(self.raw, ForwardRef) else self.raw
+        if isinstance(found, str):
+            scope = {**vars(builtins), **vars(sys.modules.get(self.cls.__module__, types)), **self._local}
+            scope[self.cls.__name__] = self.cls
+            try:
+                found = eval(found, scope)
+            except Exception:  # names of later code: tried again with the next value
+                return Any
+        self._resolved = found = _without_none(found, self)
+        return found
+
+
+def _without_none(annotation: Any, owner: Annotation) -> Any:
+    if get_origin(annotation) in (Union, types.UnionType):
+        parts = [part for part in get_args(annotation) if part is not type(None)]
+        if len(parts) == 1:
+            part = parts[0]
+            return Annotation(owner.cls, owner.name, part, owner._local).resolve()
+    return annotation
+
+
+def _as_value(value: Any, meta: Meta) -> Any:
+    """Non-tensor data of the instance's batch size; lists of the batch's length are one value a row."""
+    if isinstance(value, list) and not _numeric(value):
+        return to_entry(meta, None, value)
+    return NonTensorData(value, batch_size=meta.batch_size, device=meta.device)
+
+
+def _numeric(value: Any) -> bool:
+    if isinstance(value, list):
+        return not value or _numeric(value[0])
+    return isinstance(value, bool | int | float | complex | np.ndarray | np.generic | Tensor)
+
+
+def _plain(value: Any, meta: Meta) -> Any:
+    """Numbers, arrays and lists of numbers become tensors; dictionaries, tuples and all else are kept as they are."""
+    if isinstance(value, Tensor | TensorCollection):
+        return value
+    if isinstance(value, dict | tuple):
+        return _as_value(value, meta)
+    return value
+
+
+def _uncast(value: Any, meta: Meta) -> Any:
+    """Only tensors are tensors."""
+    return value if isinstance(value, Tensor | TensorCollection) else _as_value(value, meta)
+
+
+def _tensor_only(value: Any, meta: Meta) -> Any:
+    """As a tensordict takes them: dictionaries become tensordicts."""
+    return value
+
+
+def _cast(annotation: Annotation) -> Rule:
+    def rule(value: Any, meta: Meta) -> Any:
+        target = annotation.resolve()
+        origin = get_origin(target) or target
+        if not isinstance(origin, type) or origin is object:
+            return _plain(value, meta)
+        if issubclass(origin, Tensor):
+            return _to_tensor(annotation.name, value, target)
+        if issubclass(origin, TensorCollection):
+            return _to_collection(annotation.name, value, origin, meta)
+        if isinstance(value, NonTensorData):
+            value = value.data
+        if type(value) is not origin and (not isinstance(value, origin) or isinstance(value, bool)):
+            value = _construct(annotation.name, value, origin, target)
+        return _as_value(value, meta)
+
+    return rule
+
+
+def _to_tensor(name: str, value: Any, target: Any) -> Any:
+    if isinstance(value, Tensor | TensorCollection):
+        return value
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise errors.cannot_cast(name, value, target, error) from None
+
+
+def _to_collection(name: str, value: Any, target: Any, meta: Meta) -> Any:
+    if isinstance(value, target) or not isinstance(value, dict | TensorCollection):
+        return _plain(value, meta)
+    wraps = getattr(target, "from_tensordict", None)
+    if wraps is None or not hasattr(target, "__dataclass_fields__"):
+        return TensorDict(value, batch_size=meta.batch_size, device=meta.device)
+    source = (
+        value if isinstance(value, TensorDict) else TensorDict(value, batch_size=meta.batch_size, device=meta.device)
+    )
+    try:
+        return wraps(source)
+    except (TypeError, ValueError) as error:
+        raise errors.cannot_cast(name, value, target, error) from None
+
+
+def _construct(name: str, value: Any, origin: Any, target: Any) -> Any:
+    if origin is np.ndarray:
+        return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    if isinstance(value, Tensor) and origin in (int, float, complex, bool):
+        if value.numel() != 1:
+            raise ValueError(
+                f"the field {name!r} takes one {origin.__name__}, got a tensor of shape {list(value.shape)}; index it first"
+            )
+        return origin(value.item())
+    try:
+        return origin(value)
+    except (TypeError, RuntimeError) as error:
+        raise errors.cannot_cast(name, value, target, error) from None
+
+
+def class_of(annotation: Annotation) -> Any:
+    """The tensorclass that a field is annotated with, or ``None``."""
+    target = annotation.resolve()
+    return target if isinstance(target, type) and getattr(target, "_is_tensorclass", False) else None
+
+
+def rule_for(flags: Flags, annotation: Annotation) -> Rule:
+    """The rule of a field.
+
+    >>> rule = rule_for(Flags(nocast=True), Annotation(object, "x", int, {}))
+    >>> rule(3, Meta(torch.Size([2]))).data
+    3
+    """
+    if flags.autocast:
+        return _cast(annotation)
+    if flags.nocast:
+        return _uncast
+    return _tensor_only if flags.tensor_only else _plain
+
+
+def check_tensor_type(annotation: Annotation) -> None:
+    """Refuse a field of a tensor-only class that is annotated with another type.
+
+    Raises:
+        TypeError: The annotation is resolved and names no tensor type.
+    """
+    target = annotation.resolve()
+    parts = get_args(target) if get_origin(target) in (Union, types.UnionType) else (target,)
+    for part in parts:
+        kind = get_origin(part) or part
+        if kind is type(None) or kind is Any:
+            continue
+        if not (isinstance(kind, type) and issubclass(kind, Tensor | TensorCollection)):
+            raise errors.not_tensor_type(annotation.cls, annotation.name, annotation.raw)

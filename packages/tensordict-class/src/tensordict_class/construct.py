@@ -1,0 +1,142 @@
+"""Construction: the ``__init__`` of a class, written for its fields so that Python itself binds the arguments.
+
+Beside the fields it takes ``batch_size``, ``device``, ``names`` and ``lock``. Instances of which every value is a tensor
+are put together in one go; other values pass through the rules of their fields one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from tensordict_core import TensorDict
+from torch import Tensor
+
+from .fields import Declaration
+
+__all__ = ["META_ARGUMENTS", "WRITTEN", "write_init"]
+
+META_ARGUMENTS = ("batch_size", "device", "names", "lock")
+"""What every constructor takes beside the fields, by keyword."""
+
+
+WRITTEN = "__written_by_tensorclass__"
+"""Marks an ``__init__`` as written here rather than by the author of the class."""
+
+
+class _Factory:
+    """Stands for a default that is made anew for each instance."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+def start(
+    self: Any, values: dict[str, Any], batch_size: Any, device: Any, names: Any, lock: Any, casts: bool, frozen: bool
+) -> None:
+    """Make what a new instance wraps, and fill it.
+
+    Args:
+        self: The instance.
+        values: The values of the fields, in order.
+        batch_size: As of `TensorDict`.
+        device: As of `TensorDict`.
+        names: As of `TensorDict`.
+        lock: Whether the instance is locked from the start.
+        casts: Whether tensors too pass through the rules of the fields.
+        frozen: Whether the class is frozen.
+    """
+    plain = not casts
+    for value in values.values():
+        if value.__class__ is not Tensor:
+            plain = False
+            break
+    if plain:
+        object.__setattr__(self, "_tensordict", TensorDict(values, batch_size, device, names))
+    else:
+        object.__setattr__(self, "_tensordict", TensorDict({}, batch_size, device, names))
+        for name, value in values.items():
+            if value is not None:
+                self._assign(name, value)
+    if lock or frozen:
+        self.lock_()
+
+
+def write_init(cls: type[Any], declaration: Declaration, *, casts: bool, frozen: bool) -> Callable[..., None]:
+    """The ``__init__`` of a class.
+
+    Args:
+        cls: The class.
+        declaration: Its fields.
+        casts: Whether tensors too pass through the rules of the fields.
+        frozen: Whether instances are locked once they are made.
+    """
+    scope: dict[str, Any] = {"_start": start}
+    positional: list[str] = []
+    keywords: list[str] = []
+    values: list[str] = []
+    made: list[str] = []
+    _check_order(declaration)
+    for field in (*declaration.fields, *declaration.init_vars):
+        name = field.name
+        default = _default(field)
+        if default is not dataclasses.MISSING:
+            scope[f"_default_{name}"] = default
+        source = name
+        if not field.init:
+            source = "None" if default is dataclasses.MISSING else f"_default_{name}"
+        else:
+            argument = name if default is dataclasses.MISSING else f"{name}=_default_{name}"
+            (keywords if field.kw_only else positional).append(argument)
+        if isinstance(default, _Factory):
+            scope[f"_make_{name}"] = default.make
+            if field.init:
+                made.append(f"    if {name} is _default_{name}: {name} = _make_{name}()")
+            else:
+                source = f"_make_{name}()"
+        if field not in declaration.init_vars:
+            values.append(f"{name!r}: {source}")
+    names = set(declaration.names)
+    meta = [name for name in META_ARGUMENTS if name not in names]
+    keywords += [f"{name}=False" if name == "lock" else f"{name}=None" for name in meta]
+    passed = ", ".join(name if name in meta else "None" for name in META_ARGUMENTS)
+    arguments = ", ".join(["self", *positional, *(["*", *keywords] if keywords else [])])
+    lines = [
+        f"def __init__({arguments}):",
+        *made,
+        f"    _start(self, {{{', '.join(values)}}}, {passed}, {casts}, {frozen})",
+    ]
+    if hasattr(cls, "__post_init__"):
+        lines.append(f"    self.__post_init__({', '.join(f.name for f in declaration.init_vars)})")
+    exec("\n".join(lines), scope)
+    init: Callable[..., None] = scope["__init__"]
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
+    init.__module__ = cls.__module__
+    setattr(init, WRITTEN, True)
+    init.__annotations__ = {f.name: f.type for f in (*declaration.fields, *declaration.init_vars) if f.init} | {
+        "return": None
+    }
+    return init
+
+
+def _check_order(declaration: Declaration) -> None:
+    seen: str | None = None
+    for field in (*declaration.fields, *declaration.init_vars):
+        if not field.init or field.kw_only:
+            continue
+        if _default(field) is not dataclasses.MISSING:
+            seen = field.name
+        elif seen is not None:
+            raise TypeError(
+                f"the field {field.name!r} has no default and follows {seen!r}, which has one; move it to the front, or make it kw_only"
+            )
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return _Factory(field.default_factory)
+    return field.default

@@ -1,0 +1,121 @@
+"""Fields: what a class body declares, read once when the class is defined.
+
+The standard library's `dataclasses` does the reading, so defaults, ``field(...)``, ``kw_only``, ``InitVar``, class
+variables and inheritance are its own, and ``dataclasses.fields``, ``replace`` and ``asdict`` work. What is added here are
+the names that no field may have, and the descriptor that reads a field from the entries of what an instance wraps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+from tensordict_core.extension import TensorCollection
+from torch import Tensor
+
+from . import errors
+
+__all__ = ["Declaration", "declare", "install_readers", "reader"]
+
+_ALWAYS_FREE = frozenset({"data"})
+"""Members that a field may hide without being asked: saved classes have always had fields of these names."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """What a class declares.
+
+    Attributes:
+        fields: The fields, inherited ones first.
+        init_vars: The names of ``InitVar`` pseudo-fields, which go to ``__post_init__``.
+        own: The names that the class itself annotates.
+        shadowed: The members that fields hide.
+    """
+
+    fields: tuple[dataclasses.Field[Any], ...]
+    init_vars: tuple[dataclasses.Field[Any], ...]
+    own: tuple[str, ...]
+    shadowed: frozenset[str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return tuple(f.name for f in self.fields)
+
+
+def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool) -> Declaration:
+    """Read the annotations of a class body.
+
+    Args:
+        cls: The class.
+        base: The class whose members no field may hide.
+        shadow: Whether fields may hide them after all.
+        kw_only: Whether the class's own fields are keyword-only arguments of the constructor.
+
+    Raises:
+        AttributeError: A field hides a member and ``shadow`` is false.
+        TypeError: A field without a default follows one with a default.
+        ValueError: A default is mutable.
+    """
+    own = tuple(inspect.get_annotations(cls))
+    inherited: dict[str, dataclasses.Field[Any]] = {}
+    for parent in reversed(cls.__mro__[1:]):
+        inherited.update(parent.__dict__.get("__dataclass_fields__", {}))
+    for name in own:
+        if name not in cls.__dict__:
+            # dataclasses would take what the class inherits under this name, a reader or a method, for the default
+            setattr(cls, name, _same_default(inherited.get(name)))
+    documented = cls.__doc__
+    cls.__doc__ = documented or cls.__name__  # otherwise dataclasses compute a signature for it
+    dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+    fields = dataclasses.fields(cls)
+    names = [f.name for f in fields]
+    if not documented:
+        cls.__doc__ = f"{cls.__name__}({', '.join(names)})"
+    declared = cls.__dataclass_fields__
+    init_vars = tuple(f for name, f in declared.items() if _is_init_var(f) and name not in names)
+    shadowed = frozenset(name for name in names if name not in _ALWAYS_FREE and hasattr(base, name))
+    for name in names:
+        if name in shadowed and (not shadow or name[0] == "_"):
+            raise errors.reserved_name(cls, name, base.__name__)
+    return Declaration(fields, init_vars, own, shadowed)
+
+
+def _same_default(parent: dataclasses.Field[Any] | None) -> Any:
+    if parent is None:
+        return dataclasses.field()
+    if parent.default_factory is not dataclasses.MISSING:
+        return dataclasses.field(default_factory=parent.default_factory)
+    return dataclasses.field(default=parent.default)
+
+
+def _is_init_var(field: dataclasses.Field[Any]) -> bool:
+    # the standard library marks pseudo-fields with objects that it does not export
+    return getattr(field, "_field_type", None) is getattr(dataclasses, "_FIELD_INITVAR", field)
+
+
+def reader(name: str) -> property:
+    """The descriptor that reads a field; writing is the class's ``__setattr__``.
+
+    It looks into the live entries of what the instance wraps: a dictionary, where that is a dense tensordict.
+    """
+
+    def read(self: Any) -> Any:
+        try:
+            value = self._tensordict._entries[name]
+        except KeyError:
+            return None
+        if value.__class__ is Tensor:
+            return value
+        return value._entry_value() if isinstance(value, TensorCollection) else value
+
+    read.__name__ = read.__qualname__ = name
+    return property(read, doc=f"The field {name!r}.")
+
+
+def install_readers(cls: type[Any], declaration: Declaration) -> None:
+    """Put a descriptor on a class for each field that it declares, or that a plain dataclass among its bases does."""
+    for name in declaration.names:
+        if name in declaration.own or not isinstance(inspect.getattr_static(cls, name, None), property):
+            setattr(cls, name, reader(name))

@@ -1,0 +1,56 @@
+"""Flags: what a class says about how its fields take values; given by argument, class keyword or brackets, and inherited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from . import errors
+
+__all__ = ["BRACKET_FLAGS", "NO_FLAGS", "Flags"]
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The flags of one tensorclass.
+
+    Attributes:
+        autocast: Values are cast to the annotated types.
+        nocast: Numbers and arrays are kept as they are instead of becoming tensors.
+        frozen: Fields cannot be assigned once an instance is made.
+        tensor_only: Every field is a tensor or a tensordict.
+        shadow: Fields may have the names of members, which they hide.
+        skip_post_init_on_rebuild: ``__post_init__`` does not run on the results of operations.
+        cast_filter: Says of a nested key and a leaf whether ``to(dtype)`` and its kind cast it.
+    """
+
+    autocast: bool = False
+    nocast: bool = False
+    frozen: bool = False
+    tensor_only: bool = False
+    shadow: bool = False
+    skip_post_init_on_rebuild: bool = False
+    cast_filter: Callable[[tuple[str, ...], Any], bool] | None = None
+
+    def __post_init__(self) -> None:
+        modes = [name for name in ("autocast", "nocast", "tensor_only") if getattr(self, name)]
+        if len(modes) > 1:
+            raise errors.exclusive(modes[0], modes[1])
+
+    def with_changes(self, changes: dict[str, Any]) -> Flags:
+        """These flags with those that a class sets itself (``None``: not set).
+
+        Raises:
+            TypeError: Two of them exclude each other.
+
+        >>> Flags(frozen=True).with_changes({"nocast": True, "frozen": None}).frozen
+        True
+        """
+        given = {name: value for name, value in changes.items() if value is not None}
+        return replace(self, **given) if given else self
+
+
+NO_FLAGS = Flags()
+BRACKET_FLAGS = tuple(f.name for f in fields(Flags) if f.name != "cast_filter")
+"""The flags that brackets take: ``TensorClass["nocast", "frozen"]``."""

@@ -1,0 +1,337 @@
+"""Instances: what a tensorclass adds to core's operations, which is the meaning of its fields.
+
+Which keys there can be, what a value becomes when it is written, and that a field that is not set is ``None``; everything
+else is core's, on what the instance wraps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from tensordict_core import NestedKey, TensorDict, TensorDictBase
+from tensordict_core.extension import Index, TensorCollection
+from torch import Tensor
+
+from . import errors
+from .casting import Annotation, Rule, class_of
+from .fields import Declaration
+from .flags import NO_FLAGS, Flags
+from .forward import Forwarding
+
+__all__ = ["Instance", "run_post_init"]
+
+
+class Instance(Forwarding, TensorCollection):
+    """What instances of a tensorclass do; `TensorClass` adds how a class is defined."""
+
+    __slots__ = ()
+
+    _is_tensorclass = True
+
+    _rules: ClassVar[Mapping[str, Rule]] = {}
+    """What each field makes of a value, by name; its keys are the fields."""
+    _declaration: ClassVar[Declaration] = Declaration((), (), (), frozenset())
+    _flags: ClassVar[Flags] = NO_FLAGS
+    _casts: ClassVar[bool] = False
+    """Whether tensors too pass through the rules of the fields."""
+    _types: ClassVar[Mapping[str, Annotation]] = {}
+    """The annotation of each field."""
+    _restarts: ClassVar[bool] = False
+    """Whether ``__post_init__`` runs on the results of operations."""
+
+    @classmethod
+    def _wrap(cls, tensordict: Any) -> Self:
+        self = object.__new__(cls)
+        object.__setattr__(self, "_tensordict", tensordict)
+        if cls._restarts:
+            run_post_init(self)
+        return self
+
+    @classmethod
+    def _shell(cls, tensordict: Any) -> Self:
+        self = object.__new__(cls)
+        object.__setattr__(self, "_tensordict", tensordict)
+        return self
+
+    @classmethod
+    def _check_key(cls, key: str) -> None:
+        if key not in cls._rules:
+            raise errors.unknown_attribute(cls, key, cls._rules)
+
+    # fields ----------------------------------------------------------------------------------------------------------
+
+    def _assign(self, name: str, value: Any) -> None:
+        """Store a value in a field; ``None`` unsets it."""
+        if value.__class__ is Tensor and not self._casts:
+            self._tensordict.set(name, value)
+        elif value is None:
+            self._unset(name)
+        else:
+            td = self._tensordict
+            td.set(name, self._rules[name](value, td._meta))
+
+    def _unset(self, name: str) -> None:
+        if self._tensordict._peek(name) is not None:
+            self._tensordict.del_(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        cls = type(self)
+        if name in cls._rules:
+            if cls._flags.frozen:
+                raise errors.frozen_field(name)
+            self._assign(name, value)
+        elif hasattr(getattr(cls, name, None), "__set__"):
+            if cls._flags.frozen and name[0] != "_":
+                raise errors.frozen_field(name)
+            object.__setattr__(self, name, value)
+        else:
+            raise errors.unknown_attribute(cls, name, cls._rules, "cannot set the")
+
+    def __delattr__(self, name: str) -> None:
+        if name not in self._rules:
+            raise errors.unknown_attribute(type(self), name, self._rules)
+        if self._flags.frozen:
+            raise errors.frozen_field(name)
+        self._tensordict.del_(name)
+
+    def get(self, key: NestedKey, default: Any = None, **kwargs: Any) -> Any:
+        """The value of a field: as the attribute gives it, or ``default`` where it is not set.
+
+        Args:
+            key: A field, or a nested key that starts with one.
+            default: What to return where there is no such entry.
+            **kwargs: How a lazy stack reads entries of several shapes.
+
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        ...     label: str = "origin"
+        >>> Point(torch.zeros(2)).get("label")
+        'origin'
+        """
+        value = super().get(key, None, **kwargs)
+        if value is None:
+            return default
+        return value._entry_value() if isinstance(value, TensorCollection) else value
+
+    def set(
+        self, key: NestedKey, value: Any, inplace: bool | None = False, *, non_blocking: bool = False, **kwargs: Any
+    ) -> Self:
+        """Store a value in a field, as assigning the attribute does; ``None`` unsets it.
+
+        Args:
+            key: A field, or a nested key that starts with one.
+            value: The value.
+            inplace: Whether it is written into the value that is there.
+            non_blocking: Whether a move to the instance's device may be asynchronous.
+
+        Raises:
+            AttributeError: There is no such field.
+            RuntimeError: The value does not start with the batch size, or the instance is locked.
+
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        >>> Point(torch.zeros(2)).set("x", torch.ones(2)).x
+        tensor([1., 1.])
+        """
+        if type(key) is str:
+            if key not in self._rules:
+                raise errors.unknown_attribute(type(self), key, self._rules)
+            if value is None:
+                self._unset(key)
+            else:
+                td = self._tensordict
+                td.set(key, self._rules[key](value, td._meta), inplace, non_blocking=non_blocking)
+            return self
+        return super().set(key, value, inplace, non_blocking=non_blocking)
+
+    def _index_put(self, index: Index, value: Any) -> None:
+        keys = value._keys() if isinstance(value, TensorCollection) else value if isinstance(value, dict) else ()
+        foreign = [key for key in keys if key not in self._rules]
+        if foreign:
+            raise errors.foreign_keys(type(self), foreign, self._rules)
+        self._tensordict._index_put(index, value)
+
+    def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Any:
+        result = self._tensordict._with_entries(entries, inplace, plain)
+        return result if plain else self if inplace else self._wrap(result)
+
+    def empty(self, recurse: bool = False, **kwargs: Any) -> Self:
+        """An instance of the same metadata of which no field is set (``recurse``: with nested nodes, empty too).
+
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        >>> Point(torch.zeros(2)).empty().x is None
+        True
+        """
+        return self._shell(self._tensordict.empty(recurse, **kwargs))
+
+    # to and from others ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_tensordict(
+        cls, tensordict: Any, non_tensordict: Mapping[str, Any] | None = None, safe: bool = True
+    ) -> Self:
+        """An instance around a tensordict, which it shares; fields that it has no key for are not set.
+
+        Where a field is annotated with a tensorclass and holds a tensordict, the instance has a shallow copy instead, with an
+        instance of that class in its place.
+
+        Args:
+            tensordict: The tensordict, of any kind.
+            non_tensordict: Values of more fields.
+            safe: Whether the type and the keys are checked; otherwise they are known to fit.
+
+        Raises:
+            RuntimeError: It is no tensordict.
+            ValueError: A key is no field.
+            KeyError: A field stands in both.
+
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        >>> Point.from_tensordict(TensorDict({"x": torch.zeros(2)}, [2])).batch_size
+        torch.Size([2])
+        """
+        extra = {} if non_tensordict is None else dict(non_tensordict)
+        if safe:
+            if not isinstance(tensordict, TensorDictBase):
+                raise RuntimeError(
+                    f"{cls.__name__}.from_tensordict takes a tensordict, got {type(tensordict).__name__}; "
+                    "use from_dict for a dictionary and to_tensordict() on another tensorclass"
+                )
+            foreign = {key for key in (*tensordict._keys(), *extra) if key not in cls._rules}
+            if foreign:
+                raise errors.foreign_keys(cls, foreign, cls._rules)
+        if extra:
+            both = [key for key in extra if tensordict._peek(key) is not None]
+            if both:
+                raise KeyError(f"the fields {both} stand in both tensordict and non_tensordict; drop them from one")
+            shell = cls._shell(tensordict._clone(False))
+            for name, value in extra.items():
+                shell._assign(name, value)
+            tensordict = shell._tensordict
+        self = cls._shell(_with_classes(cls, tensordict))
+        run_post_init(self)
+        return self
+
+    @classmethod
+    def from_dict(cls, input_dict: Mapping[Any, Any], **kwargs: Any) -> Self:
+        """An instance of a dictionary: fields that it has no key for are not set, whatever their defaults.
+
+        Args:
+            input_dict: Values by field; dictionaries among them become tensordicts.
+            **kwargs: As of ``TensorDict.from_dict``: ``batch_size``, ``auto_batch_size``, ``batch_dims``, ``device``.
+
+        Raises:
+            ValueError: A key is no field.
+
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        >>> Point.from_dict({"x": torch.zeros(2)}, auto_batch_size=True).batch_size
+        torch.Size([2])
+        """
+        foreign = [key for key in input_dict if key not in cls._rules]
+        if foreign:
+            raise errors.foreign_keys(cls, map(str, foreign), cls._rules)
+        return cls.from_tensordict(TensorDict.from_dict(input_dict, **kwargs))
+
+    @classmethod
+    def from_dataclass(cls, obj: Any, **kwargs: Any) -> Self:
+        """An instance with the values of a dataclass instance; fields that it lacks have their defaults.
+
+        Args:
+            obj: The dataclass instance.
+            **kwargs: As of `from_dataclass`: ``batch_size``, ``auto_batch_size``, ``batch_dims``, ``device``.
+
+        >>> import dataclasses
+        >>> @dataclasses.dataclass
+        ... class Plain:
+        ...     x: torch.Tensor
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        ...     label: str = "origin"
+        >>> Point.from_dataclass(Plain(torch.zeros(2))).label
+        'origin'
+        """
+        from .convert import from_dataclass
+
+        instance: Self = from_dataclass(obj, dest_cls=cls, **kwargs)
+        return instance
+
+    def to_dict(self, *, retain_none: bool = True, **kwargs: Any) -> dict[str, Any]:
+        """A dictionary of the fields, nested ones too.
+
+        Args:
+            retain_none: Whether fields that are not set are there, as ``None``.
+            **kwargs: As of ``TensorDict.to_dict``.
+
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        ...     label: str | None = None
+        >>> Point(torch.zeros(1)).to_dict()
+        {'x': tensor([0.]), 'label': None}
+        """
+        found = super().to_dict(retain_none=retain_none, **kwargs)
+        return {name: found.get(name) for name in self._rules} if retain_none else found
+
+    # representation, copies ------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        """The fields that are set, in alphabetical order, those that are not, and the metadata.
+
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        ...     label: str | None = None
+        >>> Point(torch.zeros(2))
+        Point(
+            x=Tensor(shape=torch.Size([2]), device=cpu, dtype=torch.float32, is_shared=False),
+            label=None,
+            batch_size=torch.Size([]),
+            device=None,
+            is_shared=False)
+        """
+        keys = set(self._keys())
+        shown = [f.name for f in self._declaration.fields if f.repr]
+        lines = [f"{name}={self._describe(name)}" for name in sorted(shown) if name in keys]
+        lines += [f"{name}=None" for name in shown if name not in keys]
+        text = ",\n".join([*lines, *self._repr_meta()]).replace("\n", "\n    ")
+        return f"{type(self).__name__}(\n    {text})"
+
+    def _describe(self, key: str) -> str:
+        return self._tensordict._describe(key)  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> Any:
+        extra = getattr(self, "__dict__", None) or None
+        return _restore, (type(self), self._tensordict), extra
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+def _with_classes(cls: type[Any], tensordict: Any) -> Any:
+    """A tensordict whose nested ones are of the classes that the fields are annotated with; the same if all are."""
+    out = tensordict
+    for name, entry in tensordict._peek_items():
+        if isinstance(entry, TensorDictBase) and (target := class_of(cls._types[name])) is not None:
+            out = tensordict._clone(False) if out is tensordict else out
+            out._set(name, target.from_tensordict(tensordict._get(name)), False)
+    return out
+
+
+def _restore(cls: type[Any], tensordict: Any) -> Any:
+    return cls._shell(tensordict)
+
+
+def run_post_init(self: Any) -> None:
+    """Run the ``__post_init__`` of an instance that was not made by its constructor, if its class has one that can run."""
+    if hasattr(self, "__post_init__") and not any(_required(f) for f in self._declaration.init_vars):
+        self.__post_init__(*[_value(f) for f in self._declaration.init_vars])
+
+
+def _required(field: Any) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _value(field: Any) -> Any:
+    return field.default if field.default is not dataclasses.MISSING else field.default_factory()

@@ -1,0 +1,60 @@
+"""Shadowing: a field that hides a member hides it from the class's users, not from core's operations.
+
+Core's algorithms call ``td.keys()`` or ``td.set(...)``; on a class with a field named ``keys`` they would find a tensor. So
+the members of such a class that are still visible run on a twin around the same tensordict: an instance of a class with
+the same fields and no descriptors. What the twin gives comes back as the class.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tensordict_core.extension import TensorCollection, operations
+
+from .instance import Instance
+
+__all__ = ["reach_past"]
+
+
+def reach_past(cls: type[Any], shadowed: Iterable[str]) -> None:
+    """Let the visible members of a class work although fields hide others.
+
+    Operations on leaves (``mean``, ``sin``) are called by nobody but users, so hiding them needs nothing.
+    """
+    harmless = {spec.name for spec in operations()}
+    if all(name in harmless for name in shadowed):
+        return
+    twin = type(cls.__name__, (Instance,), {"__slots__": ()})
+    twin._rules, twin._types, twin._flags = cls._rules, cls._types, cls._flags  # type: ignore[attr-defined]
+    twin._declaration, twin._casts = cls._declaration, cls._casts  # type: ignore[attr-defined]
+    hidden = set(cls._rules)
+    for name in dir(TensorCollection):
+        if name in hidden or (name[0] == "_" and name not in _OPERATORS):
+            continue
+        member = inspect.getattr_static(TensorCollection, name)
+        if inspect.isfunction(member) and getattr(cls, name) is getattr(Instance, name):
+            setattr(cls, name, _on_twin(getattr(Instance, name), twin))
+
+
+_OPERATORS = frozenset(
+    """__getitem__ __setitem__ __iter__ __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __enter__ __exit__""".split()
+)
+
+
+def _on_twin(method: Callable[..., Any], twin: type[Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _back(method(twin._shell(self._tensordict), *args, **kwargs), self, twin)
+
+    return call
+
+
+def _back(result: Any, self: Any, twin: type[Any]) -> Any:
+    if type(result) is twin:
+        return self if result._tensordict is self._tensordict else type(self)._wrap(result._tensordict)
+    if isinstance(result, tuple):
+        return tuple(_back(item, self, twin) for item in result)
+    return result

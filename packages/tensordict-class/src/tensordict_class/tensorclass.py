@@ -1,0 +1,200 @@
+"""`TensorClass`: a dataclass whose instances behave like one tensor. Here is how a class becomes one.
+
+Subclassing is all: when a class is defined its fields are read, its constructor is written and its name is registered, so
+that saved instances find it again. The decorator `tensorclass` makes a subclass of a plain class.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from tensordict_core import TensorDict
+from tensordict_core.extension import operations, register_type
+
+from . import errors
+from .casting import Annotation, check_tensor_type, rule_for
+from .construct import write_init
+from .fields import Declaration, declare, install_readers
+from .flags import BRACKET_FLAGS, NO_FLAGS, Flags
+from .instance import Instance
+from .shadow import reach_past
+from .transform import Constructed
+
+__all__ = ["TensorClass"]
+
+CastFilter = Callable[[tuple[str, ...], Any], bool]
+
+
+class TensorClass(Constructed, Instance):
+    """A dataclass of tensors that behaves like one tensor of its batch size.
+
+    Subclass it and annotate fields, as with `dataclasses.dataclass`. A field holds a tensor, a tensordict, another
+    tensorclass, or anything else as non-tensor data. Every operation of `TensorDict` works on instances and gives
+    instances. The constructor takes the fields, by name or in order, and by keyword ``batch_size``, ``device``, ``names``
+    and ``lock``, as `TensorDict` does.
+
+    A class sets flags by keywords (``class A(TensorClass, frozen=True)``) or brackets (``TensorClass["frozen"]``), and
+    subclasses inherit them:
+
+    Args:
+        autocast: Values are cast to the annotated types: ``int`` fields hold integers.
+        nocast: Numbers and arrays are kept as they are; by default they become tensors.
+        frozen: Fields cannot be assigned once an instance is made.
+        tensor_only: Every field is a tensor or a tensordict.
+        shadow: Fields may have the names of members (``mean``, ``keys``), which they hide.
+        skip_post_init_on_rebuild: ``__post_init__`` does not run on the results of operations, which it does by default.
+        cast_filter: Says of a nested key and a leaf whether ``to(dtype)``, ``float()`` and their kind cast it.
+        kw_only: The class's own fields are keyword-only arguments of the constructor.
+
+    Raises:
+        AttributeError: A field has the name of a member and ``shadow`` is not set.
+        TypeError: Flags exclude each other; a frozen class derives from one that is not, or the reverse.
+
+    >>> class Digits(TensorClass):
+    ...     image: torch.Tensor
+    ...     label: torch.Tensor
+    ...     source: str = "scanned"
+    ...
+    ...     def of(self, label):
+    ...         return self[self.label == label]
+    >>> digits = Digits(torch.zeros(4, 8, 8), torch.tensor([0, 1, 0, 1]), batch_size=[4])
+    >>> digits.of(1).image.shape, digits[0].source
+    (torch.Size([2, 8, 8]), 'scanned')
+    """
+
+    def __init_subclass__(
+        cls,
+        *,
+        autocast: bool | None = None,
+        nocast: bool | None = None,
+        frozen: bool | None = None,
+        tensor_only: bool | None = None,
+        shadow: bool | None = None,
+        skip_post_init_on_rebuild: bool | None = None,
+        cast_filter: CastFilter | None = None,
+        kw_only: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init_subclass__(**kwargs)
+        changes = {
+            "autocast": autocast,
+            "nocast": nocast,
+            "frozen": frozen,
+            "tensor_only": tensor_only,
+            "shadow": shadow,
+            "skip_post_init_on_rebuild": skip_post_init_on_rebuild,
+            "cast_filter": cast_filter,
+        }
+        flags = _inherited(cls).with_changes(changes)
+        declaration = declare(cls, base=TensorClass, shadow=flags.shadow, kw_only=kw_only)
+        _check_frozen(cls, flags)
+        cls._flags = flags
+        cls._declaration = declaration
+        cls._types = _annotations(cls, declaration, flags)
+        cls._rules = {name: rule_for(flags, cls._types[name]) for name in declaration.names}
+        cls._casts = flags.autocast
+        cls._restarts = hasattr(cls, "__post_init__") and not flags.skip_post_init_on_rebuild
+        if flags.tensor_only:
+            for name in declaration.own:
+                if name in cls._rules:
+                    check_tensor_type(cls._types[name])
+        if "__init__" in cls.__dict__:
+            cls.__new__ = _blank  # type: ignore[method-assign,assignment]
+        else:
+            cls.__init__ = write_init(cls, declaration, casts=flags.autocast, frozen=flags.frozen)  # type: ignore[method-assign]
+        if flags.frozen and "__hash__" not in cls.__dict__:
+            cls.__hash__ = _hash_of_fields  # type: ignore[assignment]
+        if cast_filter is not None:
+            _filter_casts(cls, cast_filter)
+        install_readers(cls, declaration)
+        reach_past(cls, declaration.shadowed)
+        register_type(cls)
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        flags = item if isinstance(item, tuple) else (item,)
+        if all(isinstance(flag, str) and flag in BRACKET_FLAGS for flag in flags):
+            return _flagged(cls, flags)
+        parameters = getattr(super(), "__class_getitem__", None)
+        if parameters is None:
+            raise errors.unknown_flag(item, BRACKET_FLAGS, cls.__name__)
+        return parameters(item)
+
+
+@functools.cache
+def _flagged(cls: type[Any], flags: tuple[str, ...]) -> type[Any]:
+    """A base class with flags, for brackets."""
+    body: dict[str, Any] = {
+        "__module__": cls.__module__,
+        "__qualname__": f"{cls.__name__}[{', '.join(map(repr, flags))}]",
+    }
+    return types.new_class(cls.__name__, (cls,), dict.fromkeys(flags, True), lambda namespace: namespace.update(body))
+
+
+def _inherited(cls: type[Any]) -> Flags:
+    """The flags that a class inherits: each from the first base that sets it."""
+    flags = NO_FLAGS
+    for base in reversed(cls.__mro__[1:]):
+        own = base.__dict__.get("_flags")
+        if own is not None:
+            flags = flags.with_changes({name: value or None for name, value in vars(own).items()})
+    return flags
+
+
+def _check_frozen(cls: type[Any], flags: Flags) -> None:
+    for base in cls.__bases__:
+        if issubclass(base, TensorClass) and base._rules and base._flags.frozen != flags.frozen:
+            this, other = ("frozen", "not frozen") if flags.frozen else ("not frozen", "frozen")
+            raise TypeError(
+                f"{cls.__name__} is {this}, so it cannot inherit from {base.__name__}, which is {other}; make both frozen or neither"
+            )
+
+
+def _annotations(cls: type[Any], declaration: Declaration, flags: Flags) -> dict[str, Annotation]:
+    """The annotation of each field; one that is inherited belongs to the class that declares it."""
+    known: dict[str, Annotation] = {}
+    for base in reversed(cls.__mro__[1:]):
+        known.update(getattr(base, "_types", {}))
+    local = _local_types(cls.__module__) if flags.autocast or flags.tensor_only else {}
+    for field in declaration.fields:
+        if field.name in declaration.own or field.name not in known:
+            known[field.name] = Annotation(cls, field.name, field.type, local)
+    return known
+
+
+def _local_types(module: str) -> dict[str, Any]:
+    """The types that a function which defines a class has among its variables: annotations may name them."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") != module:
+        frame = frame.f_back
+    if frame.f_locals is frame.f_globals:
+        return {}
+    return {name: value for name, value in frame.f_locals.items() if isinstance(value, type)}
+
+
+def _blank(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
+    """An instance without fields, for a class that has an ``__init__`` of its own."""
+    return cls._shell(TensorDict({}))
+
+
+def _hash_of_fields(self: Any) -> int:
+    return hash((type(self), *(getattr(self, f.name) for f in self._declaration.fields if f.compare)))
+
+
+def _filter_casts(cls: type[Any], cast_filter: CastFilter) -> None:
+    """Make a filter the default of ``to`` and of every recorded cast."""
+    for name in ("to", *(spec.name for spec in operations() if spec.family == "cast")):
+        if name not in cls.__dict__:
+            setattr(cls, name, _filtered(getattr(cls, name), cast_filter))
+
+
+def _filtered(method: Callable[..., Any], cast_filter: CastFilter) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("cast_filter", cast_filter)
+        return method(self, *args, **kwargs)
+
+    return call

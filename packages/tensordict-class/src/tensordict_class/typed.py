@@ -1,0 +1,227 @@
+"""`TypedTensorDict`: a tensordict whose keys are declared, as those of a ``TypedDict``.
+
+It is a dictionary like every tensordict (``td["key"]``, ``**td``) and may hold other keys too; declared ones are also
+attributes that type checkers know, and the constructor takes them by keyword and misses those that are not given. It
+wraps a tensordict of any kind, as a tensorclass does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self, dataclass_transform, get_origin
+
+from tensordict_core import TensorDict, TensorDictBase
+from tensordict_core.extension import TensorCollection, register_type
+
+from . import errors
+from .forward import Forwarding
+from .transform import Constructed
+
+__all__ = ["TypedTensorDict"]
+
+_FLAGS = ("shadow", "frozen")
+_WITHOUT_EFFECT = ("autocast", "nocast", "tensor_only")
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(dataclasses.field, dataclasses.Field))
+class TypedTensorDict(Constructed, Forwarding, TensorDictBase):
+    """A tensordict whose keys are declared as annotations.
+
+    Args:
+        source: A dictionary or tensordict with the entries, instead of keywords.
+        batch_size: The leading dimensions that all entries share.
+        device: Where every entry is moved.
+        names: A name (or ``None``) for each batch dimension.
+        non_blocking: Whether moves to ``device`` may be asynchronous.
+        lock: Whether the tensordict is locked from the start.
+        **fields: The entries by name. Those that are declared without a default and not as ``NotRequired`` must be there.
+
+    Class keywords (or brackets, ``TypedTensorDict["frozen"]``) are ``shadow``, by which fields may have the names of
+    members, and ``frozen``, by which instances are locked.
+
+    Raises:
+        TypeError: A declared entry is missing, or a keyword is not declared.
+        AttributeError: A field has the name of a member and ``shadow`` is not set.
+
+    >>> from tensordict_class import TypedTensorDict
+    >>> class State(TypedTensorDict):
+    ...     position: torch.Tensor
+    ...     velocity: torch.Tensor
+    >>> state = State(position=torch.zeros(5, 3), velocity=torch.ones(5, 3), batch_size=[5])
+    >>> state[0].velocity, state["position"].shape
+    (tensor([1., 1., 1.]), torch.Size([5, 3]))
+    """
+
+    __slots__ = ()
+
+    _defaults: ClassVar[Mapping[str, Any]] = {}
+    """The declared keys: their defaults, ``MISSING`` where they must be there, ``ABSENT`` where they need not."""
+    _flags: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls, *, shadow: bool = False, frozen: bool = False, **kwargs: Any) -> None:
+        for name in _WITHOUT_EFFECT:
+            if kwargs.pop(name, None):
+                message = f"the flag {name} has no effect on a TypedTensorDict; drop it"
+                warnings.warn(message, DeprecationWarning, stacklevel=2)
+        super().__init_subclass__(**kwargs)
+        cls._flags = cls._flags | {name for name, given in (("shadow", shadow), ("frozen", frozen)) if given}
+        defaults: dict[str, Any] = {}
+        for base in reversed(cls.__mro__[1:]):
+            defaults.update(base.__dict__.get("_defaults", {}))
+        for name, annotation in inspect.get_annotations(cls).items():
+            if _is_class_variable(annotation):
+                continue
+            if hasattr(TypedTensorDict, name) and (name[0] == "_" or "shadow" not in cls._flags):
+                raise errors.reserved_name(cls, name, "TypedTensorDict")
+            absent = _ABSENT if _need_not_be_there(annotation) else dataclasses.MISSING
+            defaults[name] = cls.__dict__.get(name, absent)
+            setattr(cls, name, _attribute(name, defaults[name]))
+        cls._defaults = defaults
+        register_type(cls)
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        flags = item if isinstance(item, tuple) else (item,)
+        if not all(flag in (*_FLAGS, *_WITHOUT_EFFECT) for flag in flags):
+            raise errors.unknown_flag(item, _FLAGS, cls.__name__)
+        return _flagged(cls, flags)
+
+    if not TYPE_CHECKING:  # checkers take the constructor from the annotations
+
+        def __init__(
+            self,
+            source: Mapping[Any, Any] | TensorCollection | None = None,
+            *,
+            batch_size: Any = None,
+            device: Any = None,
+            names: Any = None,
+            non_blocking: bool | None = None,
+            lock: bool = False,
+            **fields: Any,
+        ) -> None:
+            cls = type(self)
+            unknown = [name for name in fields if name not in cls._defaults]
+            if unknown:
+                raise TypeError(
+                    f"{cls.__name__} declares no field {unknown[0]!r}; declare it, or pass a dictionary, which may hold other keys"
+                )
+            entries = fields if source is None else {**_items(source), **fields}
+            if batch_size is None and isinstance(source, TensorCollection):
+                batch_size, names = source.batch_size, source.names if names is None else names
+            self._tensordict = TensorDict(entries, batch_size, device, names, non_blocking)
+            _check_required(cls, self._tensordict)
+            if lock or "frozen" in cls._flags:
+                self.lock_()
+
+    @classmethod
+    def from_tensordict(cls, tensordict: Any) -> Self:
+        """Typed access to a tensordict of any kind, which it shares.
+
+        Args:
+            tensordict: The tensordict.
+
+        Raises:
+            TypeError: It is no tensordict, or a declared entry is missing.
+
+        >>> from tensordict_class import TypedTensorDict
+        >>> class State(TypedTensorDict):
+        ...     position: torch.Tensor
+        >>> td = TensorDict({"position": torch.zeros(3)})
+        >>> State.from_tensordict(td).position is td["position"]
+        True
+        """
+        if not isinstance(tensordict, TensorCollection):
+            raise TypeError(
+                f"{cls.__name__}.from_tensordict takes a tensordict, got {type(tensordict).__name__}; give {cls.__name__}() a dictionary"
+            )
+        _check_required(cls, tensordict)
+        return cls._wrap(tensordict)
+
+    def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Any:
+        result = self._tensordict._with_entries(entries, inplace, plain)
+        return result if plain else self if inplace else self._wrap(result)
+
+    def empty(self, recurse: bool = False, **kwargs: Any) -> Self:
+        """A tensordict of this type and metadata without entries (``recurse``: with the nested nodes, empty too)."""
+        return self._wrap(self._tensordict.empty(recurse, **kwargs))
+
+    def _describe(self, key: str) -> str:
+        return self._tensordict._describe(key)  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> Any:
+        return _restore, (type(self), self._tensordict)
+
+
+class _Absent:
+    """Stands for the default of a key that need not be there."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+_ABSENT = _Absent()
+
+
+def _attribute(name: str, default: Any) -> property:
+    """The attribute of a declared key."""
+
+    def read(self: Any) -> Any:
+        value = self._tensordict._get(name)
+        if value is None:
+            if default is dataclasses.MISSING or default is _ABSENT:
+                raise errors.unset_field(type(self), name)
+            return default
+        return value._entry_value() if isinstance(value, TensorCollection) else value
+
+    def write(self: Any, value: Any) -> None:
+        self.set(name, value)
+
+    def delete(self: Any) -> None:
+        self.del_(name)
+
+    return property(read, write, delete, f"The entry {name!r}.")
+
+
+def _is_class_variable(annotation: Any) -> bool:
+    return _is_form(annotation, ClassVar, "ClassVar")
+
+
+def _need_not_be_there(annotation: Any) -> bool:
+    return _is_form(annotation, NotRequired, "NotRequired")
+
+
+def _is_form(annotation: Any, form: Any, name: str) -> bool:
+    """Whether an annotation is a typing form, or spells it under postponed annotations."""
+    if isinstance(annotation, str):
+        return annotation.split("[")[0].rsplit(".")[-1] == name
+    return annotation is form or get_origin(annotation) is form
+
+
+def _items(source: Mapping[Any, Any] | TensorCollection) -> dict[Any, Any]:
+    return dict(source._items() if isinstance(source, TensorCollection) else source.items())
+
+
+def _check_required(cls: type[TypedTensorDict], tensordict: Any) -> None:
+    missing = [
+        name
+        for name, default in cls._defaults.items()
+        if default is dataclasses.MISSING and tensordict._peek(name) is None
+    ]
+    if missing:
+        raise TypeError(
+            f"{cls.__name__} is missing the required fields {missing}; give them, or declare them as NotRequired or with a default"
+        )
+
+
+def _restore(cls: type[Any], tensordict: Any) -> Any:
+    return cls._wrap(tensordict)
+
+
+@functools.cache
+def _flagged(cls: type[Any], flags: tuple[str, ...]) -> type[Any]:
+    body = {"__module__": cls.__module__, "__qualname__": f"{cls.__name__}[{', '.join(map(repr, flags))}]"}
+    return types.new_class(cls.__name__, (cls,), dict.fromkeys(flags, True), lambda namespace: namespace.update(body))
