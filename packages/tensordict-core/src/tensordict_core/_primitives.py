@@ -8,7 +8,7 @@ stack, a tensorclass, non-tensor data). The operation families inherit from `Pri
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -25,6 +25,27 @@ if TYPE_CHECKING:
     from ._ops.shape_ops import ShapeOp
 
 __all__ = ["Primitives"]
+
+
+class Lookup(Mapping[str, Any]):
+    """The entries of a container that keeps no dictionary, as a mapping."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Primitives) -> None:
+        self._node = node
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._node._get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._node._keys())
+
+    def __len__(self) -> int:
+        return len(list(self._node._keys()))
 
 
 class Primitives:
@@ -152,6 +173,11 @@ class Primitives:
     def _items(self) -> Iterable[tuple[str, Any]]:
         """The names and stored entries of this node, in order."""
         return [(key, self._get(key)) for key in self._keys()]
+
+    @property
+    def _entries(self) -> Mapping[str, Any]:
+        """The stored entries by name, live, to be looked up only; the dictionary itself where a container keeps one."""
+        return Lookup(self)
 
     def _peek(self, key: str) -> Any:
         """The entry, or something of its kind where reading it would copy.
