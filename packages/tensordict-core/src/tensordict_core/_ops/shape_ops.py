@@ -202,7 +202,8 @@ class Reshape(ShapeOp):
         if shape != self._from or not self._to:
             # neighbouring leaves often have one shape, and taking shapes apart costs as much as the view
             self._from, self._to = shape, self.new + shape[len(self.old) :]
-        return tensor.reshape(self._to) if self.copies else tensor.view(self._to)
+        # a shape as one argument of a method costs torch twice as much to read
+        return torch.reshape(tensor, self._to) if self.copies else tensor.view(*self._to)
 
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
         # the stack dimension passes where it stays whole: the sizes before it and behind it are regrouped apart

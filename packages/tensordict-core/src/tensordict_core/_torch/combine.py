@@ -136,6 +136,8 @@ def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
     at = normal_dim(dim, size)
     for i, node in enumerate(nodes):
         own = node._meta.batch_size
+        if own == size:
+            continue
         if len(own) != len(size) or own[:at] != size[:at] or own[at + 1 :] != size[at + 1 :]:
             raise RuntimeError(
                 f"cat needs batch sizes that agree but for dimension {at}, "
