@@ -185,3 +185,11 @@ def not_convertible(function: str, expected: str, value: Any) -> TypeError:
 def missing_satellite(what: str, distribution: str) -> ImportError:
     """A method needs a distribution that is not installed."""
     return ImportError(f"{what} needs {distribution}: pip install {distribution}")
+
+
+def keys_collide(function: str, name: Any, first: Any, second: Any) -> KeyError:
+    """Two entries would stand under one key."""
+    return KeyError(
+        f"{function} would give two entries the key {_show(name)}: {_show(first)} and {_show(second)}; rename one of them, "
+        "or choose another separator"
+    )

@@ -48,6 +48,10 @@ class LazyElementwise:
     exclude = _each("exclude")
     filter_empty_ = _each("filter_empty_")
     filter_non_tensor_data = _each("filter_non_tensor_data")
+    _flattened = _each("_flattened")
+    _flatten_ = _each("_flatten_")
+    _unflattened = _each("_unflattened")
+    _unflatten_ = _each("_unflatten_")
 
     def __contains__(self: LazyStackedTensorDict, key: Any) -> bool:  # type: ignore[misc]
         """Whether all elements have an entry under a key (nested keys included)."""
