@@ -1,1 +1,33 @@
-"""Memory-mapped tensors, and tensordicts on disk."""
+"""Memory-mapped tensors, and tensordicts on disk.
+
+Core's methods of these names (``td.memmap``, ``TensorDict.load_memmap``, ...) call the functions here.
+"""
+
+from __future__ import annotations
+
+from tensordict_memmap.future import SaveFuture
+from tensordict_memmap.loading import is_memmap, load, load_memmap, load_memmap_, memmap_refresh_
+from tensordict_memmap.make import make_memmap, make_memmap_from_storage, make_memmap_from_tensor
+from tensordict_memmap.saving import memmap, memmap_, memmap_like, save
+from tensordict_memmap.tensor import MemoryMappedTensor
+
+MemmapTensor = MemoryMappedTensor
+"""The old name of `MemoryMappedTensor`."""
+
+__all__ = [
+    "MemmapTensor",
+    "MemoryMappedTensor",
+    "SaveFuture",
+    "is_memmap",
+    "load",
+    "load_memmap",
+    "load_memmap_",
+    "make_memmap",
+    "make_memmap_from_storage",
+    "make_memmap_from_tensor",
+    "memmap",
+    "memmap_",
+    "memmap_like",
+    "memmap_refresh_",
+    "save",
+]

@@ -158,7 +158,7 @@ def _registered(cls: type[Any]) -> str:
 
 
 def _encode_array(array: np.ndarray[Any, Any] | np.generic) -> Any:
-    if array.dtype.hasobject or type(array) not in (np.ndarray, type(array[()])):
+    if array.dtype.hasobject or not (type(array) is np.ndarray or isinstance(array, np.generic)):
         raise NoJsonForm(
             f"arrays of plain numbers and strings have a JSON form, not {type(array).__name__} of {array.dtype}"
         )
@@ -218,7 +218,7 @@ def _decode_array(form: Any) -> Any:
 
 
 def _decode_path(form: Any) -> pathlib.PurePath:
-    kinds = {
+    kinds: dict[str, type[pathlib.PurePath]] = {
         "Path": pathlib.Path,
         "PurePosixPath": pathlib.PurePosixPath,
         "PureWindowsPath": pathlib.PureWindowsPath,

@@ -1,0 +1,88 @@
+"""The oldest layout (the reference up to 0.2): a ``meta.pt`` a node and an ``x.meta.pt`` beside each ``x.memmap``.
+
+Those files are read with ``weights_only=True``, so nothing in them is run. The layout is only ever read.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+
+from tensordict_core import LazyStackedTensorDict
+from tensordict_memmap.formats.names import LEAF
+from tensordict_memmap.formats.tree import LAZY, Dense, Leaf, Node, Parts, Path, show
+
+__all__ = ["META_PT", "parse_oldest"]
+
+META_PT = "meta.pt"
+
+
+class Folder(Protocol):
+    """What parsing asks of a saved folder; paths are relative, with ``/`` between folders."""
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a regular file; None where there is none."""
+
+    def names(self, path: str) -> Iterable[str]:
+        """The names of the files and folders in a folder."""
+
+
+def parse_oldest(folder: Folder, *, place: str = "", key: Path = ()) -> Node:
+    """The tree of a folder in the oldest layout.
+
+    Args:
+        folder: what reads it.
+        place: the node's path under it.
+        key: the node's nested key.
+
+    Raises:
+        ValueError: A description is missing or damaged; the error names the key.
+    """
+    start = place + "/" if place else ""
+    record = _load(folder, start + META_PT, key)
+    found = sorted(folder.names(place))
+    inside = [name for name in found if folder.read(f"{start}{name}/{META_PT}") is not None]
+    if "stack_dim" in record:
+        count = len(inside)
+        if {str(number) for number in range(count)} != set(inside):
+            raise ValueError(
+                f"a stack has all of its elements, and {place or 'the folder'} holds only {inside}; restore it"
+            )
+        facts = {"stack_dim": int(record["stack_dim"]), "stack_dim_name": None}
+        stack = Parts(key, place, LazyStackedTensorDict, LAZY, facts)
+        for number in map(str, range(count)):
+            stack.parts[number] = parse_oldest(folder, place=start + number, key=(*key, number))
+        return stack
+    if not isinstance(record.get("batch_size"), torch.Size):
+        raise ValueError(f"{start}{META_PT} gives a batch size, and this one does not; restore the file")
+    node = Dense(key, place, tuple(record["batch_size"]))
+    for name in found:
+        if name.endswith(".meta.pt"):
+            stem = name.removesuffix(".meta.pt")
+            about = _load(folder, start + name, (*key, stem))
+            if not (isinstance(about.get("shape"), torch.Size) and isinstance(about.get("dtype"), torch.dtype)):
+                raise ValueError(f"{start}{name} gives shape and dtype of key {show((*key, stem))}; restore the file")
+            node.entries[stem] = Leaf((*key, stem), f"{start}{stem}{LEAF}", about["dtype"], tuple(about["shape"]))
+        elif name in inside:
+            node.entries[name] = parse_oldest(folder, place=start + name, key=(*key, name))
+    return node
+
+
+def _load(folder: Folder, path: str, key: Path) -> dict[str, Any]:
+    document = folder.read(path)
+    where = f"of key {show(key)}" if key else "of the saved tensordict"
+    if document is None:
+        raise ValueError(f"the description {where}, {path}, is missing; restore it")
+    try:
+        record = torch.load(io.BytesIO(document), weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
+        raise ValueError(
+            f"the description {where}, {path}, holds more than shapes and dtypes or is damaged: {error}"
+        ) from None
+    if not isinstance(record, dict):
+        raise ValueError(f"the description {where}, {path}, is no dictionary; restore it")
+    return record

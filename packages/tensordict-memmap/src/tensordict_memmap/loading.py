@@ -1,0 +1,299 @@
+"""Loading: the descriptions of a saved folder are read, its files checked and mapped, and nothing on disk is changed.
+
+Folders of the reference load too, those of its oldest layout included. Values that were pickled are unpickled only
+where the caller allows it; without that the error comes before a byte of any is.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import stat
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensordict_core.extension import Meta, TensorCollection, annotate, annotation
+from tensordict_memmap import commit
+from tensordict_memmap.build import build
+from tensordict_memmap.formats import tree
+from tensordict_memmap.formats.names import META
+from tensordict_memmap.formats.oldest import META_PT, parse_oldest
+from tensordict_memmap.formats.parse import parse, stack_size
+from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
+from tensordict_memmap.manifest import Manifest
+from tensordict_memmap.opening import LeafOpener, read_file
+from tensordict_memmap.tensor import MemoryMappedTensor
+
+__all__ = ["is_memmap", "load", "load_memmap", "load_memmap_", "memmap_refresh_"]
+
+
+def load_memmap(
+    prefix: str | os.PathLike[str],
+    device: torch.device | str | None = None,
+    non_blocking: bool = False,
+    *,
+    out: Any = None,
+    robust_key: bool | None = None,
+    subpath: str | tuple[str, ...] | None = None,
+    mode: str | None = None,
+    num_threads: int | None = None,
+    allow_pickle: bool | None = None,
+    cls: type[Any] | None = None,
+) -> Any:
+    """Opens a saved folder as a locked tensordict that is mapped onto its files.
+
+    Args:
+        prefix: the folder, or one inside for a nested tensordict alone.
+        device: where entries are moved; by default they stay mapped. ``"meta"`` looks at no data.
+        non_blocking: whether moves may be asynchronous.
+        out: a tensordict that the values are written into, and that is returned.
+        robust_key: accepted for compatibility: file names are read as they were written.
+        subpath: a nested key to load alone; of a leaf it gives the tensor.
+        mode: ``"r+"`` writes to the files, ``"r"`` keeps writes in this process; None is ``"r+"`` where files may be
+            written to.
+        num_threads: accepted for compatibility: mapping takes no threads.
+        allow_pickle: whether values without a JSON form may be unpickled, which can run any code that is in them.
+        cls: the class for a root whose own is not registered here.
+
+    Raises:
+        FileNotFoundError: There is no saved tensordict, or a leaf lacks its file; the error names the key.
+        ValueError: A file is short, long or damaged, or pickled where that is not allowed; the error names the key.
+        KeyError: There is nothing under ``subpath``.
+
+    Warns:
+        UserWarning: A class is not known here, and its content becomes a plain tensordict.
+
+    >>> TensorDict({"a": torch.arange(3), "b": {"c": torch.ones(2)}}).memmap("things")["a"].sum()
+    tensor(3)
+    >>> load_memmap("things")["b", "c"]
+    MemoryMappedTensor([1., 1.])
+    >>> load_memmap("things", subpath="b").saved_path.name
+    'b'
+    """
+    root = os.path.abspath(prefix)
+    only = () if subpath is None else (subpath,) if isinstance(subpath, str) else tuple(subpath)
+    commit.recover(root)
+    folder = _SavedFolder(root)
+    node = _parse(folder, only)
+    _apply_manifest(node, root)
+    _unpickle(node, folder, bool(allow_pickle))
+    target = None if device is None else torch.device(device)
+    opener = LeafOpener(root, mode=mode, device=target, non_blocking=non_blocking)
+    opener.ties = any(leaf.alias is not None for leaf in tree.leaves(node))
+    for key in only:
+        below = _below(node, key)
+        if isinstance(below, Leaf):
+            return opener(below)
+        node = below
+    known = cls if cls is not None and _is_wrapper(cls) else None
+    loaded = build(node, opener, saved=Path(root), device=target or torch.device("cpu"), fallback=known)
+    if known is not None and isinstance(node, Dense):
+        loaded = known._from_disk_form({}, {WRAPPED: loaded})
+    if out is not None:
+        return out.update_(loaded)
+    return loaded if opener.device is not None else loaded.lock_()
+
+
+def load(prefix: str | os.PathLike[str], *args: Any, **options: Any) -> Any:
+    """`load_memmap` under another name.
+
+    >>> TensorDict({"a": torch.arange(3)}).save("here")["a"] is not load("here")["a"]
+    True
+    """
+    return load_memmap(prefix, *args, **options)
+
+
+def load_memmap_(
+    td: Any, prefix: str | os.PathLike[str], *, allow_pickle: bool | None = None, mode: str | None = None
+) -> Any:
+    """Writes the values of a saved folder into the entries of a tensordict.
+
+    Raises:
+        KeyError: The folder holds a key that the tensordict lacks.
+
+    >>> td = TensorDict({"a": torch.arange(3)}).save("there").zero_()
+    >>> load_memmap_(td, "there")["a"]
+    tensor([0, 1, 2])
+    """
+    return td.update_(load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r"))
+
+
+def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
+    """Takes in what was added to, or saved over, the folder that a tensordict is mapped onto.
+
+    Raises:
+        RuntimeError: The tensordict is not mapped onto a folder.
+
+    >>> mine, theirs = TensorDict({"a": torch.ones(2)}).memmap("shared"), load_memmap("shared")
+    >>> _ = mine.make_memmap("b", torch.Size([3]))
+    >>> sorted(memmap_refresh_(theirs).keys())
+    ['a', 'b']
+    """
+    place = annotation(td, "saved_path")
+    if place is None:
+        raise RuntimeError(
+            "a tensordict is refreshed from the folder that it is mapped onto, and this one has none; load it with "
+            "load_memmap or save it with memmap(path)"
+        )
+    _refresh(td, load_memmap(place, allow_pickle=allow_pickle))
+    return td
+
+
+def is_memmap(td: Any) -> bool:
+    """Whether a tensordict has leaves and all are memory-mapped.
+
+    >>> is_memmap(TensorDict({"a": torch.ones(2)}).memmap())
+    True
+    """
+    found = [isinstance(leaf.source, MemoryMappedTensor) for leaf in _strided(td)]
+    return bool(found) and all(found)
+
+
+def _strided(td: Any) -> list[Leaf]:
+    # nested tensors over a file are no MemoryMappedTensor: torch makes its own kind of them
+    return [leaf for leaf in tree.leaves(tree.structure(td)) if leaf.layout == "strided"]
+
+
+# --- reading
+
+
+class _SavedFolder:
+    """The files of a saved folder, read without following links out of it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def read(self, path: str) -> bytes | None:
+        return read_file(f"{self.root}/{path}")
+
+    def has(self, path: str) -> bool:
+        try:
+            mode = os.lstat(f"{self.root}/{path}").st_mode
+        except (OSError, ValueError):
+            return False
+        return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
+
+    def names(self, path: str) -> list[str]:
+        return os.listdir(f"{self.root}/{path}" if path else self.root)
+
+    def numbered(self, path: str) -> list[int]:
+        with os.scandir(f"{self.root}/{path}" if path else self.root) as entries:
+            return sorted(
+                int(entry.name)
+                for entry in entries
+                if entry.name.isascii() and entry.name.isdigit() and entry.is_dir(follow_symlinks=False)
+            )
+
+
+def _parse(folder: _SavedFolder, only: tuple[str, ...]) -> Node:
+    if folder.has(META):
+        return parse(folder, only=only)
+    if folder.has(META_PT):
+        return parse_oldest(folder)
+    raise FileNotFoundError(
+        f"a saved tensordict has a {META}, and {folder.root} "
+        + ("has none; give the folder that it was saved to" if os.path.isdir(folder.root) else "is no folder")
+    )
+
+
+def _below(node: Node | Leaf, key: str) -> Node | Leaf:
+    while isinstance(node, Parts) and WRAPPED in node.parts:
+        node = node.parts[WRAPPED]
+    table: dict[str, Any] = node.entries if isinstance(node, Dense) else node.parts if isinstance(node, Parts) else {}
+    if key not in table:
+        raise KeyError(f"no entry {key!r} was saved there; there are {sorted(table)[:10]}")
+    found: Node | Leaf = table[key]
+    return found
+
+
+def _apply_manifest(node: Node, root: str) -> None:
+    manifest = commit.manifest_for(root)
+    if manifest is None:
+        return
+    if not manifest.complete:
+        raise ValueError(
+            f"a save that is read was finished, and the one in {root} was stopped while it overwrote files in place; "
+            "save "
+            "again (atomic=True keeps the earlier save until then)"
+        )
+    if manifest.aliases and _describes(manifest, root):
+        for leaf in tree.leaves(node):
+            leaf.alias = manifest.aliases.get(leaf.file)
+
+
+def _describes(manifest: Manifest, root: str) -> bool:
+    """Whether the folder is the one that the manifest describes: another library may have saved over it."""
+    entry = manifest.files.get(META)
+    return entry is not None and os.path.getsize(f"{root}/{META}") == entry.size
+
+
+def _unpickle(node: Node, folder: _SavedFolder, allowed: bool) -> None:
+    pickled = [one for one in tree.nodes(node) if isinstance(one, Value) and one.pickle is not None]
+    if pickled and not allowed:
+        where = f"key {show(pickled[0].key)}" if pickled[0].key else "the value"
+        raise ValueError(
+            f"{where} was pickled, and unpickling runs whatever code is in the file; pass allow_pickle=True if you "
+            "trust "
+            f"who wrote {folder.root}"
+        )
+    for value in pickled:
+        assert value.pickle is not None
+        data = folder.read(value.pickle)
+        if data is None:
+            raise FileNotFoundError(f"the value of key {show(value.key)}, {value.pickle}, is missing; restore it")
+        is_archive = data[:2] == b"PK"  # what torch.save writes
+        value.value = torch.load(io.BytesIO(data), weights_only=False) if is_archive else pickle.loads(data)
+        if value.stack:
+            value.batch_size = stack_size(value.value, value.batch_size)
+
+
+def _is_wrapper(cls: type[Any]) -> bool:
+    """Whether a class is put together from the tensordict that it holds, as tensorclasses are."""
+    own, default = getattr(cls, "_from_disk_form", None), TensorCollection._from_disk_form
+    return own is not None and getattr(own, "__func__", None) is not getattr(default, "__func__", None)
+
+
+# --- refreshing
+
+
+def _refresh(td: Any, fresh: Any) -> None:
+    """Gives the nodes of ``td`` the entries of ``fresh``, node by node where they are of one kind."""
+    old, new = tree.structure(td), tree.structure(fresh)
+    _refresh_node(old, new)
+    td.lock_()
+
+
+def _refresh_node(old: Node, new: Node) -> bool:
+    """Whether the old node could take in the new one."""
+    if (
+        isinstance(old, Parts)
+        and isinstance(new, Parts)
+        and old.cls is new.cls
+        and old.parts.keys() == new.parts.keys()
+    ):
+        return all(_refresh_node(part, new.parts[name]) for name, part in old.parts.items())
+    if not (isinstance(old, Dense) and isinstance(new, Dense)):
+        return False
+    for name in old.entries.keys() - new.entries.keys():
+        old.origin._del(name)
+    for name, entry in new.entries.items():
+        before = old.entries.get(name)
+        if isinstance(entry, Leaf):
+            if not (isinstance(before, Leaf) and _is_same(before.source, entry.source)):
+                old.origin._set(name, entry.source, False)
+        elif before is None or isinstance(before, Leaf) or not _refresh_node(before, entry):
+            old.origin._set(name, entry.origin, False)
+    old.origin._set_meta(Meta(torch.Size(new.batch_size), old.origin._meta.device, new.names))
+    annotate(old.origin, "saved_path", annotation(new.origin, "saved_path"))
+    return True
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    """Whether two tensors are mapped onto the same part of the same file."""
+    if not (isinstance(old, MemoryMappedTensor) and isinstance(new, MemoryMappedTensor)):
+        return False
+    place = (new.handler.identity, new.offset, new.shape, new.dtype, new.stride())
+    return (old.handler.identity, old.offset, old.shape, old.dtype, old.stride()) == place and bool(new.numel())

@@ -1,0 +1,169 @@
+"""Opening leaves: each file is checked against what its description says, then mapped, and never changed.
+
+A file that is missing, short or long is an error that names the key; so is one that is no regular file, because a link
+could lead out of the folder and a pipe would wait forever.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from math import prod
+from typing import Any
+
+import torch
+
+from tensordict_memmap.formats.tree import Leaf, show
+from tensordict_memmap.tensor import MemoryMappedTensor
+
+__all__ = ["LeafOpener", "read_file"]
+
+_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+class LeafOpener:
+    """Gives the tensor of a leaf.
+
+    Args:
+        root: the absolute path of the saved folder.
+        mode: how files are mapped, as `MemoryMappedTensor.from_filename` says.
+        device: where tensors are moved; ``meta`` looks at no file.
+        non_blocking: whether moves may be asynchronous.
+        kept: tensors that are mapped onto a file already, by its path under the root.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        mode: str | None = None,
+        device: torch.device | None = None,
+        non_blocking: bool = False,
+        kept: dict[str, torch.Tensor] | None = None,
+    ) -> None:
+        self.root = root
+        self.mode = mode
+        self.device = None if device is not None and device.type == "cpu" else device
+        self.non_blocking = non_blocking
+        self.kept = kept or {}
+        # Where a mode of torch's is active that makes other tensors than plain ones, those are what is wanted.
+        self.empty = type(torch.empty(0)) is not torch.Tensor or (device is not None and device.type == "meta")
+        self.shared: dict[Any, torch.Tensor] = {}
+        self.ties = False
+
+    def __call__(self, leaf: Leaf) -> torch.Tensor:
+        """The tensor of a leaf; leaves that are tied get the same one."""
+        if self.kept:
+            tensor = self.kept.get(leaf.file)
+            if tensor is not None:
+                return tensor
+        if not self.ties:
+            return self._moved(leaf)
+        key = (leaf.alias or leaf.file, leaf.dtype, leaf.shape, leaf.layout)
+        tensor = self.shared.get(key)
+        if tensor is None:
+            tensor = self.shared[key] = self._moved(leaf)
+        return tensor
+
+    def _moved(self, leaf: Leaf) -> torch.Tensor:
+        if self.empty and leaf.layout == "strided":
+            return torch.empty(leaf.shape, dtype=leaf.dtype, device=self.device)
+        tensor = self._map(leaf) if leaf.layout == "strided" else self._nested(leaf)
+        return tensor if self.device is None else tensor.to(self.device, non_blocking=self.non_blocking)
+
+    def _map(self, leaf: Leaf) -> MemoryMappedTensor:
+        path = f"{self.root}/{leaf.file}"
+        nbytes = leaf.nbytes
+        if nbytes:
+            self._check(leaf, path, nbytes, f"its shape {list(leaf.shape)} and dtype {leaf.dtype}")
+        return MemoryMappedTensor.from_filename(path, leaf.dtype, leaf.shape, mode=self.mode)
+
+    def _check(self, leaf: Leaf, path: str, nbytes: int, why: str) -> None:
+        try:
+            info = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(
+                f"every leaf has its file, and that of key {show(leaf.key)}, {path} ({nbytes} bytes by {why}), is "
+                "missing; restore it or save again"
+            ) from None
+        if not stat.S_ISREG(info.st_mode):
+            raise ValueError(
+                f"leaves lie in regular files inside the saved folder, and that of key {show(leaf.key)}, {path}, is a "
+                "link "
+                "or something else; put the file itself there"
+            )
+        if info.st_size != nbytes:
+            raise ValueError(
+                f"key {show(leaf.key)} takes {nbytes} bytes by {why}, and its file {path} has {info.st_size}; restore "
+                "it "
+                "or save again"
+            )
+
+    # --- nested tensors: the components' values one after the other, and their shapes in a second file
+
+    def _nested(self, leaf: Leaf) -> torch.Tensor:
+        count, dims = leaf.shape
+        shapes = torch.zeros((count, dims), dtype=torch.int64)
+        if count * dims:
+            shapes_path = f"{self.root}/{leaf.shapes_file}"
+            self._check(leaf, shapes_path, count * dims * 8, f"the shapes of its {count} components")
+            shapes = torch.tensor(memoryview(read_file(shapes_path) or b"").cast("q").tolist()).reshape(count, dims)
+        rows: list[list[int]] = shapes.tolist()
+        numbers = [prod(row) for row in rows]
+        if any(n < 0 for row in rows for n in row):
+            raise ValueError(
+                f"shapes are not negative, and those of key {show(leaf.key)} in {leaf.shapes_file} are; restore the "
+                "file"
+            )
+        if self.empty:
+            device = self.device
+            return _from_components([torch.empty(row, dtype=leaf.dtype, device=device) for row in rows], leaf)
+        total = sum(numbers)
+        path = f"{self.root}/{leaf.file}"
+        if total:
+            self._check(leaf, path, total * leaf.dtype.itemsize, f"the shapes of its {count} components")
+        mapped = MemoryMappedTensor.from_filename(path, leaf.dtype, (total,), mode=self.mode)
+        values = mapped.as_subclass(torch.Tensor)
+        if leaf.layout == "jagged":
+            if not rows or any(row[1:] != rows[0][1:] for row in rows):
+                return _from_components(list(torch.split(values, numbers)), leaf, rows)
+            offsets = torch.tensor([0, *(row[0] for row in rows)]).cumsum(0)
+            flat = values.view(-1, *rows[0][1:]) if total else values.view(int(offsets[-1]), *rows[0][1:])
+            made = torch.nested.nested_tensor_from_jagged(flat, offsets)
+            return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made
+        strides = torch.ones_like(shapes)
+        for dim in range(dims - 2, -1, -1):
+            strides[:, dim] = strides[:, dim + 1] * shapes[:, dim + 1]
+        starts = torch.tensor([0, *numbers]).cumsum(0)[:-1]
+        nested: torch.Tensor = torch._nested_view_from_buffer(values, shapes, strides, starts)
+        return nested
+
+
+def _from_components(parts: list[torch.Tensor], leaf: Leaf, rows: list[list[int]] | None = None) -> torch.Tensor:
+    if rows is not None:
+        parts = [part.view(row) for part, row in zip(parts, rows, strict=True)]
+    layout = torch.jagged if leaf.layout == "jagged" else torch.strided
+    made: torch.Tensor = torch.nested.nested_tensor(parts, dtype=leaf.dtype, layout=layout)
+    return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made
+
+
+def read_file(path: str) -> bytes | None:
+    """The content of a small regular file; None where there is none, or something that is no regular file."""
+    try:
+        fd = os.open(path, _READ)
+    except OSError:
+        if os.path.lexists(path) and not os.path.islink(path):
+            raise
+        return None
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return None
+        parts = []
+        while part := os.read(fd, max(info.st_size, 1) + 1):
+            parts.append(part)
+            if len(part) <= info.st_size and sum(map(len, parts)) >= info.st_size:
+                break
+        return b"".join(parts)
+    finally:
+        os.close(fd)

@@ -1,0 +1,426 @@
+"""Saving: a tensordict is planned as a tree of records, its files are written in parallel, and it is mapped onto them.
+
+``memmap`` gives a mapped twin, ``memmap_`` maps the tensordict itself, ``memmap_like`` makes room without copying, and
+without a folder all of them use shared memory. Whatever stops a save, the earlier one is whole (``commit.py``). A leaf
+that is mapped onto the very file it would be saved to is not written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensordict_memmap import commit
+from tensordict_memmap.build import build, fill
+from tensordict_memmap.formats import tree
+from tensordict_memmap.formats.names import LEAF
+from tensordict_memmap.formats.tree import Dense, Leaf, show
+from tensordict_memmap.future import SaveFuture
+from tensordict_memmap.manifest import Entry, Manifest
+from tensordict_memmap.opening import LeafOpener
+from tensordict_memmap.sources import Piece
+from tensordict_memmap.tensor import MemoryMappedTensor
+from tensordict_memmap.transfer import FileWrite, write_files
+
+__all__ = ["memmap", "memmap_", "memmap_like", "save"]
+
+_Progress = Callable[[int], None]
+_Cancelled = Callable[[], bool]
+
+
+def memmap(
+    td: Any,
+    prefix: str | os.PathLike[str] | None = None,
+    *,
+    copy_existing: bool = False,
+    num_threads: int | None = None,
+    return_early: bool = False,
+    share_non_tensor: bool = False,
+    existsok: bool = True,
+    robust_key: bool | None = None,
+    archive: bool | None = None,
+    compression: Any = None,
+    atomic: bool = True,
+    durable: bool = False,
+) -> Any:
+    """Writes a tensordict to a folder and returns a locked one of the same structure that is mapped onto the files.
+
+    Args:
+        td: a tensordict, lazy stack, tensorclass or non-tensor data.
+        prefix: the folder; None uses shared memory that goes with its last owner.
+        copy_existing: whether entries that are mapped onto other files already are copied rather than refused.
+        num_threads: threads that copy; a good number for this machine if None or 0.
+        return_early: whether to return a `SaveFuture` at once.
+        share_non_tensor: accepted for compatibility: the files hold non-tensor values too, and other processes see them
+            after ``memmap_refresh_``.
+        existsok: whether an earlier save may be replaced.
+        robust_key: accepted for compatibility: file names always escape unusual characters of keys.
+        archive: whether to write one archive file, which this version does not.
+        compression: how that is compressed.
+        atomic: whether the save replaces an earlier one as a whole or not at all; otherwise files are overwritten one
+        by
+            one and keep their inodes, for those who share live mappings.
+        durable: whether the save survives a power failure once this returns.
+
+    Raises:
+        RuntimeError: An entry is mapped onto another file and ``copy_existing`` is False, or the folder holds something
+            and ``existsok`` is False.
+        TypeError: An entry cannot be stored; the error names its key.
+        OSError: The system refuses (a full disk among others); the earlier save is whole.
+
+    >>> from tensordict_core import TensorDict
+    >>> td = memmap(TensorDict({"a": torch.arange(3)}, [3]), "numbers")
+    >>> td["a"][0] = 7
+    >>> TensorDict.load_memmap("numbers")["a"].tolist()
+    [7, 1, 2]
+    """
+    _check_options(prefix, archive, compression)
+    if prefix is None:
+        return _early(return_early, lambda: _share(td, in_place=False))
+    job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
+    return job.start(return_early, job.twin)
+
+
+def memmap_(
+    td: Any,
+    prefix: str | os.PathLike[str] | None = None,
+    *,
+    copy_existing: bool = False,
+    num_threads: int | None = None,
+    return_early: bool = False,
+    share_non_tensor: bool = False,
+    existsok: bool = True,
+    robust_key: bool | None = None,
+    atomic: bool = True,
+    durable: bool = False,
+) -> Any:
+    """Maps a tensordict itself: its entries are replaced by mapped ones, and it is locked. Arguments as in `memmap`.
+
+    >>> from tensordict_core import TensorDict
+    >>> td = TensorDict({"a": torch.arange(3)}, [3])
+    >>> memmap_(td) is td, td.is_memmap(), td.is_locked
+    (True, True, True)
+    """
+    _check_options(prefix, None, None)
+    if prefix is None:
+        return _early(return_early, lambda: _share(td, in_place=True))
+    job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
+    return job.start(return_early, job.itself)
+
+
+def memmap_like(
+    td: Any,
+    prefix: str | os.PathLike[str] | None = None,
+    *,
+    copy_existing: bool = False,
+    existsok: bool = True,
+    num_threads: int | None = None,
+    return_early: bool = False,
+    share_non_tensor: bool = False,
+    robust_key: bool | None = None,
+    archive: bool | None = None,
+) -> Any:
+    """A mapped tensordict of the same structure, filled with zeros; other arguments as in `memmap`.
+
+    Nothing is copied, and files take no space on the disk until they are written to. Expanded entries get files of
+    their expanded size. Writing through a mapping where the disk is full ends the process with SIGBUS.
+
+    >>> from tensordict_core import TensorDict
+    >>> data = memmap_like(TensorDict({"image": torch.ones(3, 4)}).expand(1000), "images")
+    >>> data.batch_size, data["image"].shape, data["image"].max()
+    (torch.Size([1000]), torch.Size([1000, 3, 4]), tensor(0.))
+    """
+    _check_options(prefix, archive, None)
+    if prefix is None:
+        return _early(return_early, lambda: _share(td, in_place=False, like=True))
+    job = _Save(td, prefix, True, num_threads, existsok, True, False, like=True)
+    return job.start(return_early, job.twin)
+
+
+def save(
+    td: Any,
+    prefix: str | os.PathLike[str],
+    *,
+    copy_existing: bool = True,
+    num_threads: int | None = None,
+    return_early: bool = False,
+    share_non_tensor: bool = False,
+    existsok: bool = True,
+    robust_key: bool | None = None,
+    archive: bool | None = None,
+    compression: Any = None,
+    atomic: bool = True,
+    durable: bool = False,
+) -> Any:
+    """Writes a tensordict to a folder without mapping it; arguments as in `memmap`.
+
+    Returns:
+        ``td`` itself, or a `SaveFuture` of it if ``return_early``.
+
+    >>> from tensordict_core import TensorDict
+    >>> td = TensorDict({"a": torch.arange(3)}, [3])
+    >>> save(td, "saved") is td, TensorDict.load("saved")["a"].tolist()
+    (True, [0, 1, 2])
+    """
+    _check_options(prefix, archive, compression)
+    job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
+    return job.start(return_early, lambda: td)
+
+
+def _check_options(prefix: Any, archive: bool | None, compression: Any) -> None:
+    if archive or compression is not None or (prefix is not None and os.fspath(prefix).endswith(".tdz")):
+        raise ValueError(
+            "this version saves to folders, not to archives; pass a folder, without archive, compression or the "
+            "ending .tdz"
+        )
+
+
+def _early(return_early: bool, work: Callable[[], Any]) -> Any:
+    return SaveFuture(lambda progress, cancelled: work(), 0) if return_early else work()
+
+
+# --- shared memory
+
+
+def _share(td: Any, *, in_place: bool, like: bool = False) -> Any:
+    node = tree.plan(td, tie=not like)
+    made: dict[str, torch.Tensor] = {}
+
+    def shared(leaf: Leaf) -> torch.Tensor:
+        source = leaf.source
+        assert source is not None
+        first = made.get(leaf.alias or leaf.file)
+        if first is None:
+            first = made[leaf.alias or leaf.file] = _zeros(leaf, source) if like else _to_shared_memory(leaf, source)
+        return first
+
+    if in_place:
+        fill(node, shared)
+        return td.lock_()
+    return build(node, shared, device=torch.device("cpu")).lock_()
+
+
+def _to_shared_memory(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:
+    if leaf.layout != "strided":
+        return source.detach().to("cpu", copy=True)  # torch has no shared memory for them
+    return MemoryMappedTensor.from_tensor(source.detach() if source.requires_grad else source)
+
+
+def _zeros(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:
+    if leaf.layout != "strided":
+        return torch.zeros_like(source, device="cpu")
+    return MemoryMappedTensor.zeros(shape=source.shape, dtype=source.dtype)
+
+
+# --- folders
+
+
+class _Save:
+    """One save to one folder: planned when it is made, done by `run`."""
+
+    def __init__(
+        self,
+        td: Any,
+        prefix: str | os.PathLike[str],
+        copy_existing: bool,
+        threads: int | None,
+        existsok: bool,
+        atomic: bool,
+        durable: bool,
+        *,
+        like: bool = False,
+    ) -> None:
+        self.td = td
+        self.root = os.path.abspath(prefix)
+        self.threads, self.atomic, self.durable, self.like = threads, atomic, durable, like
+        if not existsok and os.path.isdir(self.root) and os.listdir(self.root):
+            raise RuntimeError(
+                f"a save goes to a new or empty folder with existsok=False, and {self.root} holds something; choose "
+                "another folder or pass existsok=True"
+            )
+        self.node = tree.plan(td, tie=not like)
+        self.leaves = list(tree.leaves(self.node))
+        self.kept: dict[str, torch.Tensor] = {}
+        if not like:
+            for leaf in self.leaves:
+                self._check_source(leaf, copy_existing)
+
+    def _check_source(self, leaf: Leaf, copy_existing: bool) -> None:
+        source = leaf.source
+        if not isinstance(source, MemoryMappedTensor):
+            return
+        mapping = source.handler
+        if mapping.filename is None or not source.numel():
+            return
+        with contextlib.suppress(OSError):
+            info = os.stat(f"{self.root}/{leaf.file}")
+            if (info.st_dev, info.st_ino) == mapping.identity and mapping.mode == "r+":
+                whole = source.is_contiguous() and source.offset == 0 and source.nbytes == info.st_size
+                if whole:
+                    self.kept[leaf.file] = source
+                    return
+        if not copy_existing:
+            raise RuntimeError(
+                f"an entry stays in its file, and that of key {show(leaf.key)} is {mapping.filename}; pass "
+                f"copy_existing=True to copy it to {self.root}/{leaf.file}"
+            )
+        if not self.atomic and os.path.realpath(mapping.filename).startswith(os.path.realpath(self.root) + os.sep):
+            leaf.source = source.clone()  # its file is overwritten before it is read, maybe
+
+    def start(self, early: bool, result: Callable[[], Any]) -> Any:
+        """Saves, now or in the background, and gives the result."""
+
+        def work(progress: _Progress | None, cancelled: _Cancelled | None) -> Any:
+            self.run(progress, cancelled)
+            return result()
+
+        if not early:
+            return work(None, None)
+        return SaveFuture(
+            work, 0 if self.like else sum(leaf.nbytes for leaf in self.leaves if leaf.file not in self.kept)
+        )
+
+    def run(self, progress: _Progress | None, cancelled: _Cancelled | None) -> None:
+        """Writes all files and puts them in place."""
+
+        def write(folder: str) -> Manifest:
+            return self._write(folder, progress, cancelled)
+
+        commit.save_folder(self.root, write, durable=self.durable, atomic=self.atomic)
+
+    def opener(self) -> LeafOpener:
+        """What maps the files once they are in place."""
+        opener = LeafOpener(self.root, kept=self.kept)
+        opener.ties = any(leaf.alias is not None for leaf in self.leaves)
+        return opener
+
+    def twin(self) -> Any:
+        """A locked tensordict over the files."""
+        return build(self.node, self.opener(), saved=Path(self.root), device=torch.device("cpu")).lock_()
+
+    def itself(self) -> Any:
+        """The tensordict itself, now over the files."""
+        fill(self.node, self.opener(), saved=Path(self.root))
+        return self.td.lock_()
+
+    # --- writing
+
+    def _write(self, folder: str, progress: _Progress | None, cancelled: _Cancelled | None) -> Manifest:
+        entries: dict[str, Entry] = {}
+        names: dict[str, dict[str, str]] = {}
+        files: list[FileWrite] = []
+
+        def add(path: str, pieces: list[Piece], size: int) -> None:
+            entries[path] = Entry(size)
+            place = f"{folder}/{path}"
+            files.append(FileWrite(place, pieces, size, fresh=self.atomic or _make_way(place)))
+
+        for node in tree.nodes(self.node):
+            place = node.folder + "/" if node.folder else ""
+            if place:
+                os.makedirs(f"{folder}/{node.folder}", exist_ok=not self.atomic)
+            for name, document in tree.describe(node).items():
+                add(place + name, [Piece(show(node.key) if node.key else name, document)], len(document))
+            if isinstance(node, Dense) and node.escaped:
+                names[node.folder] = {
+                    key: stem + (LEAF if isinstance(node.entries[key], Leaf) else "")
+                    for key, stem in node.escaped.items()
+                }
+        aliases: dict[str, str] = {}
+        kept: list[str] = []
+        for leaf in self.leaves:
+            if leaf.layout != "strided":
+                self._add_nested(leaf, add)
+            elif leaf.file in self.kept:
+                entries[leaf.file] = Entry(leaf.nbytes)
+                kept.append(leaf.file)
+            elif leaf.nbytes:
+                if leaf.alias is not None:
+                    aliases[leaf.file] = leaf.alias
+                    entries[leaf.file] = Entry(leaf.nbytes)
+                else:
+                    pieces = [] if self.like or leaf.source is None else [Piece(_name(leaf), leaf.source)]
+                    add(leaf.file, pieces, leaf.nbytes)
+        if self.atomic:
+            for file in kept:
+                self._keep(file, folder, add)
+        write_files(files, threads=self.threads, durable=self.durable, progress=progress, cancelled=cancelled)
+        for file, first in aliases.items():
+            _link(f"{folder}/{first}", f"{folder}/{file}")
+        return Manifest(entries, names, aliases)
+
+    def _keep(self, file: str, folder: str, add: Callable[[str, list[Piece], int], None]) -> None:
+        """Takes a file of the earlier save over as it is, so that whoever has it mapped stays connected."""
+        source = self.kept[file]
+        try:
+            os.link(f"{self.root}/{file}", f"{folder}/{file}")
+        except OSError:  # a file system without hard links
+            del self.kept[file]
+            add(file, [Piece(file, source)], source.nbytes)
+
+    def _add_nested(self, leaf: Leaf, add: Callable[[str, list[Piece], int], None]) -> None:
+        assert leaf.source is not None
+        parts = [part.detach() for part in leaf.source.unbind()]
+        rows = [list(part.shape) for part in parts]
+        pieces, offset = [], 0
+        for part in parts:
+            if not self.like:
+                pieces.append(Piece(_name(leaf), part, offset))
+            offset += prod(part.shape) * leaf.dtype.itemsize
+        if offset:
+            add(leaf.file, pieces, offset)
+        shapes = torch.tensor(rows, dtype=torch.int64)
+        if shapes.numel():
+            add(leaf.shapes_file, [Piece(_name(leaf), shapes)], shapes.nbytes)
+
+
+def add_leaf(td: Any, place: Path, name: str, tensor: torch.Tensor, *, copy_data: bool) -> torch.Tensor:
+    """Saves a dictionary node that is mapped onto ``place`` again with one more entry, and gives that entry, mapped."""
+    twin = td._clone(False)
+    twin._set(name, tensor, False)
+    job = _Save(twin, place, True, None, True, True, False)
+    assert isinstance(job.node, Dense)
+    leaf = job.node.entries[name]
+    assert isinstance(leaf, Leaf)
+    if not copy_data:
+        leaf.source = None
+    job.run(None, None)
+    return job.opener()(leaf)
+
+
+def _name(leaf: Leaf) -> Any:
+    return leaf.key[0] if len(leaf.key) == 1 else leaf.key
+
+
+def _make_way(path: str) -> bool:
+    """Before a file is overwritten in place: one with other names must go, or those would change too.
+
+    Returns:
+        Whether a new file is to be made.
+    """
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return True
+    if info.st_nlink > 1 or os.path.islink(path):
+        os.unlink(path)
+        return True
+    return False
+
+
+def _link(first: str, second: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samefile(first, second):
+            return
+        os.unlink(second)
+    try:
+        os.link(first, second)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(first, second)
