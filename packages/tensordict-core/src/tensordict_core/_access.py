@@ -105,7 +105,7 @@ class Access(Primitives):
         >>> TensorDict({"a": torch.zeros(2, 3)}).get_item_shape("a")
         torch.Size([2, 3])
         """
-        value = self.get(key, None)
+        value = Access.get(self, key)  # as it is stored: tensorclasses get values
         if value is None:
             raise errors.missing_key(key, self._keys(), type(self).__name__)
         return value.shape
@@ -119,7 +119,7 @@ class Access(Primitives):
         >>> TensorDict({"a": torch.zeros(2)}).entry_class("a").__name__
         'Tensor'
         """
-        value = self.get(key, None)
+        value = Access.get(self, key)  # as it is stored: tensorclasses get values
         if value is None:
             raise errors.missing_key(key, self._keys(), type(self).__name__)
         return type(value)

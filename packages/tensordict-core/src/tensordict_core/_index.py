@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from . import _errors as errors
+from ._access import Access
 from ._compile import may_fuse
 from ._meta import Meta, Names
 from ._primitives import Primitives
@@ -313,7 +314,7 @@ class Indexing(Primitives):
         >>> TensorDict({"a": torch.arange(3)}, batch_size=[3]).get_at("a", 1)
         tensor(1)
         """
-        value = self.get(key, None)  # type: ignore[attr-defined]
+        value = Access.get(self, key)  # type: ignore[arg-type]
         if value is None:
             if default is ...:
                 raise errors.missing_key(key, self._keys(), type(self).__name__)
