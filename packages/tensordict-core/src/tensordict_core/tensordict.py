@@ -269,9 +269,10 @@ class TensorDict(TensorDictBase):
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
         first = items[0]
+        tables = [item._entries if isinstance(item, TensorDict) else dict(item.items()) for item in items]
         entries = {}
         for key, value in first._entries.items():
-            column = [item._get(key) for item in items]
+            column = [table[key] for table in tables]
             entries[key] = (
                 torch.cat(column, dim) if not isinstance(value, Primitives) else value._cat_nodes(column, dim)
             )
