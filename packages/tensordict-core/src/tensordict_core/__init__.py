@@ -37,18 +37,20 @@ from ._predicates import (
     is_tensor_collection,
     is_tensorclass,
 )
+from ._pytree import register_nodes as _register_nodes
 from ._pytrees import from_pytree
 from ._torch.collate import collate, dense_stack_tds
 from ._torch.combine import cat, lazy_stack, maybe_dense_stack, stack
 from ._torch.padding import pad, pad_sequence, unpad_sequence
 from .lazy import LazyStackedTensorDict
-from .nontensor import NonTensorData, NonTensorDataBase, NonTensorStack, is_non_tensor
+from .nontensor import MetaData, NonTensorData, NonTensorDataBase, NonTensorStack, is_non_tensor
 from .subtensordict import SubTensorDict
 from .tensordict import TensorDict
 from .unbatched import UnbatchedTensor
 
 __all__ = [
     "LazyStackedTensorDict",
+    "MetaData",
     "NestedKey",
     "NonTensorData",
     "NonTensorDataBase",
@@ -101,3 +103,5 @@ __all__ = [
     "unravel_key_list",
     "unravel_key_to_tuple",
 ]
+
+_register_nodes()

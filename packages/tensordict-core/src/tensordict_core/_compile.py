@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["in_functorch", "is_compiling", "may_fuse"]
+__all__ = ["in_functorch", "is_compiling", "mapped_dim", "mapped_size", "may_fuse", "transform_level"]
 
 _peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
 
@@ -39,3 +39,39 @@ def may_fuse() -> bool:
     True
     """
     return not torch.compiler.is_compiling() and _peek_interpreter_stack() is None
+
+
+def transform_level() -> int | None:
+    """The level of the innermost ``torch.func`` transform around the caller; ``None`` outside of all.
+
+    >>> transform_level() is None
+    True
+    """
+    interpreter = _peek_interpreter_stack()
+    return None if interpreter is None else interpreter.level()
+
+
+def mapped_dim(tensor: torch.Tensor, level: int) -> int | None:
+    """The dimension that ``vmap`` at ``level`` took from a tensor; ``None`` where it does not map the tensor.
+
+    >>> mapped_dim(torch.zeros(2), 1) is None
+    True
+    """
+    functorch = torch._C._functorch
+    if functorch.is_batchedtensor(tensor) and functorch.maybe_get_level(tensor) == level:
+        dim: int = functorch.maybe_get_bdim(tensor)
+        return dim
+    return None
+
+
+def mapped_size() -> int | None:
+    """How many examples the innermost transform maps, where it is a ``vmap``.
+
+    >>> mapped_size() is None
+    True
+    """
+    interpreter = _peek_interpreter_stack()
+    if interpreter is None or interpreter.key() != torch._C._functorch.TransformType.Vmap:
+        return None
+    size: int = torch._C._functorch.CVmapInterpreterPtr(interpreter).batchSize()
+    return size

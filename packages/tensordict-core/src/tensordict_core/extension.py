@@ -21,6 +21,7 @@ from ._meta import Meta, as_batch_size, as_device, as_names
 from ._ops.shape_ops import ShapeOp
 from ._ops.spec import OpSpec, operations
 from ._primitives import Primitives
+from ._pytree import register_wrapper
 from ._rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
 from ._torch.dispatch import implements
 from ._types import ENTRY_POINT_GROUP, find_type, register_type, type_name
@@ -59,6 +60,7 @@ __all__ = [
     "on_exit",
     "operations",
     "register_type",
+    "register_wrapper",
     "to_entry",
     "type_name",
 ]

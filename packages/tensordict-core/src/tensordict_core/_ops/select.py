@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -242,19 +241,20 @@ def _choose_values(result: Any, left: Any, right: Any, condition: Tensor) -> Non
             _choose_values(result._get(key), mine, theirs, condition)
         elif not bool((mine == theirs).all()):
             size = mine._meta.batch_size
-            chosen = condition.reshape(condition.shape + (1,) * (len(size) - condition.ndim)).expand(size).cpu().numpy()
-            values = np.where(chosen, _values(mine), _values(theirs))
-            result._set(key, containers.non_tensor_stack._make(np.asarray(values, dtype=object), mine._meta), False)
+            chosen = condition.reshape(condition.shape + (1,) * (len(size) - condition.ndim)).expand(size)
+            triples = zip(chosen.reshape(-1).tolist(), _flat_values(mine), _flat_values(theirs), strict=True)
+            values = [a if first else b for first, a, b in triples]
+            result._set(key, containers.non_tensor_stack._make(values, mine._meta), False)
     for key in right._keys():
         if left._get(key) is None and isinstance(right._get(key), Primitives):
             result._set(key, right._get(key), False)
 
 
-def _values(node: Any) -> Any:
-    """The values of non-tensor data as an array of its batch size."""
+def _flat_values(node: Any) -> list[Any]:
+    """The value of non-tensor data at each position, in order."""
     if isinstance(node, containers.non_tensor_stack):
-        return node._values
-    return containers.non_tensor_stack._full(node._entry_value(), node._meta)._values
+        return node._flat
+    return [node._entry_value()] * node._meta.batch_size.numel()
 
 
 def pad_values(result: Any, source: Any, pad: Any) -> None:
@@ -267,11 +267,9 @@ def pad_values(result: Any, source: Any, pad: Any) -> None:
             if not entry._is_opaque:
                 pad_values(result._get(key), entry, pad)
             continue
-        values = _values(entry)
+        values, meta = _flat_values(entry), entry._meta
         # positions travel as numbers, so -1 marks those that had no value
-        at = pad(torch.arange(values.size).reshape(values.shape)).numpy()
-        flat = np.empty(values.size + 1, dtype=object)
-        flat[:-1] = values.reshape(-1)
-        meta = entry._meta
-        new = Meta(torch.Size(at.shape), meta.device, result._get(key)._meta.names)
-        result._set(key, containers.non_tensor_stack._make(flat[at], new), False)
+        at = pad(torch.arange(len(values)).reshape(meta.batch_size))
+        flat = [None if i < 0 else values[i] for i in at.reshape(-1).tolist()]
+        new = Meta(at.shape, meta.device, result._get(key)._meta.names)
+        result._set(key, containers.non_tensor_stack._make(flat, new), False)

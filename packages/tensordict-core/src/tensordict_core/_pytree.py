@@ -1,0 +1,518 @@
+"""Containers as pytree nodes: what ``torch.vmap``, ``torch.func``, ``torch.export`` and ``tree_map`` see of them.
+
+A node's children are its entries. Its context holds the number of batch dimensions rather than their sizes: the batch
+size of a node that is put together again is read off its leaves, so a function of leaves may change it and dynamic
+shapes stay dynamic. ``vmap`` takes a dimension from each leaf on the way in and adds one on the way out; the leaves say
+which, so batch size, names, lazy stacks and non-tensor values follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as registry
+
+from ._compile import is_compiling, mapped_dim, mapped_size, transform_level
+from ._meta import Meta, Names
+from ._primitives import Primitives
+from ._rebuild import How
+from .lazy import LazyStackedTensorDict
+from .nontensor import NonTensorData, NonTensorStack
+from .subtensordict import SubTensorDict
+from .tensordict import TensorDict
+from .unbatched import UnbatchedTensor
+
+__all__ = ["Mapped", "register_nodes", "register_wrapper"]
+
+
+class Change(NamedTuple):
+    """A batch dimension that ``vmap`` took (``gained`` false) or added."""
+
+    dim: int
+    gained: bool
+    unsure: bool = False
+    """Whether equal sizes leave open which of several dimensions it is."""
+
+    def size(self, size: torch.Size, count: int | None) -> torch.Size:
+        """The batch size after the change; ``count`` is the size of a dimension that was added."""
+        if not self.gained:
+            return torch.Size((*size[: self.dim], *size[self.dim + 1 :]))
+        return torch.Size((*size[: self.dim], count, *size[self.dim :]))  # type: ignore[arg-type]
+
+    def names(self, names: Names) -> Names:
+        """The names after the change; none where they might stand at the wrong dimension."""
+        if names is None or self.unsure:
+            return None
+        rest = (None, *names[self.dim :]) if self.gained else names[self.dim + 1 :]
+        new = (*names[: self.dim], *rest)
+        return new if any(name is not None for name in new) else None
+
+
+class Mapped(list[Any]):
+    """Non-tensor values along a dimension that ``vmap`` took: a function inside sees all; they come out again."""
+
+
+class Layout:
+    """The context of a node: everything but its children.
+
+    Two layouts are equal where their trees can be exchanged: sizes are not compared, because leaves have their own.
+    """
+
+    __slots__ = ("extra", "keys", "kind", "level", "mapped", "meta", "shapes")
+
+    def __init__(
+        self,
+        kind: str,
+        keys: tuple[str, ...],
+        meta: Meta,
+        extra: Any = None,
+        shapes: tuple[torch.Size | None, ...] = (),
+        mapped: tuple[bool, ...] = (),
+        level: int | None = None,
+    ) -> None:
+        self.kind = kind
+        self.keys = keys
+        self.meta = meta
+        self.extra = extra
+        self.shapes = shapes
+        self.mapped = mapped
+        self.level = level
+
+    def _compared(self) -> tuple[Any, ...]:
+        meta = self.meta
+        return (self.kind, self.keys, len(meta.batch_size), meta.device, meta.names)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Layout) or self._compared() != other._compared():
+            return False
+        if not self.keys and self.meta.batch_size != other.meta.batch_size:
+            return False
+        return _same_extra(self.extra, other.extra)
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
+
+    def __repr__(self) -> str:
+        return f"{self.kind}(keys={list(self.keys)}, batch_dims={len(self.meta.batch_size)})"
+
+
+def _same_extra(a: Any, b: Any) -> bool:
+    try:
+        return a is b or bool(a == b)
+    except (RuntimeError, ValueError, TypeError):  # values that cannot be compared, such as arrays in a list
+        return False
+
+
+# taking apart --------------------------------------------------------------------------------------------------------
+
+
+def _record(kind: str, keys: tuple[str, ...], children: Sequence[Any], meta: Meta, extra: Any = None) -> Layout:
+    level = None if is_compiling() else transform_level()
+    shapes = tuple([child.shape if isinstance(child, Tensor) else None for child in children])
+    mapped: tuple[bool, ...] = ()
+    if level is not None:
+        mapped = tuple([isinstance(c, Tensor) and mapped_dim(c, level) is not None for c in children])
+    return Layout(kind, keys, meta, extra, shapes, mapped, level)
+
+
+def _flatten_dense(td: Any) -> tuple[list[Any], Layout]:
+    keys = tuple(td._keys())
+    children = [td._get(key) for key in keys]
+    return children, _record("TensorDict", keys, children, td._meta)
+
+
+def _flatten_lazy(td: Any) -> tuple[list[Any], Layout]:
+    """Stacked entries, so that dimensions count as those of the stack; elements where entries cannot be stacked."""
+    extra = (td.stack_dim, td.hook_out, td.hook_in)
+    if td.hook_out is None and td.tensordicts:
+        keys = tuple(td._keys())
+        if all(len(list(element._keys())) == len(keys) for element in td.tensordicts):
+            try:
+                children = [td._get(key) for key in keys]
+            except RuntimeError:
+                pass
+            else:
+                return children, _record("LazyStackedTensorDict", keys, children, td._meta, extra)
+    elements = list(td.tensordicts)
+    keys = tuple(str(i) for i in range(len(elements)))
+    return elements, _record("elements", keys, elements, td._meta, extra)
+
+
+def _flatten_value(node: Any) -> tuple[list[Any], Layout]:
+    return [], Layout("NonTensorData", (), node._meta, (node._value, node._metadata))
+
+
+def _flatten_values(node: Any) -> tuple[list[Any], Layout]:
+    return [], Layout("NonTensorStack", (), node._meta, list(node._flat))
+
+
+def _flatten_unbatched(node: Any) -> tuple[list[Any], Layout]:
+    return [node._tensor], _record("UnbatchedTensor", ("",), [node._tensor], node._meta)
+
+
+# putting together ----------------------------------------------------------------------------------------------------
+
+
+def _lost(children: Sequence[Any], layout: Layout, level: int) -> set[int]:
+    """The dimensions that ``vmap`` took from the tensors among the children on the way in."""
+    if layout.level == level:
+        return set()
+    dims = set()
+    for child, shape in zip(children, layout.shapes, strict=True):
+        if shape is not None and isinstance(child, Tensor) and child.ndim == len(shape) - 1:
+            dim = mapped_dim(child, level)
+            if dim is not None:
+                dims.add(dim)
+    return dims
+
+
+def _added(children: Sequence[Any], layout: Layout, level: int) -> set[int] | None:
+    """Where ``vmap`` may have put its dimension in the tensors among the children on the way out; ``None``: nowhere."""
+    count = mapped_size()
+    if layout.level != level or count is None:
+        return None
+    found: set[int] | None = None
+    for child, shape in zip(children, layout.shapes, strict=True):
+        if shape is None or not isinstance(child, Tensor):
+            continue
+        if child.ndim != len(shape) + 1 or mapped_dim(child, level) is not None:
+            return None
+        new = child.shape
+        fits = {p for p in range(len(new)) if new[p] == count and (*new[:p], *new[p + 1 :]) == tuple(shape)}
+        found = fits if found is None else found & fits
+    return found
+
+
+def _find_change(children: Sequence[Any], layout: Layout) -> Change | None:
+    """What ``vmap`` did to the batch dimensions of a node.
+
+    Raises:
+        RuntimeError: Leaves lost different batch dimensions, or gained one behind the batch dimensions.
+    """
+    level = None if is_compiling() else transform_level()
+    if level is None:
+        return None
+    dims = len(layout.meta.batch_size)
+    lost = _lost(children, layout, level)
+    added = _added(children, layout, level)
+    for child in children:
+        if isinstance(child, Primitives) and child._annotations is not None:
+            change = child._annotations.pop("vmap", None)
+            if change is not None and change.gained:
+                fits = {p for p in range(len(child._meta.batch_size)) if change.unsure or p == change.dim}
+                added = fits if added is None else added & fits
+            elif change is not None:
+                lost.add(change.dim)
+    taken = {dim for dim in lost if dim < dims}
+    if taken and len(lost) > 1:
+        raise RuntimeError(
+            f"vmap takes the dimensions {sorted(lost)} from the leaves of one tensordict of batch size "
+            f"{list(layout.meta.batch_size)}, "
+            "because a negative in_dims is counted for each leaf; count it from the front"
+        )
+    if taken:
+        return Change(taken.pop(), gained=False)
+    if not added and added is None:
+        return None
+    allowed = sorted(p for p in added or () if p <= dims)
+    if not allowed:
+        raise RuntimeError(
+            f"vmap puts its dimension behind the {dims} batch dimensions of a tensordict, so leaves do not share "
+            "it; use out_dims from 0 "
+            f"to {dims}"
+        )
+    return Change(allowed[0], gained=True, unsure=len(allowed) > 1)
+
+
+def _common_size(children: Sequence[Any], dims: int) -> torch.Size | None:
+    """The first ``dims`` sizes as far as all children share them; ``None`` where no child tells."""
+    size: torch.Size | None = None
+    for child in children:
+        if isinstance(child, Tensor):
+            own = child.shape[:dims]
+        elif isinstance(child, Primitives) and _has_leaves(child):
+            own = child._meta.batch_size[:dims]
+        else:
+            continue
+        if size is None or size == own:
+            size = own
+            continue
+        shared = 0
+        while shared < min(len(size), len(own)) and size[shared] == own[shared]:
+            shared += 1
+        size = size[:shared]
+    return size
+
+
+def _has_leaves(node: Any) -> bool:
+    if node._is_opaque:
+        return False
+    return any(not isinstance(value, Primitives) or _has_leaves(value) for value in node._entries.values())
+
+
+def _new_meta(children: Sequence[Any], layout: Layout, change: Change | None) -> Meta:
+    old = layout.meta
+    dims = len(old.batch_size)
+    if change is not None:
+        dims += 1 if change.gained else -1
+    size = _common_size(children, dims)
+    if change is None:
+        if size is None or size == old.batch_size:
+            return old
+        same = all(
+            shape is None or not isinstance(child, Tensor) or child.ndim == len(shape)
+            for child, shape in zip(children, layout.shapes, strict=False)
+        )
+        names = old.names if same and len(size) == dims else None
+        return Meta(size, old.device, names)
+    if size is None:
+        size = change.size(old.batch_size, mapped_size())
+    return Meta(size, old.device, change.names(old.names))
+
+
+def _unflatten_dense(children: Iterable[Any], layout: Layout) -> Any:
+    children = list(children)
+    return _dense(children, layout, _find_change(children, layout))
+
+
+def _dense(children: list[Any], layout: Layout, change: Change | None) -> Any:
+    meta = _new_meta(children, layout, change)
+    entries = dict(zip(layout.keys, children, strict=True))
+    if meta is not layout.meta:
+        for key, child in entries.items():
+            if isinstance(child, Primitives) and not _has_leaves(child):
+                entries[key] = _fitted(child, layout.meta.batch_size, meta.batch_size, change)
+    result = TensorDict._make(entries, meta)
+    if change is not None:
+        result._annotations = {"vmap": change}
+    return result
+
+
+def _fitted(node: Any, old: torch.Size, new: torch.Size, change: Change | None) -> Any:
+    """A node without leaves, with the batch size of the node that holds it."""
+    dims = len(old)
+    if node._meta.batch_size[: len(new)] == new and (change is None or len(node._meta.batch_size) != dims):
+        return node
+    how = How(size=lambda own: torch.Size((*new, *own[dims:])), names=None if change is None else change.names)
+    if isinstance(node, NonTensorStack) and change is not None and not change.gained:
+        return _without_dim(node, change.dim, how)
+    if node._is_non_tensor and change is not None and change.gained:
+        return _with_dim(node, change, how)
+    if node._is_opaque:
+        return node._rebuild(iter((node._tensor,)) if not node._is_non_tensor else iter(()), how)
+    entries = {key: _fitted(value, old, new, change) for key, value in node._entries.items()}
+    return TensorDict._make(entries, how.meta(node._meta))
+
+
+def _without_dim(node: Any, dim: int, how: How) -> Any:
+    """Values of their own with one dimension put away in each of them."""
+    size = node._meta.batch_size
+    rows = torch.arange(size.numel()).reshape(size).movedim(dim, -1).reshape(-1, size[dim]).tolist()
+    values = [Mapped([node._flat[i] for i in row]) for row in rows]
+    meta = how.meta(node._meta)
+    return NonTensorStack._of_array(values, meta) if meta.batch_size else NonTensorData._make(values[0], meta)
+
+
+def _with_dim(node: Any, change: Change, how: How) -> Any:
+    """Values with the dimension that was put away in them back in its place."""
+    meta = how.meta(node._meta)
+    one = isinstance(node, NonTensorData)
+    values = [node._value] if one else node._flat
+    if not all(isinstance(value, Mapped) for value in values):
+        if one:
+            return NonTensorData._make(node._value, meta, node._metadata)
+        values = [[value] * meta.batch_size[change.dim] for value in values]
+    elif change.unsure:
+        raise RuntimeError(
+            f"vmap adds a dimension to batch size {list(node._meta.batch_size)} where equal sizes leave open "
+            "which one it "
+            "is, so the order of non-tensor values is not known; take them out of the tensordict before"
+        )
+    count = meta.batch_size[change.dim]
+    own = node._meta.batch_size
+    numbers = torch.arange(len(values) * count).reshape(*own, count).movedim(-1, change.dim).reshape(-1).tolist()
+    return NonTensorStack._make([values[i // count][i % count] for i in numbers], meta)
+
+
+def _unflatten_lazy(children: Iterable[Any], layout: Layout) -> Any:
+    children = list(children)
+    change = _find_change(children, layout)
+    result = _dense(children, layout, change)
+    stack_dim: int | None = layout.extra[0]
+    if change is not None and stack_dim is not None:
+        if not change.gained and change.dim == stack_dim:
+            return result
+        stack_dim += (1 if change.gained else -1) if change.dim <= stack_dim else 0
+    size = result._meta.batch_size
+    if stack_dim is None or stack_dim >= len(size) or not size[stack_dim] or not _all_tensors(result):
+        return result
+    lazy = LazyStackedTensorDict.lazy_stack(list(result.unbind(stack_dim)), stack_dim)
+    if change is not None:
+        lazy._annotations = {"vmap": change}
+    return lazy
+
+
+def _all_tensors(td: Any) -> bool:
+    return all(isinstance(leaf, Tensor) for leaf in td._leaves())
+
+
+def _unflatten_elements(children: Iterable[Any], layout: Layout) -> Any:
+    elements = list(children)
+    stack_dim, hook_out, hook_in = layout.extra
+    for element in elements:
+        change = element._annotations.pop("vmap", None) if getattr(element, "_annotations", None) else None
+        if change is not None and (change.gained or change.dim >= stack_dim):
+            raise RuntimeError(
+                f"vmap maps the dimensions before the stack dimension ({stack_dim}) of a lazy stack whose "
+                "elements differ, and no other, "
+                "because its entries do not stack; pad or densify it first"
+            )
+        stack_dim -= change is not None and element is elements[0]
+    if not all(isinstance(element, Primitives) for element in elements):
+        return TensorDict._make(dict(zip(layout.keys, elements, strict=True)), layout.meta)
+    if not elements:
+        return LazyStackedTensorDict(stack_dim=stack_dim, batch_size=layout.meta.batch_size, device=layout.meta.device)
+    lazy = LazyStackedTensorDict.lazy_stack(elements, stack_dim)
+    lazy.hook_out, lazy.hook_in = hook_out, hook_in
+    return lazy
+
+
+def _unflatten_value(children: Iterable[Any], layout: Layout) -> Any:
+    value, metadata = layout.extra
+    return NonTensorData._make(value, layout.meta, metadata)
+
+
+def _unflatten_values(children: Iterable[Any], layout: Layout) -> Any:
+    return NonTensorStack._make(layout.extra, layout.meta)
+
+
+def _unflatten_unbatched(children: Iterable[Any], layout: Layout) -> Any:
+    (tensor,) = children
+    level = None if is_compiling() else transform_level()
+    if level is not None and isinstance(tensor, Tensor):
+        if _lost([tensor], layout, level):
+            raise RuntimeError(
+                "vmap would map an unbatched tensor, which belongs to the whole; take it out of the tensordict "
+                "and pass it with "
+                "in_dims=None"
+            )
+        added = _added([tensor], layout, level)
+        if added:
+            if any(layout.mapped):
+                raise RuntimeError(
+                    "vmap gives an unbatched tensor another value for each example, and it can have but one; set "
+                    "a plain tensor instead"
+                )
+            tensor = tensor.select(min(added), 0)
+    return UnbatchedTensor._make(tensor, layout.meta)
+
+
+# registration --------------------------------------------------------------------------------------------------------
+
+
+def _with_keys(flatten: Callable[[Any], tuple[list[Any], Layout]]) -> Callable[[Any], Any]:
+    def flatten_with_keys(node: Any) -> Any:
+        children, layout = flatten(node)
+        return [(registry.MappingKey(key), child) for key, child in zip(layout.keys, children, strict=True)], layout
+
+    return flatten_with_keys
+
+
+def _unflatten(children: Iterable[Any], layout: Layout) -> Any:
+    return _UNFLATTEN[layout.kind](children, layout)
+
+
+_UNFLATTEN: dict[str, Callable[[Iterable[Any], Layout], Any]] = {
+    "TensorDict": _unflatten_dense,
+    "LazyStackedTensorDict": _unflatten_lazy,
+    "elements": _unflatten_elements,
+    "NonTensorData": _unflatten_value,
+    "NonTensorStack": _unflatten_values,
+    "UnbatchedTensor": _unflatten_unbatched,
+}
+
+
+def _dump(layout: Layout) -> Any:
+    """A layout as plain data, for exported programs that are saved."""
+    meta = layout.meta
+    extra = layout.extra
+    if layout.kind == "NonTensorStack":
+        extra = list(extra)
+    elif layout.kind in ("LazyStackedTensorDict", "elements"):
+        extra = extra[0]
+    device = None if meta.device is None else str(meta.device)
+    return [layout.kind, list(layout.keys), list(meta.batch_size), device, meta.names, extra]
+
+
+def _load(data: Any) -> Layout:
+    kind, keys, size, device, names, extra = data
+    meta = Meta(
+        torch.Size(size), None if device is None else torch.device(device), None if names is None else tuple(names)
+    )
+    if kind == "NonTensorStack":
+        extra = list(extra)
+    elif kind == "NonTensorData":
+        extra = tuple(extra)
+    elif kind in ("LazyStackedTensorDict", "elements"):
+        extra = (extra, None, None)
+    return Layout(kind, tuple(keys), meta, extra)
+
+
+def register_wrapper(
+    cls: type[Any], name: str, take_apart: Callable[[Any], tuple[Any, Any]], put_together: Callable[[Any, Any], Any]
+) -> None:
+    """Make a type that wraps a tensordict a pytree node: ``vmap``, ``torch.func`` and ``torch.export`` follow it.
+
+    Args:
+        cls: The type.
+        name: A stable name, for exported programs.
+        take_apart: From an instance, its tensordict and whatever else it needs; that must compare with ``==``.
+        put_together: From a tensordict and that, an instance.
+
+    >>> class Box:
+    ...     def __init__(self, td): self.td = td
+    >>> register_wrapper(Box, "docs.Box", lambda box: (box.td, None), lambda td, _: Box(td))
+    >>> torch.utils._pytree.tree_map(lambda x: x + 1, Box(TensorDict({"a": 1}))).td["a"]
+    tensor(2)
+    """
+
+    def flatten(node: Any) -> tuple[list[Any], Any]:
+        td, rest = take_apart(node)
+        return [td], rest
+
+    def flatten_with_keys(node: Any) -> Any:
+        td, rest = take_apart(node)
+        return [(registry.GetAttrKey("td"), td)], rest
+
+    def unflatten(children: Iterable[Any], rest: Any) -> Any:
+        (td,) = children
+        return put_together(td, rest) if isinstance(td, Primitives) else td
+
+    registry.register_pytree_node(
+        cls, flatten, unflatten, serialized_type_name=name, flatten_with_keys_fn=flatten_with_keys
+    )
+
+
+def register_nodes() -> None:
+    """Make core's containers known to ``torch.utils._pytree``; called once, when the package is imported."""
+    nodes: tuple[tuple[type[Any], Callable[[Any], tuple[list[Any], Layout]]], ...] = (
+        (TensorDict, _flatten_dense),
+        (SubTensorDict, _flatten_dense),
+        (LazyStackedTensorDict, _flatten_lazy),
+        (NonTensorData, _flatten_value),
+        (NonTensorStack, _flatten_values),
+        (UnbatchedTensor, _flatten_unbatched),
+    )
+    for cls, flatten in nodes:
+        registry.register_pytree_node(
+            cls,
+            flatten,
+            _unflatten,
+            serialized_type_name=f"tensordict_core.{cls.__name__}",
+            to_dumpable_context=_dump,
+            from_dumpable_context=_load,
+            flatten_with_keys_fn=_with_keys(flatten),
+        )
