@@ -75,3 +75,9 @@ def mapped_size() -> int | None:
         return None
     size: int = torch._C._functorch.CVmapInterpreterPtr(interpreter).batchSize()
     return size
+
+
+for _function in (transform_level, mapped_dim, mapped_size):
+    # What torch.compiler.assume_constant_result does, without its import of Dynamo, which costs a second: levels and
+    # mapped dimensions are facts of the trace, and Dynamo cannot follow the calls that ask for them.
+    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]

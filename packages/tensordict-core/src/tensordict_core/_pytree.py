@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as registry
 
-from ._compile import is_compiling, mapped_dim, mapped_size, transform_level
+from ._compile import mapped_dim, mapped_size, transform_level
 from ._meta import Meta, Names
 from ._primitives import Primitives
 from ._rebuild import How
@@ -110,7 +110,7 @@ def _same_extra(a: Any, b: Any) -> bool:
 
 
 def _record(kind: str, keys: tuple[str, ...], children: Sequence[Any], meta: Meta, extra: Any = None) -> Layout:
-    level = None if is_compiling() else transform_level()
+    level = transform_level()
     shapes = tuple([child.shape if isinstance(child, Tensor) else None for child in children])
     mapped: tuple[bool, ...] = ()
     if level is not None:
@@ -192,7 +192,7 @@ def _find_change(children: Sequence[Any], layout: Layout) -> Change | None:
     Raises:
         RuntimeError: Leaves lost different batch dimensions, or gained one behind the batch dimensions.
     """
-    level = None if is_compiling() else transform_level()
+    level = transform_level()
     if level is None:
         return None
     dims = len(layout.meta.batch_size)
@@ -313,7 +313,7 @@ def _without_dim(node: Any, dim: int, how: How) -> Any:
     rows = torch.arange(size.numel()).reshape(size).movedim(dim, -1).reshape(-1, size[dim]).tolist()
     values = [Mapped([node._flat[i] for i in row]) for row in rows]
     meta = how.meta(node._meta)
-    return NonTensorStack._of_array(values, meta) if meta.batch_size else NonTensorData._make(values[0], meta)
+    return NonTensorStack._make(values, meta) if meta.batch_size else NonTensorData._make(values[0], meta)
 
 
 def _with_dim(node: Any, change: Change, how: How) -> Any:
@@ -391,7 +391,7 @@ def _unflatten_values(children: Iterable[Any], layout: Layout) -> Any:
 
 def _unflatten_unbatched(children: Iterable[Any], layout: Layout) -> Any:
     (tensor,) = children
-    level = None if is_compiling() else transform_level()
+    level = transform_level()
     if level is not None and isinstance(tensor, Tensor):
         if _lost([tensor], layout, level):
             raise RuntimeError(

@@ -6,6 +6,7 @@ Non-tensor values are selected with them, position by position.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Self, cast
 
@@ -170,14 +171,14 @@ class Selection(Primitives):
                 f"pad_size {sizes} cuts off more than batch size {list(size)} has; use smaller negative numbers"
             )
 
-        def leaf(tensor: Tensor, fill: float = value) -> Tensor:
+        def leaf(tensor: Tensor) -> Tensor:
             rest = tensor.ndim - len(ends)
             flat = [n for pair in reversed(ends) for n in pair]
-            return torch.nn.functional.pad(tensor, [0, 0] * rest + flat, value=fill)
+            return torch.nn.functional.pad(tensor, [0, 0] * rest + flat, value=value)
 
         result = self._reshape(BatchOp(size, torch.Size(new), leaf, names=lambda names: names))
         if any(n > 0 for n in sizes):
-            pad_values(result, self, lambda numbers: leaf(numbers, -1))
+            pad_values(result, self, ends)
         return cast(Self, result._replaces(self) if inplace else result)
 
     def to_padded_tensor(self, padding: float = 0.0, mask_key: NestedKey | None = None) -> Self:
@@ -257,19 +258,42 @@ def _flat_values(node: Any) -> list[Any]:
     return [node._entry_value()] * node._meta.batch_size.numel()
 
 
-def pad_values(result: Any, source: Any, pad: Any) -> None:
-    """Replace non-tensor entries of ``result`` by those of ``source`` with ``None`` at the added positions."""
+def pad_values(result: Any, source: Any, ends: Sequence[tuple[int, int]]) -> None:
+    """Replace non-tensor entries of ``result`` by those of ``source`` with ``None`` at the added positions.
+
+    Args:
+        result: The padded tensordict.
+        source: What was padded.
+        ends: How many positions were added before and behind the first batch dimension, the second, ...
+    """
     for key in source._keys():
         entry = source._get(key)
         if not isinstance(entry, Primitives):
             continue
         if not entry._is_non_tensor:
             if not entry._is_opaque:
-                pad_values(result._get(key), entry, pad)
+                pad_values(result._get(key), entry, ends)
             continue
         values, meta = _flat_values(entry), entry._meta
-        # positions travel as numbers, so -1 marks those that had no value
-        at = pad(torch.arange(len(values)).reshape(meta.batch_size))
-        flat = [None if i < 0 else values[i] for i in at.reshape(-1).tolist()]
-        new = Meta(at.shape, meta.device, result._get(key)._meta.names)
+        positions, size = list(range(len(values))), list(meta.batch_size)
+        for dim, (before, after) in enumerate(ends):
+            positions, size = _padded_positions(positions, size, dim, before, after)
+        flat = [None if i < 0 else values[i] for i in positions]
+        new = Meta(torch.Size(size), meta.device, result._get(key)._meta.names)
         result._set(key, containers.non_tensor_stack._make(flat, new), False)
+
+
+def _padded_positions(
+    positions: list[int], size: list[int], dim: int, before: int, after: int
+) -> tuple[list[int], list[int]]:
+    """Positions of a batch, padded along one dimension with -1; plain integers, because tracers cannot read tensors."""
+    n, inner = size[dim], math.prod(size[dim + 1 :])
+    out: list[int] = []
+    for start in range(0, len(positions), max(n * inner, 1)) if positions else range(0):
+        rows = [positions[start + i * inner : start + (i + 1) * inner] for i in range(n)]
+        empty = [-1] * inner
+        kept = rows[max(-before, 0) : n - max(-after, 0)]
+        for row in [empty] * max(before, 0) + kept + [empty] * max(after, 0):
+            out.extend(row)
+    new = [*size[:dim], n + before + after, *size[dim + 1 :]]
+    return (out if positions else [-1] * math.prod(new)), new

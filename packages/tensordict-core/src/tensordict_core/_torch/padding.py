@@ -209,7 +209,7 @@ def _stack_padded(nodes: list[Any], padded: list[list[Tensor]], dim: int, in_bat
         )
         row = node._rebuild(leaves, size)
         if any(ends):
-            pad_values(row, node, lambda numbers, ends=ends: _pad_one(numbers, dim, ends, -1))
+            pad_values(row, node, [(0, 0)] * dim + [ends])
         rows.append(row)
     return stack(rows, 0)
 
