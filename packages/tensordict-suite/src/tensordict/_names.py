@@ -14,10 +14,10 @@ OWNERS: Mapping[str, Mapping[str, str]] = {
             KEY_SEPARATOR LazyStackedTensorDict MetaData NestedKey NonTensorData NonTensorDataBase NonTensorStack
             PackLayout SubTensorDict TensorAttrs TensorCollection TensorDict TensorDictBase UnbatchedTensor
             assert_allclose_td assert_close capture_non_tensor_stack cat collate default_is_leaf dense_stack_tds
-            from_any from_arrow from_csv from_dict from_json from_namedtuple from_pandas from_parquet from_pytree
-            from_struct_array from_tuple fromkeys get_defaults_to_none get_printoptions group_by is_bool is_floating
-            is_inexact is_integer is_leaf_nontensor is_non_tensor is_tensor_collection is_tensorclass lazy_stack
-            list_to_stack make_tensordict maybe_dense_stack merge_tensordicts pad pad_sequence
+            from_any from_arrow from_csv from_dict from_json from_list from_namedtuple from_pandas from_parquet
+            from_pytree from_struct_array from_tuple fromkeys get_defaults_to_none get_printoptions group_by is_bool
+            is_floating is_inexact is_integer is_leaf_nontensor is_non_tensor is_tensor_collection is_tensorclass
+            lazy_stack list_to_stack make_tensordict maybe_dense_stack merge_tensordicts pad pad_sequence
             parse_tensor_dict_string set_capture_non_tensor_stack set_get_defaults_to_none set_list_to_stack
             set_printoptions stack to_arrow unpad_sequence unravel_key unravel_key_list unravel_key_to_tuple
         """,
