@@ -1,4 +1,4 @@
-"""Casting: what a field makes of a value before it is stored, by the flags of the class and the annotation of the field.
+"""Casting: what a field makes of a value before it is stored, by the flags of its class and its annotation.
 
 Every field has one rule, made when its class is defined; reading needs none. Annotations are resolved when a rule first
 needs them, because a class may name itself or classes that come later.
@@ -14,9 +14,10 @@ from typing import Any, ForwardRef, Union, get_args, get_origin
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from tensordict_core import NonTensorData, TensorDict
 from tensordict_core.extension import Meta, TensorCollection, to_entry
-from torch import Tensor
 
 from . import errors
 from .flags import Flags
@@ -152,7 +153,8 @@ def _construct(name: str, value: Any, origin: Any, target: Any) -> Any:
     if isinstance(value, Tensor) and origin in (int, float, complex, bool):
         if value.numel() != 1:
             raise ValueError(
-                f"the field {name!r} takes one {origin.__name__}, got a tensor of shape {list(value.shape)}; index it first"
+                f"the field {name!r} takes one {origin.__name__}, got a tensor of shape "
+                f"{list(value.shape)}; index it first"
             )
         return origin(value.item())
     try:

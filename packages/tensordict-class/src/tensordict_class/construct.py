@@ -1,7 +1,7 @@
 """Construction: the ``__init__`` of a class, written for its fields so that Python itself binds the arguments.
 
-Beside the fields it takes ``batch_size``, ``device``, ``names`` and ``lock``. Instances of which every value is a tensor
-are put together in one go; other values pass through the rules of their fields one by one.
+Beside the fields it takes ``batch_size``, ``device``, ``names`` and ``lock``. Instances of which every value is a
+tensor are put together in one go; other values pass through the rules of their fields one by one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from tensordict_core import TensorDict
 from torch import Tensor
+
+from tensordict_core import TensorDict
 
 from .fields import Declaration
 
@@ -132,7 +133,8 @@ def _check_order(declaration: Declaration) -> None:
             seen = field.name
         elif seen is not None:
             raise TypeError(
-                f"the field {field.name!r} has no default and follows {seen!r}, which has one; move it to the front, or make it kw_only"
+                f"the field {field.name!r} has no default and follows {seen!r}, which has one; move "
+                "it to the front, or make it kw_only"
             )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
 from tensordict_core import TensorDict
 
 from .decorator import tensorclass
@@ -66,7 +67,8 @@ def from_dataclass(
     """
     if not dataclasses.is_dataclass(obj):
         raise TypeError(
-            f"from_dataclass takes a dataclass or an instance of one, got {type(obj).__name__}; decorate its class with @dataclass"
+            f"from_dataclass takes a dataclass or an instance of one, got {type(obj).__name__}; "
+            "decorate its class with @dataclass"
         )
     flags = {"frozen": frozen, "autocast": autocast, "nocast": nocast, "shadow": shadow, "tensor_only": tensor_only}
     given = frozenset(name for name, value in flags.items() if value)
@@ -82,7 +84,8 @@ def from_dataclass(
 
 def _value(value: Any, flags: frozenset[str], device: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "batch_size"):
-        return from_dataclass(value, device=device, **dict.fromkeys(flags, True))
+        options: dict[str, Any] = dict.fromkeys(flags, True)
+        return from_dataclass(value, device=device, **options)
     return value
 
 
@@ -94,5 +97,5 @@ def _class_of(cls: type[Any], flags: frozenset[str], inplace: bool) -> type[Any]
     body = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
     copy = types.new_class(name, cls.__bases__, {}, lambda namespace: namespace.update(body))
     copy.__qualname__ = cls.__qualname__.removesuffix(cls.__name__) + name
-    result: type[Any] = tensorclass(**dict.fromkeys(flags, True))(copy)  # type: ignore[arg-type]
-    return result
+    options: dict[str, Any] = dict.fromkeys(flags, True)
+    return tensorclass(**options)(copy)

@@ -16,8 +16,8 @@ __all__ = ["tensorclass"]
 T = TypeVar("T")
 
 _WRITTEN = frozenset(
-    "__dict__ __weakref__ __dataclass_fields__ __dataclass_params__ __match_args__ "
-    "_rules _types _flags _declaration _casts _restarts".split()
+    {"__dict__", "__weakref__", "__dataclass_fields__", "__dataclass_params__", "__match_args__"}
+    | {"_rules", "_types", "_flags", "_declaration", "_casts", "_restarts"}
 )
 """What `dataclasses`, `TensorClass` or Python put on a class, and will put on the new one."""
 
@@ -61,7 +61,7 @@ def tensorclass(
         nocast: Numbers and arrays are kept as they are; by default they become tensors.
         shadow: Fields may have the names of members, which they hide.
         tensor_only: Every field is a tensor or a tensordict.
-        skip_post_init_on_rebuild: ``__post_init__`` does not run on the results of operations, which it does by default.
+        skip_post_init_on_rebuild: ``__post_init__`` does not run on the results of operations (by default it does).
         cast_filter: Says of a nested key and a leaf whether ``to(dtype)``, ``float()`` and their kind cast it.
         kw_only: Fields are keyword-only arguments of the constructor.
 
@@ -69,12 +69,13 @@ def tensorclass(
         AttributeError: A field has the name of a member and ``shadow`` is not set.
         TypeError: Flags exclude each other.
 
+    >>> from tensordict_class import tensorclass
     >>> @tensorclass
     ... class Point:
     ...     x: torch.Tensor
     ...     label: str = "origin"
     >>> points = torch.stack([Point(torch.zeros(2)), Point(torch.ones(2))])
-    >>> points.x.shape, points.label
+    >>> points.x.shape, points[0].label
     (torch.Size([2, 2]), 'origin')
     """
     flags: dict[str, Any] = {
@@ -124,9 +125,7 @@ def _body(cls: type[Any]) -> dict[str, Any]:
     fields = vars(cls).get("__dataclass_fields__", {})
     for name in inspect.get_annotations(cls):
         field = fields.get(name)
-        if field is not None and (field.default is not dataclasses.MISSING or name in body):
-            body[name] = _fresh(field)
-        elif field is not None and field.default_factory is not dataclasses.MISSING:
+        if field is not None and (name in body or not _has_no_default(field)):
             body[name] = _fresh(field)
     body["__qualname__"] = cls.__qualname__
     return body
@@ -138,6 +137,10 @@ def _is_written(member: Any, by_dataclass: bool) -> bool:
         return True
     code = getattr(member, "__code__", None)
     return by_dataclass and code is not None and code.co_filename in ("<string>", dataclasses.__file__)
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _fresh(field: dataclasses.Field[Any]) -> Any:

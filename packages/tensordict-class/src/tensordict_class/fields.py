@@ -1,8 +1,8 @@
 """Fields: what a class body declares, read once when the class is defined.
 
 The standard library's `dataclasses` does the reading, so defaults, ``field(...)``, ``kw_only``, ``InitVar``, class
-variables and inheritance are its own, and ``dataclasses.fields``, ``replace`` and ``asdict`` work. What is added here are
-the names that no field may have, and the descriptor that reads a field from the entries of what an instance wraps.
+variables and inheritance are its own, and ``dataclasses.fields``, ``replace`` and ``asdict`` work. What is added here
+are the names that no field may have, and the descriptor that reads a field from what an instance wraps.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import dataclasses
 import inspect
 from typing import Any
 
-from tensordict_core.extension import TensorCollection
 from torch import Tensor
+
+from tensordict_core.extension import TensorCollection
 
 from . import errors
 

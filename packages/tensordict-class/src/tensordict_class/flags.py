@@ -1,4 +1,4 @@
-"""Flags: what a class says about how its fields take values; given by argument, class keyword or brackets, and inherited."""
+"""Flags: what a class says about how its fields take values, by argument, class keyword or brackets; inherited."""
 
 from __future__ import annotations
 

@@ -11,15 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import torch
-from tensordict_core.extension import How, Index, IsLeaf, Meta, Primitives, ShapeOp
 from torch import Tensor
+
+from tensordict_core.extension import How, Index, IsLeaf, Meta, ShapeOp, TensorCollection
 
 from . import errors
 
 __all__ = ["Forwarding"]
 
 
-class Forwarding(Primitives):
+class Forwarding(TensorCollection):
     """The primitives of a container that wraps another one."""
 
     __slots__ = ("_tensordict",)
@@ -64,7 +65,7 @@ class Forwarding(Primitives):
         return locked
 
     @property
-    def _holders(self) -> Any:  # type: ignore[override]
+    def _holders(self) -> Any:
         return self._tensordict._holders
 
     @_holders.setter
@@ -72,7 +73,7 @@ class Forwarding(Primitives):
         self._tensordict._holders = value
 
     @property
-    def _annotations(self) -> Any:  # type: ignore[override]
+    def _annotations(self) -> Any:
         return self._tensordict._annotations
 
     @_annotations.setter
@@ -80,7 +81,7 @@ class Forwarding(Primitives):
         self._tensordict._annotations = value
 
     @property
-    def _last_exit(self) -> Any:  # type: ignore[override]
+    def _last_exit(self) -> Any:
         return self._tensordict._last_exit
 
     @_last_exit.setter

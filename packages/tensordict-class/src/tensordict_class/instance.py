@@ -1,7 +1,7 @@
 """Instances: what a tensorclass adds to core's operations, which is the meaning of its fields.
 
-Which keys there can be, what a value becomes when it is written, and that a field that is not set is ``None``; everything
-else is core's, on what the instance wraps.
+Which keys there can be, what a value becomes when it is written, and that a field that is not set is ``None``;
+everything else is core's, on what the instance wraps.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+from torch import Tensor
+
 from tensordict_core import NestedKey, TensorDict, TensorDictBase
 from tensordict_core.extension import Index, TensorCollection
-from torch import Tensor
 
 from . import errors
 from .casting import Annotation, Rule, class_of
@@ -23,7 +24,7 @@ from .forward import Forwarding
 __all__ = ["Instance", "run_post_init"]
 
 
-class Instance(Forwarding, TensorCollection):
+class Instance(Forwarding):
     """What instances of a tensorclass do; `TensorClass` adds how a class is defined."""
 
     __slots__ = ()
@@ -104,6 +105,7 @@ class Instance(Forwarding, TensorCollection):
             default: What to return where there is no such entry.
             **kwargs: How a lazy stack reads entries of several shapes.
 
+        >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
         ...     x: torch.Tensor
         ...     label: str = "origin"
@@ -115,7 +117,7 @@ class Instance(Forwarding, TensorCollection):
             return default
         return value._entry_value() if isinstance(value, TensorCollection) else value
 
-    def set(
+    def set(  # type: ignore[override]
         self, key: NestedKey, value: Any, inplace: bool | None = False, *, non_blocking: bool = False, **kwargs: Any
     ) -> Self:
         """Store a value in a field, as assigning the attribute does; ``None`` unsets it.
@@ -125,11 +127,13 @@ class Instance(Forwarding, TensorCollection):
             value: The value.
             inplace: Whether it is written into the value that is there.
             non_blocking: Whether a move to the instance's device may be asynchronous.
+            **kwargs: Accepted for compatibility.
 
         Raises:
             AttributeError: There is no such field.
             RuntimeError: The value does not start with the batch size, or the instance is locked.
 
+        >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
         ...     x: torch.Tensor
         >>> Point(torch.zeros(2)).set("x", torch.ones(2)).x
@@ -160,6 +164,7 @@ class Instance(Forwarding, TensorCollection):
     def empty(self, recurse: bool = False, **kwargs: Any) -> Self:
         """An instance of the same metadata of which no field is set (``recurse``: with nested nodes, empty too).
 
+        >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
         ...     x: torch.Tensor
         >>> Point(torch.zeros(2)).empty().x is None
@@ -175,8 +180,8 @@ class Instance(Forwarding, TensorCollection):
     ) -> Self:
         """An instance around a tensordict, which it shares; fields that it has no key for are not set.
 
-        Where a field is annotated with a tensorclass and holds a tensordict, the instance has a shallow copy instead, with an
-        instance of that class in its place.
+        Where a field is annotated with a tensorclass and holds a tensordict, the instance has a shallow copy instead,
+        with an instance of that class in its place.
 
         Args:
             tensordict: The tensordict, of any kind.
@@ -188,6 +193,7 @@ class Instance(Forwarding, TensorCollection):
             ValueError: A key is no field.
             KeyError: A field stands in both.
 
+        >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
         ...     x: torch.Tensor
         >>> Point.from_tensordict(TensorDict({"x": torch.zeros(2)}, [2])).batch_size
@@ -226,6 +232,7 @@ class Instance(Forwarding, TensorCollection):
         Raises:
             ValueError: A key is no field.
 
+        >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
         ...     x: torch.Tensor
         >>> Point.from_dict({"x": torch.zeros(2)}, auto_batch_size=True).batch_size
@@ -237,14 +244,15 @@ class Instance(Forwarding, TensorCollection):
         return cls.from_tensordict(TensorDict.from_dict(input_dict, **kwargs))
 
     @classmethod
-    def from_dataclass(cls, obj: Any, **kwargs: Any) -> Self:
+    def from_dataclass(cls, dataclass: Any, **kwargs: Any) -> Self:
         """An instance with the values of a dataclass instance; fields that it lacks have their defaults.
 
         Args:
-            obj: The dataclass instance.
+            dataclass: The dataclass instance.
             **kwargs: As of `from_dataclass`: ``batch_size``, ``auto_batch_size``, ``batch_dims``, ``device``.
 
         >>> import dataclasses
+        >>> from tensordict_class import TensorClass
         >>> @dataclasses.dataclass
         ... class Plain:
         ...     x: torch.Tensor
@@ -256,7 +264,7 @@ class Instance(Forwarding, TensorCollection):
         """
         from .convert import from_dataclass
 
-        instance: Self = from_dataclass(obj, dest_cls=cls, **kwargs)
+        instance: Self = from_dataclass(dataclass, dest_cls=cls, **kwargs)
         return instance
 
     def to_dict(self, *, retain_none: bool = True, **kwargs: Any) -> dict[str, Any]:
@@ -266,6 +274,7 @@ class Instance(Forwarding, TensorCollection):
             retain_none: Whether fields that are not set are there, as ``None``.
             **kwargs: As of ``TensorDict.to_dict``.
 
+        >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
         ...     x: torch.Tensor
         ...     label: str | None = None
@@ -280,6 +289,7 @@ class Instance(Forwarding, TensorCollection):
     def __repr__(self) -> str:
         """The fields that are set, in alphabetical order, those that are not, and the metadata.
 
+        >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
         ...     x: torch.Tensor
         ...     label: str | None = None
@@ -324,7 +334,7 @@ def _restore(cls: type[Any], tensordict: Any) -> Any:
 
 
 def run_post_init(self: Any) -> None:
-    """Run the ``__post_init__`` of an instance that was not made by its constructor, if its class has one that can run."""
+    """Run the ``__post_init__`` of an instance that its constructor did not make, if it can run without arguments."""
     if hasattr(self, "__post_init__") and not any(_required(f) for f in self._declaration.init_vars):
         self.__post_init__(*[_value(f) for f in self._declaration.init_vars])
 

@@ -1,8 +1,8 @@
 """Shadowing: a field that hides a member hides it from the class's users, not from core's operations.
 
-Core's algorithms call ``td.keys()`` or ``td.set(...)``; on a class with a field named ``keys`` they would find a tensor. So
-the members of such a class that are still visible run on a twin around the same tensordict: an instance of a class with
-the same fields and no descriptors. What the twin gives comes back as the class.
+Core's algorithms call ``td.keys()`` or ``td.set(...)``; on a class with a field named ``keys`` they would find a
+tensor. So the members of such a class that are still visible run on a twin around the same tensordict: an instance of a class
+with the same fields and no descriptors. What the twin gives comes back as the class.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def reach_past(cls: type[Any], shadowed: Iterable[str]) -> None:
 
 
 _OPERATORS = frozenset(
-    """__getitem__ __setitem__ __iter__ __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __enter__ __exit__""".split()
+    {"__getitem__", "__setitem__", "__iter__", "__contains__", "__enter__", "__exit__"}
+    | {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
 )
 
 

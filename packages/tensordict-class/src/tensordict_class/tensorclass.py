@@ -1,7 +1,7 @@
 """`TensorClass`: a dataclass whose instances behave like one tensor. Here is how a class becomes one.
 
-Subclassing is all: when a class is defined its fields are read, its constructor is written and its name is registered, so
-that saved instances find it again. The decorator `tensorclass` makes a subclass of a plain class.
+Subclassing is all: when a class is defined its fields are read, its constructor is written and its name is registered,
+so that saved instances find it again. The decorator `tensorclass` makes a subclass of a plain class.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from tensordict_core import TensorDict
 from tensordict_core.extension import operations, register_type
@@ -22,20 +22,20 @@ from .fields import Declaration, declare, install_readers
 from .flags import BRACKET_FLAGS, NO_FLAGS, Flags
 from .instance import Instance
 from .shadow import reach_past
-from .transform import Constructed
+from .transform import Constructed, Transforming
 
 __all__ = ["TensorClass"]
 
 CastFilter = Callable[[tuple[str, ...], Any], bool]
 
 
-class TensorClass(Constructed, Instance):
+class TensorClass(Constructed, Instance, metaclass=Transforming):
     """A dataclass of tensors that behaves like one tensor of its batch size.
 
     Subclass it and annotate fields, as with `dataclasses.dataclass`. A field holds a tensor, a tensordict, another
     tensorclass, or anything else as non-tensor data. Every operation of `TensorDict` works on instances and gives
-    instances. The constructor takes the fields, by name or in order, and by keyword ``batch_size``, ``device``, ``names``
-    and ``lock``, as `TensorDict` does.
+    instances. The constructor takes the fields, by name or in order, and by keyword ``batch_size``, ``device``,
+    ``names`` and ``lock``, as `TensorDict` does.
 
     A class sets flags by keywords (``class A(TensorClass, frozen=True)``) or brackets (``TensorClass["frozen"]``), and
     subclasses inherit them:
@@ -46,7 +46,7 @@ class TensorClass(Constructed, Instance):
         frozen: Fields cannot be assigned once an instance is made.
         tensor_only: Every field is a tensor or a tensordict.
         shadow: Fields may have the names of members (``mean``, ``keys``), which they hide.
-        skip_post_init_on_rebuild: ``__post_init__`` does not run on the results of operations, which it does by default.
+        skip_post_init_on_rebuild: ``__post_init__`` does not run on the results of operations (by default it does).
         cast_filter: Says of a nested key and a leaf whether ``to(dtype)``, ``float()`` and their kind cast it.
         kw_only: The class's own fields are keyword-only arguments of the constructor.
 
@@ -54,6 +54,7 @@ class TensorClass(Constructed, Instance):
         AttributeError: A field has the name of a member and ``shadow`` is not set.
         TypeError: Flags exclude each other; a frozen class derives from one that is not, or the reverse.
 
+    >>> from tensordict_class import TensorClass
     >>> class Digits(TensorClass):
     ...     image: torch.Tensor
     ...     label: torch.Tensor
@@ -103,7 +104,7 @@ class TensorClass(Constructed, Instance):
                 if name in cls._rules:
                     check_tensor_type(cls._types[name])
         if "__init__" in cls.__dict__:
-            cls.__new__ = _blank  # type: ignore[method-assign,assignment]
+            cls.__new__ = _blank  # type: ignore[method-assign]
         else:
             cls.__init__ = write_init(cls, declaration, casts=flags.autocast, frozen=flags.frozen)  # type: ignore[method-assign]
         if flags.frozen and "__hash__" not in cls.__dict__:
@@ -125,7 +126,7 @@ class TensorClass(Constructed, Instance):
 
 
 @functools.cache
-def _flagged(cls: type[Any], flags: tuple[str, ...]) -> type[Any]:
+def _flagged(cls: Any, flags: tuple[str, ...]) -> type[Any]:
     """A base class with flags, for brackets."""
     body: dict[str, Any] = {
         "__module__": cls.__module__,
@@ -149,7 +150,8 @@ def _check_frozen(cls: type[Any], flags: Flags) -> None:
         if issubclass(base, TensorClass) and base._rules and base._flags.frozen != flags.frozen:
             this, other = ("frozen", "not frozen") if flags.frozen else ("not frozen", "frozen")
             raise TypeError(
-                f"{cls.__name__} is {this}, so it cannot inherit from {base.__name__}, which is {other}; make both frozen or neither"
+                f"{cls.__name__} is {this}, so it cannot inherit from {base.__name__}, which is "
+                f"{other}; make both frozen or neither"
             )
 
 

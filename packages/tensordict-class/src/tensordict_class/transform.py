@@ -8,12 +8,13 @@ they take what the constructor takes and give what the property gives.
 from __future__ import annotations
 
 import dataclasses
+from abc import ABCMeta
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, dataclass_transform
 
 import torch
 
-__all__ = ["Constructed"]
+__all__ = ["Constructed", "Transforming", "TransformingByKeyword"]
 
 if TYPE_CHECKING:
 
@@ -30,9 +31,14 @@ if TYPE_CHECKING:
         def __set__(self, instance: Any, value: Sequence[str | None] | None) -> None: ...
 
     @dataclass_transform(field_specifiers=(dataclasses.field, dataclasses.Field))
-    class _Transformed: ...
+    class Transforming(ABCMeta):
+        """A class that names this metaclass is neither frozen nor not: subclasses may be either (PEP 681)."""
 
-    class Constructed(_Transformed):
+    @dataclass_transform(kw_only_default=True, field_specifiers=(dataclasses.field, dataclasses.Field))
+    class TransformingByKeyword(Transforming):
+        """As `Transforming`, with keyword-only fields."""
+
+    class Constructed(metaclass=Transforming):
         """The keyword arguments of every constructor."""
 
         batch_size: _BatchSize = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
         names: _Names = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]
         lock: dataclasses.InitVar[bool] = dataclasses.field(default=False, kw_only=True)
 else:
+    Transforming = TransformingByKeyword = type
 
     class Constructed:
         """Nothing: type checkers see the keyword arguments of every constructor here."""

@@ -13,14 +13,14 @@ import inspect
 import types
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self, dataclass_transform, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self, get_origin
 
 from tensordict_core import TensorDict, TensorDictBase
 from tensordict_core.extension import TensorCollection, register_type
 
 from . import errors
 from .forward import Forwarding
-from .transform import Constructed
+from .transform import Constructed, TransformingByKeyword
 
 __all__ = ["TypedTensorDict"]
 
@@ -28,8 +28,7 @@ _FLAGS = ("shadow", "frozen")
 _WITHOUT_EFFECT = ("autocast", "nocast", "tensor_only")
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(dataclasses.field, dataclasses.Field))
-class TypedTensorDict(Constructed, Forwarding, TensorDictBase):
+class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=TransformingByKeyword):
     """A tensordict whose keys are declared as annotations.
 
     Args:
@@ -39,7 +38,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase):
         names: A name (or ``None``) for each batch dimension.
         non_blocking: Whether moves to ``device`` may be asynchronous.
         lock: Whether the tensordict is locked from the start.
-        **fields: The entries by name. Those that are declared without a default and not as ``NotRequired`` must be there.
+        **fields: The entries by name; those declared without a default and not as ``NotRequired`` must be there.
 
     Class keywords (or brackets, ``TypedTensorDict["frozen"]``) are ``shadow``, by which fields may have the names of
     members, and ``frozen``, by which instances are locked.
@@ -107,7 +106,8 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase):
             unknown = [name for name in fields if name not in cls._defaults]
             if unknown:
                 raise TypeError(
-                    f"{cls.__name__} declares no field {unknown[0]!r}; declare it, or pass a dictionary, which may hold other keys"
+                    f"{cls.__name__} declares no field {unknown[0]!r}; declare it, or pass a "
+                    "dictionary, which may hold other keys"
                 )
             entries = fields if source is None else {**_items(source), **fields}
             if batch_size is None and isinstance(source, TensorCollection):
@@ -136,7 +136,8 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase):
         """
         if not isinstance(tensordict, TensorCollection):
             raise TypeError(
-                f"{cls.__name__}.from_tensordict takes a tensordict, got {type(tensordict).__name__}; give {cls.__name__}() a dictionary"
+                f"{cls.__name__}.from_tensordict takes a tensordict, got {type(tensordict).__name__}; "
+                f"give {cls.__name__}() a dictionary"
             )
         _check_required(cls, tensordict)
         return cls._wrap(tensordict)
@@ -213,7 +214,8 @@ def _check_required(cls: type[TypedTensorDict], tensordict: Any) -> None:
     ]
     if missing:
         raise TypeError(
-            f"{cls.__name__} is missing the required fields {missing}; give them, or declare them as NotRequired or with a default"
+            f"{cls.__name__} is missing the required fields {missing}; give them, or declare them as "
+            "NotRequired or with a default"
         )
 
 
@@ -222,6 +224,6 @@ def _restore(cls: type[Any], tensordict: Any) -> Any:
 
 
 @functools.cache
-def _flagged(cls: type[Any], flags: tuple[str, ...]) -> type[Any]:
+def _flagged(cls: Any, flags: tuple[str, ...]) -> type[Any]:
     body = {"__module__": cls.__module__, "__qualname__": f"{cls.__name__}[{', '.join(map(repr, flags))}]"}
     return types.new_class(cls.__name__, (cls,), dict.fromkeys(flags, True), lambda namespace: namespace.update(body))
