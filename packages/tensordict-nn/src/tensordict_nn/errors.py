@@ -56,7 +56,8 @@ def no_submodule(path: tuple[str, ...], module: Any, names: Iterable[str]) -> Ke
     """The module has no sub-module for a nested tensordict."""
     names = list(names)
     return KeyError(
-        f"key {path!r} holds a tensordict, for which {type(module).__name__} at {_where(path[:-1])} has no sub-module; it"
+        f"key {path!r} holds a tensordict, for which {type(module).__name__} at {_where(path[:-1])} has no "
+        f"sub-module; it"
         f" has {_list(names)}{_nearest(path[-1], names) or '; remove it with exclude()'}"
     )
 
@@ -105,4 +106,129 @@ def other_shape(path: tuple[str, ...], got: Iterable[int], expected: Iterable[in
     return RuntimeError(
         f"key {path!r} has shape {list(got)} and cannot be written into the parameter of shape {list(expected)} that is"
         " there; leave inplace=True out to put it in its place"
+    )
+
+
+def no_mode() -> RuntimeError:
+    """A block has to say what it sets."""
+    return RuntimeError("a set_skip_existing block takes True, False or keys as mode, got None; None is for decorators")
+
+
+def skipping_compiled() -> RuntimeError:
+    """A compiled graph cannot depend on what a tensordict holds."""
+    return RuntimeError(
+        "set_skip_existing cannot be entered while torch.compile traces; enter it around the compiled call"
+    )
+
+
+def not_dispatchable(function: Any, names: list[str]) -> RuntimeError:
+    """The first argument of a dispatched function is the tensordict."""
+    return RuntimeError(
+        f"dispatch takes functions whose first argument (after self) is named 'tensordict', got "
+        f"{function.__qualname__} "
+        f"with {_list(names)}; rename the argument"
+    )
+
+
+def too_many_arguments(module: Any, count: int, keys: Iterable[Any]) -> ValueError:
+    """More positional arguments than input keys."""
+    return ValueError(
+        f"{type(module).__name__} takes one positional argument for each of its in_keys {_list(keys)}, got {count}; "
+        f"pass "
+        "others by name"
+    )
+
+
+def given_twice(name: str) -> RuntimeError:
+    """One input, two values."""
+    return RuntimeError(f"the input {name!r} is given by position and by name; give it once")
+
+
+def missing_inputs(module: Any, absent: Iterable[Any], keys: Iterable[Any]) -> KeyError:
+    """Inputs of a module are not in the tensordict."""
+    absent, keys = list(absent), list(keys)
+    name = absent[0] if isinstance(absent[0], str) else absent[0][-1]
+    return KeyError(
+        f"{type(module).__name__} needs the keys {_list(absent)}, which are not in the tensordict with keys "
+        f"{_list(keys)}"
+        f"{_nearest(name, keys) or '; set them before the call'}"
+    )
+
+
+def wrong_count(module: Any, count: int, out_keys: Iterable[Any]) -> RuntimeError:
+    """A module returned more or fewer values than it has output keys."""
+    out_keys = list(out_keys)
+    return RuntimeError(
+        f"{type(module).__name__} returned {count} values for the {len(out_keys)} out_keys {_list(out_keys)}; give "
+        f"one key "
+        "for each ('_' drops a value)"
+    )
+
+
+def not_callable(module: Any) -> ValueError:
+    """A module is what can be called."""
+    return ValueError(
+        f"a TensorDictModule wraps a callable, got {type(module).__name__}; pass method= to call another method than "
+        f"forward"
+    )
+
+
+def bad_inplace(value: Any, allowed: str) -> ValueError:
+    """The policy is unknown."""
+    return ValueError(f"inplace is {allowed}, got {value!r}; see the documentation of the class for what each means")
+
+
+def unknown_out_keys(module: Any, absent: Iterable[Any], out_keys: Iterable[Any]) -> ValueError:
+    """Keys were selected that the module does not write."""
+    return ValueError(
+        f"select_out_keys takes keys among the out_keys {_list(out_keys)} of {type(module).__name__}, got "
+        f"{_list(absent)}; "
+        "select others"
+    )
+
+
+def empty_selection(in_keys: Any, out_keys: Any) -> ValueError:
+    """No module of a sequence is left."""
+    return ValueError(
+        f"no module runs from in_keys {in_keys} and leads to out_keys {out_keys}; give keys that the sequence reads "
+        f"and writes"
+    )
+
+
+def no_such_module(name: Any, names: Iterable[Any]) -> KeyError:
+    """A sequence has no module of that name."""
+    return KeyError(f"there is no module {name!r} in the sequence of {_list(names)}; index it by position or by name")
+
+
+def batched_parameters(batch_size: Iterable[int]) -> RuntimeError:
+    """Parameters of one module have no batch dimension."""
+    return RuntimeError(
+        f"reset_parameters_recursive takes the parameters of one module, got batch size {list(batch_size)}; unbind "
+        f"them first"
+    )
+
+
+def no_types(cls: Any) -> ValueError:
+    """A tensorclass module was made without its types."""
+    return ValueError(
+        f"{cls.__name__} has no input and output type; subclass TensorClassModuleBase[Input, Output] with two "
+        f"tensorclasses"
+    )
+
+
+def not_traceable(module: Any) -> TypeError:
+    """A module's own forward can do anything with the tensordict."""
+    return TypeError(
+        f"symbolic_trace follows TensorDictModule and TensorDictSequential, got {type(module).__name__}, whose "
+        f"forward is its"
+        " own; wrap what it computes in a TensorDictModule"
+    )
+
+
+def missing_argument(module: Any, name: str) -> TypeError:
+    """A traced module takes an argument that no key feeds."""
+    return TypeError(
+        f"the argument {name!r} has no key among the in_keys {_list(module.in_keys)} of the module; add one, or give "
+        f"it a "
+        "default"
     )

@@ -1,0 +1,201 @@
+"""What every module on tensordicts shares: the keys that it reads and writes.
+
+``forward`` takes a tensordict and returns one. ``in_keys`` and ``out_keys`` say which entries matter, so sequences can
+be put together and cut apart by their keys. Selecting output keys is a forward hook, which works for any ``forward``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from tensordict_core import NestedKey, unravel_key
+from tensordict_core.extension import TensorCollection
+
+from . import errors
+
+__all__ = ["TensorDictModuleBase", "as_keys"]
+
+Keys = list[Any]
+
+
+def as_keys(keys: NestedKey | Sequence[NestedKey] | None) -> Keys:
+    """A list of keys from what users pass: one key or several.
+
+    >>> as_keys("a"), as_keys(("a", "b")), as_keys(["a", ("b", "c")])
+    (['a'], [('a', 'b')], ['a', ('b', 'c')])
+    """
+    if keys is None:
+        return []
+    # a tuple is one nested key, as everywhere; several keys are a list
+    return [unravel_key(keys)] if isinstance(keys, str | tuple) else [unravel_key(key) for key in keys]
+
+
+def _drop_unselected(module: Any, args: Any, output: Any) -> Any:
+    """Remove what `TensorDictModuleBase.select_out_keys` did not select; inputs stay."""
+    if isinstance(output, TensorCollection):
+        kept = {*module.out_keys, *module.in_keys}
+        unselected = [key for key in module.out_keys_source if key not in kept and key in output]
+        for key in unselected:
+            output.del_(key)
+            for depth in range(len(key) - 1, 0, -1) if isinstance(key, tuple) else ():
+                if output.get(key[:depth]).is_empty():
+                    output.del_(key[:depth])
+    return output
+
+
+class TensorDictModuleBase(nn.Module):
+    """The base of modules that read ``in_keys`` from a tensordict and write ``out_keys``.
+
+    Subclasses give both as class attributes or in ``__init__``, and a ``forward`` that takes and returns a tensordict.
+
+    >>> class AddOne(TensorDictModuleBase):
+    ...     in_keys, out_keys = ["a"], ["b", "c"]
+    ...     def forward(self, tensordict):
+    ...         return tensordict.update({"b": tensordict["a"] + 1, "c": tensordict["a"] + 2})
+    >>> AddOne().select_out_keys("c")(TensorDict({"a": 0})).sorted_keys
+    ['a', 'c']
+    """
+
+    _out_keys_source: Keys | None = None
+
+    @property
+    def in_keys(self) -> Keys:
+        """The keys that are read."""
+        return self._in_keys
+
+    @in_keys.setter
+    def in_keys(self, value: Any) -> None:
+        self._in_keys: Keys = as_keys(value)
+
+    @property
+    def out_keys(self) -> Keys:
+        """The keys that are written, after `select_out_keys`."""
+        return self._out_keys
+
+    @out_keys.setter
+    def out_keys(self, value: Any) -> None:
+        self._out_keys: Keys = as_keys(value)
+
+    @property
+    def out_keys_source(self) -> Keys:
+        """The keys that are written, before `select_out_keys`."""
+        return self.out_keys if self._out_keys_source is None else self._out_keys_source
+
+    @staticmethod
+    def is_tdmodule_compatible(module: Any) -> bool:
+        """Whether something has ``in_keys`` and ``out_keys``.
+
+        >>> TensorDictModuleBase.is_tdmodule_compatible(torch.nn.Linear(1, 1))
+        False
+        """
+        return hasattr(module, "in_keys") and hasattr(module, "out_keys")
+
+    def select_out_keys(self, *out_keys: NestedKey) -> Self:
+        """Keep some of the ``out_keys`` in the result; everything is computed all the same.
+
+        Args:
+            *out_keys: The keys to keep.
+
+        Returns:
+            The module itself.
+
+        Raises:
+            ValueError: A key is not among the ``out_keys``.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> module = TensorDictModule(lambda x: (x + 1, x + 2), in_keys=["x"], out_keys=["y", "z"])
+        >>> module.select_out_keys("z")(torch.zeros(()))
+        tensor(2.)
+        """
+        source = list(self.out_keys_source)
+        selected = as_keys(list(out_keys))
+        absent = [key for key in selected if key not in source]
+        if absent:
+            raise errors.unknown_out_keys(self, absent, source)
+        if self._out_keys_source is None:
+            self._out_keys_source = source
+            self._selection = self.register_forward_hook(_drop_unselected)
+        self.out_keys = selected
+        return self
+
+    def reset_out_keys(self) -> Self:
+        """Undo `select_out_keys`.
+
+        Returns:
+            The module itself.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> module = TensorDictModule(lambda x: (x, x), in_keys=["x"], out_keys=["y", "z"]).select_out_keys("z")
+        >>> module.reset_out_keys().out_keys
+        ['y', 'z']
+        """
+        source = self._out_keys_source
+        if source is not None:
+            self._selection.remove()
+            self._out_keys_source = None
+            self.out_keys = source
+        return self
+
+    def reset_parameters_recursive(self, parameters: Any = None) -> Any:
+        """Call ``reset_parameters`` of every sub-module that has it.
+
+        Args:
+            parameters: Parameters outside of the module that are reset in place instead of its own.
+
+        Returns:
+            ``None``; or, for ``parameters``, a tensordict of tensors that share their memory and require gradients.
+
+        Raises:
+            RuntimeError: ``parameters`` has batch dimensions.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> module = TensorDictModule(torch.nn.Linear(2, 3), in_keys=["x"], out_keys=["y"])
+        >>> before = module.module.weight.clone()
+        >>> module.reset_parameters_recursive()
+        >>> before.equal(module.module.weight)
+        False
+        """
+        if parameters is None:
+            if not self._reset(self):
+                warnings.warn(
+                    f"{type(self).__name__}.reset_parameters_recursive found no sub-module with reset_parameters",
+                    stacklevel=2,
+                )
+            return None
+        if parameters.ndim:
+            raise errors.batched_parameters(parameters.batch_size)
+        sample = parameters.apply(lambda leaf: leaf.detach().requires_grad_(leaf.is_floating_point()))
+        with sample.to_module(self):
+            self._reset(self)
+        return sample
+
+    def _reset(self, module: nn.Module) -> bool:
+        found = False
+        for child in module.children():
+            if hasattr(child, "reset_parameters"):
+                child.reset_parameters()  # type: ignore[operator]
+                found = True
+            else:
+                found = self._reset(child) or found
+        return found
+
+    def extra_repr(self) -> str:
+        """The keys, for ``print``."""
+        keys = {"in_keys": getattr(self, "in_keys", None), "out_keys": getattr(self, "out_keys", None)}
+        return ", ".join(f"{name}={value}" for name, value in keys.items())
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """The device of the first parameter or buffer; the CPU where there is none.
+
+    >>> device_of(torch.nn.Linear(1, 1))
+    device(type='cpu')
+    """
+    for tensor in (*module.parameters(), *module.buffers()):
+        return tensor.device
+    return torch.device("cpu")

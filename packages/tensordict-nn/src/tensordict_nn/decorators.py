@@ -1,0 +1,58 @@
+"""`as_tensordict_module`: a function or a method that is called like a `TensorDictModule`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensordict_core import NestedKey
+
+from .base import as_keys
+from .module import TensorDictModule
+
+__all__ = ["as_tensordict_module"]
+
+
+class as_tensordict_module:
+    """Decorator: the function reads ``in_keys`` from a tensordict and writes its results at ``out_keys``.
+
+    Works on functions and on methods; called with tensors it returns tensors.
+
+    Args:
+        in_keys: The keys of its arguments, in order.
+        out_keys: The keys of its results, in order.
+
+    >>> @as_tensordict_module(in_keys="c", out_keys="d")
+    ... def add_one(c):
+    ...     return c + 1
+    >>> add_one(TensorDict({"c": 0}))["d"], add_one(c=torch.zeros(2))
+    (tensor(1), tensor([1., 1.]))
+    """
+
+    def __init__(self, *, in_keys: Sequence[NestedKey] | NestedKey, out_keys: Sequence[NestedKey] | NestedKey) -> None:
+        self.in_keys = as_keys(in_keys)
+        self.out_keys = as_keys(out_keys)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate a function."""
+        return _Decorated(function, self.in_keys, self.out_keys)
+
+
+class _Decorated:
+    """A function as a module; found on an instance, a module of the bound method."""
+
+    def __init__(self, function: Callable[..., Any], in_keys: list[Any], out_keys: list[Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.in_keys = in_keys
+        self.out_keys = out_keys
+        self._function = function
+        self._module = TensorDictModule(function, in_keys, out_keys)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        return TensorDictModule(self._function.__get__(instance), self.in_keys, self.out_keys)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._module(*args, **kwargs)

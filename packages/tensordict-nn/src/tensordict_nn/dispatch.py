@@ -1,0 +1,118 @@
+"""Dispatch: a function of a tensordict is called with tensors.
+
+Positional arguments follow the order of the input keys, and keyword arguments are named after them; the result is the
+entries of the output keys. A call with a tensordict costs one type check.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensordict_core import NestedKey, TensorDict, unravel_key
+from tensordict_core.extension import Primitives
+
+from . import errors
+
+__all__ = ["dispatch"]
+
+
+class dispatch:
+    """Decorator of functions and methods whose first argument is ``tensordict``: they take tensors instead, too.
+
+    Use it bare or with arguments. With the environment variable ``DISPATCH_TDNN_MODULES=0`` at import, functions stay
+    as they are.
+
+    Args:
+        separator: Joins the levels of a nested key to the name of a keyword argument.
+        source: The input keys, or the attribute that has them.
+        dest: The output keys, or the attribute that has them.
+        auto_batch_size: Whether the tensordict that is made gets the longest batch size that its entries share.
+
+    Raises:
+        RuntimeError: The first argument has another name, or an input is given twice.
+
+    >>> class AddOne(torch.nn.Module):
+    ...     in_keys, out_keys = [("nested", "a")], ["b"]
+    ...     @dispatch
+    ...     def forward(self, tensordict):
+    ...         return tensordict.set("b", tensordict["nested", "a"] + 1)
+    >>> AddOne()(torch.zeros(2)), AddOne()(nested_a=torch.ones(2))
+    (tensor([1., 1.]), tensor([2., 2.]))
+    """
+
+    def __new__(cls, separator: Any = "_", *args: Any, **kwargs: Any) -> Any:
+        """A decorator; or, used bare, the decorated function."""
+        if callable(separator):
+            return cls()(separator)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        separator: str = "_",
+        source: str | Sequence[NestedKey] = "in_keys",
+        dest: str | Sequence[NestedKey] = "out_keys",
+        auto_batch_size: bool = True,
+    ) -> None:
+        self.separator = separator
+        self.source = source
+        self.dest = dest
+        self.auto_batch_size = auto_batch_size
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate a function."""
+        names = list(inspect.signature(function).parameters)
+        is_method = names[:1] != ["tensordict"]
+        if names[is_method : is_method + 1] != ["tensordict"]:
+            raise errors.not_dispatchable(function, names)
+        if os.environ.get("DISPATCH_TDNN_MODULES") == "0":
+            return function
+        if not is_method:
+
+            @functools.wraps(function)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if (args and isinstance(args[0], Primitives)) or ("tensordict" in kwargs and not args):
+                    return function(*args, **kwargs)
+                return self._call(None, function, args, kwargs)
+
+            return call
+
+        @functools.wraps(function)
+        def call_method(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if args and isinstance(args[0], Primitives):
+                return function(owner, *args, **kwargs)
+            if "tensordict" in kwargs and "tensordict" not in self._keys(owner, self.source):
+                return function(owner, *args, **kwargs)
+            return self._call(owner, functools.partial(function, owner), args, kwargs)
+
+        return call_method
+
+    def _keys(self, owner: Any, keys: str | Sequence[NestedKey]) -> list[Any]:
+        found = getattr(owner, keys) if isinstance(keys, str) else keys
+        return [unravel_key(key) for key in ([found] if isinstance(found, str) else found)]
+
+    def _name(self, key: str | tuple[str, ...]) -> str:
+        return key if isinstance(key, str) else self.separator.join(key)
+
+    def _call(self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function on a tensordict of the arguments."""
+        source = self._keys(owner, self.source)
+        if len(args) > len(source):
+            raise errors.too_many_arguments(owner, len(args), source)
+        td = TensorDict({})
+        for key, value in zip(source, args, strict=False):
+            if self._name(key) in kwargs:
+                raise errors.given_twice(self._name(key))
+            td.set(key, value)
+        for key in source[len(args) :]:
+            name = self._name(key)
+            if name in kwargs:
+                td.set(key, kwargs.pop(name))
+        if self.auto_batch_size:
+            td.auto_batch_size_()
+        result = function(td, **kwargs)
+        out = tuple(result[key] for key in self._keys(owner, self.dest) if key != "_")
+        return out[0] if len(out) == 1 else out

@@ -1,0 +1,189 @@
+"""Graphs: `symbolic_trace` turns modules on tensordicts into one ``torch.fx`` graph on tensors.
+
+Each wrapped module is traced by ``torch.fx`` and its nodes are copied into one graph, connected by the keys that they
+read and write. What is left of the tensordict is reading the inputs at the start and writing the outputs at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from . import errors
+from .base import TensorDictModuleBase
+from .dispatch import dispatch
+from .module import TensorDictModule, TensorDictModuleWrapper
+from .sequential import TensorDictSequential
+
+__all__ = ["TDGraphModule", "symbolic_trace"]
+
+
+class TDGraphModule(TensorDictModuleBase):
+    """A graph on tensors that reads its inputs from a tensordict and writes its outputs into it.
+
+    Args:
+        graph_module: Takes the values of ``in_keys`` in order and returns a tuple of those of ``out_keys``.
+        in_keys: The keys that it reads.
+        out_keys: The keys that it writes.
+    """
+
+    def __init__(self, graph_module: fx.GraphModule, in_keys: list[Any], out_keys: list[Any]) -> None:
+        super().__init__()
+        self.graph_module = graph_module
+        self.in_keys = in_keys
+        self.out_keys = out_keys
+
+    @dispatch(auto_batch_size=False)
+    def forward(self, tensordict: Any) -> Any:
+        """Read, run the graph, write."""
+        absent = [key for key in self.in_keys if key not in tensordict]
+        if absent:
+            raise errors.missing_inputs(self, absent, tensordict.keys())
+        results = self.graph_module(*(tensordict[key] for key in self.in_keys))
+        for key, value in zip(self.out_keys_source, results, strict=True):
+            tensordict.set(key, value)
+        return tensordict
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The graph."""
+        return self.graph_module.graph
+
+    @property
+    def code(self) -> str:
+        """The Python code of the graph."""
+        return self.graph_module.code
+
+
+class _Tracer(fx.Tracer):
+    """Follows modules on tensordicts inside of modules, too, and starts at any method."""
+
+    def __init__(self, method: str | None) -> None:
+        super().__init__()
+        self.traced_func_name = method or "forward"
+
+
+def _leaves(module: Any) -> list[Any]:
+    """The wrapped modules in the order in which they run.
+
+    Raises:
+        TypeError: A module's ``forward`` is not known to read its in_keys and write its out_keys and nothing else.
+    """
+    if isinstance(module, TensorDictSequential):
+        return [leaf for child in module for leaf in _leaves(child)]
+    if type(module) is TensorDictModuleWrapper:
+        return _leaves(module.td_module)
+    if isinstance(module, TensorDictModule):
+        return [module]
+    raise errors.not_traceable(module)
+
+
+def _inline(graph: fx.Graph, root: nn.Module, prefix: str, traced: fx.Graph, owner: Any, known: dict[str, Any]) -> Any:
+    """Copy the nodes of one traced module into the graph; what it returns.
+
+    Args:
+        graph: The graph.
+        root: The module that holds what the graph refers to.
+        prefix: The name of the traced module in it.
+        traced: The traced graph.
+        owner: The traced module.
+        known: The values of its arguments by name.
+    """
+    env: dict[fx.Node, Any] = {}
+    for node in traced.nodes:
+        if node.op == "placeholder":
+            if node.target in known:
+                env[node] = known[node.target]
+            elif node.args:
+                env[node] = node.args[0]  # the default of the argument
+            else:
+                raise errors.missing_argument(owner, str(node.target))
+        elif node.op == "output":
+            return fx.node.map_arg(node.args[0], lambda arg: env[arg])
+        else:
+            copied = graph.node_copy(node, lambda arg: env[arg])
+            if node.op in ("get_attr", "call_module"):
+                copied.target = f"{prefix}.{node.target}"
+            env[node] = copied
+    return None
+
+
+def _trace(module: TensorDictModule) -> tuple[nn.Module, fx.Graph]:
+    """The graph of a wrapped module and the module that it refers to."""
+    wrapped = module.module
+    if isinstance(wrapped, nn.Module):
+        tracer = _Tracer(module.method)
+        if tracer.is_leaf_module(wrapped, "") and module.method is None:
+            # one of torch's own modules: a call of it is one node
+            names = module._arguments or [f"x{i}" for i in range(len(module.in_keys))]
+            graph = fx.Graph()
+            args = [graph.placeholder(name) for name in names]
+            keywords = dict(zip(names, args, strict=True)) if module._arguments else {}
+            graph.output(
+                graph.call_module("inner", () if keywords else tuple(args), {**keywords, **module.method_kwargs})
+            )
+            holder = nn.Module()
+            holder.inner = wrapped
+            return holder, graph
+        return wrapped, tracer.trace(wrapped)
+    function: Callable[..., Any] = wrapped if module.method is None else getattr(wrapped, module.method)
+    tracer = _Tracer(None)
+    graph = tracer.trace(function)
+    return tracer.root, graph
+
+
+def symbolic_trace(module: TensorDictModuleBase) -> TDGraphModule:
+    """One ``torch.fx`` graph of a `TensorDictModule` or a `TensorDictSequential`, on tensors.
+
+    Args:
+        module: The module; sequences may be nested.
+
+    Returns:
+        A module with the same keys, whose ``graph_module`` takes and returns tensors.
+
+    Raises:
+        TypeError: Some module's ``forward`` is its own, so its keys do not say what it does.
+
+    >>> from tensordict_nn import TensorDictModule, TensorDictSequential
+    >>> module = TensorDictSequential(
+    ...     TensorDictModule(torch.nn.Linear(3, 4), in_keys=["x"], out_keys=["y"]),
+    ...     TensorDictModule(lambda y: y * 2, in_keys=["y"], out_keys=["z"]),
+    ... )
+    >>> graph = symbolic_trace(module)
+    >>> td = TensorDict({"x": torch.ones(3)})
+    >>> graph(td.copy())["z"].equal(module(td.copy())["z"])
+    True
+    """
+    graph, root = fx.Graph(), nn.Module()
+    in_keys, out_keys = list(module.in_keys), list(module.out_keys)
+    placeholders = [graph.placeholder("_".join((key,) if isinstance(key, str) else key)) for key in in_keys]
+    env: dict[Any, Any] = dict(zip(in_keys, placeholders, strict=True))
+    for i, leaf in enumerate(_leaves(module)):
+        holder, traced = _trace(leaf)
+        prefix = f"module_{i}"
+        root.add_module(prefix, holder)
+        names = leaf._arguments or [str(n.target) for n in traced.nodes if n.op == "placeholder"][: len(leaf.in_keys)]
+        known = {**leaf.method_kwargs, **dict(zip(names, (env[key] for key in leaf.in_keys), strict=True))}
+        result = _inline(graph, root, prefix, traced, leaf, known)
+        keys = leaf.out_keys_source
+        results = result if isinstance(result, tuple | list) else (result,)
+        if isinstance(result, dict):
+            results = tuple(result[key] for key in keys)
+        elif len(keys) > 1 and isinstance(result, fx.Node):
+            results = tuple(graph.call_function(_item, (result, position)) for position in range(len(keys)))
+        if len(results) != len(keys):
+            raise errors.wrong_count(leaf, len(results), keys)
+        env.update((key, value) for key, value in zip(keys, results, strict=True) if key != "_")
+    written = [key for key in out_keys if key != "_"]
+    graph.output(tuple(env[key] for key in written))
+    graph.lint()
+    return TDGraphModule(fx.GraphModule(root, graph), in_keys, written)
+
+
+def _item(values: Any, position: int) -> torch.Tensor:
+    """One of several results of a module that is one node of a graph."""
+    item: torch.Tensor = values[position]
+    return item

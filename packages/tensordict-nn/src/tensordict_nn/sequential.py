@@ -1,0 +1,290 @@
+"""`TensorDictSequential`: modules one after the other on one tensordict, connected by their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from tensordict_core import LazyStackedTensorDict, NestedKey, TensorDict
+
+from . import errors
+from .base import Keys, TensorDictModuleBase, as_keys, device_of
+from .dispatch import dispatch
+from .module import WrapModule
+from .skipping import MODE, skips
+
+__all__ = ["TensorDictSequential"]
+
+
+def chained_keys(modules: Sequence[Any]) -> tuple[Keys, Keys]:
+    """What modules in a row read that none before wrote, and what they write.
+
+    >>> from tensordict_nn import TensorDictModule
+    >>> chained_keys([TensorDictModule(abs, ["a"], ["b"]), TensorDictModule(max, ["b", "c"], ["d"])])
+    (['a', 'c'], ['b', 'd'])
+    """
+    in_keys: Keys = []
+    out_keys: Keys = []
+    for module in modules:
+        in_keys += [key for key in as_keys(module.in_keys) if key not in out_keys and key not in in_keys]
+        out_keys += [key for key in as_keys(module.out_keys) if key not in out_keys and key != "_"]
+    return in_keys, out_keys
+
+
+def _covers(key: Any, keys: Keys) -> bool:
+    """Whether a key, or a node above it, is among some."""
+    return key in keys or (isinstance(key, tuple) and any(_prefix(key, depth) in keys for depth in range(1, len(key))))
+
+
+def _prefix(key: tuple[str, ...], depth: int) -> str | tuple[str, ...]:
+    return key[0] if depth == 1 else key[:depth]
+
+
+class TensorDictSequential(TensorDictModuleBase):
+    """Modules that run one after the other; each reads what the tensordict has by then.
+
+    ``in_keys`` are those that no module before wrote, ``out_keys`` all that are written. ``sequence[i]`` and
+    ``sequence["name"]`` are modules, a slice is a sequence; both may be assigned and deleted.
+
+    Args:
+        *modules: Modules, one list of them, or one dictionary from names to them. Callables without keys take and
+            return a tensordict (see `WrapModule`).
+        partial_tolerant: Whether a module whose inputs are not all there is passed over; on a lazy stack it runs on the
+            tensordicts that have them.
+        selected_out_keys: The ``out_keys`` to keep, as by `select_out_keys`.
+        inplace: Where results go: ``None`` returns what the last module does; ``True`` writes them into the tensordict,
+            ``False`` into a new one, ``"empty"`` into an empty one of its batch size and device.
+
+    >>> from tensordict_nn import TensorDictModule
+    >>> sequence = TensorDictSequential(
+    ...     TensorDictModule(lambda x: x + 1, in_keys=["x"], out_keys=["y"]),
+    ...     TensorDictModule(lambda y, z: y * z, in_keys=["y", "z"], out_keys=["w"]),
+    ... )
+    >>> sequence.in_keys, sequence.out_keys
+    (['x', 'z'], ['y', 'w'])
+    >>> sequence(TensorDict({"x": 1, "z": 3}))["w"]
+    tensor(6)
+    """
+
+    def __init__(
+        self,
+        *modules: Any,
+        partial_tolerant: bool = False,
+        selected_out_keys: Sequence[NestedKey] | None = None,
+        inplace: bool | str | None = None,
+    ) -> None:
+        super().__init__()
+        if inplace not in (True, False, None, "empty"):
+            raise errors.bad_inplace(inplace, "True, False, None or 'empty'")
+        if len(modules) == 1 and isinstance(modules[0], dict):
+            self.module: nn.ModuleList | nn.ModuleDict = nn.ModuleDict(
+                {name: self._as_module(module) for name, module in modules[0].items()}
+            )
+        else:
+            if len(modules) == 1 and isinstance(modules[0], list | tuple):
+                modules = tuple(modules[0])
+            self.module = nn.ModuleList(self._as_module(module) for module in modules)
+        self.partial_tolerant = partial_tolerant
+        self.inplace = inplace
+        self._connect()
+        if selected_out_keys is not None:
+            self.select_out_keys(*selected_out_keys)
+
+    @staticmethod
+    def _as_module(module: Any) -> Any:
+        compatible = TensorDictModuleBase.is_tdmodule_compatible(module)
+        if compatible and isinstance(module, nn.Module):
+            return module
+        if not callable(module):
+            raise errors.not_callable(module)
+        keys = {"in_keys": module.in_keys, "out_keys": module.out_keys} if compatible else {}
+        return WrapModule(module, **keys)
+
+    def _connect(self) -> None:
+        """Work out the keys from those of the modules."""
+        selected = self.out_keys if self._out_keys_source is not None else None
+        in_keys, out_keys = chained_keys(list(self))
+        self.in_keys = in_keys
+        if selected is None:
+            self.out_keys = out_keys
+        else:
+            self._out_keys_source = out_keys
+            self.out_keys = [key for key in selected if key in out_keys]
+
+    # running ---------------------------------------------------------------------------------------------------------
+
+    @dispatch(auto_batch_size=False)
+    def forward(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
+        """Run the modules.
+
+        Args:
+            tensordict: Where the first inputs come from.
+            tensordict_out: Where results go, whatever ``inplace`` says.
+            **kwargs: More arguments for every module.
+
+        Returns:
+            The tensordict with the results.
+        """
+        skipping = (MODE.value is not False or MODE.threads) and tensordict_out is None
+        if skipping and skips(self._in_keys, self.out_keys_source, tensordict):
+            return tensordict
+        inplace = self.inplace
+        if inplace is None and tensordict_out is None:
+            return self._run(tensordict, kwargs)
+        result = self._run(tensordict.copy() if inplace is False or inplace == "empty" else tensordict, kwargs)
+        if tensordict_out is None:
+            if inplace is True:
+                tensordict_out = tensordict
+            else:
+                tensordict_out = TensorDict({}) if inplace is False else tensordict.empty()
+        if result is not tensordict_out:
+            for key in self.out_keys:
+                value = result.get(key, None)
+                if value is not None:
+                    tensordict_out.set(key, value)
+        return tensordict_out
+
+    def _run(self, td: Any, kwargs: dict[str, Any]) -> Any:
+        if self.partial_tolerant:
+            for module in self:
+                td = self._run_where_possible(module, td, kwargs)
+            return td
+        modules: Any = self._modules["module"]  # found faster than `self.module`
+        for module in modules._modules.values():
+            td = module(td, **kwargs)
+        return td
+
+    def _run_where_possible(self, module: Any, td: Any, kwargs: dict[str, Any]) -> Any:
+        in_keys = as_keys(module.in_keys)
+        if all(key in td for key in in_keys):
+            return module(td, **kwargs)
+        if isinstance(td, LazyStackedTensorDict):
+            for one in td.tensordicts:
+                self._run_where_possible(module, one, kwargs)
+        return td
+
+    # parts -----------------------------------------------------------------------------------------------------------
+
+    def _names(self) -> list[str] | None:
+        return list(self.module) if isinstance(self.module, nn.ModuleDict) else None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.module.values() if isinstance(self.module, nn.ModuleDict) else self.module)
+
+    def __len__(self) -> int:
+        return len(self.module)
+
+    def _with(self, modules: Any) -> Self:
+        """A sequence of other modules with the same options."""
+        if isinstance(modules, dict):
+            return type(self)(modules, partial_tolerant=self.partial_tolerant, inplace=self.inplace)
+        return type(self)(*modules, partial_tolerant=self.partial_tolerant, inplace=self.inplace)
+
+    def _name(self, index: int | str) -> str:
+        names = self._names()
+        if isinstance(index, str):
+            if names is None or index not in names:
+                raise errors.no_such_module(index, names or range(len(self)))
+            return index
+        return (names or list(self.module._modules))[index]
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, slice):
+            return self.module._modules[self._name(index)]
+        names = self._names()
+        modules = list(self)[index]
+        return self._with(modules if names is None else dict(zip(names[index], modules, strict=True)))
+
+    def __setitem__(self, index: int | str, module: Any) -> None:
+        module = self._as_module(module)
+        if isinstance(index, str) and isinstance(self.module, nn.ModuleDict):
+            self.module[index] = module
+        else:
+            self.module._modules[self._name(index)] = module
+        self._connect()
+
+    def __delitem__(self, index: int | str) -> None:
+        name = self._name(index)
+        if isinstance(self.module, nn.ModuleDict):
+            del self.module[name]
+        else:
+            del self.module[int(name)]
+        self._connect()
+
+    def select_subsequence(
+        self, in_keys: Sequence[NestedKey] | None = None, out_keys: Sequence[NestedKey] | None = None
+    ) -> Self:
+        """The modules that can run from ``in_keys`` and that ``out_keys`` need, in a new sequence of the same modules.
+
+        Args:
+            in_keys: The keys to start from; by default those of the sequence.
+            out_keys: The keys to compute; by default those of the sequence.
+
+        Raises:
+            ValueError: No module is left.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> a, b, c = (TensorDictModule(abs, [i], [o]) for i, o in ("xy", "yz", "xw"))
+        >>> TensorDictSequential(a, b, c).select_subsequence(out_keys=["z"]).out_keys
+        ['y', 'z']
+        >>> TensorDictSequential(a, b, c).select_subsequence(in_keys=["y"]).out_keys
+        ['z']
+        """
+        given = as_keys(in_keys) if in_keys is not None else self.in_keys
+        wanted = as_keys(out_keys) if out_keys is not None else self.out_keys
+        names = self._names()
+        modules = list(zip(names or range(len(self)), self, strict=True))
+        modules = self._backward(self._forward_from(modules, list(given)), list(wanted))
+        if not modules:
+            raise errors.empty_selection(given, wanted)
+        return self._with([m for _, m in modules] if names is None else dict(modules))
+
+    @staticmethod
+    def _forward_from(modules: list[Any], known: Keys) -> list[Any]:
+        kept = []
+        for name, module in modules:
+            if isinstance(module, TensorDictSequential):
+                try:
+                    module = module.select_subsequence(in_keys=known)
+                except ValueError:
+                    continue
+            elif not all(_covers(key, known) for key in as_keys(module.in_keys)):
+                continue
+            kept.append((name, module))
+            known = known + as_keys(module.out_keys)
+        return kept
+
+    @staticmethod
+    def _backward(modules: list[Any], wanted: Keys) -> list[Any]:
+        kept = []
+        for name, module in reversed(modules):
+            if not any(_covers(key, wanted) or _covers_any(key, wanted) for key in as_keys(module.out_keys)):
+                continue
+            if isinstance(module, TensorDictSequential):
+                module = module.select_subsequence(out_keys=wanted)
+            kept.append((name, module))
+            wanted = wanted + as_keys(module.in_keys)
+        return kept[::-1]
+
+    @property
+    def is_functional(self) -> bool:
+        """Whether parameters are given at each call: never, `TensorDict.to_module` puts them in."""
+        return False
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first parameter or buffer; the CPU where there is none."""
+        return device_of(self)
+
+    def __repr__(self) -> str:
+        fields = f"module={self.module},\nin_keys={self.in_keys},\nout_keys={self.out_keys})".replace("\n", "\n    ")
+        return f"{type(self).__name__}(\n    {fields}"
+
+
+def _covers_any(key: Any, wanted: Keys) -> bool:
+    """Whether some wanted key lies below a key."""
+    path = (key,) if isinstance(key, str) else key
+    return any(isinstance(other, tuple) and other[: len(path)] == path for other in wanted)

@@ -1,0 +1,69 @@
+"""Settings that a block changes: for the whole process, or for the thread that enters it.
+
+Skipping modules whose outputs exist, how samples are drawn and how log-probabilities are summed are read at each call,
+so reading costs one attribute as long as no thread has a value of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Setting"]
+
+T = TypeVar("T")
+
+
+class Setting(Generic[T]):
+    """One value, with blocks that change it.
+
+    Args:
+        value: The value outside of any block.
+
+    >>> speed = Setting(1)
+    >>> token = speed.enter(2, thread_local=False)
+    >>> speed.get()
+    2
+    >>> speed.leave(token)
+    >>> speed.get()
+    1
+    """
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self.threads = 0  # blocks that are open for one thread only
+        self._local = threading.local()
+
+    def get(self) -> T:
+        """The value for this thread."""
+        if self.threads:
+            own: T = getattr(self._local, "value", self.value)
+            return own
+        return self.value
+
+    def enter(self, value: T, *, thread_local: bool) -> tuple[bool, Any]:
+        """Begin a block; inside a thread's own block every block is its own.
+
+        Returns:
+            What `leave` takes.
+        """
+        if thread_local or (self.threads and hasattr(self._local, "value")):
+            token = (True, self._local.__dict__.get("value", self))
+            self._local.value = value
+            self.threads += 1
+            return token
+        token = (False, self.value)
+        self.value = value
+        return token
+
+    def leave(self, token: tuple[bool, Any]) -> None:
+        """End a block."""
+        local, before = token
+        if not local:
+            self.value = before
+            return
+        self.threads -= 1
+        if before is self:
+            del self._local.value
+        else:
+            self._local.value = before

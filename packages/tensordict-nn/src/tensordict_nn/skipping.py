@@ -1,0 +1,110 @@
+"""Skipping: modules whose outputs are there already need not run.
+
+`set_skip_existing` is a block or a decorator. Modules ask whether `MODE` is off,
+which costs two comparisons, and `skips` only where it is on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from tensordict_core import NestedKey, unravel_key
+from tensordict_core.extension import is_compiling
+
+from . import errors
+from .settings import Setting
+
+__all__ = ["MODE", "set_skip_existing", "skip_existing", "skips"]
+
+Mode = bool | Sequence[NestedKey]
+MODE: Setting[Any] = Setting(False)
+
+
+def skip_existing() -> Mode:
+    """What the surrounding `set_skip_existing` block says: ``False`` (outside of any), ``True``, or a list of keys.
+
+    >>> with set_skip_existing(["a"]):
+    ...     skip_existing()
+    ['a']
+    """
+    mode: Mode = MODE.get()
+    return mode
+
+
+def skips(in_keys: Sequence[Any], out_keys: Sequence[Any], td: Any, mode: Mode | None = None) -> bool:
+    """Whether a module with these keys need not run on a tensordict.
+
+    >>> td = TensorDict({"x": 0, "y": 1})
+    >>> skips(["x"], ["y"], td), skips(["x"], ["y"], td, True)
+    (False, True)
+    """
+    mode = MODE.get() if mode is None else mode
+    if mode is False or not out_keys:
+        return False
+    if mode is not True and not {unravel_key(key) for key in out_keys} <= {unravel_key(key) for key in mode}:
+        return False
+    # a module that changes an entry has to run each time
+    return not any(key in in_keys for key in out_keys) and all(key in td for key in out_keys)
+
+
+class set_skip_existing:
+    """A block in which modules do not run if all their ``out_keys`` are there; or a decorator of a ``forward``.
+
+    Args:
+        mode: ``True``, ``False``, or the keys that may be skipped: a module is if all its ``out_keys`` are among them.
+            ``None``, for decorators only, follows the surrounding block.
+        in_key_attr: For decorators, the attribute that has the input keys.
+        out_key_attr: For decorators, the attribute that has the output keys.
+        thread_local: Whether the block is for this thread only.
+
+    Raises:
+        RuntimeError: A block is entered with ``None``, or while ``torch.compile`` traces.
+
+    >>> from tensordict_nn import TensorDictModule
+    >>> module = TensorDictModule(lambda x: x + 1, in_keys=["x"], out_keys=["y"])
+    >>> td = TensorDict({"x": torch.zeros(()), "y": torch.zeros(())})
+    >>> with set_skip_existing():
+    ...     module(td)["y"]
+    tensor(0.)
+    >>> module(td)["y"]
+    tensor(1.)
+    """
+
+    def __init__(
+        self,
+        mode: Mode | None = True,
+        in_key_attr: str = "in_keys",
+        out_key_attr: str = "out_keys",
+        *,
+        thread_local: bool = False,
+    ) -> None:
+        self.mode = mode
+        self.in_key_attr = in_key_attr
+        self.out_key_attr = out_key_attr
+        self.thread_local = thread_local
+        self._tokens: list[Any] = []
+
+    def __enter__(self) -> Self:
+        if self.mode is None:
+            raise errors.no_mode()
+        if self.mode is not False and is_compiling():
+            raise errors.skipping_compiled()
+        self._tokens.append(MODE.enter(self.mode, thread_local=self.thread_local))
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        MODE.leave(self._tokens.pop())
+
+    def __call__(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate ``forward(self, tensordict, ...)``."""
+
+        @functools.wraps(forward)
+        def skipping(module: Any, tensordict: Any, *args: Any, **kwargs: Any) -> Any:
+            in_keys, out_keys = getattr(module, self.in_key_attr), getattr(module, self.out_key_attr)
+            if skips(in_keys, out_keys, tensordict, self.mode):
+                return tensordict
+            return forward(module, tensordict, *args, **kwargs)
+
+        return skipping

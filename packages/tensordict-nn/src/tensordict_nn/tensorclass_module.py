@@ -1,0 +1,117 @@
+"""Modules on tensorclasses: typed input, typed output, and the same module on tensordicts.
+
+The types are read from the subscript of the base class, so a type checker and the wrapper know the same ones. Fields
+are asked of the classes' annotations; this package needs no tensorclass to be installed.
+"""
+
+from __future__ import annotations
+
+import typing
+from abc import abstractmethod
+from typing import Any, Generic, TypeVar
+
+from torch import nn
+
+from tensordict_core import TensorDict
+from tensordict_core.extension import TensorCollection
+
+from . import errors
+from .base import TensorDictModuleBase
+from .dispatch import dispatch
+
+__all__ = ["TensorClassModuleBase", "TensorClassModuleWrapper"]
+
+Input = TypeVar("Input")
+Output = TypeVar("Output")
+
+
+def _is_tensorclass(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, TensorCollection)
+
+
+def _fields(kind: Any) -> list[Any]:
+    """The keys of a tensorclass, those of nested ones included."""
+    keys: list[Any] = []
+    for name, hint in typing.get_type_hints(kind).items():
+        if name.startswith("_"):
+            continue
+        options = [hint, *typing.get_args(hint)]
+        nested = next((option for option in options if _is_tensorclass(option)), None)
+        if nested is None:
+            keys.append(name)
+        else:
+            keys += [(name, *((key,) if isinstance(key, str) else key)) for key in _fields(nested)]
+    return keys
+
+
+class TensorClassModuleBase(nn.Module, Generic[Input, Output]):
+    """The base of modules from a tensorclass to a tensorclass: ``TensorClassModuleBase[Input, Output]``.
+
+    Attributes:
+        input_type: The type that ``forward`` takes.
+        output_type: The type that it returns.
+
+    >>> class Double(TensorClassModuleBase[torch.Tensor, torch.Tensor]):
+    ...     def forward(self, x):
+    ...         return x * 2
+    >>> Double()(torch.ones(1)), Double.input_type.__name__
+    (tensor([2.]), 'Tensor')
+    """
+
+    input_type: type[Any]
+    output_type: type[Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in getattr(cls, "__orig_bases__", ()):
+            types = typing.get_args(base)
+            if len(types) == 2 and not any(isinstance(kind, TypeVar) for kind in types):
+                cls.input_type, cls.output_type = types
+
+    @abstractmethod
+    def forward(self, x: Input) -> Output:
+        """From the input to the output."""
+
+    def as_td_module(self) -> TensorClassModuleWrapper:
+        """This module on tensordicts.
+
+        Raises:
+            ValueError: The input or the output type is no tensorclass.
+        """
+        return TensorClassModuleWrapper(self)
+
+
+class TensorClassModuleWrapper(TensorDictModuleBase):
+    """A module on tensorclasses that takes and returns tensordicts; ``in_keys`` and ``out_keys`` are the fields.
+
+    The result is a new tensordict of the output's fields only.
+
+    Args:
+        module: The module; both of its types are tensorclasses.
+
+    Raises:
+        ValueError: They are not.
+    """
+
+    def __init__(self, module: TensorClassModuleBase[Any, Any]) -> None:
+        super().__init__()
+        types = [getattr(type(module), name, None) for name in ("input_type", "output_type")]
+        if not all(map(_is_tensorclass, types)):
+            raise errors.no_types(type(module))
+        self.module = module
+        self.in_keys = _fields(types[0])
+        self.out_keys = _fields(types[1])
+
+    @dispatch()
+    def forward(self, tensordict: Any) -> Any:
+        """From a tensordict of the input's fields to one of the output's."""
+        given = tensordict
+        if not isinstance(given, self.module.input_type):
+            given = self.module.input_type.from_tensordict(given.select(*self.in_keys, strict=False))
+        result = self.module(given)
+        out = TensorDict({}, batch_size=result.batch_size, device=result.device)
+        for key in self.out_keys:
+            value = result.get(key, None)
+            if value is not None:
+                out.set(key, value)
+        return out
