@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._keys import unravel_key
 from ._meta import Meta, as_batch_size, as_device
-from ._ops.reduce_ops import whole
+from ._ops.reduce_ops import batched, whole
 from ._primitives import Primitives
 from ._rebuild import KEEP, How
 from ._types import containers
@@ -70,7 +70,10 @@ def _new(
     if empty_lazy:
         return _new_without_slices(td, size, create, requires_grad, target, options)
     td = whole(td)
-    leaves = [create(leaf, torch.Size((*size, *leaf.shape[dims:])), **options) for leaf in td._leaves()]
+    leaves = [
+        create(leaf, torch.Size((*size, *leaf.shape[dims:])) if has_batch else leaf.shape, **options)
+        for leaf, has_batch in zip(td._leaves(), batched(td), strict=True)
+    ]
     if requires_grad:
         leaves = [leaf.requires_grad_() for leaf in leaves]
     same = len(size) == dims
@@ -79,9 +82,12 @@ def _new(
         names=(lambda own: own) if same else None,
         device=target,
     )
-    result = td._rebuild(iter(leaves), how)
-    if size != td._meta.batch_size:
-        _blank_values(result)
+    # in two steps, because an unbatched tensor keeps its values where the batch size changes
+    renewed = td._rebuild(iter(leaves), How(device=target))
+    if size == td._meta.batch_size:
+        return renewed
+    result = renewed._rebuild(iter(leaves), how)
+    _blank_values(result)
     return result
 
 

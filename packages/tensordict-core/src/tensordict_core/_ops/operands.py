@@ -19,7 +19,7 @@ from .._primitives import Primitives
 from .._rebuild import KEEP, How
 from .._types import containers
 
-__all__ = ["batch_operand", "complete", "lined_up", "match"]
+__all__ = ["batch_operand", "complete", "lined_up", "match", "over_batch_size"]
 
 
 def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
@@ -34,6 +34,11 @@ def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
 def lined_up(tensor: Tensor, leaf: Tensor) -> Tensor:
     """A tensor over the first dimensions of a leaf, with a dimension of size 1 for each further one."""
     return tensor.reshape(tensor.shape + (1,) * (leaf.ndim - tensor.ndim)) if 0 < tensor.ndim < leaf.ndim else tensor
+
+
+def over_batch_size(mask: Tensor, size: torch.Size) -> Tensor:
+    """A mask over the first batch dimensions, expanded to all of them."""
+    return mask.reshape(mask.shape + (1,) * (len(size) - mask.ndim)).expand(size)
 
 
 def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bool]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from .._primitives import Primitives
 from .._rebuild import SAME, UNLOCKED
 from .factories import binary, map_leaves, scaled, unary
-from .operands import lined_up, match
+from .operands import batch_operand, match, over_batch_size
 from .spec import OpSpec, record
 from .typed import Operand
 
@@ -187,12 +187,15 @@ class Pointwise(Primitives):
         tensor(2.)
         """
         leaves = self._leaves()
-        return self._rebuild(iter([leaf.masked_fill(lined_up(mask, leaf), value) for leaf in leaves]), SAME)  # type: ignore[no-any-return]
+        masks = batch_operand(self, leaves, over_batch_size(mask, self._meta.batch_size))
+        return self._rebuild(iter([leaf.masked_fill(m, value) for leaf, m in zip(leaves, masks, strict=True)]), SAME)  # type: ignore[no-any-return]
 
     def masked_fill_(self, mask: Tensor, value: float | bool) -> Self:
         """``masked_fill``, written into the leaves."""
-        for leaf in self._leaves():
-            leaf.masked_fill_(lined_up(mask, leaf), value)
+        leaves = self._leaves()
+        masks = batch_operand(self, leaves, over_batch_size(mask, self._meta.batch_size))
+        for leaf, m in zip(leaves, masks, strict=True):
+            leaf.masked_fill_(m, value)
         return self
 
     def softmax(self, dim: int, dtype: torch.dtype | None = None) -> Self:

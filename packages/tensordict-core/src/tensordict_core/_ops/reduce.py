@@ -16,7 +16,7 @@ from .._compile import may_fuse
 from .._keys import NestedKey
 from .._primitives import Primitives
 from .._rebuild import How
-from .reduce_ops import Dim, Kernel, batch_dims, over_leaves, reduced, rename_levels, run, whole
+from .reduce_ops import Dim, Kernel, batch_dims, batched, over_leaves, reduced, rename_levels, run, whole
 from .spec import OpSpec, record
 from .typed import CastReduction, SpreadReduction, ValueReduction
 
@@ -161,10 +161,17 @@ def _pair(td: Any, function: Any, dim: Dim, keepdim: bool | None, named: Any) ->
     if keepdim is None:
         td = whole(td)
         dims = batch_dims(td, dim)  # type: ignore[arg-type]
-        values = td._rebuild(iter([kernel(leaf, dims, False) for leaf in td._leaves()]), How())
+        rows = zip(td._leaves(), batched(td), strict=True)
+        values = td._rebuild(
+            iter([kernel(leaf, dims, False) if has_batch else leaf for leaf, has_batch in rows]), How()
+        )
     else:
+        td = whole(td)
         values = over_leaves(td, kernel, dim, keepdim)
-    return named((values, values._rebuild(iter(indices), How())))
+    found = iter(indices)
+    # an unbatched tensor is left alone, so there is no index to give for it
+    at = [next(found) if has_batch else leaf for leaf, has_batch in zip(td._leaves(), batched(td), strict=True)]
+    return named((values, values._rebuild(iter(at), How())))
 
 
 class Reduction(Primitives):
@@ -295,7 +302,8 @@ class Reduction(Primitives):
         td = whole(self)
         if dim is None or (not isinstance(dim, int | str) and not len(dim)):
             dims = tuple(range(len(td._meta.batch_size)))
-            leaves = [torch.logsumexp(leaf, dims, keepdim) if dims else leaf.clone() for leaf in td._leaves()]
+            rows = zip(td._leaves(), batched(td), strict=True)
+            leaves = [torch.logsumexp(leaf, dims, keepdim) if dims and has else leaf.clone() for leaf, has in rows]
             result = td._rebuild(iter(leaves), reduced(dims, keepdim))
         else:
             result = over_leaves(td, lambda leaf, dims, keep: torch.logsumexp(leaf, dims or (), keep), dim, keepdim)

@@ -20,7 +20,7 @@ from .._rebuild import How
 from .._types import containers
 from .shape_ops import normal_dim
 
-__all__ = ["Dim", "Kernel", "batch_dims", "over_leaves", "reduced", "rename_levels", "run", "whole"]
+__all__ = ["Dim", "Kernel", "batch_dims", "batched", "over_leaves", "reduced", "rename_levels", "run", "whole"]
 
 Dim: TypeAlias = "int | Sequence[int] | Literal['feature'] | None"
 
@@ -77,11 +77,19 @@ def _has_slices(td: Any) -> bool:
     return td._holds_slices or any(_has_slices(node) for node in td._nodes())
 
 
+def batched(td: Any, is_leaf: Any = None) -> list[bool]:
+    """For each leaf, whether it has the batch dimensions of ``td``; an unbatched tensor has none and is left alone."""
+    sizes: list[torch.Size] = []
+    td._collect_sizes(sizes, is_leaf)
+    dims = len(td._meta.batch_size)
+    return [len(size) >= dims for size in sizes]
+
+
 def _each(td: Any, leaves: list[Tensor], kernel: Callable[[Tensor], Any], is_leaf: Any = None) -> list[Any]:
-    results = []
-    for leaf in leaves:
+    results: list[Any] = []
+    for leaf, has_batch in zip(leaves, batched(td, is_leaf), strict=True):
         try:
-            results.append(kernel(leaf))
+            results.append(kernel(leaf) if has_batch else leaf)
         except (RuntimeError, TypeError, IndexError) as error:
             error.add_note(f"while reducing key {unravel_key(td._leaf_keys(is_leaf)[len(results)])!r}")
             raise
@@ -146,14 +154,14 @@ def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associ
         if len(leaves) == 1:
             return kernel(leaves[0], None, False)
         if associative:
-            parts = _each(td, leaves, lambda leaf: kernel(leaf, None, False))
+            parts = [kernel(leaf, None, False) for leaf in leaves]
             dtype = parts[0].dtype
             for part in parts[1:]:
                 dtype = torch.promote_types(dtype, part.dtype)
             return kernel(torch.stack([part.to(dtype) for part in parts]), None, False)
         return kernel(torch.cat([leaf.reshape(-1) for leaf in leaves]), None, False)
     td = whole(td)
-    leaves = _some(td._leaves(), name)
+    leaves = _some([leaf for leaf, has_batch in zip(td._leaves(), batched(td), strict=True) if has_batch], name)
     if isinstance(dim, str):
         check_feature(dim, keepdim)
         size = len(td._meta.batch_size)
@@ -163,7 +171,7 @@ def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associ
         joined = torch.cat(leaves, dims[0])
     except RuntimeError as error:
         shapes = ", ".join(
-            f"{unravel_key(key)!r}: {list(leaf.shape)}" for key, leaf in zip(td._leaf_keys(), leaves, strict=True)
+            f"{unravel_key(key)!r}: {list(leaf.shape)}" for key, leaf in zip(td._leaf_keys(), td._leaves(), strict=True)
         )
         raise RuntimeError(
             f"{name}(reduce=True, dim={dim}) concatenates the leaves along that dim, but their shapes differ in "

@@ -20,6 +20,7 @@ from .._primitives import Primitives
 from .._rebuild import UNLOCKED, How
 from .._types import containers
 from .operands import complete, lined_up, match
+from .reduce_ops import batched, whole
 from .shape_ops import BatchOp, normal_dim
 
 __all__ = ["Selection", "pad_values"]
@@ -61,11 +62,12 @@ class Selection(Primitives):
             raise TypeError(
                 f"where takes a bool tensor as condition, got {type(condition).__name__}; wrap it with torch.tensor"
             )
-        td: Any = self
-        if isinstance(other, Primitives) and pad is not None:
-            td, other = complete(td, other, pad)
+        td: Any = whole(self)
+        if isinstance(other, Primitives):
+            other = whole(other)
+            td, other = (td, other) if pad is None else complete(td, other, pad)
         leaves = td._leaves()
-        conditions = [lined_up(condition, leaf) for leaf in leaves]
+        flags = batched(td)
         if isinstance(other, Tensor) and other.ndim > len(td._meta.batch_size):
             operands: Any = [other] * len(leaves)
             scalar = False
@@ -73,7 +75,10 @@ class Selection(Primitives):
             operands, scalar = match("where", td, leaves, other)
         if scalar:
             operands = [operands] * len(leaves)
-        results = [torch.where(*column) for column in zip(conditions, leaves, operands, strict=True)]
+        columns = zip(leaves, operands, flags, strict=True)
+        results = [
+            torch.where(lined_up(condition, mine), mine, theirs) if has else mine for mine, theirs, has in columns
+        ]
         result = td._rebuild(iter(results), UNLOCKED)
         if isinstance(other, Primitives):
             _choose_values(result, td, other, condition)
