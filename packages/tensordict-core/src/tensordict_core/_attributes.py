@@ -50,7 +50,7 @@ class Attributes(Primitives):
                 raise errors.batch_size_refused(key, shape, size)
         for node in self._nodes():
             own = node._meta.batch_size
-            if own[:dims] != size or own == old.batch_size:
+            if own[:dims] != size:
                 try:
                     node._change_batch_size(size)
                 except RuntimeError as error:
@@ -270,8 +270,7 @@ class Attributes(Primitives):
         >>> TensorDict({"a": {}}).is_empty()
         True
         """
-        for key in self._keys():
-            value = self._get(key)
+        for _, value in self._peek_items():
             if isinstance(value, Tensor) or not value.is_empty():
                 return False
         return True

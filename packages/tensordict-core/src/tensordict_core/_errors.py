@@ -193,3 +193,11 @@ def keys_collide(function: str, name: Any, first: Any, second: Any) -> KeyError:
         f"{function} would give two entries the key {_show(name)}: {_show(first)} and {_show(second)}; rename one of them, "
         "or choose another separator"
     )
+
+
+def state_mismatch(missing: Iterable[Any], unexpected: Iterable[Any]) -> RuntimeError:
+    """A state dict has other keys than the tensordict that it is loaded into."""
+    return RuntimeError(
+        f"the keys of the state dict are not those of the tensordict: missing {list(missing)}, unexpected "
+        f"{list(unexpected)}; pass strict=False to load what matches and add what is new"
+    )

@@ -43,6 +43,13 @@ def _lock(root: Any) -> None:
                 nodes.append(child)
 
 
+def _hold(node: Any) -> None:
+    """Tell the nodes right below a locked one who holds them."""
+    holder = weakref.ref(node)
+    for child in node._nodes():
+        child._holders = [*(child._holders or ()), holder]
+
+
 def _unlockable(node: Any, above: Any) -> None:
     """Raise where a node below is held by another locked tree; nothing was changed by then."""
     if not is_compiling() and any(holder is not above for holder in _holders(node)):

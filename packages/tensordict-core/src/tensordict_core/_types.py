@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .nontensor import NonTensorData, NonTensorStack
     from .subtensordict import SubTensorDict
     from .tensordict import TensorDict
+    from .unbatched import UnbatchedTensor
 
 __all__ = ["ENTRY_POINT_GROUP", "containers", "find_type", "register_type", "type_name"]
 
@@ -30,6 +31,7 @@ class Containers:
     view: type[SubTensorDict]
     non_tensor: type[NonTensorData]
     non_tensor_stack: type[NonTensorStack]
+    unbatched: type[UnbatchedTensor]
 
 
 containers = Containers()

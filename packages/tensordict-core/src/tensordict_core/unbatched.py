@@ -18,6 +18,7 @@ from . import _errors as errors
 from ._base import TensorCollection
 from ._meta import Meta, as_batch_size
 from ._rebuild import KEEP, How, IsLeaf
+from ._types import containers
 from ._values import as_tensor
 
 if TYPE_CHECKING:
@@ -234,3 +235,6 @@ class UnbatchedTensor(TensorCollection):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._tensor!r}, batch_size={self._meta.batch_size})"
+
+
+containers.unbatched = UnbatchedTensor
