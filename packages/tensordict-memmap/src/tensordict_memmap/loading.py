@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import orjson
 import torch
 
 from tensordict_core.extension import Meta, TensorCollection, annotate, annotation
@@ -23,7 +24,7 @@ from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT, parse_oldest
 from tensordict_memmap.formats.parse import parse, stack_size
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
-from tensordict_memmap.manifest import Manifest
+from tensordict_memmap.manifest import NAME, Manifest
 from tensordict_memmap.opening import LeafOpener, read_file
 from tensordict_memmap.tensor import MemoryMappedTensor
 
@@ -210,6 +211,9 @@ def _below(node: Node | Leaf, key: str) -> Node | Leaf:
 
 
 def _apply_manifest(node: Node, root: str) -> None:
+    document = read_file(f"{root}/{NAME}")
+    if document is not None and _says_nothing_more(document):
+        return
     manifest = commit.manifest_for(root)
     if manifest is None:
         return
@@ -222,6 +226,15 @@ def _apply_manifest(node: Node, root: str) -> None:
     if manifest.aliases and _describes(manifest, root):
         for leaf in tree.leaves(node):
             leaf.alias = manifest.aliases.get(leaf.file)
+
+
+def _says_nothing_more(document: bytes) -> bool:
+    """Whether a manifest only lists files, which their descriptions do too; checking thousands of lines takes time."""
+    try:
+        record = orjson.loads(document)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(record, dict) and record.get("complete") is True and not record.get("aliases")
 
 
 def _describes(manifest: Manifest, root: str) -> bool:

@@ -6,6 +6,7 @@ could lead out of the folder and a pipe would wait forever.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from math import prod
@@ -14,11 +15,17 @@ from typing import Any
 import torch
 
 from tensordict_memmap.formats.tree import Leaf, show
+from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.tensor import MemoryMappedTensor
 
 __all__ = ["LeafOpener", "read_file"]
 
-_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_FLAGS = (
+    getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_BINARY", 0)
+)
 
 
 class LeafOpener:
@@ -74,30 +81,49 @@ class LeafOpener:
     def _map(self, leaf: Leaf) -> MemoryMappedTensor:
         path = f"{self.root}/{leaf.file}"
         nbytes = leaf.nbytes
-        if nbytes:
-            self._check(leaf, path, nbytes, f"its shape {list(leaf.shape)} and dtype {leaf.dtype}")
-        return MemoryMappedTensor.from_filename(path, leaf.dtype, leaf.shape, mode=self.mode)
+        if not nbytes:
+            return MemoryMappedTensor.from_filename(path, leaf.dtype, leaf.shape, mode=self.mode)
+        return self._map_file(leaf, path, nbytes, leaf.shape)
 
-    def _check(self, leaf: Leaf, path: str, nbytes: int, why: str) -> None:
+    def _map_file(self, leaf: Leaf, path: str, nbytes: int, shape: tuple[int, ...]) -> MemoryMappedTensor:
+        fd, mode = self._open(leaf, path, nbytes)
         try:
-            info = os.lstat(path)
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
+                raise _irregular(leaf, path)
+            if info.st_size != nbytes:
+                raise ValueError(
+                    f"key {show(leaf.key)} takes {nbytes} bytes {_reason(leaf)}, and its file {path} has "
+                    f"{info.st_size}; "
+                    "restore it or save again"
+                )
+            mapping = Mapping(fd, path, nbytes, mode=mode)
+        finally:
+            os.close(fd)
+        return MemoryMappedTensor.from_handler(mapping, leaf.dtype, shape)
+
+    def _open(self, leaf: Leaf, path: str, nbytes: int) -> tuple[int, str]:
+        """A descriptor of a file that is there, and the mode that it can be mapped with."""
+        mode = self.mode
+        try:
+            if mode is None or mode == "r+":
+                try:
+                    return os.open(path, os.O_RDWR | _FLAGS), "r+"
+                except OSError as error:
+                    if mode is not None or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                        raise
+            return os.open(path, os.O_RDONLY | _FLAGS), mode or "r"
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(
-                f"every leaf has its file, and that of key {show(leaf.key)}, {path} ({nbytes} bytes by {why}), is "
+                f"every leaf has its file, and that of key {show(leaf.key)}, {path} ({nbytes} bytes {_reason(leaf)}), "
+                "is "
                 "missing; restore it or save again"
             ) from None
-        if not stat.S_ISREG(info.st_mode):
-            raise ValueError(
-                f"leaves lie in regular files inside the saved folder, and that of key {show(leaf.key)}, {path}, is a "
-                "link "
-                "or something else; put the file itself there"
-            )
-        if info.st_size != nbytes:
-            raise ValueError(
-                f"key {show(leaf.key)} takes {nbytes} bytes by {why}, and its file {path} has {info.st_size}; restore "
-                "it "
-                "or save again"
-            )
+        except OSError as error:
+            if error.errno == errno.ELOOP or os.path.isdir(path):
+                raise _irregular(leaf, path) from None
+            error.add_note(f"while opening key {show(leaf.key)}")
+            raise
 
     # --- nested tensors: the components' values one after the other, and their shapes in a second file
 
@@ -105,9 +131,14 @@ class LeafOpener:
         count, dims = leaf.shape
         shapes = torch.zeros((count, dims), dtype=torch.int64)
         if count * dims:
-            shapes_path = f"{self.root}/{leaf.shapes_file}"
-            self._check(leaf, shapes_path, count * dims * 8, f"the shapes of its {count} components")
-            shapes = torch.tensor(memoryview(read_file(shapes_path) or b"").cast("q").tolist()).reshape(count, dims)
+            document = read_file(f"{self.root}/{leaf.shapes_file}")
+            if document is None or len(document) != count * dims * 8:
+                raise ValueError(
+                    f"the shapes of the {count} components of key {show(leaf.key)} take {count * dims * 8} bytes, and "
+                    f"{leaf.shapes_file} {'is missing' if document is None else f'has {len(document)}'}; restore it "
+                    "or save again"
+                )
+            shapes = torch.tensor(memoryview(document).cast("q").tolist()).reshape(count, dims)
         rows: list[list[int]] = shapes.tolist()
         numbers = [prod(row) for row in rows]
         if any(n < 0 for row in rows for n in row):
@@ -121,8 +152,9 @@ class LeafOpener:
         total = sum(numbers)
         path = f"{self.root}/{leaf.file}"
         if total:
-            self._check(leaf, path, total * leaf.dtype.itemsize, f"the shapes of its {count} components")
-        mapped = MemoryMappedTensor.from_filename(path, leaf.dtype, (total,), mode=self.mode)
+            mapped = self._map_file(leaf, path, total * leaf.dtype.itemsize, (total,))
+        else:
+            mapped = MemoryMappedTensor.from_filename(path, leaf.dtype, (0,), mode=self.mode)
         values = mapped.as_subclass(torch.Tensor)
         if leaf.layout == "jagged":
             if not rows or any(row[1:] != rows[0][1:] for row in rows):
@@ -139,6 +171,19 @@ class LeafOpener:
         return nested
 
 
+def _reason(leaf: Leaf) -> str:
+    if leaf.layout != "strided":
+        return f"by the shapes of its {leaf.shape[0]} components"
+    return f"by its shape {list(leaf.shape)} and dtype {leaf.dtype}"
+
+
+def _irregular(leaf: Leaf, path: str) -> ValueError:
+    return ValueError(
+        f"leaves lie in regular files inside the saved folder, and that of key {show(leaf.key)}, {path}, is a link or "
+        "something else; put the file itself there"
+    )
+
+
 def _from_components(parts: list[torch.Tensor], leaf: Leaf, rows: list[list[int]] | None = None) -> torch.Tensor:
     if rows is not None:
         parts = [part.view(row) for part, row in zip(parts, rows, strict=True)]
@@ -150,7 +195,7 @@ def _from_components(parts: list[torch.Tensor], leaf: Leaf, rows: list[list[int]
 def read_file(path: str) -> bytes | None:
     """The content of a small regular file; None where there is none, or something that is no regular file."""
     try:
-        fd = os.open(path, _READ)
+        fd = os.open(path, os.O_RDONLY | _FLAGS)
     except OSError:
         if os.path.lexists(path) and not os.path.islink(path):
             raise

@@ -187,7 +187,10 @@ class MemoryMappedTensor(torch.Tensor):
             plain = torch.empty(tuple(shape), dtype=dtype)
         else:
             flat = torch.frombuffer(mapping.buffer, dtype=dtype, count=count, offset=offset)
-            plain = flat.view(tuple(shape)) if stride is None else flat.as_strided(tuple(shape), tuple(stride))
+            if stride is not None:
+                plain = flat.as_strided(tuple(shape), tuple(stride))
+            else:
+                plain = flat if len(shape) == 1 else flat.view(tuple(shape))
         self = plain.as_subclass(cls)
         self._mapping = mapping
         self._index = None

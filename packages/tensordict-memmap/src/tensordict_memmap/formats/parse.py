@@ -56,7 +56,7 @@ def parse(folder: Folder, *, place: str = "", key: Path = (), around: tuple[int,
         KeyError: There is nothing under ``only``.
         ValueError: A description is missing or damaged; the error names the key.
     """
-    document = folder.read(_inside(place, META))
+    document = folder.read(_inside(place, META)) if not place or folder.has(place) else None
     if document is None:
         raise damaged(key, place, "is missing")
     record = _record(document, key, place)
