@@ -147,16 +147,17 @@ class MemmapStubs(Primitives):
             archive=archive,
         )
 
-    def save(self, prefix: str | PathLike[str], copy_existing: bool = True, **kwargs: Any) -> Self:
+    def save(self, prefix: str | PathLike[str], copy_existing: bool = True, **kwargs: Any) -> Any:
         """Write all entries to a folder, as ``memmap``, and return this tensordict as it is.
+
+        With ``return_early=True`` it returns a future of this tensordict at once.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
         """
-        satellite(_NAME, "TensorDict.save").save(self, prefix, copy_existing=copy_existing, **kwargs)
-        return self
+        return satellite(_NAME, "TensorDict.save").save(self, prefix, copy_existing=copy_existing, **kwargs)
 
-    def dumps(self, prefix: str | PathLike[str], copy_existing: bool = True, **kwargs: Any) -> Self:
+    def dumps(self, prefix: str | PathLike[str], copy_existing: bool = True, **kwargs: Any) -> Any:
         """``save`` under another name."""
         return self.save(prefix, copy_existing=copy_existing, **kwargs)
 
