@@ -209,7 +209,7 @@ class Casting(Shorthands):
             self._set_meta(result._meta)
             result = self
         if batch_size is not None:
-            result.batch_size = as_batch_size(batch_size)  # type: ignore[attr-defined]
+            result.batch_size = as_batch_size(batch_size)
         return cast(Self, result)
 
     def _moved(

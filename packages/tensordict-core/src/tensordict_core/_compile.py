@@ -7,6 +7,8 @@ project asks PyTorch these questions.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 __all__ = ["in_functorch", "is_compiling", "mapped_dim", "mapped_size", "may_fuse", "transform_level"]
@@ -47,7 +49,7 @@ def transform_level() -> int | None:
     >>> transform_level() is None
     True
     """
-    interpreter = _peek_interpreter_stack()
+    interpreter: Any = _peek_interpreter_stack()
     return None if interpreter is None else interpreter.level()
 
 
@@ -70,7 +72,7 @@ def mapped_size() -> int | None:
     >>> mapped_size() is None
     True
     """
-    interpreter = _peek_interpreter_stack()
+    interpreter: Any = _peek_interpreter_stack()
     if interpreter is None or interpreter.key() != torch._C._functorch.TransformType.Vmap:
         return None
     size: int = torch._C._functorch.CVmapInterpreterPtr(interpreter).batchSize()
@@ -80,4 +82,4 @@ def mapped_size() -> int | None:
 for _function in (transform_level, mapped_dim, mapped_size):
     # What torch.compiler.assume_constant_result does, without its import of Dynamo, which costs a second: levels and
     # mapped dimensions are facts of the trace, and Dynamo cannot follow the calls that ask for them.
-    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    setattr(_function, "_dynamo_marked_constant", True)  # noqa: B010 (no attribute that a type checker knows)

@@ -24,14 +24,14 @@ def _as_size(size: tuple[Any, ...]) -> torch.Size:
     return as_batch_size(size)
 
 
-def _blank_values(td: Any) -> None:
-    """Positions of a new tensordict have no value yet: stacks of values of their own hold ``None``."""
-    for key in td._keys():
-        value = td._get(key)
+def _blank_values(result: Any, source: Any) -> None:
+    """Positions of a new tensordict have no value yet: where the source has one for each, they are ``None``."""
+    for key in source._keys():
+        value = source._get(key)
         if isinstance(value, containers.non_tensor_stack):
-            td._set(key, containers.non_tensor_stack._full(None, value._meta), False)
-        elif isinstance(value, Primitives) and not value._is_opaque:
-            _blank_values(value)
+            result._set(key, containers.non_tensor_stack._full(None, result._get(key)._meta), False)
+        elif isinstance(value, Primitives) and not value._is_opaque and not value._holds_slices:
+            _blank_values(result._get(key), value)
 
 
 def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
@@ -87,7 +87,7 @@ def _new(
     if size == td._meta.batch_size:
         return renewed
     result = renewed._rebuild(iter(leaves), how)
-    _blank_values(result)
+    _blank_values(result, td)
     return result
 
 
@@ -111,7 +111,7 @@ def _new_without_slices(
             nested = torch.Size((*size, *value._meta.batch_size[dims:]))
             entries[key] = _new_without_slices(value, nested, create, requires_grad, device, options)
     result = containers.dense._make(entries, Meta(size, device))
-    _blank_values(result)
+    _blank_values(result, td)
     return result
 
 
@@ -290,5 +290,5 @@ class Creation(Primitives):
         )
         result = td._rebuild(iter(copies), how)
         if size != td._meta.batch_size:
-            _blank_values(result)
+            _blank_values(result, td)
         return cast(Self, result)

@@ -51,7 +51,7 @@ def _finish(method: Any, name: str, what: str, options: str, example: str, funct
     >>> td.{name}(dim=0)["a"]
     {example}
     """
-    functions = (function,) if function is getattr(torch, name, None) else ()
+    functions: tuple[Any, ...] = (function,)
     record(OpSpec(name, "reduce", function, torch_functions=functions, floating=name in _FLOATING))
     return method
 
@@ -214,7 +214,7 @@ class Reduction(Primitives):
         >>> td.max()["a"], td.max(dim=0).indices["a"]
         (tensor(3), tensor(1))
         """
-        return _extreme(self, torch.max, torch.amax, torch.return_types.max, dim, keepdim, reduce, return_indices)  # type: ignore[attr-defined]
+        return _extreme(self, torch.max, torch.amax, torch.return_types.max, dim, keepdim, reduce, return_indices)
 
     def min(
         self,
@@ -232,7 +232,7 @@ class Reduction(Primitives):
         >>> td.min()["a"], td.min(dim=0).indices["a"]
         (tensor(1), tensor(0))
         """
-        return _extreme(self, torch.min, torch.amin, torch.return_types.min, dim, keepdim, reduce, return_indices)  # type: ignore[attr-defined]
+        return _extreme(self, torch.min, torch.amin, torch.return_types.min, dim, keepdim, reduce, return_indices)
 
     def cummax(self, dim: int, *, reduce: bool | None = None, return_indices: bool = True) -> Any:
         """The largest element so far along a batch dimension, of every leaf, with the index where it stands.
@@ -245,7 +245,7 @@ class Reduction(Primitives):
         >>> TensorDict({"a": torch.tensor([1, 3, 2])}, [3]).cummax(0).values["a"]
         tensor([1, 3, 3])
         """
-        return _running(self, torch.cummax, torch.return_types.cummax, dim, reduce, return_indices)  # type: ignore[attr-defined]
+        return _running(self, torch.cummax, torch.return_types.cummax, dim, reduce, return_indices)
 
     def cummin(self, dim: int, *, reduce: bool | None = None, return_indices: bool = True) -> Any:
         """The smallest element so far along a batch dimension, of every leaf. Arguments as of ``cummax``.
@@ -253,7 +253,7 @@ class Reduction(Primitives):
         >>> TensorDict({"a": torch.tensor([3, 1, 2])}, [3]).cummin(0).values["a"]
         tensor([3, 1, 1])
         """
-        return _running(self, torch.cummin, torch.return_types.cummin, dim, reduce, return_indices)  # type: ignore[attr-defined]
+        return _running(self, torch.cummin, torch.return_types.cummin, dim, reduce, return_indices)
 
     def norm(
         self,
@@ -363,7 +363,8 @@ def _leading(q: float | Tensor) -> int:
 
 
 def _norm(leaf: Tensor, dtype: torch.dtype | None) -> Tensor:
-    return torch.linalg.vector_norm(leaf if dtype is None else leaf.to(dtype))
+    result: Tensor = torch.linalg.vector_norm(leaf if dtype is None else leaf.to(dtype))
+    return result
 
 
 def _extreme(

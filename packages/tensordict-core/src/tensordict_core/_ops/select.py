@@ -133,8 +133,8 @@ class Selection(Primitives):
         >>> TensorDict({"a": torch.arange(3)}, [3]).masked_select(torch.tensor([True, False, True]))["a"]
         tensor([0, 2])
         """
-        if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
-            got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        got: Any = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        if got is not torch.bool:
             raise TypeError(f"masked_select takes a bool tensor as mask, got {got}; compare or cast it to bool first")
         result = self[mask]  # type: ignore[index]
         return cast(Self, result._replaces(self) if inplace else result)

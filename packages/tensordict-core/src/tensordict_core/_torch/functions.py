@@ -37,7 +37,7 @@ def _as_method(name: str, **renamed: str) -> Callable[..., Any]:
     return handler
 
 
-METHODS = (
+METHODS: tuple[tuple[Any, str, dict[str, str]], ...] = (
     (torch.split, "split", {"split_size_or_sections": "split_size"}),
     (torch.tensor_split, "tensor_split", {}),
     (torch.unbind, "unbind", {}),
@@ -75,7 +75,7 @@ METHODS = (
 )
 """Functions, the methods that stand for them, and how torch calls the arguments that are called otherwise here."""
 
-ALIASES = (
+ALIASES: tuple[tuple[Any, Any], ...] = (
     (torch.absolute, torch.abs),
     (torch.negative, torch.neg),
     (torch.multiply, torch.mul),
@@ -152,7 +152,7 @@ def _index_select(input: Any, dim: int, index: Tensor, *, out: Any = None) -> An
 def _broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
     if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
         tensors = tuple(tensors[0])
-    size = torch.broadcast_shapes(*(one.shape for one in tensors))
+    size = torch.broadcast_shapes(*(one.shape for one in tensors))  # type: ignore[no-untyped-call]
     return tuple(one.expand(size) for one in tensors)
 
 
@@ -188,7 +188,8 @@ def _same_values(left: Any, right: Any) -> bool:
             continue
         if not isinstance(theirs, Primitives):
             return False
-        same = bool((mine == theirs).all()) if mine._is_non_tensor else _same_values(mine, theirs)  # type: ignore[operator]
+        equal: Any = mine == theirs if mine._is_non_tensor else None
+        same = _same_values(mine, theirs) if equal is None else bool(equal.all())
         if not same:
             return False
     return True
