@@ -25,6 +25,7 @@ from tensordict_memmap.formats.oldest import META_PT, parse_oldest
 from tensordict_memmap.formats.parse import parse, stack_size
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
 from tensordict_memmap.manifest import NAME, Manifest
+from tensordict_memmap.mapping import MODES
 from tensordict_memmap.opening import LeafOpener, read_file
 from tensordict_memmap.tensor import MemoryMappedTensor
 
@@ -74,6 +75,9 @@ def load_memmap(
     >>> load_memmap("things", subpath="b").saved_path.name
     'b'
     """
+    if mode is not None and mode not in MODES:
+        raise ValueError(f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to
+        them")
     root = os.path.abspath(prefix)
     only = () if subpath is None else (subpath,) if isinstance(subpath, str) else tuple(subpath)
     commit.recover(root)
@@ -84,9 +88,12 @@ def load_memmap(
     target = None if device is None else torch.device(device)
     opener = LeafOpener(root, mode=mode, device=target, non_blocking=non_blocking)
     opener.ties = any(leaf.alias is not None for leaf in tree.leaves(node))
-    for key in only:
+    for depth, key in enumerate(only, 1):
         below = _below(node, key)
         if isinstance(below, Leaf):
+            if depth < len(only):
+                raise KeyError(f"there is nothing below key {show(below.key)}, which is a tensor; leave {only[depth:]}
+                out")
             return opener(below)
         node = below
     known = cls if cls is not None and _is_wrapper(cls) else None
