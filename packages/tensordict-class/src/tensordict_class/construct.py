@@ -82,7 +82,7 @@ def write_init(cls: type[Any], declaration: Declaration, *, casts: bool, frozen:
     values: list[str] = []
     made: list[str] = []
     _check_order(declaration)
-    for field in (*declaration.fields, *declaration.init_vars):
+    for field in declaration.arguments:
         name = field.name
         default = _default(field)
         if default is not dataclasses.MISSING:
@@ -118,15 +118,13 @@ def write_init(cls: type[Any], declaration: Declaration, *, casts: bool, frozen:
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     init.__module__ = cls.__module__
     setattr(init, WRITTEN, True)
-    init.__annotations__ = {f.name: f.type for f in (*declaration.fields, *declaration.init_vars) if f.init} | {
-        "return": None
-    }
+    init.__annotations__ = {f.name: f.type for f in declaration.arguments if f.init} | {"return": None}
     return init
 
 
 def _check_order(declaration: Declaration) -> None:
     seen: str | None = None
-    for field in (*declaration.fields, *declaration.init_vars):
+    for field in declaration.arguments:
         if not field.init or field.kw_only:
             continue
         if _default(field) is not dataclasses.MISSING:

@@ -30,12 +30,14 @@ class Declaration:
     Attributes:
         fields: The fields, inherited ones first.
         init_vars: The names of ``InitVar`` pseudo-fields, which go to ``__post_init__``.
+        arguments: Both, in the order of the constructor.
         own: The names that the class itself annotates.
         shadowed: The members that fields hide.
     """
 
     fields: tuple[dataclasses.Field[Any], ...]
     init_vars: tuple[dataclasses.Field[Any], ...]
+    arguments: tuple[dataclasses.Field[Any], ...]
     own: tuple[str, ...]
     shadowed: frozenset[str]
 
@@ -80,7 +82,8 @@ def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool) -> 
     for name in names:
         if name in shadowed and (not shadow or name[0] == "_"):
             raise errors.reserved_name(cls, name, base.__name__)
-    return Declaration(fields, init_vars, own, shadowed)
+    arguments = tuple(f for f in declared.values() if f in fields or f in init_vars)
+    return Declaration(fields, init_vars, arguments, own, shadowed)
 
 
 def _same_default(parent: dataclasses.Field[Any] | None) -> Any:

@@ -7,17 +7,31 @@ lazy stack, a memory-mapped one, a view.
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from tensordict_core.extension import How, Index, IsLeaf, Meta, ShapeOp, TensorCollection
+from tensordict_core import TensorDictBase
+from tensordict_core.extension import (
+    How,
+    Index,
+    IsLeaf,
+    Meta,
+    ShapeOp,
+    TensorCollection,
+    operations,
+    register_type,
+    register_wrapper,
+    type_name,
+)
 
 from . import errors
 
-__all__ = ["Forwarding"]
+__all__ = ["Forwarding", "make_known"]
 
 
 class Forwarding(TensorCollection):
@@ -45,12 +59,32 @@ class Forwarding(TensorCollection):
         """Raise where an entry of that name cannot be."""
 
     @classmethod
+    def _fits(cls, tensordict: Any) -> bool:
+        """Whether instances can be around a container."""
+        return True
+
+    @classmethod
     def _unwrapped(cls, items: Sequence[Any], what: str) -> list[Any]:
-        """What instances of this very class wrap."""
+        """What instances of this very class wrap; plain tensordicts are taken as they are."""
+        inner = []
         for item in items:
-            if type(item) is not cls:
+            if type(item) is cls:
+                inner.append(item._tensordict)
+            elif isinstance(item, Forwarding):
                 raise errors.other_class(what, cls, type(item))
-        return [item._tensordict for item in items]
+            else:
+                inner.append(item)
+        return inner
+
+    def _as_result(self, result: Any) -> Any:
+        """What an operation of the wrapped container gave, as it is given here."""
+        if result is self._tensordict:
+            return self
+        if isinstance(result, tuple):
+            return tuple(map(self._as_result, result))
+        if isinstance(result, TensorDictBase) and self._fits(result):
+            return self._wrap(result)
+        return result
 
     # state -----------------------------------------------------------------------------------------------------------
 
@@ -155,6 +189,9 @@ class Forwarding(TensorCollection):
         result = self._tensordict._rebuild(leaves, how)
         return None if result is None else self._wrap(result)
 
+    def _inmost(self) -> Any:
+        return self._tensordict._inmost()
+
     def _solid(self) -> Any:
         solid = self._tensordict._solid()
         return self if solid is self._tensordict else self._wrap(solid)
@@ -199,6 +236,24 @@ class Forwarding(TensorCollection):
     def _clone(self, recurse: bool) -> Self:
         return self._wrap(self._tensordict._clone(recurse))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        new = self._restored(copy.deepcopy(self._tensordict, memo))
+        memo[id(self)] = new
+        if hasattr(self, "__dict__"):
+            new.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return new
+
+    def __reduce__(self) -> Any:
+        return type(self)._restored, (self._tensordict,), getattr(self, "__dict__", None) or None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    @classmethod
+    def _restored(cls, tensordict: Any) -> Self:
+        """An instance that was copied or unpickled, around the copy of what it wrapped."""
+        return cls._shell(tensordict)
+
     def _nodes(self) -> Iterable[Any]:
         return self._tensordict._nodes()  # type: ignore[no-any-return]
 
@@ -208,6 +263,42 @@ class Forwarding(TensorCollection):
     def _set_locked(self, locked: bool) -> None:
         self._tensordict._set_locked(locked)
 
+    def _change_batch_size(self, size: torch.Size) -> None:
+        self._tensordict._change_batch_size(size)
+
+    def _put_names(self, names: tuple[str | None, ...] | None) -> None:
+        self._tensordict._put_names(names)
+
+    def _put_device(self, device: torch.device | None) -> None:
+        self._tensordict._put_device(device)
+
+    def _set_entry_at(self, name: str, index: Index, value: Any) -> None:
+        self._tensordict._set_entry_at(name, index, value)
+
+    def _write_all(self, source: Any) -> None:
+        self._tensordict._write_all(source)
+
+    def _describe(self, key: str) -> str:
+        return self._tensordict._describe(key)  # type: ignore[no-any-return]
+
+    def _repr_meta(self) -> list[str]:
+        return self._tensordict._repr_meta()  # type: ignore[no-any-return]
+
+    @property
+    def depth(self) -> int:
+        """The number of levels of nested tensordicts below this one."""
+        depth: int = self._tensordict.depth
+        return depth
+
+    def empty(self, recurse: bool = False, **kwargs: Any) -> Self:
+        """The same metadata without entries (``recurse``: with the nested nodes, empty too).
+
+        Args:
+            recurse: Whether nested nodes are kept, empty.
+            **kwargs: Other metadata, as of ``TensorDict.empty``.
+        """
+        return self._shell(self._tensordict.empty(recurse, **kwargs))
+
     # on disk ---------------------------------------------------------------------------------------------------------
 
     def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -216,6 +307,36 @@ class Forwarding(TensorCollection):
     @classmethod
     def _from_disk_form(cls, facts: dict[str, Any], parts: dict[str, Any]) -> Any:
         return cls._wrap(parts["_tensordict"])
+
+
+def _asked(name: str) -> Any:
+    """The method ``name``, asked of the wrapped container, which may have a way of its own."""
+    general = getattr(TensorCollection, name)
+
+    @functools.wraps(general)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._as_result(getattr(self._tensordict, name)(*args, **kwargs))
+
+    return method
+
+
+# What a lazy stack or a view does its own way: operations on keys, locks, and operations in place.
+for _name in (
+    *("select", "exclude", "split_keys", "filter_empty_", "filter_non_tensor_data"),
+    *("flatten_keys", "unflatten_keys", "auto_batch_size_", "lock_", "unlock_"),
+    *(spec.name for spec in operations() if spec.inplace and hasattr(TensorCollection, spec.name)),
+):
+    setattr(Forwarding, _name, _asked(_name))
+
+
+def make_known(cls: Any) -> None:
+    """Register a class: under its stable name for saved instances, and as a pytree node."""
+    register_type(cls)
+    register_wrapper(cls, type_name(cls), _take_apart, lambda tensordict, _: cls._wrap(tensordict))
+
+
+def _take_apart(node: Any) -> tuple[Any, Any]:
+    return node._tensordict, None
 
 
 def _container(inner: list[Any]) -> Any:

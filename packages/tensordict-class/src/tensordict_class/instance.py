@@ -33,7 +33,7 @@ class Instance(Forwarding):
 
     _rules: ClassVar[Mapping[str, Rule]] = {}
     """What each field makes of a value, by name; its keys are the fields."""
-    _declaration: ClassVar[Declaration] = Declaration((), (), (), frozenset())
+    _declaration: ClassVar[Declaration] = Declaration((), (), (), (), frozenset())
     _flags: ClassVar[Flags] = NO_FLAGS
     _casts: ClassVar[bool] = False
     """Whether tensors too pass through the rules of the fields."""
@@ -60,6 +60,10 @@ class Instance(Forwarding):
     def _check_key(cls, key: str) -> None:
         if key not in cls._rules:
             raise errors.unknown_attribute(cls, key, cls._rules)
+
+    @classmethod
+    def _fits(cls, tensordict: Any) -> bool:
+        return all(key in cls._rules for key in tensordict._keys())
 
     # fields ----------------------------------------------------------------------------------------------------------
 
@@ -156,21 +160,6 @@ class Instance(Forwarding):
         if foreign:
             raise errors.foreign_keys(type(self), foreign, self._rules)
         self._tensordict._index_put(index, value)
-
-    def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Any:
-        result = self._tensordict._with_entries(entries, inplace, plain)
-        return result if plain else self if inplace else self._wrap(result)
-
-    def empty(self, recurse: bool = False, **kwargs: Any) -> Self:
-        """An instance of the same metadata of which no field is set (``recurse``: with nested nodes, empty too).
-
-        >>> from tensordict_class import TensorClass
-        >>> class Point(TensorClass):
-        ...     x: torch.Tensor
-        >>> Point(torch.zeros(2)).empty().x is None
-        True
-        """
-        return self._shell(self._tensordict.empty(recurse, **kwargs))
 
     # to and from others ----------------------------------------------------------------------------------------------
 
@@ -308,16 +297,6 @@ class Instance(Forwarding):
         text = ",\n".join([*lines, *self._repr_meta()]).replace("\n", "\n    ")
         return f"{type(self).__name__}(\n    {text})"
 
-    def _describe(self, key: str) -> str:
-        return self._tensordict._describe(key)  # type: ignore[no-any-return]
-
-    def __reduce__(self) -> Any:
-        extra = getattr(self, "__dict__", None) or None
-        return _restore, (type(self), self._tensordict), extra
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
 
 def _with_classes(cls: type[Any], tensordict: Any) -> Any:
     """A tensordict whose nested ones are of the classes that the fields are annotated with; the same if all are."""
@@ -327,10 +306,6 @@ def _with_classes(cls: type[Any], tensordict: Any) -> Any:
             out = tensordict._clone(False) if out is tensordict else out
             out._set(name, target.from_tensordict(tensordict._get(name)), False)
     return out
-
-
-def _restore(cls: type[Any], tensordict: Any) -> Any:
-    return cls._shell(tensordict)
 
 
 def run_post_init(self: Any) -> None:

@@ -1,8 +1,8 @@
 """Shadowing: a field that hides a member hides it from the class's users, not from core's operations.
 
 Core's algorithms call ``td.keys()`` or ``td.set(...)``; on a class with a field named ``keys`` they would find a
-tensor. So the members of such a class that are still visible run on a twin around the same tensordict: an instance of a class
-with the same fields and no descriptors. What the twin gives comes back as the class.
+tensor. So the members of such a class that are still visible run on a twin around the same tensordict: an instance of a
+class with the same fields and no descriptors. What the twin gives comes back as the class.
 """
 
 from __future__ import annotations

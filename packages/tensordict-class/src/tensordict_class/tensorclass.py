@@ -13,13 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tensordict_core import TensorDict
-from tensordict_core.extension import operations, register_type
+from tensordict_core.extension import operations
 
 from . import errors
 from .casting import Annotation, check_tensor_type, rule_for
 from .construct import write_init
 from .fields import Declaration, declare, install_readers
 from .flags import BRACKET_FLAGS, NO_FLAGS, Flags
+from .forward import make_known
 from .instance import Instance
 from .shadow import reach_past
 from .transform import Constructed, Transforming
@@ -113,7 +114,7 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
             _filter_casts(cls, cast_filter)
         install_readers(cls, declaration)
         reach_past(cls, declaration.shadowed)
-        register_type(cls)
+        make_known(cls)
 
     def __class_getitem__(cls, item: Any) -> Any:
         flags = item if isinstance(item, tuple) else (item,)

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self, get_origin
 
 from tensordict_core import TensorDict, TensorDictBase
-from tensordict_core.extension import TensorCollection, register_type
+from tensordict_core.extension import TensorCollection
 
 from . import errors
-from .forward import Forwarding
+from .forward import Forwarding, make_known
 from .transform import Constructed, TransformingByKeyword
 
 __all__ = ["TypedTensorDict"]
@@ -81,7 +81,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
             defaults[name] = cls.__dict__.get(name, absent)
             setattr(cls, name, _attribute(name, defaults[name]))
         cls._defaults = defaults
-        register_type(cls)
+        make_known(cls)
 
     def __class_getitem__(cls, item: Any) -> Any:
         flags = item if isinstance(item, tuple) else (item,)
@@ -141,20 +141,6 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
             )
         _check_required(cls, tensordict)
         return cls._wrap(tensordict)
-
-    def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Any:
-        result = self._tensordict._with_entries(entries, inplace, plain)
-        return result if plain else self if inplace else self._wrap(result)
-
-    def empty(self, recurse: bool = False, **kwargs: Any) -> Self:
-        """A tensordict of this type and metadata without entries (``recurse``: with the nested nodes, empty too)."""
-        return self._wrap(self._tensordict.empty(recurse, **kwargs))
-
-    def _describe(self, key: str) -> str:
-        return self._tensordict._describe(key)  # type: ignore[no-any-return]
-
-    def __reduce__(self) -> Any:
-        return _restore, (type(self), self._tensordict)
 
 
 class _Absent:
@@ -217,10 +203,6 @@ def _check_required(cls: type[TypedTensorDict], tensordict: Any) -> None:
             f"{cls.__name__} is missing the required fields {missing}; give them, or declare them as "
             "NotRequired or with a default"
         )
-
-
-def _restore(cls: type[Any], tensordict: Any) -> Any:
-    return cls._wrap(tensordict)
 
 
 @functools.cache

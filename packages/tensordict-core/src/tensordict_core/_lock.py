@@ -22,6 +22,11 @@ def _holders(node: Any) -> list[Any]:
     return [holder for ref in node._holders or () if (holder := ref()) is not None and holder._locked]
 
 
+def _children(node: Any) -> list[Any]:
+    """The nodes right below one; of a wrapper the node that it wraps, because that is what lives as long as the tree."""
+    return [child._inmost() for child in node._nodes()]
+
+
 def _lock(root: Any) -> None:
     root._set_locked(True)
     # Dynamo cannot trace weak references; a tree locked while traced is unlocked as a whole or not at all
@@ -29,7 +34,7 @@ def _lock(root: Any) -> None:
     nodes = [root]
     while nodes:
         node = nodes.pop()
-        children = node._nodes()
+        children = _children(node)
         if children and held:
             holder = weakref.ref(node)
             for child in children:
@@ -46,7 +51,7 @@ def _lock(root: Any) -> None:
 def _hold(node: Any) -> None:
     """Tell the nodes right below a locked one who holds them."""
     holder = weakref.ref(node)
-    for child in node._nodes():
+    for child in _children(node):
         child._holders = [*(child._holders or ()), holder]
 
 
@@ -54,14 +59,14 @@ def _unlockable(node: Any, above: Any) -> None:
     """Raise where a node below is held by another locked tree; nothing was changed by then."""
     if not is_compiling() and any(holder is not above for holder in _holders(node)):
         raise errors.locked_graph()
-    for child in node._nodes():
+    for child in _children(node):
         _unlockable(child, node)
 
 
 def _unlock(node: Any, above: Any) -> None:
     node._set_locked(False)
     node._holders = None
-    for child in node._nodes():
+    for child in _children(node):
         _unlock(child, node)
 
 

@@ -190,6 +190,10 @@ class Primitives:
         """The names and what ``_peek`` gives for them, in order."""
         return self._items()
 
+    def _inmost(self) -> Any:
+        """The node that keeps the entries: this one, or what a container that wraps another wraps."""
+        return self
+
     def _solid(self) -> Any:
         """This tree with its lazy stacks combined, so that every leaf starts with the root's batch size.
 
