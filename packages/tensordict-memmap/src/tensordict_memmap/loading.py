@@ -76,8 +76,9 @@ def load_memmap(
     'b'
     """
     if mode is not None and mode not in MODES:
-        raise ValueError(f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to
-        them")
+        raise ValueError(
+            f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
+        )
     root = os.path.abspath(prefix)
     only = () if subpath is None else (subpath,) if isinstance(subpath, str) else tuple(subpath)
     commit.recover(root)
@@ -92,8 +93,9 @@ def load_memmap(
         below = _below(node, key)
         if isinstance(below, Leaf):
             if depth < len(only):
-                raise KeyError(f"there is nothing below key {show(below.key)}, which is a tensor; leave {only[depth:]}
-                out")
+                raise KeyError(
+                    f"there is nothing below key {show(below.key)}, which is a tensor; leave {only[depth:]} out"
+                )
             return opener(below)
         node = below
     known = cls if cls is not None and _is_wrapper(cls) else None
