@@ -362,9 +362,7 @@ def test_partially_tolerant_sequences_pass_over_what_cannot_run():
     with_c = data().set("c", torch.ones(4, 2))
     stacked = lazy_stack([data(), with_c], 0)
     out = chain(partial_tolerant=True)(stacked)
-    assert (
-        "d" in out.tensordicts[1] and "d" not in out.tensordicts[0] and "b" in out.tensordicts[0]
-    )
+    assert "d" in out.tensordicts[1] and "d" not in out.tensordicts[0] and "b" in out.tensordicts[0]
 
 
 def test_inplace_policies_of_a_sequence():

@@ -8,6 +8,7 @@ from .dispatch import dispatch
 from .functional import from_module, from_modules, to_module
 from .fx import TDGraphModule, symbolic_trace
 from .module import TensorDictModule, TensorDictModuleWrapper, WrapModule
+from .params import TensorDictParams
 from .sequential import TensorDictSequential
 from .skipping import set_skip_existing, skip_existing
 from .tensorclass_module import TensorClassModuleBase, TensorClassModuleWrapper
@@ -19,6 +20,7 @@ __all__ = [
     "TensorDictModule",
     "TensorDictModuleBase",
     "TensorDictModuleWrapper",
+    "TensorDictParams",
     "TensorDictSequential",
     "WrapModule",
     "as_tensordict_module",

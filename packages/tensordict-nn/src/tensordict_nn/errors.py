@@ -232,3 +232,16 @@ def missing_argument(module: Any, name: str) -> TypeError:
         f"it a "
         "default"
     )
+
+
+def not_parameters(key: str, value: Any) -> TypeError:
+    """A container whose entries no module can register."""
+    return TypeError(
+        f"key {key!r} holds a {type(value).__name__}, whose entries cannot be parameters of a module; convert it with "
+        "to_tensordict() first"
+    )
+
+
+def parameters_called() -> TypeError:
+    """Parameters are no function."""
+    return TypeError("TensorDictParams cannot be called; put them into a module with params.to_module(module)")

@@ -438,9 +438,9 @@ class Shape(Primitives):
             indices_or_sections if isinstance(indices_or_sections, int | Tensor) else tuple(indices_or_sections)
         )
         sizes = [len(piece) for piece in pieces]
-        return self._pieces(sizes, at) if sum(sizes) == size[at] else self._cut(indices_or_sections, at)
+        return self._pieces(sizes, at) if sum(sizes) == size[at] else self._cut_at(indices_or_sections, at)
 
-    def _cut(self, indices: Any, dim: int) -> tuple[Self, ...]:
+    def _cut_at(self, indices: Any, dim: int) -> tuple[Self, ...]:
         cuts = [0, *[int(i) for i in indices], self._meta.batch_size[dim]]
         return tuple(
             self[(slice(None),) * dim + (slice(a, b),)]  # type: ignore[index]

@@ -1,0 +1,428 @@
+"""`TensorDictParams`: a tensordict whose entries are the parameters and buffers of a module.
+
+There is one store and not two: a node keeps its entries in the dictionaries that ``nn.Module`` has for parameters,
+buffers and sub-modules, and a nested node is a sub-module. So whatever a module does (moving, casting, loading a state
+dict, copying, being traced, having its parameters swapped) is seen by the tensordict at once, and the reverse.
+
+Which operation gives what is a field of its record: most give plain tensordicts, casts give parameters again, and those
+in place act on the values without a trace in autograd.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import Buffer, Parameter, is_lazy
+
+from tensordict_core import TensorDict
+from tensordict_core.extension import (
+    How,
+    Index,
+    IsLeaf,
+    Meta,
+    Primitives,
+    ShapeOp,
+    TensorCollection,
+    TensorDictBase,
+    dense,
+    operations,
+    register_type,
+    register_wrapper,
+)
+
+from . import errors
+
+__all__ = ["TensorDictParams"]
+
+Hook = Callable[["TensorDictParams", Any], Any]
+
+
+class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
+    """A tensordict that is an ``nn.Module``: its entries are registered parameters and buffers.
+
+    Floating-point and complex tensors become parameters, others buffers; what is a parameter or a buffer already stays
+    one. Keep it on a module, and optimizers train it, state dicts carry it and ``module.to()`` moves it.
+
+    Args:
+        parameters: A tensordict or a dictionary; its structure is copied, its tensors are not.
+        no_convert: Whether tensors that are no parameters become buffers instead.
+        lock: Whether entries may not be added, replaced or removed.
+        **kwargs: Entries by name, instead of ``parameters``.
+
+    Raises:
+        TypeError: An entry is neither a tensor, nor a dictionary, nor a plain value.
+
+    >>> model = torch.nn.Module()
+    >>> model.params = TensorDictParams(TensorDict({"layer": {"weight": torch.ones(2)}, "steps": torch.tensor(0)}))
+    >>> [name for name, _ in model.named_parameters()], [name for name, _ in model.named_buffers()]
+    (['params.layer.weight'], ['params.steps'])
+    >>> type(model.params * 2).__name__
+    'TensorDict'
+    """
+
+    _values: dict[str, Any]
+    """Entries that are no tensors."""
+    _get_hooks: list[Hook]
+    no_convert: bool
+    """Whether tensors that are no parameters become buffers."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Any] | TensorCollection | None = None,
+        *,
+        no_convert: bool | str = False,
+        lock: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if parameters is not None and kwargs:
+            raise errors.exclusive("a tensordict", "entries by name", "TensorDictParams")
+        source = kwargs if parameters is None else parameters
+        td: Any = source if isinstance(source, TensorDictBase) else TensorDict(source)
+        self._start(td._meta, bool(no_convert))
+        self._fill(td, {})
+        if lock:
+            self.lock_()
+
+    def _start(self, meta: Meta, no_convert: bool) -> None:
+        nn.Module.__init__(self)
+        # straight into the dictionary: setting attributes of modules asks what they are, and these are none of them
+        self.__dict__.update(
+            _meta=meta if meta.device is None else meta.moved(None),
+            _locked=False,
+            _holders=None,
+            _annotations=None,
+            _last_exit=None,
+            _values={},
+            _get_hooks=[],
+            no_convert=no_convert,
+        )
+
+    def _fill(self, td: Any, made: dict[int, Tensor]) -> None:
+        """Take the entries of a tensordict; a tensor that stands under two keys becomes one parameter."""
+        for key, value in td._items():
+            if isinstance(value, Tensor):
+                known = made.get(id(value))
+                made[id(value)] = self._register(key, value if known is None else known)
+            else:
+                self._put_below(key, value, made)
+
+    def _register(self, key: str, value: Tensor) -> Tensor:
+        """Make a tensor a parameter or a buffer of this node."""
+        if not isinstance(value, Parameter):
+            convertible = value.is_floating_point() or value.is_complex()
+            if self.no_convert or not convertible or isinstance(value, Buffer):
+                self._forget(key, self._buffers)
+                self._buffers[key] = value
+                return value
+            value = Parameter(value.detach())
+        self._forget(key, self._parameters)
+        self._parameters[key] = value
+        return value
+
+    def _put_below(self, key: str, value: Any, made: dict[int, Tensor]) -> None:
+        """Store a node: a dictionary becomes a sub-module, a plain value is kept beside."""
+        if value._is_opaque or value._is_non_tensor:
+            self._forget(key, self._values)
+            self._values[key] = value
+            return
+        if not isinstance(value, TensorDictParams):
+            if not isinstance(value, TensorDictBase):
+                raise errors.not_parameters(key, value)
+            node = object.__new__(type(self))
+            node._start(value._meta, self.no_convert)
+            node._fill(value._solid(), made)
+            value = node
+        self._forget(key, self._modules)
+        self._modules[key] = value
+
+    def _forget(self, key: str, kept: Any) -> None:
+        """Remove a key from all stores but one, where it is about to be replaced."""
+        for store in (self._parameters, self._buffers, self._modules, self._values):
+            if store is not kept:
+                store.pop(key, None)
+
+    # entries ---------------------------------------------------------------------------------------------------------
+
+    def _items(self) -> Iterable[tuple[str, Any]]:
+        stores = (self._parameters, self._buffers, self._modules, self._values)
+        return [(key, value) for store in stores for key, value in store.items() if value is not None]
+
+    def _keys(self) -> Iterable[str]:
+        return [key for key, _ in self._items()]
+
+    def _get(self, key: str) -> Any:
+        value: Any = self._parameters.get(key)
+        if value is None:
+            value = self._buffers.get(key)
+        if value is None:
+            value = self._modules.get(key)
+            return self._values.get(key) if value is None else value
+        for hook in self._get_hooks:
+            changed = hook(self, value)
+            value = value if changed is None else changed
+        return value
+
+    def _peek(self, key: str) -> Any:
+        return dict(self._items()).get(key) if self._get_hooks else self._get(key)
+
+    def _set(self, key: str, value: Any, inplace: bool) -> None:
+        old = self._peek(key) if inplace else None
+        if old is not None:
+            with torch.no_grad():
+                self._write(key, old, value)
+        elif isinstance(value, Tensor):
+            self._register(key, value)
+        else:
+            self._put_below(key, value, {})
+
+    def _del(self, key: str) -> None:
+        self._forget(key, None)
+
+    def _rename(self, old: str, new: str) -> None:
+        value = self._peek(old)
+        self._del(old)
+        self._set(new, value, False)
+
+    def register_get_post_hook(self, hook: Hook) -> None:
+        """Call ``hook(params, value)`` after each read of a tensor; what it returns, if not ``None``, is read instead.
+
+        >>> params = TensorDictParams({"a": torch.ones(1)})
+        >>> params.register_get_post_hook(lambda params, value: value.detach() * 2)
+        >>> params["a"]
+        tensor([2.])
+        """
+        self._get_hooks.append(hook)
+        for node in self._modules.values():
+            if isinstance(node, TensorDictParams):
+                node.register_get_post_hook(hook)
+
+    # leaves and shapes: those of a plain tensordict of the same tensors ----------------------------------------------
+
+    def _now(self) -> Any:
+        """A plain tensordict of the same tensors."""
+        table = {key: value._now() if isinstance(value, TensorDictParams) else value for key, value in self._items()}
+        td = dense(table, self._meta)
+        return td.lock_() if self._locked else td
+
+    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
+        for _, value in self._items():
+            if isinstance(value, Primitives) and not (is_leaf is not None and is_leaf(type(value))):
+                value._collect(out, is_leaf)
+            else:
+                out.append(value)
+
+    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
+        for key, value in self._items():
+            if isinstance(value, Primitives) and not (is_leaf is not None and is_leaf(type(value))):
+                value._collect_keys(out, (*prefix, key), is_leaf)
+            else:
+                out.append((*prefix, key))
+
+    def _collect_aligned(
+        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
+    ) -> None:
+        self._now()._collect_aligned(other, out, missing, is_leaf, prefix)
+
+    def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
+        self._now()._line_up(operand, dims, out)
+
+    def _solid(self) -> Any:
+        return self
+
+    def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
+        return self._now()._rebuild(leaves, how)
+
+    def _index(self, index: Index) -> Any:
+        return self._now()._index(index)
+
+    def _index_put(self, index: Index, value: Any) -> None:
+        now = self._now()
+        with torch.no_grad():
+            now._index_put(index, value)
+        self._adopt(now)
+
+    def _set_entry_at(self, name: str, index: Index, value: Any) -> None:
+        now = self._now()
+        with torch.no_grad():
+            now._set_entry_at(name, index, value)
+        self._adopt(now)
+
+    def _adopt(self, now: Any) -> None:
+        """Take the entries that a write has added or replaced in a plain tensordict of the same tensors."""
+        for key, value in now._items():
+            own = self._peek(key)
+            if isinstance(own, TensorDictParams):
+                own._adopt(value)
+            elif own is not value:
+                self._set(key, value, False)
+
+    def _write_leaves(self, values: Sequence[Any], is_leaf: IsLeaf | None = None) -> None:
+        with torch.no_grad():
+            super()._write_leaves(values, is_leaf)
+
+    def _reshape(self, op: ShapeOp) -> Any:
+        return self._now()._reshape(op)
+
+    @classmethod
+    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        now = [item._now() if isinstance(item, TensorDictParams) else item for item in items]
+        return type(now[0])._stack(now, dim)
+
+    @classmethod
+    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        now = [item._now() if isinstance(item, TensorDictParams) else item for item in items]
+        return type(now[0])._cat(now, dim)
+
+    def _unbind(self, dim: int) -> tuple[Any, ...]:
+        return self._now()._unbind(dim)  # type: ignore[no-any-return]
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    def _clone(self, recurse: bool) -> Self:
+        made: dict[int, Tensor] = {}
+        return self._with(lambda leaf: _copy(leaf, made)) if recurse else self._with(lambda leaf: leaf)
+
+    def _with(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Parameters of the same structure with other tensors."""
+        new = object.__new__(type(self))
+        new._start(self._meta, self.no_convert)
+        for key, value in self._parameters.items():
+            new._parameters[key] = None if value is None else _as_parameter(function(value), value)
+        for key, buffer in self._buffers.items():
+            new._buffers[key] = None if buffer is None else function(buffer)
+        for key, node in self._modules.items():
+            new._modules[key] = node._with(function) if isinstance(node, TensorDictParams) else node
+        new._values.update((key, value._clone(True)) for key, value in self._values.items())
+        return new
+
+    def _nodes(self) -> Iterable[TensorCollection]:
+        return [value for _, value in self._items() if isinstance(value, Primitives)]  # type: ignore[misc]
+
+    def _set_meta(self, meta: Meta) -> None:
+        # devices are asked of the tensors, which modules move without a word
+        self.__dict__["_meta"] = meta if meta.device is None else meta.moved(None)
+
+    def _set_locked(self, locked: bool) -> None:
+        self.__dict__["_locked"] = locked
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_holders": None, "_annotations": None, "_last_exit": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]
+        if self._locked:
+            holder = weakref.ref(self)
+            for node in self._nodes():
+                node._holders = [*(node._holders or ()), holder]  # type: ignore[misc]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        import copy
+
+        new = object.__new__(type(self))
+        memo[id(self)] = new
+        meta = {"_meta": self._meta, "_locked": False}
+        new.__setstate__(
+            {**copy.deepcopy({k: v for k, v in self.__getstate__().items() if k != "_meta"}, memo), **meta}
+        )
+        return new
+
+    # modules ---------------------------------------------------------------------------------------------------------
+
+    __hash__ = nn.Module.__hash__  # type: ignore[assignment]
+    state_dict = nn.Module.state_dict  # type: ignore[assignment]
+    load_state_dict = nn.Module.load_state_dict  # type: ignore[assignment]
+    requires_grad_ = nn.Module.requires_grad_
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: parameters are no function.
+
+        Raises:
+            TypeError: Always; ``params.to_module(module)`` puts them into one.
+        """
+        raise errors.parameters_called()
+
+
+def _copy(leaf: Tensor, made: dict[int, Tensor]) -> Tensor:
+    """A copy of a tensor, the same one each time, so that tied weights stay tied."""
+    if id(leaf) not in made:
+        made[id(leaf)] = leaf.detach().clone() if isinstance(leaf, Parameter) and not is_lazy(leaf) else leaf.clone()
+        if isinstance(leaf, Parameter) and not is_lazy(leaf):
+            made[id(leaf)] = Parameter(made[id(leaf)], requires_grad=leaf.requires_grad)
+    return made[id(leaf)]
+
+
+def _as_parameter(new: Tensor, old: Parameter) -> Parameter:
+    return new if isinstance(new, Parameter) else Parameter(new.detach(), requires_grad=old.requires_grad)
+
+
+def _on_values(name: str) -> Any:
+    """The in-place operation ``name``, on the values of the parameters."""
+    general = getattr(TensorDictBase, name)
+
+    @functools.wraps(general)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad():
+            return general(self, *args, **kwargs)
+
+    method.__qualname__ = f"TensorDictParams.{name}"
+    return method
+
+
+def _rewrapped(name: str) -> Any:
+    """The operation ``name``, whose results are parameters again."""
+    general = getattr(TensorDictBase, name)
+
+    @functools.wraps(general)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = general(self, *args, **kwargs)
+        if not isinstance(result, TensorDict):
+            return result
+        return _again(self, result)
+
+    method.__qualname__ = f"TensorDictParams.{name}"
+    return method
+
+
+def _again(params: TensorDictParams, td: Any) -> TensorDictParams:
+    """A tensordict of the structure of some parameters, as parameters: what was a buffer is one."""
+    leaves = dict(zip(td._leaf_keys(), td._leaves(), strict=True))
+
+    def build(node: TensorDictParams, prefix: tuple[str, ...]) -> TensorDictParams:
+        new = object.__new__(type(node))
+        new._start(node._meta, node.no_convert)
+        for key, value in node._items():
+            if isinstance(value, TensorDictParams):
+                new._modules[key] = build(value, (*prefix, key))
+            elif isinstance(value, Parameter):
+                new._parameters[key] = _as_parameter(leaves[(*prefix, key)], value)
+            elif isinstance(value, Tensor):
+                new._buffers[key] = leaves[(*prefix, key)]
+            else:
+                new._values[key] = value
+        return new
+
+    made = build(params, ())
+    return made.lock_() if params._locked else made
+
+
+_POLICIES = {"data": _on_values, "rewrap": _rewrapped}
+
+for _spec in operations():
+    if _spec.parameters in _POLICIES and hasattr(TensorDictBase, _spec.name):
+        setattr(TensorDictParams, _spec.name, _POLICIES[_spec.parameters](_spec.name))
+# what is no operation on leaves has no record
+for _name in ("apply_", "fill_", "masked_fill_", "zero_"):
+    setattr(TensorDictParams, _name, _on_values(_name))
+for _name in ("to", "cpu", "cuda"):
+    setattr(TensorDictParams, _name, _rewrapped(_name))
+
+register_type(TensorDictParams, name="TensorDictParams")
+# what comes out of a transform are no parameters, and neither are the rows that `vmap` sees
+register_wrapper(
+    TensorDictParams, "tensordict_nn.TensorDictParams", lambda params: (params._now(), None), lambda td, _: td
+)
