@@ -186,7 +186,7 @@ def test_nested_tensors(tmp_path, writer, reader):
     parts = [torch.rand(2, 3), torch.rand(4, 3)]
     writer.TensorDict({"nt": torch.nested.nested_tensor(parts)}).memmap(tmp_path)
     again = read(reader, tmp_path)["nt"]
-    assert all(torch.equal(a, b) for a, b in zip(again.unbind(), parts, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(again.unbind(0), parts, strict=True))
 
 
 def test_tied_leaves_are_two_names_there(tmp_path):
@@ -230,7 +230,7 @@ def test_random_trees_agree_byte_by_byte(tmp_path):
     for case in range(5):
         mine, other = ours.TensorDict({}), reference.TensorDict({})
         for n in range(12):
-            key = tuple(str(k) for k in rng.integers(0, 3, rng.integers(1, 4))) + (f"leaf{n}",)
+            key = (*map(str, rng.integers(0, 3, rng.integers(1, 4))), f"leaf{n}")
             value = torch.from_numpy(rng.random(tuple(rng.integers(0, 4, rng.integers(0, 3)))))
             mine[key] = value
             other[key] = value

@@ -267,7 +267,10 @@ def _unpickle(node: Node, folder: _SavedFolder, allowed: bool) -> None:
         if data is None:
             raise FileNotFoundError(f"the value of key {show(value.key)}, {value.pickle}, is missing; restore it")
         is_archive = data[:2] == b"PK"  # what torch.save writes
-        value.value = torch.load(io.BytesIO(data), weights_only=False) if is_archive else pickle.loads(data)
+        content = torch.load(io.BytesIO(data), weights_only=False) if is_archive else pickle.loads(data)
+        if not value.stack and isinstance(content, dict) and "data" in content:
+            content = content["data"]
+        value.value = content
         if value.stack:
             value.batch_size = stack_size(value.value, value.batch_size)
 

@@ -352,7 +352,10 @@ def _plan_value(td: Any, key: Path, folder: str, around: tuple[int, ...]) -> Val
 
 def _pickle_into(node: Value, key: Path, value: Any, reason: Exception) -> None:
     try:
-        node.files[STACK_PICKLE if node.stack else OTHER_PICKLE] = pickle.dumps(value)
+        if node.stack:
+            node.files[STACK_PICKLE] = pickle.dumps(value)
+        else:
+            node.files[OTHER_PICKLE] = pickle.dumps({"data": value})  # the fields without a JSON form, by name
     except Exception as error:  # pickling runs code of the value's class, which may raise anything
         raise TypeError(
             f"what is saved has a JSON form or can be pickled, and key {show(key)} holds a {type(value).__name__} that "
