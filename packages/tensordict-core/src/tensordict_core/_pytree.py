@@ -88,8 +88,6 @@ class Layout:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Layout) or self._compared() != other._compared():
             return False
-        if not self.keys and self.meta.batch_size != other.meta.batch_size:
-            return False
         return _same_extra(self.extra, other.extra)
 
     def __hash__(self) -> int:
@@ -247,6 +245,11 @@ def _common_size(children: Sequence[Any], dims: int) -> torch.Size | None:
     return size
 
 
+def _same_size(a: torch.Size, b: torch.Size) -> bool:
+    """Whether two sizes are known to be equal; a symbolic one is not asked, because the answer would fix it."""
+    return not any(isinstance(n, torch.SymInt) for n in (*a, *b)) and a == b
+
+
 def _has_leaves(node: Any) -> bool:
     if node._is_opaque:
         return False
@@ -260,7 +263,7 @@ def _new_meta(children: Sequence[Any], layout: Layout, change: Change | None) ->
         dims += 1 if change.gained else -1
     size = _common_size(children, dims)
     if change is None:
-        if size is None or size == old.batch_size:
+        if size is None or _same_size(size, old.batch_size):
             return old
         same = all(
             shape is None or not isinstance(child, Tensor) or child.ndim == len(shape)
@@ -294,7 +297,7 @@ def _dense(children: list[Any], layout: Layout, change: Change | None) -> Any:
 def _fitted(node: Any, old: torch.Size, new: torch.Size, change: Change | None) -> Any:
     """A node without leaves, with the batch size of the node that holds it."""
     dims = len(old)
-    if node._meta.batch_size[: len(new)] == new and (change is None or len(node._meta.batch_size) != dims):
+    if _same_size(node._meta.batch_size[: len(new)], new) and (change is None or len(node._meta.batch_size) != dims):
         return node
     how = How(size=lambda own: torch.Size((*new, *own[dims:])), names=None if change is None else change.names)
     if isinstance(node, NonTensorStack) and change is not None and not change.gained:
@@ -362,15 +365,16 @@ def _all_tensors(td: Any) -> bool:
 def _unflatten_elements(children: Iterable[Any], layout: Layout) -> Any:
     elements = list(children)
     stack_dim, hook_out, hook_in = layout.extra
-    for element in elements:
-        change = element._annotations.pop("vmap", None) if getattr(element, "_annotations", None) else None
-        if change is not None and (change.gained or change.dim >= stack_dim):
+    changes = [element._annotations.pop("vmap", None) for element in elements if getattr(element, "_annotations", None)]
+    if changes and changes[0] is not None:
+        change = changes[0]
+        if any(other != change for other in changes) or change.dim >= stack_dim + change.gained:
             raise RuntimeError(
                 f"vmap maps the dimensions before the stack dimension ({stack_dim}) of a lazy stack whose "
                 "elements differ, and no other, "
                 "because its entries do not stack; pad or densify it first"
             )
-        stack_dim -= change is not None and element is elements[0]
+        stack_dim += 1 if change.gained else -1
     if not all(isinstance(element, Primitives) for element in elements):
         return TensorDict._make(dict(zip(layout.keys, elements, strict=True)), layout.meta)
     if not elements:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import _errors as errors
-from .._keys import NestedKey
+from .._keys import NestedKey, unravel_key
 from .._meta import Meta
 from .._primitives import Primitives
 from .._rebuild import UNLOCKED, How
@@ -68,8 +68,11 @@ class Selection(Primitives):
             td, other = (td, other) if pad is None else complete(td, other, pad)
         leaves = td._leaves()
         flags = batched(td)
-        if isinstance(other, Tensor) and other.ndim > len(td._meta.batch_size):
-            operands: Any = [other] * len(leaves)
+        if isinstance(other, Primitives):
+            operands: Any = _matched(td, other)
+            scalar = False
+        elif isinstance(other, Tensor) and other.ndim > len(td._meta.batch_size):
+            operands = [other] * len(leaves)
             scalar = False
         else:
             operands, scalar = match("where", td, leaves, other)
@@ -229,6 +232,18 @@ class Selection(Primitives):
     def _replaces(self, target: Any) -> Any:
         """``target``, after it took the entries and the metadata of this tensordict."""
         return target._in_place(self, True)
+
+
+def _matched(td: Any, other: Any) -> list[Any]:
+    """The leaves of ``other`` under the keys of ``td``; non-tensor entries need no match."""
+    found = td._align(other, None)
+    keys = td._leaf_keys()
+    for key, leaf in zip(keys, found, strict=True):
+        if leaf is None:
+            raise errors.missing_key(unravel_key(key), [unravel_key(one) for one in other._leaf_keys()])
+    if len(found) != len(other._leaves()):
+        raise errors.keys_mismatch((), [unravel_key(one) for one in set(other._leaf_keys()) - set(keys)])
+    return found  # type: ignore[no-any-return]
 
 
 def _write_out(result: Any, out: Any, update_batch_size: bool) -> Any:

@@ -134,7 +134,7 @@ def _entry(sample: Any, key: Any) -> Tensor:
     if value is None:
         raise KeyError(
             f"collate got the key {unravel_key(key)!r}, which a sample lacks; its keys are "
-            f"{sorted(map(str, sample._leaf_keys()))}"
+            f"{[unravel_key(k) for k in sample._leaf_keys()]}"
         )
     if not isinstance(value, Tensor) or not value.ndim:
         raise ValueError(

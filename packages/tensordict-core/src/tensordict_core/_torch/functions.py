@@ -175,7 +175,7 @@ def _equal(input: Any, other: Any) -> bool:
         return False
     if input._meta.batch_size != other._meta.batch_size or set(input._leaf_keys()) != set(other._leaf_keys()):
         return False
-    pairs = _pairs("equal", input, other)
+    pairs = zip(input._leaves(), input._align(other, None), strict=True)
     return all(torch.equal(a, b) for a, b in pairs) and _same_values(input, other)
 
 

@@ -183,9 +183,8 @@ def _column(nodes: list[Any], i: int, key: Any) -> list[Tensor]:
     for node in nodes:
         leaves = node._leaves()
         if len(leaves) != len(nodes[0]._leaves()):
-            raise errors.keys_mismatch(
-                set(nodes[0]._leaf_keys()) - set(node._leaf_keys()), set(node._leaf_keys()) - set(nodes[0]._leaf_keys())
-            )
+            mine, theirs = set(nodes[0]._leaf_keys()), set(node._leaf_keys())
+            raise errors.keys_mismatch(map(unravel_key, mine - theirs), map(unravel_key, theirs - mine))
         column.append(leaves[i] if node._leaf_keys()[i] == key else node.get(key, None))
         if column[-1] is None:
             raise errors.missing_key(unravel_key(key), [unravel_key(k) for k in node._leaf_keys()])

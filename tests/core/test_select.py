@@ -1,0 +1,311 @@
+"""Selections by content, padding and its inverse, collating."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from functools import partial
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from tensordict_core import (
+    LazyStackedTensorDict,
+    NonTensorStack,
+    TensorDict,
+    UnbatchedTensor,
+    assert_close,
+    collate,
+    dense_stack_tds,
+    lazy_stack,
+    pad,
+    pad_sequence,
+    unpad_sequence,
+)
+
+
+@pytest.fixture
+def td() -> TensorDict:
+    nested = TensorDict({"c": torch.arange(24.0).reshape(2, 3, 4)}, [2, 3, 4])
+    return TensorDict({"a": torch.arange(12.0).reshape(2, 3, 2), "b": nested, "s": "text"}, [2, 3], names=["x", "y"])
+
+
+# where ---------------------------------------------------------------------------------------------------------------
+
+
+def test_where_lines_the_condition_up_with_the_batch(td: TensorDict) -> None:
+    rows = torch.tensor([True, False])
+    result = td.where(rows, 0.0)
+    assert result["a"][0].equal(td["a"][0]) and result["a"][1].eq(0).all() and result["b", "c"][1].eq(0).all()
+    cells = torch.tensor([[True, False, True], [False, True, False]])
+    result = td.where(cells, td * -1)
+    assert result["b", "c"].equal(torch.where(cells[..., None], td["b", "c"], -td["b", "c"]))
+    assert result.names == td.names and result.batch_size == td.batch_size and result["s"] == "text"
+
+
+def test_where_takes_tensors_over_the_batch_or_the_whole_leaf() -> None:
+    td = TensorDict({"a": torch.ones(2, 3)}, [2])
+    no = torch.zeros(2, dtype=torch.bool)
+    assert td.where(no, torch.tensor([5.0, 6.0]))["a"][:, 0].tolist() == [5.0, 6.0]
+    assert td.where(no, torch.full((2, 3), 7.0))["a"].eq(7).all()
+
+
+def test_where_mixes_values_position_by_position() -> None:
+    left = TensorDict({"s": "left", "v": NonTensorStack("a", "b")}, [2])
+    right = TensorDict({"s": "right", "v": NonTensorStack("c", "d")}, [2])
+    result = left.where(torch.tensor([True, False]), right)
+    assert result["s"] == ["left", "right"] and result["v"] == ["a", "d"]
+
+
+def test_where_pads_what_one_side_lacks(td: TensorDict) -> None:
+    other = TensorDict({"a": torch.zeros(2, 3, 2), "z": torch.ones(2, 3)}, [2, 3])
+    rows = torch.tensor([True, False])
+    with pytest.raises(KeyError, match="'b'"):
+        td.where(rows, other)
+    result = td.where(rows, other, pad=-1)
+    assert result["b", "c"][1].eq(-1).all() and result["b", "c"][0].equal(td["b", "c"][0])
+    assert result["z"][0].eq(-1).all() and result["z"][1].eq(1).all()
+
+
+def test_where_writes_into_out(td: TensorDict) -> None:
+    rows = torch.tensor([True, False])
+    out = td.clone()
+    leaf = out["a"]
+    assert td.where(rows, 0.0, out=out) is out and out["a"] is leaf and leaf[1].eq(0).all()
+    smaller = TensorDict({})
+    td.where(rows, 0.0, out=smaller, update_batch_size=True)
+    assert smaller.batch_size == td.batch_size
+    empty = TensorDict({}, [2, 3])
+    assert torch.where(rows, td, td, out=empty) is empty and empty["a"].equal(td["a"])
+
+
+def test_torch_where_takes_the_tensordict_on_either_side(td: TensorDict) -> None:
+    rows = torch.tensor([True, False])
+    assert torch.where(rows, 0.0, td)["a"][0].eq(0).all()
+    assert_close(torch.where(rows, td, 0.0), td.where(rows, 0.0))
+    with pytest.raises(TypeError, match="condition"):
+        td.where(True, 0.0)  # type: ignore[arg-type]
+
+
+def test_where_on_lazy_stacks() -> None:
+    lazy = lazy_stack([TensorDict({"a": torch.ones(3)}, [3]) for _ in range(2)])
+    assert lazy.where(torch.tensor([True, False]), lazy * 0)["a"].tolist() == [[1.0] * 3, [0.0] * 3]
+
+
+# gather, masks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_gather_is_that_of_each_leaf(td: TensorDict, dim: int) -> None:
+    index = torch.tensor([[0, 1, 1], [1, 0, 0]])
+    result = torch.gather(td, dim, index)
+    at = dim % 2
+    expected = torch.gather(td["b", "c"], at, index[..., None].expand(2, 3, 4))
+    assert result["b", "c"].equal(expected) and result.names == td.names and result["b"].batch_size == (2, 3, 4)
+    assert td.gather(dim, index[:, :2] * 0).batch_size == torch.Size([2, 2])
+
+
+def test_gather_moves_values_and_takes_whole_inner_dimensions() -> None:
+    td = TensorDict({"a": torch.arange(6).reshape(3, 2), "v": NonTensorStack("x", "y", "z")}, [3])
+    result = td.gather(0, torch.tensor([2, 0]))
+    assert result["v"] == ["z", "x"] and result["a"].tolist() == [[4, 5], [0, 1]]
+    wide = TensorDict({"a": torch.arange(6).reshape(3, 2)}, [3, 2]).gather(0, torch.tensor([2]))
+    assert wide.batch_size == torch.Size([1, 2]) and wide["a"].tolist() == [[4, 5]]
+
+
+def test_gather_writes_where_it_is_told(td: TensorDict) -> None:
+    index = torch.ones(2, 3, dtype=torch.int64)
+    out = td.clone()
+    assert td.gather(1, index, out=out) is out and out["a"].equal(td["a"][:, [1, 1, 1]])
+    whole = td.clone()
+    assert whole.gather(1, index[:, :1], inplace=True) is whole and whole.batch_size == torch.Size([2, 1])
+    with pytest.raises(TypeError, match="leave one out"):
+        td.gather(1, index, out=out, inplace=True)
+    with pytest.raises(IndexError, match="dim 2 is outside"):
+        td.gather(2, index)
+
+
+def test_masked_select_takes_the_marked_positions(td: TensorDict) -> None:
+    mask = torch.tensor([[True, False, True], [False, True, False]])
+    result = torch.masked_select(td, mask)
+    assert result.batch_size == torch.Size([3]) and result["b", "c"].equal(td["b", "c"][mask])
+    assert td.masked_select(torch.tensor([False, True])).batch_size == torch.Size([1, 3])
+    whole = td.clone()
+    assert whole.masked_select(mask, inplace=True) is whole and whole.batch_size == torch.Size([3])
+    with pytest.raises(TypeError, match="bool tensor"):
+        td.masked_select(torch.ones(2, dtype=torch.int64))
+
+
+def test_masked_fill_lines_up_from_the_front(td: TensorDict) -> None:
+    rows = torch.tensor([True, False])
+    for result in (td.masked_fill(rows, 9), td.clone().masked_fill_(rows, 9), torch.masked_fill(td, rows, 9)):
+        assert result["a"][0].eq(9).all() and result["b", "c"][1].equal(td["b", "c"][1])
+    lazy = lazy_stack([TensorDict({"a": torch.zeros(3)}, [3]) for _ in range(2)])
+    assert lazy.masked_fill(rows, 9)["a"].tolist() == [[9.0] * 3, [0.0] * 3]
+
+
+# padding -------------------------------------------------------------------------------------------------------------
+
+
+def test_pad_adds_positions_at_both_ends(td: TensorDict) -> None:
+    result = td.pad([1, 0, 0, 2], value=7.0)
+    assert result.batch_size == torch.Size([3, 5]) and result["b"].batch_size == torch.Size([3, 5, 4])
+    assert (
+        result[1:, :3]["b", "c"].equal(td["b", "c"]) and result["a"][0].eq(7).all() and result["a"][:, 3:].eq(7).all()
+    )
+    assert result.names == td.names
+    assert result["s"] == [[None] * 5, *[["text"] * 3 + [None] * 2] * 2]
+    assert_close(pad(td, [1, 0, 0, 2], 7.0), result)
+
+
+def test_pad_of_values_and_of_nothing() -> None:
+    td = TensorDict({"v": NonTensorStack("x", "y", "z"), "u": UnbatchedTensor(torch.arange(2))}, [3])
+    assert td.pad([1, -1])["v"] == [None, "x", "y"] and td.pad([-1, 0])["v"] == ["y", "z"]
+    assert td.pad([1, 1])["u"].tolist() == [0, 1]
+    assert TensorDict({"s": "text"}, [0]).pad([0, 2])["s"] == [None, None]
+
+
+def test_pad_in_place_and_refusals(td: TensorDict) -> None:
+    whole = td.clone()
+    assert whole.pad([0, 1], inplace=True) is whole and whole.batch_size == torch.Size([3, 3])
+    with pytest.raises(RuntimeError, match="locked"):
+        td.clone().lock_().pad([0, 1], inplace=True)
+    for size, message in (([1], "even number"), ([0] * 6, "<= 2"), ([-3, 0], "cuts off more")):
+        with pytest.raises(RuntimeError, match=message):
+            td.pad(size)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_unpad_sequence_inverts_pad_sequence_along_the_batch(side: str) -> None:
+    tds = [
+        TensorDict({"a": torch.rand(n, 2), "n": {"b": torch.arange(n)}, "v": NonTensorStack(*"xyz"[:n])}, [n])
+        for n in (1, 3, 2)
+    ]
+    padded = pad_sequence(tds, return_mask=True, padding_value=-1, padding_side=side)
+    assert padded.batch_size == torch.Size([3, 3]) and padded["masks", "n", "b"].sum(-1).tolist() == [1, 3, 2]
+    assert padded["v"][0] == (["x", None, None] if side == "right" else [None, None, "x"])
+    assert padded["a"][0, 1 if side == "right" else 0].eq(-1).all()
+    back = unpad_sequence(padded)
+    assert isinstance(back, LazyStackedTensorDict)
+    for one, other in zip(back.unbind(0), tds, strict=True):
+        assert_close(one, other)
+
+
+def test_unpad_sequence_inverts_pad_sequence_along_own_dimensions() -> None:
+    tds = [TensorDict({"a": torch.rand(2, n, 3), "b": torch.rand(2, n + 1)}, [2]) for n in (1, 4)]
+    padded = pad_sequence(tds, pad_dim=1, return_mask=("m", "k"))
+    assert padded["m", "k", "a"].shape == (2, 2, 4) and padded["m", "k", "b"].shape == (2, 2, 5)
+    back = unpad_sequence(padded.exclude("m"), padded["m", "k"], pad_dim=1)
+    for one, other in zip(back.unbind(0), tds, strict=True):
+        assert_close(one, other)
+    assert_close(pad_sequence(tds, pad_dim=1), padded.exclude("m"))
+
+
+def test_unpad_sequence_takes_one_mask_for_all() -> None:
+    padded = TensorDict({"a": torch.arange(6).reshape(2, 3), "b": torch.arange(6).reshape(2, 3)}, [2])
+    mask = torch.tensor([[True, True, False], [False, True, True]])
+    rows = unpad_sequence(padded, mask).unbind(0)
+    assert rows[0]["a"].tolist() == [0, 1] and rows[1]["b"].tolist() == [4, 5]
+
+
+def test_pad_sequence_by_key_counting_from_the_end_and_into_out() -> None:
+    tds = [TensorDict({"ids": torch.ones(n), "n": {"labels": torch.ones(n)}}) for n in (2, 3)]
+    padded = pad_sequence(tds, padding_value={"ids": 7, ("n", "labels"): -100})
+    assert padded["ids"][0].tolist() == [1.0, 1.0, 7.0] and padded["n", "labels"][0, 2] == -100
+    assert_close(pad_sequence(tds, pad_dim=-1), pad_sequence(tds))
+    out = padded.clone()
+    assert pad_sequence(tds, out=out) is out and out["ids"][0, 2] == 0
+
+
+def test_bad_sequences_are_refused() -> None:
+    tds = [TensorDict({"a": torch.ones(n, 2), "b": torch.ones(n)}, [n]) for n in (2, 3)]
+    masked = pad_sequence(tds, return_mask=True)
+    holes = torch.tensor([[True, False, True], [True, True, True]])
+    for call, error, message in (
+        (lambda: pad_sequence([]), RuntimeError, "cannot be empty"),
+        (lambda: pad_sequence(tds, pad_dim=1), IndexError, "'b'"),
+        (lambda: pad_sequence(tds, pad_dim=-1), ValueError, "count it from the front"),
+        (
+            lambda: pad_sequence([td.exclude("b") for td in tds], pad_dim=1),
+            RuntimeError,
+            "'a'.*another dimension than 1",
+        ),
+        (lambda: pad_sequence(tds, padding_side="up"), ValueError, "'up'"),
+        (lambda: pad_sequence(tds, padding_value={"z": 1}), KeyError, "'z'"),
+        (lambda: pad_sequence([tds[0], tds[1].exclude("b")]), KeyError, "'b'"),
+        (lambda: unpad_sequence(pad_sequence(tds)), ValueError, "needs a mask"),
+        (lambda: unpad_sequence(masked, holes), ValueError, "not contiguous"),
+        (lambda: unpad_sequence(masked, torch.ones(2, 4) > 0), ValueError, "must have shape"),
+        (lambda: unpad_sequence(masked.exclude("masks"), masked["masks"].exclude("a")), KeyError, "'a'"),
+        (lambda: unpad_sequence(TensorDict({"a": torch.ones(2)})), ValueError, r"batch size is \[\]"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+
+
+def test_nested_tensors_become_padded_ones() -> None:
+    ragged = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
+    td = TensorDict({"a": ragged, "b": torch.zeros(2)}, [2])
+    padded = td.to_padded_tensor(-1.0)
+    assert padded["a"].shape == (2, 4, 3) and padded["a"][0, 2:].eq(-1).all() and padded["b"] is td["b"]
+    with pytest.raises(RuntimeError, match="ragged batch dimension"):
+        td.to_padded_tensor(mask_key="mask")
+
+
+# collating -----------------------------------------------------------------------------------------------------------
+
+Pair = namedtuple("Pair", ["td", "label"])
+
+
+def test_collate_follows_the_first_sample() -> None:
+    tds = [TensorDict({"a": torch.full((2,), float(i))}) for i in range(3)]
+    assert collate(tds)["a"][:, 0].tolist() == [0.0, 1.0, 2.0]
+    batch, labels = collate([(td, i) for i, td in enumerate(tds)])
+    assert batch.batch_size == torch.Size([3]) and labels.tolist() == [0, 1, 2]
+    pair = collate([Pair(td, torch.tensor(i)) for i, td in enumerate(tds)])
+    assert type(pair) is Pair and pair.label.tolist() == [0, 1, 2]
+    assert collate([{"x": td, "y": "text"} for td in tds])["y"] == ["text"] * 3
+    assert collate([]) == [] and collate(tds[0]) is tds[0]
+    ragged = collate([TensorDict({"a": torch.ones(n)}) for n in (1, 2)])
+    assert isinstance(ragged, LazyStackedTensorDict)
+
+
+def test_collate_pads_and_nests_entries() -> None:
+    samples = [
+        TensorDict({"ids": torch.ones(n), "points": torch.rand(n, 3), "score": torch.tensor(float(n))}) for n in (2, 3)
+    ]
+    function = partial(collate, pad_keys={"ids": 7}, nested_keys=["points"], mask_key="mask")
+    batch = next(iter(DataLoader(samples, batch_size=2, collate_fn=function)))
+    assert batch["ids"].tolist() == [[1.0, 1.0, 7.0], [1.0] * 3] and batch["mask", "ids"].sum().item() == 5
+    assert batch["points"].is_nested and batch["score"].tolist() == [2.0, 3.0]
+
+
+def test_collate_refuses_options_that_do_not_fit() -> None:
+    samples = [TensorDict({"a": torch.ones(n), "b": torch.ones(n)}) for n in (2, 3)]
+    for options, error, message in (
+        ({"mask_key": "m"}, ValueError, "no pad_keys"),
+        ({"pad_keys": {"z": 0}}, KeyError, "'z'"),
+        ({"pad_keys": {"a": 0}, "nested_keys": ["a"]}, ValueError, "both"),
+        ({"pad_keys": {"a": 0}, "mask_key": "b"}, ValueError, "an entry of the samples"),
+        ({"nested_keys": ["a"]}, ValueError, "to stack densely"),
+    ):
+        with pytest.raises(error, match=message):
+            collate(samples, **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="use pad_sequence"):
+        collate([TensorDict({"a": torch.ones(2)}, [2])], pad_keys={"a": 0})
+
+
+def test_the_default_collate_function_stacks_tensordicts() -> None:
+    tds = [TensorDict({"a": torch.ones(2)}, [2]) for _ in range(3)]
+    assert default_collate([{"td": td} for td in tds])["td"].batch_size == torch.Size([3, 2])
+
+
+def test_dense_stack_tds() -> None:
+    tds = [TensorDict({"a": torch.ones(3)}, [3]) for _ in range(2)]
+    assert dense_stack_tds(tds, 1).batch_size == torch.Size([3, 2])
+    assert type(dense_stack_tds(lazy_stack(tds, 1))) is TensorDict
+    assert dense_stack_tds(tds[0]) is tds[0]
+    ragged = dense_stack_tds([TensorDict({"a": torch.ones(n)}) for n in (1, 2)], 0)
+    assert isinstance(ragged, LazyStackedTensorDict)
+    with pytest.raises(ValueError, match="needs dim"):
+        dense_stack_tds(tds)

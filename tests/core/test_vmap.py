@@ -1,0 +1,326 @@
+"""Transforms: ``vmap`` over and into tensordicts, ``torch.func``, pytrees, ``torch.export``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from tensordict_core import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    UnbatchedTensor,
+    assert_close,
+    lazy_stack,
+)
+from tensordict_core.extension import register_wrapper
+
+
+@pytest.fixture
+def td() -> TensorDict:
+    torch.manual_seed(0)
+    nested = TensorDict({"c": torch.rand(2, 3, 4)}, [2, 3, 4])
+    return TensorDict({"a": torch.rand(2, 3, 5), "b": nested, "s": "text", "e": {}}, [2, 3], names=["x", "y"])
+
+
+def _sizes(td: Any) -> tuple[torch.Size, ...]:
+    return td["b"].batch_size, td["e"].batch_size, td.get("s").batch_size, td.batch_size
+
+
+@pytest.mark.parametrize("out_dim", [0, 1])
+@pytest.mark.parametrize("in_dim", [0, 1])
+def test_vmap_takes_a_batch_dimension_and_gives_it_back(td: TensorDict, in_dim: int, out_dim: int) -> None:
+    rest = 3 if in_dim == 0 else 2
+    seen = []
+
+    def function(one: TensorDict) -> TensorDict:
+        seen.append((one.names, *_sizes(one)))
+        return one + 1
+
+    result = torch.vmap(function, in_dims=in_dim, out_dims=out_dim)(td)
+    name = "y" if in_dim == 0 else "x"
+    assert seen == [([name], *map(torch.Size, ([rest, 4], [rest], [rest], [rest])))]
+    expected = torch.vmap(lambda x: x + 1, in_dim, out_dim)(td["b", "c"])
+    assert result["b", "c"].equal(expected) and result["s"] == "text"
+    size = list(expected.shape[:2])
+    assert _sizes(result) == tuple(map(torch.Size, ([*size, 4], size, size, size)))
+    assert result.names == ([None, name] if out_dim == 0 else [name, None])
+    result[0].set("new", torch.zeros(size[1]))  # the result is a tensordict like any other
+
+
+def test_vmap_beside_other_inputs_and_captured_tensordicts(td: TensorDict) -> None:
+    result = torch.vmap(lambda x, one: one.exclude("s") * x, in_dims=(None, 0))(torch.tensor(2.0), td)
+    assert result["a"].equal(td["a"] * 2) and result.batch_size == td.batch_size
+    result = torch.vmap(lambda x, whole: whole + x, in_dims=(0, None))(torch.ones(7), td)
+    assert result.batch_size == torch.Size([7, 2, 3]) and result["b"].batch_size == torch.Size([7, 2, 3, 4])
+    result = torch.vmap(lambda x: td + x)(torch.ones(7))
+    assert result.batch_size == torch.Size([7, 2, 3]) and result["a"][3].equal(td["a"] + 1)
+    result = torch.vmap(lambda both: both["td"]["a"] + both["x"], in_dims=({"td": 1, "x": None},))(
+        {"td": td, "x": torch.ones(())}
+    )
+    assert result.shape == (3, 2, 5)
+    result = torch.vmap(lambda x: td)(torch.ones(7))
+    assert result.batch_size == torch.Size([7, 2, 3]) and result["a"][6].equal(td["a"])
+
+
+def test_vmap_makes_tensordicts_of_tensors() -> None:
+    x = torch.rand(2, 3)
+    assert torch.vmap(lambda row: TensorDict({"r": row}))(x).batch_size == torch.Size([2])
+    made = torch.vmap(lambda row: TensorDict({"r": row}, [3]), out_dims=1)(x)
+    assert made.batch_size == torch.Size([3, 2]) and made["r"].equal(x.T)
+    first, second = torch.vmap(lambda row: (TensorDict({"r": row}, [3]), row.sum()), out_dims=(1, 0))(x)
+    assert first.batch_size == torch.Size([3, 2]) and second.shape == (2,)
+
+
+def test_vmap_of_every_kind_of_operation(td: TensorDict) -> None:
+    td = td.exclude("s", "e")
+    for function in (
+        lambda one: one.sum(dim=0),
+        lambda one: one.mean(reduce=False),
+        lambda one: one[1],
+        lambda one: one[:, None],
+        lambda one: one.reshape(3, 1),
+        lambda one: torch.stack([one, one], 1),
+        lambda one: torch.cat([one, one], 0),
+        lambda one: one.double(),
+        lambda one: one.where(one["a"][..., 0] > 0.5, one * 2),
+        lambda one: one.clamp(0.2, 0.4),
+        lambda one: torch.zeros_like(one),
+        lambda one: one.clone().set("new", one["a"] * 2),
+        lambda one: one.apply(lambda x: x.exp()),
+    ):
+        result = torch.vmap(function)(td)
+        assert_close(result, torch.stack([function(row) for row in td.unbind(0)]))
+
+
+def test_nested_vmap(td: TensorDict) -> None:
+    twice = torch.vmap(torch.vmap(lambda one: one + 1))(td)
+    assert_close(twice.exclude("s"), (td + 1).exclude("s"))
+    assert twice.batch_size == td.batch_size and twice["s"] == "text"
+    crossed = torch.vmap(torch.vmap(lambda one: one * 2, in_dims=0, out_dims=0), in_dims=1, out_dims=1)(td)
+    assert crossed["a"].equal(td["a"] * 2) and crossed["b"].batch_size == torch.Size([2, 3, 4])
+    sums = torch.vmap(torch.vmap(lambda one: one["b", "c"].sum()))(td)
+    torch.testing.assert_close(sums, td["b", "c"].sum(-1))
+
+
+def test_vmap_in_chunks_and_with_randomness(td: TensorDict) -> None:
+    chunked = torch.vmap(lambda one: one + 1, chunk_size=1)(td)
+    assert chunked.batch_size == td.batch_size and chunked["a"].equal(td["a"] + 1)
+    drawn = torch.vmap(lambda one: one * 0 + torch.rand(()), randomness="different")(td)
+    assert drawn["a"][0, 0, 0] != drawn["a"][1, 0, 0]
+
+
+def test_vmap_carries_values_of_their_own() -> None:
+    td = TensorDict({"a": torch.arange(6).reshape(2, 3), "v": NonTensorStack(["p", "q", "r"], ["s", "t", "u"])}, [2, 3])
+    seen = []
+
+    def function(one: TensorDict) -> TensorDict:
+        seen.append(one["v"])
+        return one
+
+    for dim in (0, 1):
+        result = torch.vmap(function, in_dims=dim, out_dims=dim)(td)
+        assert result["v"] == td["v"] and result.get("v").batch_size == torch.Size([2, 3])
+    assert seen == [[["p", "s"], ["q", "t"], ["r", "u"]], [["p", "q", "r"], ["s", "t", "u"]]]
+    assert torch.vmap(torch.vmap(lambda one: one))(td)["v"] == td["v"]
+    moved = torch.vmap(lambda one: one[2:], in_dims=0)(td)
+    assert moved["v"] == [["r"], ["u"]]
+    made = torch.vmap(lambda x: TensorDict({"x": x, "v": NonTensorStack("a", "b", "c")}, [3]))(td["a"])
+    assert made["v"] == [["a", "b", "c"]] * 2
+
+
+def test_equal_sizes_drop_names_rather_than_guess() -> None:
+    td = TensorDict({"a": torch.rand(3, 3)}, [3, 3], names=["x", "y"])
+    result = torch.vmap(lambda one: one)(td)
+    assert result.batch_size == torch.Size([3, 3]) and result.names == [None, None]
+    values = TensorDict({"a": torch.rand(2, 2), "v": NonTensorStack(["p", "q"], ["s", "t"])}, [2, 2])
+    with pytest.raises(RuntimeError, match="order of non-tensor values"):
+        torch.vmap(lambda one: one)(values)
+
+
+def test_vmap_over_lazy_stacks() -> None:
+    tds = [TensorDict({"a": torch.rand(3, 2)}, [3]) for _ in range(4)]
+    lazy, dense = lazy_stack(tds, 1), torch.stack(tds, 1)
+    for dim in (0, 1):
+        result = torch.vmap(lambda one: one * 2, in_dims=dim)(lazy)
+        assert result["a"].equal(torch.vmap(lambda one: one * 2, in_dims=dim)(dense)["a"])
+    kinds = []
+    torch.vmap(lambda one: (kinds.append((type(one), one.batch_size)), one)[1], in_dims=0)(lazy)
+    torch.vmap(lambda one: (kinds.append((type(one), one.batch_size)), one)[1], in_dims=1)(lazy)
+    assert kinds == [(LazyStackedTensorDict, torch.Size([4])), (TensorDict, torch.Size([3]))]
+    kept = torch.vmap(lambda one: one + 1)(lazy)
+    assert isinstance(kept, LazyStackedTensorDict) and kept.stack_dim == 1
+
+
+def test_vmap_over_ragged_lazy_stacks_maps_what_the_elements_share() -> None:
+    ragged = lazy_stack([TensorDict({"a": torch.rand(2, n)}, [2]) for n in (1, 3)], 1)
+    result = torch.vmap(lambda one: one * 2)(ragged)
+    assert isinstance(result, LazyStackedTensorDict) and result.stack_dim == 1
+    assert result.batch_size == torch.Size([2, 2])
+    for one, other in zip(result.unbind(1), ragged.unbind(1), strict=True):
+        assert_close(one, other * 2)
+    with pytest.raises((RuntimeError, ValueError)):
+        torch.vmap(lambda one: one, in_dims=1)(ragged)
+
+
+def test_what_vmap_cannot_do_says_so(td: TensorDict) -> None:
+    mixed = TensorDict({"a": torch.rand(2, 3), "b": torch.rand(2, 3, 3)}, [2, 3])
+    for call, message in (
+        (lambda: torch.vmap(lambda one: one, in_dims=-1)(mixed), "counted for each leaf"),
+        (lambda: torch.vmap(lambda one: one, out_dims=-1)(td), "use out_dims from 0 to 1"),
+        (
+            lambda: torch.vmap(lambda x: TensorDict({"u": UnbatchedTensor(x), "x": x}))(torch.rand(2)),
+            "but one",
+        ),
+        (
+            lambda: torch.vmap(lambda one: one)(
+                TensorDict({"u": UnbatchedTensor(torch.rand(2)), "x": torch.rand(2)}, [2])
+            ),
+            "belongs to the whole",
+        ),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            call()
+    whole = torch.vmap(lambda x: TensorDict({"u": UnbatchedTensor(torch.arange(5)), "x": x}))(torch.rand(2))
+    assert whole["u"].tolist() == [0, 1, 2, 3, 4] and whole.get("u").batch_size == torch.Size([2])
+
+
+# torch.func ----------------------------------------------------------------------------------------------------------
+
+
+# torch itself uses what it deprecates where it looks for forward derivatives
+forward = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+
+
+@forward
+def test_gradients_have_the_structure_of_their_input() -> None:
+    p = TensorDict({"w": torch.rand(3, 2), "n": {"b": torch.rand(3)}})
+    grads = torch.func.grad(lambda q: q["w"].sum() + 2 * q["n", "b"].sum())(p)
+    assert grads["w"].eq(1).all() and grads["n", "b"].eq(2).all()
+    grads, value = torch.func.grad_and_value(lambda q: (q["w"] ** 2).sum())(p)
+    torch.testing.assert_close(grads["w"], 2 * p["w"])
+    torch.testing.assert_close(value, (p["w"] ** 2).sum())
+    out, pull = torch.func.vjp(lambda q: q * 2, p)
+    assert out["w"].equal(p["w"] * 2) and pull(p)[0]["n", "b"].equal(p["n", "b"] * 2)
+    out, tangent = torch.func.jvp(lambda q: q * q, (p,), (torch.ones_like(p),))
+    torch.testing.assert_close(tangent["w"], 2 * p["w"])
+
+
+@forward
+@pytest.mark.parametrize("jacobian", [torch.func.jacrev, torch.func.jacfwd])
+def test_jacobians_hold_a_tensordict_per_entry(jacobian: Any) -> None:
+    p = TensorDict({"w": torch.rand(3, 2), "b": torch.rand(3)})
+    rows = jacobian(lambda q: q["w"].sum(0))(p)
+    assert rows["w"].shape == (2, 3, 2) and rows["b"].shape == (2, 3) and rows.batch_size == torch.Size([])
+    table = jacobian(lambda q: q * 2)(p)
+    assert table["w", "w"].shape == (3, 2, 3, 2) and table["b", "w"].eq(0).all()
+
+
+def test_gradients_per_example() -> None:
+    p, x = TensorDict({"w": torch.rand(3)}), torch.rand(7, 3)
+    grads = torch.vmap(torch.func.grad(lambda q, row: (q["w"] * row).sum()), in_dims=(None, 0))(p, x)
+    assert grads.batch_size == torch.Size([7]) and grads["w"].equal(x)
+    data = TensorDict({"x": x}, [7])
+    grads = torch.vmap(torch.func.grad(lambda q, one: (q["w"] * one["x"]).sum()), in_dims=(None, 0))(p, data)
+    assert grads["w"].equal(x)
+
+
+# pytrees -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tensordict_is_a_pytree_of_its_entries(td: TensorDict) -> None:
+    leaves, spec = pytree.tree_flatten(td)
+    assert len(leaves) == 2 and leaves[0] is td["a"]
+    back = pytree.tree_unflatten(leaves, spec)
+    assert_close(back, td)
+    assert back.names == td.names and back["b"].batch_size == td["b"].batch_size
+    paths = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(td)[0]]
+    assert paths == ["['a']", "['b']['c']"]
+    mapped = pytree.tree_map(lambda x, y: x - y, td, td)
+    assert mapped["b", "c"].eq(0).all() and mapped["s"] == "text"
+
+
+def test_a_batch_size_follows_the_leaves(td: TensorDict) -> None:
+    halves = pytree.tree_map(lambda x: x[:1], td)
+    assert halves.batch_size == torch.Size([1, 3]) and halves["b"].batch_size == torch.Size([1, 3, 4])
+    assert halves.get("s").batch_size == torch.Size([1, 3]) and halves.names == td.names
+    rows = pytree.tree_map(lambda x: x[0], td)
+    assert rows.names == [None]
+    shapes = pytree.tree_map(lambda x: x.sum(), td)
+    assert shapes.batch_size == torch.Size([])
+
+
+def test_specs_are_equal_where_trees_can_be_exchanged(td: TensorDict) -> None:
+    spec = pytree.tree_structure(td)
+    assert spec == pytree.tree_structure(td[:1]) and spec != pytree.tree_structure(td.exclude("a"))
+    assert spec != pytree.tree_structure(td.clone().set("s", "other"))
+    assert spec != pytree.tree_structure(td.clone().rename_("p", "q"))
+
+
+def test_other_containers_are_pytrees_too() -> None:
+    lazy = lazy_stack([TensorDict({"a": torch.ones(3)}, [3]) for _ in range(2)], 1)
+    doubled = pytree.tree_map(lambda x: x * 2, lazy)
+    assert isinstance(doubled, LazyStackedTensorDict) and doubled.stack_dim == 1 and doubled["a"].eq(2).all()
+    ragged = lazy_stack([TensorDict({"a": torch.ones(n), str(n): torch.ones(1)}) for n in (1, 2)])
+    doubled = pytree.tree_map(lambda x: x * 2, ragged)
+    assert doubled[1]["a"].tolist() == [2.0, 2.0] and doubled[1]["2"].item() == 2.0
+    value = NonTensorData({"any": "thing"})
+    assert pytree.tree_leaves(value) == [] and pytree.tree_map(lambda x: x, value).data == {"any": "thing"}
+    values = NonTensorStack("a", "b")
+    assert pytree.tree_map(lambda x: x, values).tolist() == ["a", "b"]
+    table = TensorDict({"u": UnbatchedTensor(torch.ones(2))}, [3])
+    assert pytree.tree_map(lambda x: x * 2, table)["u"].tolist() == [2.0, 2.0]
+    parent = TensorDict({"a": torch.arange(3)}, [3])
+    assert pytree.tree_map(lambda x: x + 1, parent.view_at(1) if hasattr(parent, "view_at") else parent[1])["a"] == 2
+
+
+class Box:
+    """What a satellite may wrap around a tensordict."""
+
+    def __init__(self, td: TensorDict, label: str) -> None:
+        self.td, self.label = td, label
+
+
+register_wrapper(Box, "tests.Box", lambda box: (box.td, box.label), Box)
+
+
+def test_a_wrapper_follows_its_tensordict(td: TensorDict) -> None:
+    box = torch.vmap(lambda one: Box(one.td + 1, one.label))(Box(td, "label"))
+    assert type(box) is Box and box.label == "label" and box.td.batch_size == td.batch_size
+    assert box.td["a"].equal(td["a"] + 1)
+
+
+# torch.export --------------------------------------------------------------------------------------------------------
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, td: TensorDict) -> TensorDict:
+        return td.select("a").set("sum", td["a"].sum(-1)) * 2
+
+
+def test_exported_programs_take_and_give_tensordicts(td: TensorDict) -> None:
+    program = torch.export.export(Doubled(), (td,))
+    result = program.module()(td)
+    assert result.batch_size == td.batch_size and result["sum"].equal(td["a"].sum(-1) * 2)
+
+
+def test_specs_are_saved_with_exported_programs(td: TensorDict) -> None:
+    lazy = lazy_stack([TensorDict({"a": torch.ones(3)}, [3]) for _ in range(2)], 1)
+    for tree in (td, lazy, TensorDict({"v": NonTensorStack("p", "q"), "u": UnbatchedTensor(torch.ones(5))}, [2])):
+        leaves, spec = pytree.tree_flatten(tree)
+        again = pytree.treespec_loads(pytree.treespec_dumps(spec))
+        assert again == spec
+        assert_close(pytree.tree_unflatten(leaves, again), tree)
+
+
+def test_exported_programs_have_dynamic_batch_sizes() -> None:
+    td = TensorDict({"a": torch.rand(4, 3)}, [4])
+    dim = torch.export.Dim("n", min=2, max=64)
+    program = torch.export.export(Doubled(), (td,), dynamic_shapes=([{0: dim}],))
+    other = TensorDict({"a": torch.rand(9, 3)}, [9])
+    result = program.module()(other)
+    assert result.batch_size == torch.Size([9]) and result["a"].equal(other["a"] * 2)
