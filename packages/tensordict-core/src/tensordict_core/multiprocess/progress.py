@@ -1,0 +1,70 @@
+"""Progress: how many chunks are done, as a bar where tqdm is installed and as a plain counter where it is not."""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol
+
+__all__ = ["Progress", "progress"]
+
+
+class Progress(Protocol):
+    """Something that counts."""
+
+    def update(self, n: int = 1) -> object:
+        """Count ``n`` more."""
+
+    def close(self) -> object:
+        """End the line."""
+
+
+class Counter:
+    """A counter on the standard error stream: ``map: 3/20``.
+
+    Args:
+        total: What it counts to.
+
+    >>> counter = Counter(2)
+    >>> counter.update()
+    >>> counter.done
+    1
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = 0
+        self._show()
+
+    def _show(self) -> None:
+        print(f"\rmap: {self.done}/{self.total}", end="", file=sys.stderr, flush=True)
+
+    def update(self, n: int = 1) -> None:
+        """Count ``n`` more."""
+        self.done += n
+        self._show()
+
+    def close(self) -> None:
+        """End the line."""
+        print(file=sys.stderr)
+
+
+class Silent:
+    """Counts nothing."""
+
+    def update(self, n: int = 1) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def progress(total: int, shown: bool) -> Progress:
+    """What counts chunks up to ``total``."""
+    if not shown:
+        return Silent()
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return Counter(total)
+    bar: Progress = tqdm(total=total, desc="map")
+    return bar
