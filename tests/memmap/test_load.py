@@ -13,7 +13,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
-from tensordict_memmap import MemoryMappedTensor, load_memmap
+from tensordict_memmap import MemoryMappedTensor, load_memmap, print_directory_tree
 
 
 @pytest.fixture
@@ -379,3 +379,14 @@ def test_the_oldest_layout_is_read_without_running_what_is_in_it(tmp_path):
     with pytest.raises(ValueError, match=r"meta\.pt"):
         TensorDict.load_memmap(tmp_path / "x")
     assert Opaque.read == []
+
+
+# --- listing
+
+
+def test_the_files_of_a_save_are_printed_as_a_tree(saved, capsys):
+    print_directory_tree(saved / "b")
+    first, *lines = capsys.readouterr().out.splitlines()
+    total = sum(path.stat().st_size for path in (saved / "b").rglob("*") if path.is_file())
+    assert first.startswith(f"{total:,} bytes")
+    assert lines == ["b/", "    c.memmap", "    d/", "        e%20f.memmap", "        meta.json", "    meta.json"]

@@ -6,6 +6,7 @@ Core's methods of these names (``td.memmap``, ``TensorDict.load_memmap``, ...) c
 from __future__ import annotations
 
 from tensordict_memmap.future import SaveFuture
+from tensordict_memmap.listing import print_directory_tree
 from tensordict_memmap.loading import is_memmap, load, load_memmap, load_memmap_, memmap_refresh_
 from tensordict_memmap.make import make_memmap, make_memmap_from_storage, make_memmap_from_tensor
 from tensordict_memmap.saving import memmap, memmap_, memmap_like, save
@@ -29,5 +30,6 @@ __all__ = [
     "memmap_",
     "memmap_like",
     "memmap_refresh_",
+    "print_directory_tree",
     "save",
 ]

@@ -1,0 +1,48 @@
+"""The files of a saved folder, printed as a tree."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["print_directory_tree"]
+
+
+def print_directory_tree(path: str | os.PathLike[str], indent: str = "", display_metadata: bool = True) -> None:
+    """Prints the folders and files below a folder, one a line, folders with a slash.
+
+    Args:
+        path: the folder.
+        indent: what each line starts with.
+        display_metadata: whether to say how many bytes there are in all, first.
+
+    >>> from tensordict_core import TensorDict
+    >>> _ = TensorDict({"a": torch.zeros(3), "b": {"c": torch.zeros(2)}}).save("saved_tree")
+    >>> print_directory_tree("saved_tree", display_metadata=False)
+    saved_tree/
+        a.memmap
+        b/
+            c.memmap
+            meta.json
+        meta.json
+        tensordict.manifest.json
+    """
+    root = os.path.abspath(path)
+    lines, total = _lines(root, indent)
+    if display_metadata:
+        print(f"{indent}{total:,} bytes in {root}")
+    print("\n".join(lines))
+
+
+def _lines(folder: str, indent: str) -> tuple[list[str], int]:
+    lines, total = [f"{indent}{os.path.basename(folder)}/"], 0
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            inside, size = _lines(entry.path, indent + "    ")
+            lines += inside
+        else:
+            lines.append(f"{indent}    {entry.name}")
+            size = entry.stat(follow_symlinks=False).st_size
+        total += size
+    return lines, total
