@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tensordict_class import TensorClass, TypedTensorDict
-from tensordict_core import LazyStackedTensorDict, TensorDict
+from tensordict_core import LazyStackedTensorDict
 from tensordict_core.testing import ContainerSuite
 
 

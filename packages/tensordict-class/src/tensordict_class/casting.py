@@ -108,7 +108,7 @@ def _cast(annotation: Annotation) -> Rule:
     def rule(value: Any, meta: Meta) -> Any:
         target = annotation.resolve()
         origin = get_origin(target) or target
-        if not isinstance(origin, type) or origin is object:
+        if not isinstance(origin, type) or origin in (object, Any, types.UnionType):
             return _plain(value, meta)
         if issubclass(origin, Tensor):
             return _to_tensor(annotation.name, value, target)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor
 
@@ -81,18 +81,20 @@ class Instance(Forwarding):
         if self._tensordict._peek(name) is not None:
             self._tensordict.del_(name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        cls = type(self)
-        if name in cls._rules:
-            if cls._flags.frozen:
-                raise errors.frozen_field(name)
-            self._assign(name, value)
-        elif hasattr(getattr(cls, name, None), "__set__"):
-            if cls._flags.frozen and name[0] != "_":
-                raise errors.frozen_field(name)
-            object.__setattr__(self, name, value)
-        else:
-            raise errors.unknown_attribute(cls, name, cls._rules, "cannot set the")
+    if not TYPE_CHECKING:  # checkers know the fields, and would take this to mean that any attribute can be set
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            cls = type(self)
+            if name in cls._rules:
+                if cls._flags.frozen:
+                    raise errors.frozen_field(name)
+                self._assign(name, value)
+            elif hasattr(getattr(cls, name, None), "__set__"):
+                if cls._flags.frozen and name[0] != "_":
+                    raise errors.frozen_field(name)
+                object.__setattr__(self, name, value)
+            else:
+                raise errors.unknown_attribute(cls, name, cls._rules, "cannot set the")
 
     def __delattr__(self, name: str) -> None:
         if name not in self._rules:

@@ -155,13 +155,15 @@ _ABSENT = _Absent()
 
 def _attribute(name: str, default: Any) -> property:
     """The attribute of a declared key."""
+    has_default = default is not dataclasses.MISSING and default is not _ABSENT
+    given = default if has_default else None  # Dynamo knows no such markers: they stay out of what is traced
 
     def read(self: Any) -> Any:
         value = self._tensordict._get(name)
         if value is None:
-            if default is dataclasses.MISSING or default is _ABSENT:
+            if not has_default:
                 raise errors.unset_field(type(self), name)
-            return default
+            return given
         return value._entry_value() if isinstance(value, TensorCollection) else value
 
     def write(self: Any, value: Any) -> None:

@@ -1,0 +1,239 @@
+"""What a class says about how its fields take values."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tensordict_class import TensorClass, tensorclass
+from tensordict_core import TensorDict
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Cast(TensorClass, autocast=True):
+    integer: int = 0
+    text: str = ""
+    real: float = 0.0
+    flag: bool = False
+    tensor: torch.Tensor = None
+    parts: list[int] = None
+    pairs: dict = None
+    array: np.ndarray = None
+    path: pathlib.Path = None
+    color: Color = None
+    optional: int | None = None
+    either: int | str = None
+    anything: Any = None
+    td: TensorDict = None
+    child: Cast = None
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "expected"),
+    [
+        ("integer", torch.ones(()), 1),
+        ("integer", "3", 3),
+        ("integer", True, 1),
+        ("text", 5, "5"),
+        ("real", 2, 2.0),
+        ("real", torch.tensor(2.5), 2.5),
+        ("flag", torch.tensor(True), True),
+        ("parts", (1, 2), [1, 2]),
+        ("pairs", {"a": 1}, {"a": 1}),
+        ("path", "a/b", pathlib.Path("a/b")),
+        ("color", 1, Color.RED),
+        ("optional", torch.tensor(4), 4),
+        ("either", "k", "k"),
+    ],
+)
+def test_autocast_gives_the_annotated_type(field, given, expected):
+    value = getattr(Cast(**{field: given}), field)
+    assert value == expected and type(value) is type(expected)
+
+
+def test_autocast_makes_tensors_arrays_tensordicts_and_instances():
+    cast = Cast(tensor=[1, 2], array=torch.ones(2), td={"a": 1}, child={"integer": 3}, anything=3, either=3)
+    assert cast.tensor.tolist() == [1, 2]
+    assert isinstance(cast.array, np.ndarray) and cast.array.tolist() == [1.0, 1.0]
+    assert isinstance(cast.td, TensorDict) and cast.td["a"] == 1
+    assert isinstance(cast.child, Cast)
+    assert isinstance(cast.anything, torch.Tensor) and isinstance(cast.either, torch.Tensor)
+
+
+def test_autocast_refuses_what_it_cannot_cast():
+    with pytest.raises(TypeError, match="the field 'tensor' takes"):
+        Cast(tensor="text")
+    with pytest.raises(ValueError):
+        Cast(integer="text")
+    with pytest.raises(ValueError, match="index it first"):
+        Cast(integer=torch.arange(3))
+    with pytest.raises(TypeError, match="cannot cast"):
+        Cast(parts=3)
+
+
+def test_autocast_holds_for_later_writes_and_for_slices():
+    cast = Cast(integer=1, batch_size=[2])
+    cast.integer = torch.tensor(5)
+    assert cast.integer == 5 and type(cast.integer) is int
+    assert cast[0].integer == 5 and (cast + 1).integer == 5
+    cast.set("integer", "7")
+    assert cast.integer == 7
+
+
+def test_autocast_reads_annotations_of_local_classes():
+    class Local(enum.Enum):
+        A = "a"
+
+    class Holder(TensorClass["autocast"]):
+        value: Local
+
+    assert Holder("a").value is Local.A
+
+
+def test_nocast_keeps_values_as_they_are():
+    class Kept(TensorClass["nocast"]):
+        value: Any
+        x: torch.Tensor = None
+
+    for value in (1, 2.5, True, [1, 2], (1,), {"a": 1}, "text"):
+        kept = Kept(value).value
+        assert kept == value and type(kept) is type(value)
+    array = np.ones(2)
+    assert Kept(array).value is array
+    assert Kept(torch.ones(2), x=torch.ones(2)).value.sum() == 2
+    assert (Kept(3, torch.zeros(2), batch_size=[2]) + 1)[0].value == 3
+
+
+def test_by_default_numbers_and_arrays_become_tensors():
+    class Default(TensorClass):
+        value: Any
+
+    for value in (1, 2.5, True, [1, 2], np.ones(2)):
+        assert isinstance(Default(value).value, torch.Tensor)
+    for value in ((1, 2), {"a": 1}, "text", ["a"]):
+        assert Default(value).value == value
+
+
+def test_tensor_only_takes_tensors_and_tensordicts():
+    class Only(TensorClass, tensor_only=True):
+        x: torch.Tensor
+        y: torch.Tensor | None = None
+        td: TensorDict = None
+
+    only = Only(1, td={"a": 1})
+    assert isinstance(only.x, torch.Tensor) and only.y is None and only.td["a"] == 1
+    with pytest.raises(TypeError, match=r"Bad\.name is annotated with"):
+
+        class Bad(TensorClass, tensor_only=True):
+            name: str
+
+
+def test_frozen_instances_cannot_be_assigned():
+    class Frozen(TensorClass["frozen"]):
+        x: torch.Tensor
+        label: str = "a"
+
+    frozen = Frozen(torch.zeros(3), batch_size=[3])
+    assert frozen.is_locked
+    for name, value in (("x", torch.ones(3)), ("batch_size", [])):
+        with pytest.raises(dataclasses.FrozenInstanceError, match=name):
+            setattr(frozen, name, value)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del frozen.x
+    with pytest.raises(RuntimeError, match="locked"):
+        frozen.set("x", torch.ones(3))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        (frozen + 1).x = torch.zeros(3)
+    assert frozen.replace(x=torch.ones(3)).x.sum() == 3 and frozen.x.sum() == 0
+    assert isinstance(hash(frozen), int) and len({frozen, frozen}) == 1
+
+
+def test_only_frozen_instances_are_hashable():
+    class Open(TensorClass):
+        x: torch.Tensor
+
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Open(torch.zeros(1)))
+
+
+def test_frozen_is_inherited_and_cannot_be_mixed():
+    class Frozen(TensorClass, frozen=True):
+        x: torch.Tensor
+
+    class Child(Frozen):
+        y: torch.Tensor
+
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Child(torch.zeros(1), torch.zeros(1)).y = 3
+
+    class Open(TensorClass):
+        x: torch.Tensor
+
+    with pytest.raises(TypeError, match="Bad is frozen, so it cannot inherit from Open"):
+
+        class Bad(Open, frozen=True):
+            y: torch.Tensor
+
+
+def test_flags_are_given_in_three_ways():
+    class ByKeyword(TensorClass, nocast=True):
+        x: Any
+
+    class ByBrackets(TensorClass["nocast", "frozen"]):
+        x: Any
+
+    @tensorclass(nocast=True)
+    class ByArgument:
+        x: Any
+
+    assert ByKeyword(1).x == ByBrackets(1).x == ByArgument(1).x == 1
+    assert type(ByKeyword(1).x) is type(ByBrackets(1).x) is type(ByArgument(1).x) is int
+    assert ByBrackets(1).is_locked
+
+
+def test_flags_are_inherited():
+    class Parent(TensorClass, autocast=True):
+        a: int = 0
+
+    class Child(Parent):
+        b: int = 0
+
+    child = Child(torch.tensor(1), torch.tensor(2))
+    assert type(child.a) is type(child.b) is int
+
+
+def test_wrong_flags_are_refused():
+    with pytest.raises(TypeError, match="autocast and nocast exclude each other"):
+        tensorclass(autocast=True, nocast=True)(type("Bad", (), {"__annotations__": {"a": int}}))
+    with pytest.raises(TypeError, match="takes the flags 'autocast', 'nocast'"):
+        TensorClass["bogus"]
+    with pytest.raises(TypeError):
+
+        class Bad(TensorClass, bogus=True):
+            x: int
+
+
+def test_cast_filter_is_the_default_of_casts():
+    @tensorclass(cast_filter=lambda key, leaf: key[-1] != "kept")
+    class Filtered:
+        cast: torch.Tensor
+        kept: torch.Tensor
+
+    filtered = Filtered(torch.zeros(2), torch.zeros(2))
+    for result in (filtered.to(torch.float64), filtered.double()):
+        assert result.cast.dtype == torch.float64 and result.kept.dtype == torch.float32
+    assert filtered.double(cast_filter=None).kept.dtype == torch.float64
+
+    class Child(Filtered):
+        more: torch.Tensor = None
+
+    assert Child(torch.zeros(2), torch.zeros(2)).double().kept.dtype == torch.float32

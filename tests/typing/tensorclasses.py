@@ -1,0 +1,90 @@
+"""What type checkers know of tensorclasses: the constructor, the fields and the results of operations.
+
+Each ``type: ignore`` names the error that belongs there; with ``warn_unused_ignores`` (strict) a missing error fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import assert_type
+
+import torch
+from torch import Tensor
+
+from tensordict_class import TensorClass, TypedTensorDict, tensorclass
+
+
+class Point(TensorClass):
+    x: Tensor
+    label: str = "origin"
+    weight: Tensor = field(default_factory=lambda: torch.ones(3))
+
+    def twice(self) -> Tensor:
+        return self.x * 2
+
+
+point = Point(torch.zeros(3), "here", batch_size=[3], device="cpu", names=["time"], lock=False)
+assert_type(point, Point)
+assert_type(point.x, Tensor)
+assert_type(point.label, str)
+assert_type(point.batch_size, torch.Size)
+assert_type(point.device, torch.device | None)
+assert_type(point + 1, Point)
+assert_type(point.sin(), Point)
+assert_type(point.clone(), Point)
+assert_type(point.reshape(3, 1), Point)
+assert_type(point.unbind(0), tuple[Point, ...])
+assert_type(Point.from_dict({"x": torch.zeros(3)}), Point)
+assert_type(point.twice(), Tensor)
+point.batch_size = [3]
+point.x = torch.ones(3)
+
+Point()  # type: ignore[call-arg]
+Point(x=3)  # type: ignore[arg-type]
+Point(torch.zeros(3), batch=[3])  # type: ignore[call-arg]
+Point(torch.zeros(3), batch_size="3")  # type: ignore[arg-type]
+point.typo = 1  # type: ignore[attr-defined]
+point.label = 3  # type: ignore[assignment]
+
+
+class Child(Point, kw_only=True):
+    y: Tensor
+
+
+assert_type(Child(torch.zeros(3), y=torch.zeros(3)).y, Tensor)
+Child(torch.zeros(3))  # type: ignore[call-arg]
+
+
+class Frozen(TensorClass, frozen=True):
+    x: Tensor
+
+
+Frozen(torch.zeros(3)).x = torch.ones(3)  # type: ignore[misc]
+
+
+class State(TypedTensorDict):
+    position: Tensor
+    mass: Tensor | None = None
+
+
+state = State(position=torch.zeros(3), batch_size=[3])
+assert_type(state.position, Tensor)
+assert_type(state.mass, Tensor | None)
+assert_type(state + 1, State)
+State()  # type: ignore[call-arg]
+State(torch.zeros(3))  # type: ignore[call-arg, arg-type]
+
+
+@tensorclass
+class Decorated:
+    x: Tensor
+
+
+@tensorclass(frozen=True)
+class DecoratedWithFlags:
+    x: Tensor
+
+
+assert_type(Decorated(torch.zeros(3)).x, Tensor)
+assert_type(DecoratedWithFlags(torch.zeros(3)).x, Tensor)
+Decorated()  # type: ignore[call-arg]
