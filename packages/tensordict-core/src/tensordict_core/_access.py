@@ -378,6 +378,8 @@ class Access(Primitives):
         >>> td.pop("a"), td.pop("a", None)
         (tensor(1), None)
         """
+        if self._locked and key in self:
+            raise errors.locked(f"pop({key!r})")
         value = self.get(key, None)
         if value is None:
             if default is KEEP:

@@ -92,7 +92,7 @@ class TensorCollection(
 
     def _room(self, size: torch.Size, index: Index) -> Any:
         """An empty node of batch size ``size`` that this node can be written into at ``index``."""
-        own = self._meta.batch_size[len(index.size) :]
+        own = self._meta.batch_size[len(index.size) + len(size) - index.dims :]
         return containers.dense._make({}, Meta(torch.Size((*size, *own)), self._meta.device))
 
     @classmethod

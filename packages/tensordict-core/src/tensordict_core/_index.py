@@ -21,6 +21,7 @@ from ._compile import may_fuse
 from ._meta import Meta, Names
 from ._primitives import Primitives
 from ._types import containers
+from ._values import to_entry
 
 if TYPE_CHECKING:
     from ._base import TensorCollection
@@ -118,7 +119,8 @@ class Index:
                     return
                 if not masked and part.numel() and int(part.min()) < 0:
                     part = torch.where(part < 0, part + self.batch_size[at], part)
-                self.rows, self.at = part, at
+                if all(type(rest) is slice and rest == slice(None) for rest in parts[at + 1 :]):
+                    self.rows, self.at = part, at
                 return
             if part is None or part != slice(None):
                 return
@@ -332,15 +334,21 @@ class Indexing(Primitives):
         tensor([1., 0., 1.])
         """
         parent, name = self._find_parent(key)  # type: ignore[attr-defined]
-        entry = parent._get(name)
-        if entry is None:
+        if parent._peek(name) is None:
             raise errors.missing_key(key, parent._keys(), type(self).__name__)
-        if isinstance(entry, Primitives):
-            entry[index] = value
-            parent._set(name, entry, False)
-        else:
-            entry[Index(index, parent._meta.batch_size).idx] = value
+        parent._set_entry_at(name, Index(index, parent._meta.batch_size), value)
         return self
+
+    def _set_entry_at(self, name: str, index: Index, value: Any) -> None:
+        """Write a value into the part of an entry that ``index`` selects; containers that hold slices override it."""
+        entry = self._get(name)
+        if not isinstance(entry, Primitives):
+            entry[index.idx] = value
+            return
+        source = value if isinstance(value, Primitives) else to_entry(Meta(index.size), name, value)
+        replaced = entry._put_node(index, source)  # type: ignore[attr-defined]
+        if replaced is not entry:
+            self._set(name, replaced, False)
 
     def _write_at(self, index: Index, value: Any) -> None:
         """Write ``value`` at ``index`` of every entry: the one algorithm of indexed writes."""
@@ -370,18 +378,25 @@ class Indexing(Primitives):
 
     def _write_plain_at(self, index: Index, value: Any) -> None:
         dims = len(index.size)
-        for leaf in self._leaves():
+        for _, entry in self._items():
+            if isinstance(entry, Primitives):
+                if not entry._is_opaque:
+                    entry._index_put(index, value)
+                continue
             source = value
-            if isinstance(value, Tensor) and value.ndim:
-                source = (
-                    value.reshape(value.shape + (1,) * (leaf.ndim - self.batch_dims)) if value.ndim <= dims else value
-                )  # type: ignore[attr-defined]
-            leaf[index.idx] = source
+            if isinstance(value, Tensor) and 0 < value.ndim <= dims:
+                source = value.reshape(value.shape + (1,) * (entry.ndim - index.dims))
+            entry[index.idx] = source
 
     def _check_fits(self, index: Index, value: TensorCollection) -> None:
         got = value._meta.batch_size
+        if got == index.size:
+            return
+        # a nested node's batch size may be longer than the root's, and so may the value's that is written there
+        expected = index.size + self._meta.batch_size[index.dims :]
+        expected = expected[: max(len(got), len(index.size))]
         try:
-            fits = torch.broadcast_shapes(got, index.size) == index.size
+            fits = torch.broadcast_shapes(got, expected) == expected
         except RuntimeError:
             fits = False
         if not fits:
@@ -394,7 +409,7 @@ class Indexing(Primitives):
         """A new entry of this node's batch size that ``source`` can be written into at ``index``."""
         size = self._meta.batch_size
         if isinstance(source, Tensor):
-            trailing = source.shape[len(index.size) :] if source.ndim >= len(index.size) else ()
+            trailing = source.shape[len(index.size) + len(size) - index.dims :]
             entry: Any = torch.zeros((*size, *trailing), dtype=source.dtype, device=source.device)
         else:
             entry = source._room(size, index)

@@ -225,7 +225,7 @@ class Updating(Primitives):
         if keys_to_update is not None:
             source = source.select(*keys_to_update)  # type: ignore[attr-defined]
         for key in source.keys(True, True):  # type: ignore[attr-defined]
-            if self.get(key, None) is None:  # type: ignore[attr-defined]
+            if key not in self:  # type: ignore[operator]
                 raise errors.missing_key(key, self._keys(), type(self).__name__)
         self._index_put(index, source)
         return self

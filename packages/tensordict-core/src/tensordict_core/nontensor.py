@@ -1,7 +1,7 @@
 """Non-tensor data: values that are no tensors, carried through every operation beside the leaves.
 
 `NonTensorData` is one value that stands for every position of a batch; `NonTensorStack` has a value of its own for each
-position, kept in a NumPy array of objects, so indexing and reshaping it are NumPy's. Both are nodes without leaves:
+position, kept in a flat list. Both are nodes without leaves:
 operations on leaves pass them by, shape operations change their batch size.
 """
 
@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from . import _errors as errors
 from ._base import TensorCollection
+from ._grid import broadcast, nested, places, reshaped, selected
+from ._index import Index
 from ._meta import Meta, as_batch_size, as_device, as_names
 from ._options import current as options
 from ._rebuild import How, IsLeaf
 from ._types import containers
 
 if TYPE_CHECKING:
-    from ._index import Index
     from ._ops.shape_ops import ShapeOp
 
-__all__ = ["NonTensorData", "NonTensorDataBase", "NonTensorStack", "is_non_tensor"]
+__all__ = ["MetaData", "NonTensorData", "NonTensorDataBase", "NonTensorStack", "is_non_tensor"]
 
 
 class NonTensorDataBase(TensorCollection):
@@ -101,9 +101,6 @@ class NonTensorDataBase(TensorCollection):
     def _cat_nodes(self, column: Sequence[Any], dim: int) -> Any:
         return NonTensorStack._cat(column, dim)
 
-    def _write_plain_at(self, index: Index, value: Any) -> None:
-        pass
-
     def is_empty(self) -> bool:
         """Never: there is a value."""
         return False
@@ -175,8 +172,10 @@ class NonTensorData(NonTensorDataBase):
         )
 
     def _put_node(self, index: Index, source: Any) -> Any:
-        if type(source) is NonTensorData and _same(source._value, self._value):
+        if isinstance(source, NonTensorData) and _same(source._value, self._value):
             return self
+        if not self._meta.batch_size:
+            return source._index(Index((0,) * len(source._meta.batch_size), source._meta.batch_size))
         stack = NonTensorStack._full(self._value, self._meta)
         stack._index_put(index, source)
         return stack
@@ -222,6 +221,16 @@ class NonTensorData(NonTensorDataBase):
     __hash__ = None  # type: ignore[assignment]
 
 
+class MetaData(NonTensorData):
+    """Non-tensor data about the whole of what is stacked: where all have one value, so has the stack.
+
+    >>> torch.stack([TensorDict({"origin": MetaData("lab")}), TensorDict({"origin": MetaData("lab")})])["origin"]
+    'lab'
+    """
+
+    __slots__ = ()
+
+
 class NonTensorStack(NonTensorDataBase):
     """Values that are no tensors, one for each position of a batch.
 
@@ -234,7 +243,7 @@ class NonTensorStack(NonTensorDataBase):
     (['a', 'b'], 'b', torch.Size([2]))
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("_flat",)
 
     def __init__(self, *values: Any, stack_dim: int = 0) -> None:
         items = [
@@ -247,26 +256,28 @@ class NonTensorStack(NonTensorDataBase):
         ]
         if not items:
             self._start(Meta(torch.Size([0])))
-            self._values = np.empty(0, dtype=object)
+            self._flat: list[Any] = []
             return
         stacked = NonTensorStack._stack(items, stack_dim)
         self._start(stacked._meta)
-        self._values = (
-            stacked._values
-            if isinstance(stacked, NonTensorStack)
-            else _filled(stacked._value, stacked._meta.batch_size)
-        )
+        self._flat = _flat(stacked)
 
     @classmethod
-    def _make(cls, values: np.ndarray[Any, Any], meta: Meta) -> Self:
+    def _make(cls, flat: list[Any], meta: Meta) -> Self:
+        """A stack of the values of each position, in order."""
         self = object.__new__(cls)
         self._start(meta)
-        self._values = values
+        self._flat = flat
         return self
 
     @classmethod
     def _full(cls, value: Any, meta: Meta) -> Self:
-        return cls._make(_filled(value, meta.batch_size), meta)
+        return cls._make([value] * meta.batch_size.numel(), meta)
+
+    def _placed(self, positions: list[int] | None, meta: Meta) -> Any:
+        """The values at some positions, as what their batch size asks for."""
+        flat = self._flat if positions is None else [self._flat[i] for i in positions]
+        return self._make(flat, meta) if meta.batch_size else NonTensorData._make(flat[0], meta)
 
     @classmethod
     def from_list(
@@ -286,82 +297,63 @@ class NonTensorStack(NonTensorDataBase):
         'c'
         """
         size = torch.Size([len(values)]) if batch_size is None else as_batch_size(batch_size)
-        array = np.empty(tuple(size), dtype=object)
-        for position in np.ndindex(*size):
-            item: Any = values
-            for level, i in enumerate(position):
-                if not isinstance(item, list) or len(item) != size[level]:
+        flat: list[Any] = [values]
+        for level, n in enumerate(size):
+            for item in flat:
+                if not isinstance(item, list) or len(item) != n:
                     raise ValueError(
                         f"the list is not of the shape {list(size)}: level {level} holds {item!r}; "
                         "give nested lists of that shape"
                     )
-                item = item[i]
-            array[position] = item
-        return cls._make(array, Meta(size, device))
+            flat = [item for items in flat for item in items]
+        return cls._make(flat, Meta(size, device))
 
     def _entry_value(self) -> Any:
-        return self._values.tolist()
+        return nested(self._flat, self._meta.batch_size)
 
     def _replace_value(self, value: Any) -> None:
-        if isinstance(value, NonTensorStack) and value._values.shape == self._values.shape:
-            self._values[...] = value._values
+        size = self._meta.batch_size
+        if isinstance(value, NonTensorStack) and value._meta.batch_size == size:
+            self._flat[:] = value._flat
         else:
             fill = value._entry_value() if isinstance(value, NonTensorDataBase) else value
-            for position in np.ndindex(*self._values.shape):
-                self._values[position] = fill
+            self._flat[:] = [fill] * len(self._flat)
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         meta = how.meta(self._meta)
-        if meta.batch_size == self._meta.batch_size:
-            return self._make(self._values, meta)
-        if meta.batch_size.numel() == self._values.size:
-            return self._make(self._values.reshape(tuple(meta.batch_size)), meta)
+        if meta.batch_size.numel() == len(self._flat):
+            return self._make(self._flat, meta)
         # a reduction left no position for each value: they stay together as one
-        return NonTensorData._make(self._values.tolist(), meta)
+        return NonTensorData._make(self._entry_value(), meta)
 
     def _index(self, index: Index) -> Any:
-        meta = index.meta(self._meta)
-        values = self._values[_numpy_index(index)]
-        return (
-            NonTensorData._make(values.item() if isinstance(values, np.ndarray) else values, meta)
-            if not meta.batch_size
-            else self._make(values, meta)
-        )
+        return self._placed(selected(self._meta.batch_size, index), index.meta(self._meta))
 
     def _index_put(self, index: Index, value: Any) -> None:
-        idx = _numpy_index(index)
+        positions = selected(self._meta.batch_size, index)
         if isinstance(value, NonTensorStack):
-            self._values[idx] = value._values
-            return
-        fill = value._entry_value() if isinstance(value, NonTensorDataBase) else value
-        target = self._values[idx]
-        if not isinstance(target, np.ndarray) or not target.ndim:
-            self._values[idx] = fill
+            new = broadcast(value._flat, value._meta.batch_size, index.meta(self._meta).batch_size)
         else:
-            self._values[idx] = _filled(fill, target.shape)
+            new = [value._entry_value() if isinstance(value, NonTensorDataBase) else value] * len(positions)
+        for position, one in zip(positions, new, strict=True):
+            self._flat[position] = one
 
     def _put_node(self, index: Index, source: Any) -> Any:
         self._index_put(index, source)
         return self
 
     def _room(self, size: torch.Size, index: Index) -> Any:
-        own = self._meta.batch_size[len(index.size) :]
+        own = self._meta.batch_size[len(index.size) + len(size) - index.dims :]
         return self._full(None, Meta(torch.Size((*size, *own)), self._meta.device))
 
     def _reshape(self, op: ShapeOp) -> Any:
-        # positions of the values pass through the operation as numbers; one rule for every shape operation
-        numbers = torch.arange(self._values.size).reshape(self._values.shape)
-        moved = op.leaf(numbers)
-        meta = op.meta(self._meta)
-        return self._make(self._values.reshape(-1)[moved.numpy()], meta)
+        return self._placed(reshaped(self._meta.batch_size, op), op.meta(self._meta))
 
     def _unbind(self, dim: int) -> tuple[Any, ...]:
         size = self._meta.batch_size
         meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device)
-        parts = np.moveaxis(self._values, dim, 0)
-        if not meta.batch_size:
-            return tuple(NonTensorData._make(part, meta) for part in parts)
-        return tuple(self._make(part, meta) for part in parts)
+        whole = [range(n) for n in size]
+        return tuple(self._placed(places(size, [*whole[:dim], [i], *whole[dim + 1 :]]), meta) for i in range(size[dim]))
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
@@ -372,9 +364,15 @@ class NonTensorStack(NonTensorDataBase):
                 "stack", f"non-tensor data have the batch sizes {[list(i._meta.batch_size) for i in items]}"
             )
         meta = Meta(torch.Size((*size[:dim], len(items), *size[dim:])), first._meta.device)
-        if options.capture_non_tensor_stack and _all_same(items):
-            return NonTensorData._make(first._value, meta, first._metadata)
-        return cls._make(np.stack([_values_of(item) for item in items], dim), meta)
+        if _one_for_all(items):
+            return type(first)._make(first._value, meta, first._metadata)
+        flat = [value for item in items for value in _flat(item)]
+        if not dim:
+            return cls._make(flat, meta)
+        # the values lie item by item, so the new dimension is the first and goes where it belongs
+        order = [*range(1, dim + 1), 0, *range(dim + 1, len(size) + 1)]
+        lying = (len(items), *size)
+        return cls._make([flat[i] for i in places(lying, [range(n) for n in lying], order)], meta)
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
@@ -382,21 +380,30 @@ class NonTensorStack(NonTensorDataBase):
         size = list(first._meta.batch_size)
         size[dim] = sum(item._meta.batch_size[dim] for item in items)
         meta = Meta(torch.Size(size), first._meta.device)
-        if options.capture_non_tensor_stack and _all_same(items):
-            return NonTensorData._make(first._value, meta, first._metadata)
-        return cls._make(np.concatenate([_values_of(item) for item in items], dim), meta)
+        if isinstance(first, NonTensorData) and all(
+            type(item) is type(first) and _same(item._value, first._value) for item in items
+        ):
+            return type(first)._make(first._value, meta, first._metadata)
+        slices = [part for item in items for part in _as_stack(item)._unbind(dim)]
+        return cls._stack(slices, dim)._with_meta(meta)
+
+    def _with_meta(self, meta: Meta) -> Self:
+        self._meta = meta
+        return self
 
     def _clone(self, recurse: bool) -> Self:
-        return self._make(self._values.copy() if recurse else self._values, self._meta)
+        return self._make(list(self._flat) if recurse else self._flat, self._meta)
 
     def tolist(self, **kwargs: Any) -> list[Any]:
         """The values as a nested list of the batch size."""
-        out: list[Any] = self._values.tolist()
+        out: list[Any] = self._entry_value()
         return out
 
     def __repr__(self) -> str:
-        values, meta = self._values.tolist(), self._meta
-        return f"{type(self).__name__}({values}, batch_size={meta.batch_size}, device={meta.device})"
+        return (
+            f"{type(self).__name__}({self._entry_value()}, batch_size={self._meta.batch_size}, "
+            f"device={self._meta.device})"
+        )
 
     def __eq__(self, other: object) -> Any:
         return _compare(self, other)
@@ -404,27 +411,22 @@ class NonTensorStack(NonTensorDataBase):
     __hash__ = None  # type: ignore[assignment]
 
 
-def _all_same(items: Sequence[Any]) -> bool:
-    """Whether nodes hold one value each, and equal ones."""
-    return all(type(item) is NonTensorData for item in items) and all(
-        _same(item._value, items[0]._value) for item in items[1:]
-    )
+def _flat(item: Any) -> list[Any]:
+    """The values of each position, in order."""
+    return item._flat if isinstance(item, NonTensorStack) else [item._value] * item._meta.batch_size.numel()
 
 
-def _filled(value: Any, size: Sequence[int]) -> np.ndarray[Any, Any]:
-    array = np.empty(tuple(size), dtype=object)
-    for position in np.ndindex(*array.shape):
-        array[position] = value
-    return array
+def _as_stack(item: Any) -> NonTensorStack:
+    return item if isinstance(item, NonTensorStack) else NonTensorStack._full(item._value, item._meta)
 
 
-def _values_of(item: Any) -> np.ndarray[Any, Any]:
-    return item._values if isinstance(item, NonTensorStack) else _filled(item._value, item._meta.batch_size)
-
-
-def _numpy_index(index: Index) -> Any:
-    idx = tuple(part.numpy() if isinstance(part, Tensor) else part for part in index.parts)
-    return idx[0] if len(idx) == 1 else idx
+def _one_for_all(items: Sequence[Any]) -> bool:
+    """Whether one value stands for all items: metadata does where they agree, other values if the option says so."""
+    first = items[0]
+    kind = type(first)
+    if kind is not MetaData and not (kind is NonTensorData and options.capture_non_tensor_stack):
+        return False
+    return all(type(item) is kind and _same(item._value, first._value) for item in items)
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -440,12 +442,12 @@ def _same(a: Any, b: Any) -> bool:
 def _compare(left: NonTensorDataBase, other: Any) -> Tensor:
     """Equality position by position, as a bool tensor of the batch size."""
     right = other if isinstance(other, NonTensorDataBase) else NonTensorData._make(other, left._meta)
-    size = torch.broadcast_shapes(left._meta.batch_size, right._meta.batch_size)
-    if type(left) is NonTensorData and type(right) is NonTensorData:
+    a, b = left._meta.batch_size, right._meta.batch_size
+    size = a if a == b else torch.broadcast_shapes(a, b)
+    if isinstance(left, NonTensorData) and isinstance(right, NonTensorData):
         return torch.full(size, _same(left._value, right._value))
-    a, b = np.broadcast_to(_values_of(left), tuple(size)), np.broadcast_to(_values_of(right), tuple(size))
-    flat = [_same(x, y) for x, y in zip(a.reshape(-1), b.reshape(-1), strict=True)]
-    return torch.tensor(flat, dtype=torch.bool).reshape(size)
+    pairs = zip(broadcast(_flat(left), a, size), broadcast(_flat(right), b, size), strict=True)
+    return torch.tensor([_same(x, y) for x, y in pairs], dtype=torch.bool).reshape(size)
 
 
 def is_non_tensor(data: Any) -> bool:

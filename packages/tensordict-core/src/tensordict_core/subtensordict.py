@@ -86,7 +86,10 @@ class SubTensorDict(TensorDictBase):
 
     def _now(self) -> Any:
         """The part as a tensordict of its own: views of the parent's entries, or copies where the index makes those."""
-        return self._parent._index(self._part)
+        now = self._parent._index(self._part)
+        if self._meta.names != now._meta.names:
+            now._put_names(self._meta.names)
+        return now
 
     def _shares(self) -> bool:
         """Whether indexing gives views, so that what is written into them reaches the parent."""
@@ -167,6 +170,11 @@ class SubTensorDict(TensorDictBase):
         now._index_put(index, value)
         if not self._shares() or set(now._leaf_keys()) != known:
             self._parent._index_put(self._part, now)
+
+    def _set_entry_at(self, name: str, index: Index, value: Any) -> None:
+        now = self._now()
+        now._set_entry_at(name, index, value)
+        self._write_back(now)
 
     def _reshape(self, op: ShapeOp) -> Any:
         return self._now()._reshape(op)

@@ -181,7 +181,7 @@ class UnbatchedTensor(TensorCollection):
         return self
 
     def _room(self, size: torch.Size, index: Index) -> Any:
-        own = self._meta.batch_size[len(index.size) :]
+        own = self._meta.batch_size[len(index.size) + len(size) - index.dims :]
         return self._make(torch.zeros_like(self._tensor), Meta(torch.Size((*size, *own))))
 
     def _view_at(self, index: Index) -> Any:

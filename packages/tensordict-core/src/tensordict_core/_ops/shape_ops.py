@@ -156,7 +156,7 @@ class Permute(ShapeOp):
         self.dims = dims
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        return tensor.permute(*self.dims, *range(len(self.dims), tensor.ndim))
+        return tensor.permute((*self.dims, *range(len(self.dims), tensor.ndim)))
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         return tuple(names[d] for d in self.dims)
@@ -175,7 +175,7 @@ class Expand(ShapeOp):
     __slots__ = ()
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        return tensor.expand(*self.new, *tensor.shape[len(self.old) :])
+        return tensor.expand((*self.new, *tensor.shape[len(self.old) :]))
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         return (None,) * (len(self.new) - len(self.old)) + names

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from .._index import Index
+from .._meta import Meta
 from .._primitives import Primitives
 from .._types import containers
+from .._values import to_entry
 
 if TYPE_CHECKING:
     from .stack import LazyStackedTensorDict
@@ -45,11 +47,13 @@ def _place_of_tensors(parts: Parts) -> int:
     return place or 0
 
 
-def nest(numbers: Tensor, dim: int, element: Callable[[int], Any]) -> Any:
-    """Elements by number, lazily stacked in the shape of ``numbers`` from dimension ``dim`` on."""
-    if numbers.ndim == 0:
-        return element(int(numbers))
-    return containers.lazy._make([nest(part, dim, element) for part in numbers.unbind(0)], dim)
+def nest(numbers: Sequence[int], size: Sequence[int], dim: int, element: Callable[[int], Any]) -> Any:
+    """Elements by number, lazily stacked in the shape ``size`` from dimension ``dim`` on; there is at least one."""
+    if not size:
+        return element(numbers[0])
+    n = len(numbers) // size[0]
+    parts = [nest(numbers[i * n : (i + 1) * n], size[1:], dim, element) for i in range(size[0])]
+    return type(parts[0])._lazy(parts, dim)
 
 
 def _chosen(td: Any, parts: Parts) -> Any:
@@ -93,7 +97,8 @@ class _Cut:
         self.held = False
         self.dim = 0
         if isinstance(self.part, slice):
-            self.dim = index.sources.index(stack_dim)
+            beyond = stack_dim - index.dims
+            self.dim = len(index.size) + beyond if beyond >= 0 else index.sources.index(stack_dim)
             if at is not None and any(map(_is_tensor, parts[:at])) and any(map(_is_tensor, parts[at + 1 :])):
                 self.rest, self.held = (*parts[:at], None, *parts[at + 1 :]), True
 
@@ -102,11 +107,10 @@ class _Cut:
         """Whether index tensors stand at other dimensions too."""
         return any(map(_is_tensor, self.rest))
 
-    def positions(self) -> tuple[Tensor, list[Parts]]:
-        """For several index tensors: numbers in the shape that they make, and the integer index of each number."""
+    def positions(self) -> tuple[torch.Size, list[Parts]]:
+        """For several index tensors: the shape that they make together, and the integer index of each position."""
         at = [i for i, part in enumerate(self.parts) if _is_tensor(part)]
         tensors = torch.broadcast_tensors(*(self.parts[i] for i in at))
-        numbers = torch.arange(tensors[0].numel()).reshape(tensors[0].shape)
         columns = [tensor.reshape(-1).tolist() for tensor in tensors]
         indices = []
         for row in zip(*columns, strict=True):
@@ -114,7 +118,7 @@ class _Cut:
             for i, value in zip(at, row, strict=True):
                 parts[i] = value
             indices.append(tuple(parts))
-        return numbers, indices
+        return tensors[0].shape, indices
 
 
 def _pieces(value: Any, size: torch.Size, first: int, dims: int) -> Sequence[Any] | None:
@@ -154,13 +158,27 @@ class LazyIndexing:
             return _chosen(tds[int(part)], rest)
         if not index.size.numel():
             return self._sample()._index(index)
+        place = _place_of_tensors(cut.parts)
         if not cut.others:
             results = [_chosen(td, rest) for td in tds]
-            return nest(part, _place_of_tensors(cut.parts), results.__getitem__)
+            return self._named(nest(part.reshape(-1).tolist(), part.shape, place, results.__getitem__), index)
         if not self._is_ragged():
             return self._solid()._index(index)
-        numbers, indices = cut.positions()
-        return nest(numbers, _place_of_tensors(cut.parts), lambda i: self[indices[i]])
+        size, indices = cut.positions()
+        return self._named(nest(range(len(indices)), size, place, lambda i: self[indices[i]]), index)
+
+    def _set_entry_at(self: LazyStackedTensorDict, name: str, index: Index, value: Any) -> None:  # type: ignore[misc]
+        if not isinstance(value, Primitives | Tensor | int | float | complex):
+            value = to_entry(Meta(index.size), name, value)
+        if isinstance(value, Primitives):
+            value = containers.dense._make({name: value}, Meta(index.size))
+        self.select(name)._index_put(index, value)
+
+    def _named(self: LazyStackedTensorDict, result: Any, index: Index) -> Any:  # type: ignore[misc]
+        names = index.names(self._meta.names)
+        if names is not None:
+            result._put_names(names)
+        return result
 
     def _index_put(self: LazyStackedTensorDict, index: Index, value: Any) -> None:  # type: ignore[misc]
         if isinstance(value, dict):
@@ -168,22 +186,23 @@ class LazyIndexing:
         if isinstance(value, Primitives):
             self._check_fits(index, value)  # type: ignore[arg-type]
         tds = self.tensordicts
+        size = index.meta(self._meta).batch_size
         cut = _Cut(index, self.stack_dim)
         part, rest = cut.part, cut.rest
         if isinstance(part, slice):
             elements = tds[part]
-            pieces = _pieces(value, index.size, cut.dim, 1)
+            pieces = _pieces(value, size, cut.dim, 1)
             for i, td in enumerate(elements):
                 piece = value if pieces is None else pieces[i]
                 _write(td, rest, piece.unsqueeze(cut.dim) if cut.held and pieces is not None else piece)
         elif not _is_tensor(part):
             _write(tds[int(part)], rest, value)
         elif not cut.others:
-            pieces = _pieces(value, index.size, _place_of_tensors(cut.parts), part.ndim)
+            pieces = _pieces(value, size, _place_of_tensors(cut.parts), part.ndim)
             for i, number in enumerate(part.reshape(-1).tolist()):
                 _write(tds[number], rest, value if pieces is None else pieces[i])
         else:
-            numbers, indices = cut.positions()
-            pieces = _pieces(value, index.size, _place_of_tensors(cut.parts), numbers.ndim)
+            shape, indices = cut.positions()
+            pieces = _pieces(value, size, _place_of_tensors(cut.parts), len(shape))
             for i, position in enumerate(indices):
                 self._index_put(Index(position, self._meta.batch_size), value if pieces is None else pieces[i])

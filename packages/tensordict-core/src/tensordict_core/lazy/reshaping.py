@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from .._grid import reshaped
 from .._ops.shape_ops import Reshape, ShapeOp, Unsqueeze
 from .._torch.combine import cat_nodes, stack_nodes
 from .._types import containers
@@ -55,10 +54,10 @@ class LazyReshaping:
             return tds[0]._reshape(Unsqueeze(tds[0]._meta.batch_size, self.stack_dim))._reshape(op)
         if not self._is_ragged() and not (isinstance(op, Reshape) and not op.copies):
             return self._solid()._reshape(op)
-        numbers = op.leaf(torch.arange(op.old.numel()).reshape(op.old))
-        if not numbers.numel():
+        if not op.new.numel():
             return self._sample()._reshape(op)
-        result = nest(numbers, 0, _rows(self).__getitem__)
+        numbers = reshaped(op.old, op)
+        result = nest(range(op.old.numel()) if numbers is None else numbers, op.new, 0, _rows(self).__getitem__)
         names = op.names(self._meta.names)
         if names is not None:
             result.names = names

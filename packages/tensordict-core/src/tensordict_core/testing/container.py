@@ -1,0 +1,92 @@
+"""What a suite must know of a container: how to make one, and what it cannot do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .._primitives import Primitives
+from ..nontensor import NonTensorStack
+from ..tensordict import TensorDict
+
+__all__ = ["ContainerCase"]
+
+BATCH = (2, 3)
+
+
+class ContainerCase:
+    """How the suite gets its containers; a test class overrides `wrap`, and the flags that are not true of it.
+
+    >>> class TestMine(ContainerCase):
+    ...     def wrap(self, td):
+    ...         return td.clone()
+    >>> TestMine().make().batch_size
+    torch.Size([2, 3])
+    """
+
+    supports_new_keys = True
+    """Whether entries may be added, replaced, renamed and removed."""
+    supports_batch_size = True
+    """Whether the batch size may be set to a shorter or longer one."""
+    supports_lock = True
+    """Whether the container is locked and unlocked by itself, and starts unlocked."""
+    ragged = False
+    """Whether entries have no dense form, so nothing reads them whole."""
+    copies_shallowly = True
+    """Whether ``clone(False)`` is a container of its own around the very same tensors."""
+    shares_slices = True
+    """Whether entries are kept and not copied from elsewhere when they are read."""
+    fills_rows = True
+    """Whether a key that is written to some rows exists in all of them."""
+    holds_values = True
+    """Whether entries may be non-tensor data."""
+    batch = BATCH
+    """The batch size of the samples."""
+
+    def sample(self, kind: str = "mixed") -> TensorDict:
+        """The entries of the containers under test: ``"mixed"``, ``"floating"`` only or ``"integral"`` only."""
+        generator = torch.Generator().manual_seed(0)
+
+        def floats(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            # between 0.2 and 0.8, where every function of a number is defined
+            return torch.rand(*self.batch, *shape, generator=generator, dtype=dtype) * 0.6 + 0.2
+
+        def integers(*shape: int) -> torch.Tensor:
+            return torch.randint(1, 9, (*self.batch, *shape), generator=generator)
+
+        entries: dict[str, Any] = {}
+        if kind != "integral":
+            entries |= {"a": floats(2), "nested": {"b": floats(1, 2, dtype=torch.float64), "deep": {"c": floats()}}}
+        if kind != "floating":
+            entries |= {"count": integers()}
+        if kind == "integral":
+            entries |= {"nested": {"n": integers(2)}}
+        if self.holds_values:
+            n, m = self.batch
+            words = [[f"{i}-{j}" for j in range(m)] for i in range(n)]
+            entries |= {"text": "hello", "words": NonTensorStack.from_list(words, batch_size=self.batch)}
+        return TensorDict(entries, batch_size=self.batch)
+
+    def wrap(self, td: TensorDict) -> Any:
+        """The container under test, with the entries of ``td``."""
+        return td
+
+    def make(self, kind: str = "mixed") -> Any:
+        """A new container under test."""
+        return self.wrap(self.sample(kind))
+
+    def dense(self, kind: str = "mixed") -> TensorDict:
+        """The plain tensordict of the same entries."""
+        return self.sample(kind)
+
+    def tensor_key(self, td: Any) -> str:
+        """A key under which the container has a floating-point tensor."""
+        return next(
+            key for key, value in td._peek_items() if not isinstance(value, Primitives) and value.is_floating_point()
+        )
+
+    def node_key(self, td: Any) -> str | None:
+        """A key under which the container has a nested one, if it has."""
+        found = (key for key, value in td._peek_items() if isinstance(value, Primitives) and not value._is_opaque)
+        return next(found, None)
