@@ -98,7 +98,7 @@ def milliseconds(function: Callable[[Path], object], paths: list[Path]) -> float
 
 
 def time_checkpoints(params: TensorDict, folder: Path, repeats: int = 7) -> None:
-    """How long saving to a new place and loading takes, beside ``torch.save`` and ``torch.load`` of the same parameters."""
+    """How long saving to a new place and loading takes, beside torch for the same parameters."""
     state = dict(params.flatten_keys(".").items())
     ours = [folder / f"timed{i}" for i in range(repeats)]
     plain = [folder / f"timed{i}.pt" for i in range(repeats)]
