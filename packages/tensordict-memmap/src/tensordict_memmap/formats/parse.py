@@ -242,6 +242,11 @@ def _parse_wrapper(
     if cls is not None and not hasattr(cls, "_from_disk_form"):
         cls = None
     facts = {name: value for name, value in record.items() if name != "_type"}
+    if isinstance(content, Dense):
+        # before non-tensor fields were entries of the content, they stood beside the type
+        for name in [name for name in facts if not name.startswith("_")]:
+            inner = (*key, name)
+            content.entries.setdefault(name, Value(inner, place, content.batch_size, value=facts.pop(name)))
     return Parts(key, place, cls, class_string, facts, {WRAPPED: content})
 
 
