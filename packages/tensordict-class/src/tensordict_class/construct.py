@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from tensordict_core import TensorDict
+from tensordict_core.extension import Meta, as_batch_size, as_names, dense
 
 from .fields import Declaration
 
@@ -51,15 +52,25 @@ def start(
         casts: Whether tensors too pass through the rules of the fields.
         frozen: Whether the class is frozen.
     """
-    plain = not casts
-    for value in values.values():
-        if value.__class__ is not Tensor:
-            plain = False
-            break
+    size = as_batch_size(batch_size)
+    dims = len(size)
+    first = size[0] if dims else 0
+    plain = device is None and not casts
     if plain:
-        object.__setattr__(self, "_tensordict", TensorDict(values, batch_size, device, names))
+        for value in values.values():
+            if value.__class__ is not Tensor:
+                plain = False
+                break
+            if dims:
+                # sizes after the first are sliced only where there are more: a slice costs more than the rest
+                shape = value.shape
+                if not shape or shape[0] != first or (dims > 1 and shape[:dims] != size):
+                    plain = False
+                    break
+    if plain:
+        object.__setattr__(self, "_tensordict", dense(values, Meta(size, None, as_names(names, dims))))
     else:
-        object.__setattr__(self, "_tensordict", TensorDict({}, batch_size, device, names))
+        object.__setattr__(self, "_tensordict", TensorDict({}, size, device, names))
         for name, value in values.items():
             if value is not None:
                 self._assign(name, value)

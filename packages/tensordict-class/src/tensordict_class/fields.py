@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -23,8 +23,7 @@ _ALWAYS_FREE = frozenset({"data"})
 """Members that a field may hide without being asked: saved classes have always had fields of these names."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Declaration:
+class Declaration(NamedTuple):
     """What a class declares.
 
     Attributes:

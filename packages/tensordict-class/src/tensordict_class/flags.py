@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import errors
 
 __all__ = ["BRACKET_FLAGS", "NO_FLAGS", "Flags"]
 
 
-@dataclass(frozen=True)
-class Flags:
+class Flags(NamedTuple):
     """The flags of one tensorclass.
 
     Attributes:
@@ -33,11 +31,6 @@ class Flags:
     skip_post_init_on_rebuild: bool = False
     cast_filter: Callable[[tuple[str, ...], Any], bool] | None = None
 
-    def __post_init__(self) -> None:
-        modes = [name for name in ("autocast", "nocast", "tensor_only") if getattr(self, name)]
-        if len(modes) > 1:
-            raise errors.exclusive(modes[0], modes[1])
-
     def with_changes(self, changes: dict[str, Any]) -> Flags:
         """These flags with those that a class sets itself (``None``: not set).
 
@@ -48,9 +41,13 @@ class Flags:
         True
         """
         given = {name: value for name, value in changes.items() if value is not None}
-        return replace(self, **given) if given else self
+        flags = self._replace(**given)
+        modes = [name for name in ("autocast", "nocast", "tensor_only") if getattr(flags, name)]
+        if len(modes) > 1:
+            raise errors.exclusive(modes[0], modes[1])
+        return flags
 
 
 NO_FLAGS = Flags()
-BRACKET_FLAGS = tuple(f.name for f in fields(Flags) if f.name != "cast_filter")
+BRACKET_FLAGS = tuple(name for name in Flags._fields if name != "cast_filter")
 """The flags that brackets take: ``TensorClass["nocast", "frozen"]``."""

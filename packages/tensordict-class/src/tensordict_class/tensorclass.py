@@ -142,7 +142,7 @@ def _inherited(cls: type[Any]) -> Flags:
     for base in reversed(cls.__mro__[1:]):
         own = base.__dict__.get("_flags")
         if own is not None:
-            flags = flags.with_changes({name: value or None for name, value in vars(own).items()})
+            flags = flags.with_changes({name: value or None for name, value in own._asdict().items()})
     return flags
 
 
