@@ -252,6 +252,20 @@ def test_nested_tensors_become_padded_ones() -> None:
         td.to_padded_tensor(mask_key="mask")
 
 
+def test_a_lazy_stack_takes_results_in_place() -> None:
+    tds = [TensorDict({"a": torch.arange(3) + 10 * i, "s": "text"}, [3]) for i in range(2)]
+    for size in ([1, 0], [0, 0, 0, 1]):
+        lazy = lazy_stack([td.clone() for td in tds], 1)
+        expected = lazy.pad(size)
+        assert lazy.pad(size, inplace=True) is lazy and isinstance(lazy, LazyStackedTensorDict)
+        assert torch.equal(lazy["a"], expected["a"]) and lazy.batch_size == expected.batch_size
+        assert lazy["s"] == expected["s"] and len(lazy.tensordicts) == expected.batch_size[1]
+    index = torch.tensor([[1], [0], [1]])
+    assert lazy_stack(tds, 1).gather(1, index, inplace=True)["a"].tolist() == [[10], [1], [12]]
+    with pytest.raises(RuntimeError, match="without inplace=True"):
+        lazy_stack(tds, 1).masked_select(torch.ones(3, 2) > 0, inplace=True)
+
+
 # collating -----------------------------------------------------------------------------------------------------------
 
 Pair = namedtuple("Pair", ["td", "label"])

@@ -8,6 +8,7 @@ which, so batch size, names, lazy stacks and non-tensor values follow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as registry
 
-from ._compile import mapped_dim, mapped_size, transform_level
+from ._compile import is_compiling, mapped_dim, mapped_size, transform_level
 from ._meta import Meta, Names
 from ._primitives import Primitives
 from ._rebuild import How
@@ -61,7 +62,7 @@ class Layout:
     Two layouts are equal where their trees can be exchanged: sizes are not compared, because leaves have their own.
     """
 
-    __slots__ = ("extra", "keys", "kind", "level", "mapped", "meta", "shapes")
+    __slots__ = ("extra", "keys", "kind", "level", "meta", "shapes")
 
     def __init__(
         self,
@@ -70,7 +71,6 @@ class Layout:
         meta: Meta,
         extra: Any = None,
         shapes: tuple[torch.Size | None, ...] = (),
-        mapped: tuple[bool, ...] = (),
         level: int | None = None,
     ) -> None:
         self.kind = kind
@@ -78,7 +78,6 @@ class Layout:
         self.meta = meta
         self.extra = extra
         self.shapes = shapes
-        self.mapped = mapped
         self.level = level
 
     def _compared(self) -> tuple[Any, ...]:
@@ -108,12 +107,8 @@ def _same_extra(a: Any, b: Any) -> bool:
 
 
 def _record(kind: str, keys: tuple[str, ...], children: Sequence[Any], meta: Meta, extra: Any = None) -> Layout:
-    level = transform_level()
     shapes = tuple([child.shape if isinstance(child, Tensor) else None for child in children])
-    mapped: tuple[bool, ...] = ()
-    if level is not None:
-        mapped = tuple([isinstance(c, Tensor) and mapped_dim(c, level) is not None for c in children])
-    return Layout(kind, keys, meta, extra, shapes, mapped, level)
+    return Layout(kind, keys, meta, extra, shapes, transform_level())
 
 
 def _flatten_dense(td: Any) -> tuple[list[Any], Layout]:
@@ -148,7 +143,9 @@ def _flatten_values(node: Any) -> tuple[list[Any], Layout]:
 
 
 def _flatten_unbatched(node: Any) -> tuple[list[Any], Layout]:
-    return [node._tensor], _record("UnbatchedTensor", ("",), [node._tensor], node._meta)
+    tensor, level = node._tensor, transform_level()
+    mapped = level is not None and isinstance(tensor, Tensor) and mapped_dim(tensor, level) is not None
+    return [tensor], _record("UnbatchedTensor", ("",), [tensor], node._meta, mapped)
 
 
 # putting together ----------------------------------------------------------------------------------------------------
@@ -176,10 +173,11 @@ def _added(children: Sequence[Any], layout: Layout, level: int) -> set[int] | No
     for child, shape in zip(children, layout.shapes, strict=True):
         if shape is None or not isinstance(child, Tensor):
             continue
-        if child.ndim != len(shape) + 1 or mapped_dim(child, level) is not None:
-            return None
         new = child.shape
         fits = {p for p in range(len(new)) if new[p] == count and (*new[:p], *new[p + 1 :]) == tuple(shape)}
+        # (a trace cannot ask a tensor that depends on a gradient; a shape that fits is taken for vmap's there)
+        if not fits or (not is_compiling() and mapped_dim(child, level) is not None):
+            return None
         found = fits if found is None else found & fits
     return found
 
@@ -313,8 +311,9 @@ def _fitted(node: Any, old: torch.Size, new: torch.Size, change: Change | None) 
 def _without_dim(node: Any, dim: int, how: How) -> Any:
     """Values of their own with one dimension put away in each of them."""
     size = node._meta.batch_size
-    rows = torch.arange(size.numel()).reshape(size).movedim(dim, -1).reshape(-1, size[dim]).tolist()
-    values = [Mapped([node._flat[i] for i in row]) for row in rows]
+    n, inner = size[dim], math.prod(size[dim + 1 :])
+    starts = [outer * n * inner + k for outer in range(math.prod(size[:dim])) for k in range(inner)]
+    values = [Mapped([node._flat[start + i * inner] for i in range(n)]) for start in starts]
     meta = how.meta(node._meta)
     return NonTensorStack._make(values, meta) if meta.batch_size else NonTensorData._make(values[0], meta)
 
@@ -336,8 +335,9 @@ def _with_dim(node: Any, change: Change, how: How) -> Any:
         )
     count = meta.batch_size[change.dim]
     own = node._meta.batch_size
-    numbers = torch.arange(len(values) * count).reshape(*own, count).movedim(-1, change.dim).reshape(-1).tolist()
-    return NonTensorStack._make([values[i // count][i % count] for i in numbers], meta)
+    outer, inner = math.prod(own[: change.dim]), math.prod(own[change.dim :])
+    flat = [values[o * inner + k][i] for o in range(outer) for i in range(count) for k in range(inner)]
+    return NonTensorStack._make(flat, meta)
 
 
 def _unflatten_lazy(children: Iterable[Any], layout: Layout) -> Any:
@@ -405,7 +405,7 @@ def _unflatten_unbatched(children: Iterable[Any], layout: Layout) -> Any:
             )
         added = _added([tensor], layout, level)
         if added:
-            if any(layout.mapped):
+            if layout.extra:
                 raise RuntimeError(
                     "vmap gives an unbatched tensor another value for each example, and it can have but one; set "
                     "a plain tensor instead"

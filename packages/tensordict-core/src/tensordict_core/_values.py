@@ -33,7 +33,7 @@ def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
     """
     if isinstance(value, Tensor):
         return value if device is None or value.device == device else value.to(device)
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, (np.ndarray, np.generic)):
         if value.dtype.kind not in "biufc":
             return None
         return torch.as_tensor(value, device=device)

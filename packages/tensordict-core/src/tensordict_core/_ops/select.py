@@ -184,9 +184,11 @@ class Selection(Primitives):
             flat = [n for pair in reversed(ends) for n in pair]
             return torch.nn.functional.pad(tensor, [0, 0] * rest + flat, value=value)
 
-        result = self._reshape(BatchOp(size, torch.Size(new), leaf, names=lambda names: names))
-        if any(n > 0 for n in sizes):
-            pad_values(result, self, ends)
+        td = whole(self)
+        rows = zip(td._leaves(), batched(td), strict=True)
+        how = How(size=lambda own: torch.Size((*new, *own[len(size) :])), names=lambda own: own)
+        result = td._rebuild(iter([leaf(tensor) if has_batch else tensor for tensor, has_batch in rows]), how)
+        pad_values(result, td, ends)
         return cast(Self, result._replaces(self) if inplace else result)
 
     def to_padded_tensor(self, padding: float = 0.0, mask_key: NestedKey | None = None) -> Self:

@@ -453,6 +453,16 @@ class Shape(Primitives):
             return result
         if self._locked:
             raise errors.locked("the operation replaces entries")
+        if self._holds_slices:
+            at = self.stack_dim  # type: ignore[attr-defined]
+            if at >= len(result._meta.batch_size):
+                raise RuntimeError(
+                    f"the result of batch size {list(result._meta.batch_size)} has no dimension {at} for a lazy stack "
+                    "to hold its elements along; take it without inplace=True"
+                )
+            self.tensordicts[:] = result.unbind(at)  # type: ignore[attr-defined]
+            self._set_meta(result._meta)
+            return self
         for key in list(result._keys()):
             self._set(key, result._get(key), False)
         self._set_meta(result._meta)
