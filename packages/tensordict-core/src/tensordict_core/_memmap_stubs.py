@@ -42,6 +42,7 @@ class MemmapStubs(Primitives):
         archive: bool | None = None,
         compression: Any = None,
         atomic: bool = True,
+        durable: bool = False,
     ) -> Any:
         """Write all entries to disk and return a locked tensordict of the same structure that is mapped onto the files.
 
@@ -58,6 +59,7 @@ class MemmapStubs(Primitives):
             compression: How the archive is compressed; by default not.
             atomic: Whether the save replaces an earlier one as a whole or not at all; otherwise files are overwritten
                 one by one.
+            durable: Whether files and folders are synced to the disk before this returns.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
@@ -79,6 +81,7 @@ class MemmapStubs(Primitives):
             archive=archive,
             compression=compression,
             atomic=atomic,
+            durable=durable,
         )
 
     def memmap_(
@@ -92,6 +95,7 @@ class MemmapStubs(Primitives):
         existsok: bool = True,
         robust_key: bool | None = None,
         atomic: bool = True,
+        durable: bool = False,
     ) -> Any:
         """As ``memmap``, for this tensordict itself: its entries are replaced by mapped ones, and it is locked.
 
@@ -111,6 +115,7 @@ class MemmapStubs(Primitives):
             existsok=existsok,
             robust_key=robust_key,
             atomic=atomic,
+            durable=durable,
         )
 
     def memmap_like(
@@ -147,19 +152,72 @@ class MemmapStubs(Primitives):
             archive=archive,
         )
 
-    def save(self, prefix: str | PathLike[str], copy_existing: bool = True, **kwargs: Any) -> Any:
-        """Write all entries to a folder, as ``memmap``, and return this tensordict as it is.
+    def save(
+        self,
+        prefix: str | PathLike[str],
+        copy_existing: bool = True,
+        *,
+        num_threads: int | None = None,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        existsok: bool = True,
+        robust_key: bool | None = None,
+        archive: bool | None = None,
+        compression: Any = None,
+        atomic: bool = True,
+        durable: bool = False,
+    ) -> Any:
+        """Write all entries to disk without mapping them, and return this tensordict as it is.
 
-        With ``return_early=True`` it returns a future of this tensordict at once.
+        Arguments are those of ``memmap``. With ``return_early=True`` it returns a future of this tensordict at once.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
         """
-        return satellite(_NAME, "TensorDict.save").save(self, prefix, copy_existing=copy_existing, **kwargs)
+        return satellite(_NAME, "TensorDict.save").save(
+            self,
+            prefix,
+            copy_existing=copy_existing,
+            num_threads=num_threads,
+            return_early=return_early,
+            share_non_tensor=share_non_tensor,
+            existsok=existsok,
+            robust_key=robust_key,
+            archive=archive,
+            compression=compression,
+            atomic=atomic,
+            durable=durable,
+        )
 
-    def dumps(self, prefix: str | PathLike[str], copy_existing: bool = True, **kwargs: Any) -> Any:
+    def dumps(
+        self,
+        prefix: str | PathLike[str],
+        copy_existing: bool = True,
+        *,
+        num_threads: int | None = None,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        existsok: bool = True,
+        robust_key: bool | None = None,
+        archive: bool | None = None,
+        compression: Any = None,
+        atomic: bool = True,
+        durable: bool = False,
+    ) -> Any:
         """``save`` under another name."""
-        return self.save(prefix, copy_existing=copy_existing, **kwargs)
+        return self.save(
+            prefix,
+            copy_existing,
+            num_threads=num_threads,
+            return_early=return_early,
+            share_non_tensor=share_non_tensor,
+            existsok=existsok,
+            robust_key=robust_key,
+            archive=archive,
+            compression=compression,
+            atomic=atomic,
+            durable=durable,
+        )
 
     @classmethod
     def load_memmap(
