@@ -215,6 +215,7 @@ DAMAGE = [
     b'{"_type": "<class \'tensordict.tensorclass.NonTensorStack\'>", "data": "x"}',
     b'{"_type": "<class \'tensordict.tensorclass.NonTensorData\'>", "data": {"$": 1}, "_metadata": {"exact": true}}',
     b'{"b": {"type": "TensorDict"}, "shape": []}',
+    b'{"a": {"shape": [2], "dtype": "torch.float32"}, "shape": [3]}',
     b"[" * 10_000,
 ]
 

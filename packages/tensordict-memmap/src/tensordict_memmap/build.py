@@ -60,12 +60,18 @@ def build(
 
 
 def _assemble(node: Parts, parts: dict[str, Any], fallback: type[Any] | None) -> Any:
-    if node.cls is LazyStackedTensorDict:
-        return LazyStackedTensorDict(*parts.values(), **node.facts)
-    cls = fallback if node.cls is None else node.cls
-    if cls is not None:
-        return cls._from_disk_form(node.facts, parts)
     where = f"key {show(node.key)}" if node.key else "the saved object"
+    cls = fallback if node.cls is None else node.cls
+    try:
+        if cls is LazyStackedTensorDict:
+            return LazyStackedTensorDict(*parts.values(), **node.facts)
+        if cls is not None:
+            return cls._from_disk_form(node.facts, parts)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{where} is a {node.type_name or node.class_string}, and its parts do not make one: {error}; restore its "
+            f"files, or load it with the code that wrote them"
+        ) from error
     warnings.warn(
         f"classes are found by their registered names, and that of {where}, {node.class_string}, is not registered "
         "here, "

@@ -134,6 +134,11 @@ def _parse_dense(folder: Folder, record: dict[str, Any], place: str, key: Path, 
         order = record.get("_key_order")
         if isinstance(order, list) and sorted(map(str, order)) == sorted(entries):
             node.entries = {name: entries[name] for name in order}
+    dims = len(size)
+    for entry in entries.values() if dims else ():
+        own = entry.batch_size if isinstance(entry, Dense) else entry.shape if isinstance(entry, Leaf) else size
+        if own[:dims] != size and not (isinstance(entry, Leaf) and entry.layout != "strided" and own[:1] == size):
+            raise damaged(entry.key, place, f"gives it the shape {list(own)} where the batch size is {list(size)}")
     if only and only[0] not in entries:
         names = [
             name
