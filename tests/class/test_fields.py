@@ -343,7 +343,7 @@ def test_a_field_may_not_hide_a_member(name):
         type("Bad", (TensorClass,), {"__annotations__": {name: torch.Tensor}})
 
 
-@pytest.mark.parametrize("name", ["data", "label", "index", "name", "mask", "fields", "batch", "_private"])
+@pytest.mark.parametrize("name", ["data", "long", "label", "index", "name", "mask", "fields", "batch", "_private"])
 def test_common_names_are_free(name):
     cls = type("Good", (TensorClass,), {"__annotations__": {name: torch.Tensor}})
     instance = cls(torch.arange(3.0), batch_size=[3])

@@ -19,7 +19,7 @@ from . import errors
 
 __all__ = ["Declaration", "declare", "install_readers", "reader"]
 
-_ALWAYS_FREE = frozenset({"data"})
+_ALWAYS_FREE = frozenset({"data", "isinf", "long", "short"})
 """Members that a field may hide without being asked: saved classes have always had fields of these names."""
 
 
