@@ -136,7 +136,7 @@ class Selection(Primitives):
         >>> TensorDict({"a": torch.arange(3)}, [3]).masked_select(torch.tensor([True, False, True]))["a"]
         tensor([0, 2])
         """
-        got: Any = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        got: Any = getattr(mask, "dtype", type(mask).__name__)
         if got is not torch.bool:
             raise TypeError(f"masked_select takes a bool tensor as mask, got {got}; compare or cast it to bool first")
         result = self[mask]  # type: ignore[index]
