@@ -245,3 +245,77 @@ def not_parameters(key: str, value: Any) -> TypeError:
 def parameters_called() -> TypeError:
     """Parameters are no function."""
     return TypeError("TensorDictParams cannot be called; put them into a module with params.to_module(module)")
+
+
+def unknown_mapping(key: str, names: Iterable[str]) -> NotImplementedError:
+    """No mapping has that name."""
+    return NotImplementedError(
+        f"there is no mapping {key!r}; take one of {_list(names)} or add it with add_custom_mapping"
+    )
+
+
+def bad_mapping(key: str) -> ValueError:
+    """The numbers of a biased softplus are none."""
+    return ValueError(
+        f"the mapping {key!r} is no biased_softplus_{{bias}} or biased_softplus_{{bias}}_{{min_val}}; give numbers"
+    )
+
+
+def empty_interval() -> ValueError:
+    """Nothing lies between the bounds."""
+    return ValueError("a truncated normal needs a < b everywhere; exchange the bounds")
+
+
+def no_such_value(dist: Any, name: str) -> NotImplementedError:
+    """A distribution lacks a property."""
+    return NotImplementedError(
+        f"{type(dist).__name__} has no {name}; take another interaction type, or give the class a property of that name"
+    )
+
+
+def missing_component(name: Any, keys: Iterable[Any]) -> KeyError:
+    """The parameters of a component are not there."""
+    return KeyError(
+        f"the component {name!r} has no entry in the parameters with keys {_list(keys)}; add its parameters"
+    )
+
+
+def no_sum_key(keys: Iterable[Any]) -> RuntimeError:
+    """Several log-probabilities have no single key."""
+    return RuntimeError(
+        f"the log-probabilities of several values have several keys, {_list(keys)}; take log_prob_keys, or sum them "
+        f"with "
+        "set_composite_lp_aggregate(True)"
+    )
+
+
+def one_sum_key() -> RuntimeError:
+    """One log-probability has no several keys."""
+    return RuntimeError(
+        "with composite_lp_aggregate there is one log-probability; pass log_prob_key and not log_prob_keys"
+    )
+
+
+def key_taken(key: Any) -> ValueError:
+    """A log-probability would overwrite its sample."""
+    return ValueError(f"the key {key!r} is that of a value and cannot be that of a log-probability; give another one")
+
+
+def not_probabilistic(module: Any) -> TypeError:
+    """The last module of a sequence gives no distribution."""
+    return TypeError(
+        f"the last module of a probabilistic sequence without composite is probabilistic, got "
+        f"{type(module).__name__}; pass "
+        "return_composite=True"
+    )
+
+
+def no_distribution(module: Any) -> TypeError:
+    """No module of a sequence gives a distribution."""
+    return TypeError(f"{type(module).__name__} has no probabilistic module; add a ProbabilisticTensorDictModule")
+
+
+def bad_parameters(dist: Any, keys: Iterable[Any], error: Exception) -> str:
+    """A note: which entries a distribution was made of."""
+    name = getattr(dist, "__name__", type(dist).__name__)
+    return f"while making a {name} of the keys {_list(keys)}"

@@ -1,0 +1,249 @@
+"""`CompositeDistribution`: several named distributions that sample and score tensordicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from tensordict_core import NestedKey, TensorDict, unravel_key
+
+from .. import errors
+from ..probabilistic.aggregation import composite_lp_aggregate
+from ..probabilistic.interaction import InteractionType, take
+
+__all__ = ["CompositeDistribution", "with_suffix"]
+
+Key = str | tuple[str, ...]
+_ESTIMATES = 1000
+
+
+def with_suffix(key: Key, suffix: str) -> Key:
+    """A key whose last level ends with a suffix.
+
+    >>> with_suffix(("agent", "action"), "_log_prob")
+    ('agent', 'action_log_prob')
+    """
+    return key + suffix if isinstance(key, str) else (*key[:-1], key[-1] + suffix)
+
+
+def _mapped(mapping: dict[Any, Any] | None) -> dict[Any, Any]:
+    return {unravel_key(key): value for key, value in (mapping or {}).items()}
+
+
+class CompositeDistribution(Distribution):
+    """Several named distributions as one: its samples are tensordicts with one entry for each.
+
+    `log_prob` and `entropy` give a tensordict with one entry for each, or one sum where `composite_lp_aggregate` says
+    so. The batch size of ``params`` is the batch shape. It is also a mapping from the keys of samples to distributions.
+
+    Args:
+        params: For each name a tensordict of the arguments of its distribution.
+        distribution_map: The class of each name, or what makes its distribution from those arguments.
+        name_map: The keys of samples, for names that are not their own.
+        extra_kwargs: More arguments, by name.
+        log_prob_key: The key of a summed log-probability.
+        entropy_key: The key of a summed entropy.
+
+    Raises:
+        KeyError: A name has no parameters.
+
+    >>> params = TensorDict({"k": {"logits": torch.zeros(3, 5)}}, [3])
+    >>> params["x"] = {"loc": torch.zeros(3, 4), "scale": torch.ones(3, 4)}
+    >>> dist = CompositeDistribution(params, {"x": torch.distributions.Normal, "k": torch.distributions.Categorical})
+    >>> sample = dist.sample((2,))
+    >>> sample.batch_size, sample["x"].shape, dist.log_prob(sample)["k_log_prob"].shape
+    (torch.Size([2, 3]), torch.Size([2, 3, 4]), torch.Size([2, 3]))
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        distribution_map: dict[Any, Callable[..., Any]],
+        *,
+        name_map: dict[Any, NestedKey] | None = None,
+        extra_kwargs: dict[Any, dict[str, Any]] | None = None,
+        log_prob_key: NestedKey | None = None,
+        entropy_key: NestedKey | None = None,
+    ) -> None:
+        extra = _mapped(extra_kwargs)
+        made = {}
+        for name, make in _mapped(distribution_map).items():
+            arguments = params.get(name, None)
+            if arguments is None:
+                raise errors.missing_component(name, params.keys())
+            made[name] = make(**dict(arguments.items()), **extra.get(name, {}))
+        self._start(made, params.batch_size, name_map, log_prob_key, entropy_key)
+
+    def _start(
+        self, made: dict[Any, Any], size: torch.Size, name_map: Any, log_prob_key: Any, entropy_key: Any
+    ) -> None:
+        names = _mapped(name_map)
+        self.dists: dict[Any, Any] = {unravel_key(names.get(name, name)): dist for name, dist in made.items()}
+        self.log_prob_key = "sample_log_prob" if log_prob_key is None else unravel_key(log_prob_key)
+        self.entropy_key = "entropy" if entropy_key is None else unravel_key(entropy_key)
+        super().__init__(size, torch.Size(), validate_args=False)
+
+    @classmethod
+    def from_distributions(
+        cls,
+        params: Any,
+        distributions: dict[Any, Any],
+        *,
+        name_map: dict[Any, NestedKey] | None = None,
+        log_prob_key: NestedKey | None = None,
+        entropy_key: NestedKey | None = None,
+    ) -> CompositeDistribution:
+        """A composite of distributions that exist already; ``params`` says the batch size.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> CompositeDistribution.from_distributions(TensorDict({}, [3]), dists).mean["x"]
+        tensor([0., 0., 0.])
+        """
+        self = cls.__new__(cls)
+        self._start(_mapped(distributions), params.batch_size, name_map, log_prob_key, entropy_key)
+        return self
+
+    # a mapping -------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: NestedKey) -> Any:
+        return self.dists[unravel_key(key)]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.dists)
+
+    def __len__(self) -> int:
+        return len(self.dists)
+
+    def __contains__(self, key: NestedKey) -> bool:
+        return unravel_key(key) in self.dists
+
+    def keys(self) -> KeysView[Key]:
+        """The keys of samples."""
+        return self.dists.keys()
+
+    def values(self) -> ValuesView[Any]:
+        """The distributions."""
+        return self.dists.values()
+
+    def items(self) -> ItemsView[Key, Any]:
+        """Both."""
+        return self.dists.items()
+
+    def get(self, key: NestedKey, default: Any = None) -> Any:
+        """The distribution of a key."""
+        return self.dists.get(unravel_key(key), default)
+
+    # values ----------------------------------------------------------------------------------------------------------
+
+    def _each(self, function: Callable[[Any], Any], sample_shape: Any = ()) -> TensorDict:
+        out = TensorDict({}, torch.Size([*sample_shape, *self.batch_shape]))
+        for key, dist in self.dists.items():
+            out.set(key, function(dist))
+        return out
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        """Whether gradients reach the parameters of every part."""
+        return all(dist.has_rsample for dist in self.dists.values())
+
+    @property
+    def mean(self) -> TensorDict:  # type: ignore[override]
+        """The mean of each."""
+        return self._each(lambda dist: take(dist, InteractionType.MEAN, (), _ESTIMATES))
+
+    @property
+    def mode(self) -> TensorDict:  # type: ignore[override]
+        """The mode of each."""
+        return self._each(lambda dist: take(dist, InteractionType.MODE, (), _ESTIMATES))
+
+    @property
+    def deterministic_sample(self) -> TensorDict:
+        """The deterministic value of each, see `InteractionType`."""
+        return self._each(lambda dist: take(dist, InteractionType.DETERMINISTIC, (), _ESTIMATES))
+
+    def sample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]
+        """A sample of each."""
+        shape = torch.Size([] if shape is None else shape)
+        return self._each(lambda dist: dist.sample(shape), shape)
+
+    def rsample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]
+        """A sample of each, through which gradients reach its parameters.
+
+        Raises:
+            NotImplementedError: A part has no such samples.
+        """
+        shape = torch.Size([] if shape is None else shape)
+        return self._each(lambda dist: dist.rsample(shape), shape)
+
+    # scores ----------------------------------------------------------------------------------------------------------
+
+    def _scores(self, score: Callable[[Any, Any], Tensor], suffix: str, size: torch.Size) -> TensorDict:
+        out = TensorDict({}, size)
+        for key, dist in self.dists.items():
+            out.set(with_suffix(key, suffix), score(key, dist))
+        return out
+
+    def _sum(self, scores: TensorDict) -> Tensor:
+        dims = scores.ndim
+        leaves = list(scores.values(True, True))
+        return torch.stack([leaf.flatten(dims).sum(-1) if leaf.ndim > dims else leaf for leaf in leaves]).sum(0)
+
+    def log_prob_composite(self, sample: Any, *, include_sum: bool | None = None) -> TensorDict:
+        """The log-probability of each at ``<key>_log_prob``, and of all if ``include_sum``."""
+        scores = self._scores(lambda key, dist: dist.log_prob(sample.get(key)), "_log_prob", sample.batch_size)
+        if composite_lp_aggregate() if include_sum is None else include_sum:
+            scores.set(self.log_prob_key, self._sum(scores))
+        return scores
+
+    def log_prob(self, sample: Any) -> Any:
+        """The log-probability of each, or their sum where `composite_lp_aggregate` says so."""
+        scores = self.log_prob_composite(sample, include_sum=False)
+        return self._sum(scores) if composite_lp_aggregate() else scores
+
+    def entropy_composite(self, samples_mc: int = 1, *, include_sum: bool | None = None) -> TensorDict:
+        """The entropy of each at ``<key>_entropy``, and of all if ``include_sum``.
+
+        Args:
+            samples_mc: How many samples estimate an entropy that has no closed form.
+            include_sum: Whether the sum is there, too.
+        """
+        scores = self._scores(lambda _, dist: _entropy(dist, samples_mc), "_entropy", self.batch_shape)
+        if composite_lp_aggregate() if include_sum is None else include_sum:
+            scores.set(self.entropy_key, self._sum(scores))
+        return scores
+
+    def entropy(self, samples_mc: int = 1) -> Any:
+        """The entropy of each, or their sum where `composite_lp_aggregate` says so."""
+        scores = self.entropy_composite(samples_mc, include_sum=False)
+        return self._sum(scores) if composite_lp_aggregate() else scores
+
+    def _mapped_values(self, name: str, sample: Any) -> TensorDict:
+        out = TensorDict({}, sample.batch_size)
+        for key, dist in self.dists.items():
+            out.set(key, getattr(dist, name)(sample.get(key)))
+        return out
+
+    def cdf(self, sample: Any) -> TensorDict:  # type: ignore[override]
+        """The distribution function of each."""
+        return self._mapped_values("cdf", sample)
+
+    def icdf(self, sample: Any) -> TensorDict:  # type: ignore[override]
+        """The inverse of the distribution function of each."""
+        return self._mapped_values("icdf", sample)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dists})"
+
+
+def _entropy(dist: Any, samples: int) -> Tensor:
+    try:
+        known: Tensor = dist.entropy()
+        return known
+    except NotImplementedError:
+        drawn = dist.rsample((samples,)) if dist.has_rsample else dist.sample((samples,))
+        estimate: Tensor = -dist.log_prob(drawn).mean(0)
+        return estimate

@@ -1,0 +1,91 @@
+"""`Delta`: all the mass on one value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+__all__ = ["Delta"]
+
+
+class Delta(Distribution):
+    """A distribution that always gives its parameter.
+
+    Args:
+        param: The value.
+        atol: How far from it a value may be, absolutely, to have its probability.
+        rtol: The same, relatively.
+        batch_shape: The batch shape. If neither shape is given, the last dimension of ``param`` is the event.
+        event_shape: The event shape.
+
+    >>> Delta(torch.tensor([1.0, 2.0])).log_prob(torch.tensor([[1.0, 2.0], [1.0, 3.0]]))
+    tensor([inf, -inf])
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch's own spelling
+    has_rsample = True
+
+    def __init__(
+        self,
+        param: Tensor,
+        atol: float = 1e-6,
+        rtol: float = 1e-6,
+        batch_shape: Sequence[int] | None = None,
+        event_shape: Sequence[int] | None = None,
+    ) -> None:
+        if not batch_shape and not event_shape:
+            batch_shape, event_shape = param.shape[:-1], param.shape[-1:]
+        elif batch_shape is None:
+            batch_shape = param.shape[: param.ndim - len(event_shape or ())]
+        elif event_shape is None:
+            event_shape = param.shape[len(batch_shape) :]
+        self.param = param
+        self.atol = atol
+        self.rtol = rtol
+        super().__init__(torch.Size(batch_shape), torch.Size(event_shape or ()), validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """All numbers."""
+        return constraints.real
+
+    @property
+    def mean(self) -> Tensor:
+        """The value."""
+        return self.param
+
+    @property
+    def mode(self) -> Tensor:
+        """The value."""
+        return self.param
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The value."""
+        return self.param
+
+    @property
+    def variance(self) -> Tensor:
+        """Zero."""
+        return torch.zeros_like(self.param)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Delta:
+        """The distribution with a larger batch shape."""
+        param = self.param.expand((*batch_shape, *self.event_shape))
+        return Delta(param, self.atol, self.rtol, torch.Size(batch_shape), self.event_shape)
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
+        """The value, once for each sample; gradients reach the parameter."""
+        return self.param.expand((*sample_shape, *self.param.shape))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Infinity where an event is the value, minus infinity elsewhere."""
+        equal = torch.isclose(value, self.param.expand_as(value), rtol=self.rtol, atol=self.atol)
+        if self.event_shape:
+            equal = equal.flatten(-len(self.event_shape)).all(-1)
+        zero = torch.zeros(equal.shape, dtype=self.param.dtype, device=self.param.device)
+        return torch.where(equal, zero + torch.inf, zero - torch.inf)

@@ -1,0 +1,79 @@
+"""Modules from the output of a network to the location and the scale of a normal distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .mappings import mappings
+
+__all__ = ["AddStateIndependentNormalScale", "NormalParamExtractor"]
+
+
+class NormalParamExtractor(nn.Module):
+    """Splits the last dimension into a location and, mapped to positive numbers, a scale.
+
+    Args:
+        scale_mapping: The name of the mapping, see `mappings`.
+        scale_lb: The least scale.
+
+    >>> loc, scale = NormalParamExtractor()(torch.zeros(3, 4))
+    >>> loc.shape, scale[0]
+    (torch.Size([3, 2]), tensor([1., 1.]))
+    """
+
+    def __init__(self, scale_mapping: str = "biased_softplus_1.0", scale_lb: float = 1e-4) -> None:
+        super().__init__()
+        self.scale_mapping = mappings(scale_mapping)
+        self.scale_lb = scale_lb
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Split the first tensor; others follow unchanged."""
+        first, *others = tensors
+        loc, scale = first.chunk(2, -1)
+        return (loc, self.scale_mapping(scale).clamp_min(self.scale_lb), *others)
+
+
+class AddStateIndependentNormalScale(nn.Module):
+    """Puts a learned scale beside a location; the scale does not depend on the input.
+
+    Args:
+        scale_shape: Its shape: that of the last dimensions of the location.
+        scale_mapping: The name of the mapping to positive numbers, see `mappings`.
+        scale_lb: The least scale.
+        device: Where it is.
+        make_param: Whether it is trained; otherwise it is a buffer.
+        init_value: Its value at first, before the mapping.
+
+    >>> loc, scale = AddStateIndependentNormalScale(4)(torch.zeros(3, 4))
+    >>> scale.shape, scale.unique().tolist()
+    (torch.Size([3, 4]), [1.0])
+    """
+
+    def __init__(
+        self,
+        scale_shape: Sequence[int] | int | None = None,
+        *,
+        scale_mapping: str = "exp",
+        scale_lb: float = 1e-4,
+        device: torch.device | str | None = None,
+        make_param: bool = True,
+        init_value: float = 0.0,
+    ) -> None:
+        super().__init__()
+        shape = () if scale_shape is None else (scale_shape,) if isinstance(scale_shape, int) else tuple(scale_shape)
+        value = torch.full(shape, float(init_value), device=device)
+        if make_param:
+            self.state_independent_scale = nn.Parameter(value)
+        else:
+            self.register_buffer("state_independent_scale", value)
+        self.scale_mapping = mappings(scale_mapping)
+        self.scale_lb = scale_lb
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The first tensor, its scale, and others unchanged."""
+        loc, *others = tensors
+        scale = self.scale_mapping(self.state_independent_scale).clamp_min(self.scale_lb)
+        return (loc, scale.expand_as(loc), *others)

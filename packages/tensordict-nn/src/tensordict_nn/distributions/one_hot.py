@@ -1,0 +1,92 @@
+"""`OneHotCategorical`: categories as one-hot vectors, with straight-through gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, RelaxedOneHotCategorical
+from torch.nn import functional
+
+__all__ = ["OneHotCategorical", "rand_one_hot"]
+
+
+def rand_one_hot(values: Tensor, do_softmax: bool = True) -> Tensor:
+    """Draw a one-hot vector along the last dimension.
+
+    Args:
+        values: Logits, or probabilities.
+        do_softmax: Whether they are logits.
+
+    >>> rand_one_hot(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), do_softmax=False)
+    tensor([[0, 1],
+            [1, 0]])
+    """
+    probs = values.softmax(-1) if do_softmax else values
+    drawn = torch.multinomial(probs.reshape(-1, probs.shape[-1]), 1).reshape(probs.shape[:-1])
+    return functional.one_hot(drawn, probs.shape[-1])
+
+
+class OneHotCategorical(Categorical):
+    """A categorical distribution over one-hot vectors.
+
+    Args:
+        logits: Log-probabilities up to a constant, along the last dimension.
+        probs: Probabilities, instead.
+        **kwargs: For ``torch.distributions.Categorical``.
+
+    >>> OneHotCategorical(logits=torch.tensor([0.0, 2.0, 1.0])).mode
+    tensor([0, 1, 0])
+    """
+
+    def __init__(self, logits: Tensor | None = None, probs: Tensor | None = None, **kwargs: Any) -> None:
+        given = logits if probs is None else probs
+        if given is not None and given.ndim > 1 and given.shape[-1] == 1:
+            # a network's output of shape [..., n, 1]
+            logits = None if logits is None else logits.squeeze(-1)
+            probs = None if probs is None else probs.squeeze(-1)
+        super().__init__(probs=probs, logits=logits, **kwargs)
+
+    def _one_hot(self, categories: Tensor) -> Tensor:
+        return functional.one_hot(categories, self._num_events)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-probability of one-hot vectors."""
+        return super().log_prob(value.argmax(-1))  # type: ignore[no-any-return, no-untyped-call]
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest category, one-hot."""
+        return self._one_hot(self.logits.argmax(-1))
+
+    @property
+    def mean(self) -> Tensor:
+        """The probabilities, which are the mean of one-hot vectors."""
+        return self.probs
+
+    @property
+    def variance(self) -> Tensor:
+        """That of each element."""
+        return self.probs * (1 - self.probs)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The mode."""
+        return self.mode
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
+        """One-hot vectors."""
+        return self._one_hot(super().sample(torch.Size(sample_shape)))  # type: ignore[no-untyped-call]
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
+        """One-hot vectors whose gradients are those of a relaxed sample of temperature 1 (straight-through)."""
+        relaxed = RelaxedOneHotCategorical(self.logits.new_tensor(1.0), logits=self.logits).rsample(
+            torch.Size(sample_shape)
+        )
+        hard = self._one_hot(relaxed.argmax(-1)).to(relaxed.dtype)
+        return hard + (relaxed - relaxed.detach())
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """Every one-hot vector."""
+        return self._one_hot(super().enumerate_support(expand))  # type: ignore[no-untyped-call]

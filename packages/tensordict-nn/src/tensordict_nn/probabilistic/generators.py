@@ -1,0 +1,67 @@
+"""Random numbers of one's own: sampling from a generator leaves the global one alone.
+
+Distributions take no generator, so the global state is exchanged for the time of the draw. This works for every
+distribution; a graph that is compiled cannot exchange it and uses its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict_core.extension import is_compiling
+
+__all__ = ["draw_with"]
+
+
+def _draw(generator: torch.Generator, draw: Callable[[], Any]) -> Any:
+    on_gpu = generator.device.type == "cuda"
+    get: Callable[[], Tensor] = (lambda: torch.cuda.get_rng_state(generator.device)) if on_gpu else torch.get_rng_state
+    put: Callable[[Tensor], None] = (
+        (lambda state: torch.cuda.set_rng_state(state, generator.device)) if on_gpu else torch.set_rng_state
+    )
+    before = get()
+    put(generator.get_state())
+    try:
+        value = draw()
+        generator.set_state(get())
+    finally:
+        put(before)
+    return value
+
+
+def draw_with(source: Any, td: Any, draw: Callable[[], Any]) -> Any:
+    """Draw with a generator, or with that of an entry; an entry that is a seed becomes the next one.
+
+    Args:
+        source: A generator, the key of an entry (a generator or a seed), or ``None`` for the global generator.
+        td: Where the entry is.
+        draw: Makes the value.
+
+    >>> td = TensorDict({"seed": 0})
+    >>> first = draw_with("seed", td, lambda: torch.rand(()))
+    >>> first.equal(draw_with("seed", td, lambda: torch.rand(())))
+    False
+    >>> first.equal(draw_with("seed", TensorDict({"seed": 0}), lambda: torch.rand(())))
+    True
+    """
+    if source is None or is_compiling():
+        return draw()
+    if isinstance(source, torch.Generator):
+        return _draw(source, draw)
+    entry = td.get(source, None)
+    if entry is None:
+        return draw()
+    if not isinstance(entry, Tensor):
+        entry = td[source]
+    if isinstance(entry, torch.Generator):
+        return _draw(entry, draw)
+    seed = int(entry.flatten()[0]) if isinstance(entry, Tensor) else int(entry)
+    generator = torch.Generator().manual_seed(seed)
+    value = _draw(generator, draw)
+    following = torch.randint(2**62, (), generator=generator)
+    td.set(source, following.expand(entry.shape).clone() if isinstance(entry, Tensor) else int(following))
+    return value

@@ -1,0 +1,140 @@
+"""Interaction types: how a value is taken from a distribution, for a block of code or for one module."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Self
+
+from torch.distributions import Distribution
+
+from .. import errors
+from ..settings import Setting
+
+__all__ = ["InteractionType", "interaction_type", "set_interaction_type", "take"]
+
+
+class InteractionType(Enum):
+    """How a value is taken from a distribution.
+
+    ``MODE``, ``MEDIAN`` and ``MEAN`` are its properties, ``RANDOM`` is a sample (with gradients where there are), and
+    ``DETERMINISTIC`` its ``deterministic_sample`` if it has one, else the mode of what can be enumerated and the mean
+    of everything else. Strings are accepted in any case.
+
+    >>> InteractionType("RANDOM"), InteractionType.from_str("Mode")
+    (<InteractionType.RANDOM: 'random'>, <InteractionType.MODE: 'mode'>)
+    """
+
+    MODE = "mode"
+    MEDIAN = "median"
+    MEAN = "mean"
+    RANDOM = "random"
+    DETERMINISTIC = "deterministic"
+
+    @classmethod
+    def _missing_(cls, value: object) -> InteractionType | None:
+        return next((one for one in cls if one.value == str(value).lower()), None)
+
+    @classmethod
+    def from_str(cls, name: str) -> InteractionType:
+        """The type of a name, in any case."""
+        return cls(name.lower())
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_current: Setting[InteractionType | None] = Setting(None)
+
+
+def interaction_type() -> InteractionType | None:
+    """What the surrounding `set_interaction_type` block says; ``None`` outside of any.
+
+    >>> with set_interaction_type("mode"):
+    ...     print(interaction_type())
+    mode
+    """
+    return _current.get()
+
+
+class set_interaction_type:
+    """A block (or a decorated function) in which all probabilistic modules take values in one way.
+
+    Args:
+        type: The way; ``None`` leaves it to each module.
+        thread_local: Whether it is for this thread only.
+
+    >>> from tensordict_nn import ProbabilisticTensorDictModule
+    >>> module = ProbabilisticTensorDictModule(
+    ...     in_keys=["loc", "scale"], out_keys=["x"], distribution_class=torch.distributions.LogNormal
+    ... )
+    >>> with set_interaction_type("mode"):
+    ...     module(TensorDict({"loc": torch.zeros(1), "scale": torch.ones(1)}))["x"]
+    tensor([0.3679])
+    """
+
+    def __init__(
+        self, type: InteractionType | str | None = InteractionType.DETERMINISTIC, *, thread_local: bool = False
+    ) -> None:
+        self.type = None if type is None else InteractionType(type)
+        self.thread_local = thread_local
+        self._tokens: list[Any] = []
+
+    def __enter__(self) -> Self:
+        self._tokens.append(_current.enter(self.type, thread_local=self.thread_local))
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        _current.leave(self._tokens.pop())
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate a function."""
+
+        @functools.wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return inside
+
+
+def _property(dist: Any, name: str) -> Any:
+    """A property of a distribution; ``None`` if it has none."""
+    try:
+        return getattr(dist, name)
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def _deterministic(dist: Any) -> Any:
+    names = ["deterministic_sample"]
+    # the mean of categories is no category
+    names += ["mode", "mean"] if isinstance(dist, Distribution) and dist.has_enumerate_support else ["mean", "mode"]
+    return next((value for name in names if (value := _property(dist, name)) is not None), None)
+
+
+def take(dist: Any, how: InteractionType, sample_shape: Any, estimates: int) -> Any:
+    """A value from a distribution.
+
+    Args:
+        dist: The distribution.
+        how: The way.
+        sample_shape: The shape of several samples, for ``RANDOM``.
+        estimates: How many samples stand for a mean that the distribution does not have.
+
+    Raises:
+        NotImplementedError: The distribution has no such property.
+
+    >>> take(torch.distributions.Normal(1.0, 1.0), InteractionType.MEAN, (), 10)
+    tensor(1.)
+    """
+    if how is InteractionType.RANDOM:
+        return dist.rsample(sample_shape) if dist.has_rsample else dist.sample(sample_shape)
+    value = _deterministic(dist) if how is InteractionType.DETERMINISTIC else _property(dist, how.value)
+    if value is None and how is InteractionType.MEAN:
+        draw = dist.rsample if dist.has_rsample else dist.sample
+        return draw((estimates,)).mean(0)
+    if value is None:
+        raise errors.no_such_value(dist, how.value)
+    return value

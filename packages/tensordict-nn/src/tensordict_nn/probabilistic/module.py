@@ -1,0 +1,277 @@
+"""`ProbabilisticTensorDictModule`: a distribution of entries of a tensordict, and a value from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tensordict_core import NestedKey, unravel_key
+from tensordict_core.extension import TensorCollection
+
+from .. import errors
+from ..base import Keys, TensorDictModuleBase, as_keys
+from ..dispatch import dispatch
+from ..distributions.composite import CompositeDistribution, with_suffix
+from ..distributions.delta import Delta
+from ..skipping import MODE, skips
+from .aggregation import composite_lp_aggregate
+from .generators import draw_with
+from .interaction import InteractionType, interaction_type, take
+
+__all__ = ["ProbabilisticTensorDictModule"]
+
+_SUM = "sample_log_prob"
+
+
+class ProbabilisticTensorDictModule(TensorDictModuleBase):
+    """Makes a distribution of ``in_keys`` and writes a value from it at ``out_keys``.
+
+    How the value is taken is said by the surrounding `set_interaction_type` block, else by the module.
+
+    Args:
+        in_keys: The keys of the distribution's parameters: the last level of each is the name of the argument. Or a
+            dictionary from names of arguments to keys.
+        out_keys: The keys of values. By default those of the samples of a `CompositeDistribution`; for others ``"_"``,
+            which writes none.
+        default_interaction_type: How values are taken outside of a block.
+        distribution_class: The class, or anything that makes a distribution from named arguments.
+        distribution_kwargs: More arguments for it.
+        return_log_prob: Whether the log-probability of the value is written, too.
+        log_prob_keys: Its keys, one for each value; by default ``<key>_log_prob``.
+        log_prob_key: Its key, where there is one.
+        cache_dist: Accepted for compatibility, without effect.
+        n_empirical_estimate: How many samples stand for a mean that has no closed form.
+        num_samples: How many values; the result gets these dimensions first.
+        generator: A ``torch.Generator``, a seed for one, or the key of an entry that holds either. A seed in an entry
+            is replaced by the next one. By default PyTorch's own.
+
+    Raises:
+        RuntimeError: There is one log-probability and ``log_prob_keys`` are given, or the reverse.
+        ValueError: A log-probability has the key of a value.
+
+    >>> normal = torch.distributions.Normal
+    >>> module = ProbabilisticTensorDictModule(
+    ...     in_keys=["loc", "scale"], out_keys=["x"], distribution_class=normal, return_log_prob=True
+    ... )
+    >>> td = module(TensorDict({"loc": torch.zeros(1), "scale": torch.ones(1)}))
+    >>> td["x"], td["x_log_prob"]
+    (tensor([0.]), tensor([-0.9189]))
+    """
+
+    def __init__(
+        self,
+        in_keys: NestedKey | Sequence[NestedKey] | dict[str, NestedKey],
+        out_keys: NestedKey | Sequence[NestedKey] | None = None,
+        *,
+        default_interaction_type: InteractionType | str = InteractionType.DETERMINISTIC,
+        distribution_class: Callable[..., Any] = Delta,
+        distribution_kwargs: dict[str, Any] | None = None,
+        return_log_prob: bool = False,
+        log_prob_keys: Sequence[NestedKey] | None = None,
+        log_prob_key: NestedKey | None = None,
+        cache_dist: bool = False,
+        n_empirical_estimate: int = 1000,
+        num_samples: int | Sequence[int] | None = None,
+        generator: torch.Generator | int | NestedKey | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(in_keys, dict):
+            self.in_keys = list(in_keys.values())
+            self._arguments = [str(name) for name in in_keys]
+        else:
+            self.in_keys = in_keys
+            self._arguments = [key if isinstance(key, str) else key[-1] for key in self.in_keys]
+        if distribution_class is Delta and len(self._arguments) == 1 and not isinstance(in_keys, dict):
+            self._arguments = ["param"]
+        self.distribution_class = distribution_class
+        # parameters that are a module are registered, so that they move with this one
+        self.distribution_kwargs = distribution_kwargs if distribution_kwargs is not None else {}
+        self.default_interaction_type = InteractionType(default_interaction_type)
+        self.return_log_prob = return_log_prob
+        self.n_empirical_estimate = n_empirical_estimate
+        self.num_samples = (
+            None if num_samples is None else torch.Size([num_samples] if isinstance(num_samples, int) else num_samples)
+        )
+        self.generator = torch.Generator().manual_seed(generator) if isinstance(generator, int) else generator
+        self._sampled = self._component_keys() if out_keys is None else as_keys(out_keys)
+        self._scored = self._score_keys(log_prob_keys, log_prob_key)
+        self.out_keys = [*self._sampled, *(self._scored if return_log_prob else [])]
+
+    def _component_keys(self) -> Keys:
+        kwargs = self.distribution_kwargs
+        if "distribution_map" not in kwargs:
+            return ["_"]
+        names = {unravel_key(key): value for key, value in (kwargs.get("name_map") or {}).items()}
+        return [unravel_key(names.get(unravel_key(key), key)) for key in kwargs["distribution_map"]]
+
+    def _score_keys(self, keys: Sequence[NestedKey] | None, key: NestedKey | None) -> Keys:
+        if composite_lp_aggregate():
+            if keys is not None:
+                raise errors.one_sum_key()
+            scored = [_SUM if key is None else unravel_key(key)]
+        elif keys is not None:
+            scored = as_keys(list(keys))
+        elif key is not None:
+            if len(self._sampled) > 1:
+                raise errors.no_sum_key(self._sampled)
+            scored = [unravel_key(key)]
+        else:
+            scored = [_SUM if one == "_" else with_suffix(one, "_log_prob") for one in self._sampled]
+        for one in scored:
+            if one in self._sampled:
+                raise errors.key_taken(one)
+        return scored
+
+    # keys ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def log_prob_keys(self) -> Keys:
+        """The keys of log-probabilities, one for each value."""
+        return self._scored
+
+    @property
+    def log_prob_key(self) -> Any:
+        """The key of the log-probability, where there is one.
+
+        Raises:
+            RuntimeError: There are several.
+        """
+        if len(self._scored) > 1:
+            raise errors.no_sum_key(self._scored)
+        return self._scored[0]
+
+    @property
+    def dist_params_keys(self) -> Keys:
+        """The keys of the distribution's parameters."""
+        return self.in_keys
+
+    @property
+    def dist_sample_keys(self) -> Keys:
+        """The keys of values."""
+        return self._sampled
+
+    # distributions ---------------------------------------------------------------------------------------------------
+
+    def get_dist(self, tensordict: Any) -> Any:
+        """The distribution.
+
+        Args:
+            tensordict: Has its parameters.
+
+        Raises:
+            KeyError: One of them is not there.
+
+        >>> normal = torch.distributions.Normal
+        >>> module = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=normal)
+        >>> module.get_dist(TensorDict({"loc": torch.zeros(1), "scale": torch.ones(1)}))
+        Normal(loc: tensor([0.]), scale: tensor([1.]))
+        """
+        values = [tensordict.get(key, None) for key in self.in_keys]
+        absent = [key for key, value in zip(self.in_keys, values, strict=True) if value is None]
+        if absent:
+            raise errors.missing_inputs(self, absent, tensordict.keys())
+        arguments = dict(zip(self._arguments, values, strict=True))
+        extra = self.distribution_kwargs
+        try:
+            return self.distribution_class(**arguments, **(extra if type(extra) is dict else dict(extra.items())))
+        except Exception as error:
+            error.add_note(errors.bad_parameters(self.distribution_class, self.in_keys, error))
+            raise
+
+    def build_dist_from_params(self, tensordict: Any) -> Any:
+        """The distribution of parameters that are in a tensordict, as `get_dist`."""
+        return self.get_dist(tensordict)
+
+    def log_prob(self, tensordict: Any, *, dist: Any = None) -> Any:
+        """The log-probability of the values in a tensordict.
+
+        Args:
+            tensordict: Has the values and, without ``dist``, the parameters.
+            dist: The distribution.
+
+        Returns:
+            A tensor; for a `CompositeDistribution` a tensordict, unless `composite_lp_aggregate` is set.
+
+        >>> normal = torch.distributions.Normal
+        >>> module = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=normal)
+        >>> module.log_prob(TensorDict({"loc": torch.zeros(1), "scale": torch.ones(1), "x": torch.ones(1)}))
+        tensor([-1.4189])
+        """
+        dist = self.get_dist(tensordict) if dist is None else dist
+        return dist.log_prob(
+            tensordict if isinstance(dist, CompositeDistribution) else tensordict.get(self._sampled[0])
+        )
+
+    # running ---------------------------------------------------------------------------------------------------------
+
+    @dispatch(auto_batch_size=False)
+    def forward(self, tensordict: Any, tensordict_out: Any = None) -> Any:
+        """Make the distribution, take a value, write it.
+
+        Args:
+            tensordict: Has the parameters.
+            tensordict_out: Where results go; by default into ``tensordict``.
+
+        Returns:
+            The tensordict with the values; with ``num_samples``, an expanded one.
+        """
+        skipping = (MODE.value is not False or MODE.threads) and tensordict_out is None
+        if skipping and skips(self.in_keys, self.out_keys_source, tensordict):
+            return tensordict
+        dist = self.get_dist(tensordict)
+        value, scores = self._take(dist, tensordict)
+        out = tensordict if tensordict_out is None else tensordict_out
+        if self.num_samples is not None:
+            out = out.expand(*self.num_samples, *out.batch_size)
+        self._write_values(out, value)
+        if self.return_log_prob:
+            self._write_scores(out, dist, value, scores)
+        return out
+
+    def _take(self, dist: Any, td: Any) -> tuple[Any, Any]:
+        """A value, and its log-probability if the distribution gives both at once."""
+        how = interaction_type() or self.default_interaction_type
+        shape = torch.Size() if self.num_samples is None else self.num_samples
+        if how is InteractionType.RANDOM and self.return_log_prob:
+            name = "rsample_and_log_prob" if dist.has_rsample else "sample_and_log_prob"
+            both = getattr(dist, name, None)
+            if both is not None:
+                value, scores = draw_with(self.generator, td, lambda: both(shape))
+                return value, scores
+        estimates = self.n_empirical_estimate
+        value = draw_with(self.generator, td, lambda: take(dist, how, shape, estimates))
+        if how is not InteractionType.RANDOM and self.num_samples is not None:
+            size = (*shape, *(value.batch_size if isinstance(value, TensorCollection) else value.shape))
+            value = value.expand(*size)
+        return value, None
+
+    def _write_values(self, td: Any, value: Any) -> None:
+        if isinstance(value, TensorCollection):
+            td.update(value)
+            return
+        values = value if isinstance(value, tuple) else (value,)
+        if len(values) != len(self._sampled):
+            raise errors.wrong_count(self, len(values), self._sampled)
+        for key, one in zip(self._sampled, values, strict=True):
+            if key != "_":
+                td.set(key, one)
+
+    def _write_scores(self, td: Any, dist: Any, value: Any, scores: Any) -> None:
+        if not isinstance(dist, CompositeDistribution):
+            td.set(self.log_prob_key, dist.log_prob(value) if scores is None else scores)
+            return
+        each = dist.log_prob_composite(value, include_sum=False)
+        if composite_lp_aggregate():
+            td.update(each)
+            td.set(self.log_prob_key, dist._sum(each))
+        else:
+            for key, component in zip(self._scored, dist, strict=True):
+                td.set(key, each.get(with_suffix(component, "_log_prob")))
+
+    def extra_repr(self) -> str:
+        """The keys and the distribution, for ``print``."""
+        name = getattr(self.distribution_class, "__name__", repr(self.distribution_class))
+        how = self.default_interaction_type
+        return f"{super().extra_repr()}, distribution_class={name}, default_interaction_type={how}"
