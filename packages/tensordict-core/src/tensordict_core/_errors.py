@@ -201,3 +201,11 @@ def state_mismatch(missing: Iterable[Any], unexpected: Iterable[Any]) -> Runtime
         f"the keys of the state dict are not those of the tensordict: missing {list(missing)}, unexpected "
         f"{list(unexpected)}; pass strict=False to load what matches and add what is new"
     )
+
+
+def not_sendable(path: Any, leaf: Any) -> TypeError:
+    """A leaf is no block of memory."""
+    return TypeError(
+        f"key {_show(path)} is a tensor of layout {leaf.layout} and dtype {leaf.dtype}, which is no plain block of memory "
+        "to send; send it densely, or take it out with exclude"
+    )
