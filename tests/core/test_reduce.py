@@ -84,6 +84,13 @@ def test_reduce_gives_one_tensor_of_all_leaves(td: TensorDict, name: str) -> Non
     torch.testing.assert_close(getattr(td, name)(dim="feature", reduce=True), ORACLES[name](joined, (2,), False))
 
 
+@pytest.mark.parametrize("name", ["sum", "nansum", "amax", "amin"])
+def test_reduce_of_many_elements_goes_leaf_by_leaf(name: str) -> None:
+    td = TensorDict({"a": torch.rand(300, 300, dtype=torch.float64), "b": torch.rand(3, dtype=torch.float64)})
+    every = torch.cat([td["a"].reshape(-1), td["b"]])
+    torch.testing.assert_close(getattr(td, name)(reduce=True), getattr(torch, name)(every))
+
+
 def test_reduce_promotes_dtypes() -> None:
     td = TensorDict({"a": torch.ones(2, dtype=torch.int32), "b": torch.full((2,), 0.5)})
     assert td.sum(reduce=True).item() == 3.0

@@ -38,6 +38,9 @@ def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
     """The method ``name`` that casts every leaf to ``dtype``."""
 
     def method(self: Any, *, cast_filter: CastFilter | None = None) -> Any:
+        if cast_filter is None:
+            # type() does what to() does, and is the faster of the two to call
+            return self._rebuild(iter([leaf.type(dtype) for leaf in self._leaves()]), SAME)
         return self._rebuild(iter(_cast_leaves(self, lambda leaf: leaf.to(dtype), cast_filter)), SAME)
 
     example = f'>>> TensorDict({{"a": torch.ones(1)}}).{name}().dtype\n    {dtype}'

@@ -70,9 +70,10 @@ def _new(
     if empty_lazy:
         return _new_without_slices(td, size, create, requires_grad, target, options)
     td = whole(td)
+    flags = batched(td)
     leaves = [
         create(leaf, torch.Size((*size, *leaf.shape[dims:])) if has_batch else leaf.shape, **options)
-        for leaf, has_batch in zip(td._leaves(), batched(td), strict=True)
+        for leaf, has_batch in zip(td._leaves(), flags, strict=True)
     ]
     if requires_grad:
         leaves = [leaf.requires_grad_() for leaf in leaves]
@@ -82,12 +83,11 @@ def _new(
         names=(lambda own: own) if same else None,
         device=target,
     )
-    # in two steps, because an unbatched tensor keeps its values where the batch size changes
-    renewed = td._rebuild(iter(leaves), How(device=target))
-    if size == td._meta.batch_size:
-        return renewed
+    # an unbatched tensor keeps its values where the batch size changes, so it is replaced before
+    renewed = td if all(flags) else td._rebuild(iter(leaves), How(device=target))
     result = renewed._rebuild(iter(leaves), how)
-    _blank_values(result, td)
+    if size != td._meta.batch_size:
+        _blank_values(result, td)
     return result
 
 
@@ -113,6 +113,18 @@ def _new_without_slices(
     result = containers.dense._make(entries, Meta(size, device))
     _blank_values(result, td)
     return result
+
+
+def _options(dtype: torch.dtype | None, layout: torch.layout, pin_memory: bool | None) -> dict[str, Any]:
+    """What is asked for beside the defaults; each option costs torch time."""
+    options: dict[str, Any] = {}
+    if dtype is not None:
+        options["dtype"] = dtype
+    if layout is not torch.strided:
+        options["layout"] = layout
+    if pin_memory:
+        options["pin_memory"] = True
+    return options
 
 
 def _zeros(leaf: Tensor, size: torch.Size, **options: Any) -> Tensor:
@@ -156,7 +168,7 @@ class Creation(Primitives):
         >>> TensorDict({"a": torch.ones(3, 4)}, [3]).new_zeros(2)["a"].shape
         torch.Size([2, 4])
         """
-        options = {"dtype": dtype, "layout": layout, "pin_memory": bool(pin_memory)}
+        options = _options(dtype, layout, pin_memory)
         return cast(Self, _new(self, _as_size(size), _zeros, device, requires_grad, empty_lazy, options))
 
     def new_ones(
@@ -174,7 +186,7 @@ class Creation(Primitives):
         >>> TensorDict({"a": torch.zeros(3)}, [3]).new_ones(2)["a"]
         tensor([1., 1.])
         """
-        options = {"dtype": dtype, "layout": layout, "pin_memory": bool(pin_memory)}
+        options = _options(dtype, layout, pin_memory)
         return cast(Self, _new(self, _as_size(size), _ones, device, requires_grad, empty_lazy, options))
 
     def new_empty(
@@ -192,7 +204,7 @@ class Creation(Primitives):
         >>> TensorDict({"a": torch.zeros(3)}, [3]).new_empty(2, 2)["a"].shape
         torch.Size([2, 2])
         """
-        options = {"dtype": dtype, "layout": layout, "pin_memory": bool(pin_memory)}
+        options = _options(dtype, layout, pin_memory)
         return cast(Self, _new(self, _as_size(size), _empty, device, requires_grad, empty_lazy, options))
 
     def new_full(
@@ -222,7 +234,7 @@ class Creation(Primitives):
         >>> TensorDict({"a": torch.zeros(3)}, [3]).new_full([2], 7)["a"]
         tensor([7., 7.])
         """
-        options = {"dtype": dtype, "layout": layout, "pin_memory": bool(pin_memory)}
+        options = _options(dtype, layout, pin_memory)
         return cast(
             Self,
             _new(

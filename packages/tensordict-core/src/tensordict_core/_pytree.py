@@ -166,8 +166,8 @@ def _lost(children: Sequence[Any], layout: Layout, level: int) -> set[int]:
 
 def _added(children: Sequence[Any], layout: Layout, level: int) -> set[int] | None:
     """Where ``vmap`` may have put its dimension in the tensors among the children on the way out; ``None``: nowhere."""
-    count = mapped_size()
-    if layout.level != level or count is None:
+    count = mapped_size() if layout.level == level else None
+    if count is None:
         return None
     found: set[int] | None = None
     for child, shape in zip(children, layout.shapes, strict=True):

@@ -153,7 +153,7 @@ def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associ
         leaves = _some(td._leaves(), name)
         if len(leaves) == 1:
             return kernel(leaves[0], None, False)
-        if associative:
+        if associative and sum(leaf.numel() for leaf in leaves) > _JOINED:
             parts = [kernel(leaf, None, False) for leaf in leaves]
             dtype = parts[0].dtype
             for part in parts[1:]:
@@ -179,6 +179,10 @@ def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associ
             f"({shapes}); reduce without dim, or reduce each leaf first"
         ) from error
     return kernel(joined, dims, keepdim)
+
+
+_JOINED = 1 << 16
+"""The most elements that are joined in a copy: one call beats many on few elements, and costs memory on many."""
 
 
 def _some(leaves: list[Tensor], name: str) -> list[Tensor]:
