@@ -166,7 +166,7 @@ def _construct(name: str, value: Any, origin: Any, target: Any) -> Any:
 def class_of(annotation: Annotation) -> Any:
     """The tensorclass that a field is annotated with, or ``None``."""
     target = annotation.resolve()
-    return target if isinstance(target, type) and getattr(target, "_is_tensorclass", False) else None
+    return target if isinstance(target, type) and getattr(target, "_is_tensorclass_instance", False) else None
 
 
 def rule_for(flags: Flags, annotation: Annotation) -> Rule:

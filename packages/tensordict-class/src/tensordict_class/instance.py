@@ -29,7 +29,8 @@ class Instance(Forwarding):
 
     __slots__ = ()
 
-    _is_tensorclass = True
+    # not the name that the reference has: it takes what has that for its own in the torch functions that it replaces
+    _is_tensorclass_instance = True
 
     _rules: ClassVar[Mapping[str, Rule]] = {}
     """What each field makes of a value, by name; its keys are the fields."""

@@ -83,7 +83,7 @@ def is_tensorclass(obj: type | Any) -> bool:
     >>> is_tensorclass(TensorDict)
     False
     """
-    return getattr(obj if isinstance(obj, type) else type(obj), "_is_tensorclass", False)
+    return getattr(obj if isinstance(obj, type) else type(obj), "_is_tensorclass_instance", False)
 
 
 def default_is_leaf(cls: type) -> bool:
