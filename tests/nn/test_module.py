@@ -77,6 +77,10 @@ def test_a_dictionary_that_lacks_the_keys_is_one_value():
     assert (td["b", "x"] == 1).all()
 
 
+def test_modules_that_are_empty_containers_are_called():
+    assert (TensorDictModule(nn.Sequential(), ["a"], ["b"])(data())["b"] == 1).all()
+
+
 def test_underscore_drops_a_result():
     assert sorted(TensorDictModule(lambda x: (x, x), ["a"], ["_", "c"])(data()).keys()) == ["a", "c", "n"]
 

@@ -83,7 +83,7 @@ class dispatch:
         @functools.wraps(function)
         def call_method(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
             if args and isinstance(args[0], Primitives):
-                return function(owner, *args, **kwargs)
+                return function(owner, *args, **kwargs) if kwargs else function(owner, *args)
             if "tensordict" in kwargs and "tensordict" not in self._keys(owner, self.source):
                 return function(owner, *args, **kwargs)
             return self._call(owner, functools.partial(function, owner), args, kwargs)

@@ -112,7 +112,9 @@ class TensorDictModule(TensorDictModuleBase):
         if args:
             raise errors.too_many_arguments(self, len(args) + 1, ["tensordict"])
         # modules are not attributes for Python, so `self.module` would be looked for in vain first
-        module = self._modules.get("module") or self.__dict__["module"]
+        module: Any = self._modules.get("module")
+        if module is None:
+            module = self.__dict__["module"]
         in_keys = self._in_keys
         out_keys = self._out_keys if self._out_keys_source is None else self._out_keys_source
         if (
