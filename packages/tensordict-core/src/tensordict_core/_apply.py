@@ -34,7 +34,7 @@ def _valid(
 ) -> list[Any]:
     """The results as entries of nodes whose batch sizes are ``resized``: checked, and converted if no tensors."""
     leaves = td._leaves(is_leaf)
-    out = []
+    out: list[Any] = []
     sizes: list[torch.Size] = []
     keys: list[Any] = []
     for i, result in enumerate(results):
@@ -195,7 +195,7 @@ class Applying(Primitives):
             size=resized,
             names=None
             if new_names is KEEP
-            else lambda own: new_names if own is None or len(own) <= dims else new_names + own[dims:],
+            else lambda own: new_names if new_names is None or own is None else new_names + own[dims:],
             device=device if device is KEEP else as_device(device),
             lock=propagate_lock,
             is_leaf=is_leaf,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from ._meta import Meta, Names
 from ._primitives import Primitives
 from ._types import containers
 from ._values import to_entry
-
-if TYPE_CHECKING:
-    from ._base import TensorCollection
 
 __all__ = ["Index", "Indexing"]
 
@@ -76,6 +73,9 @@ class Index:
     """
 
     __slots__ = ("_made", "_read", "at", "batch_size", "dims", "idx", "parts", "rows", "size", "sources")
+
+    parts: tuple[Any, ...]
+    sources: tuple[int | None, ...]
 
     def __init__(self, idx: Any, batch_size: torch.Size) -> None:
         self.batch_size = batch_size
@@ -174,7 +174,7 @@ class Index:
         tensors = [part for part in parts if (isinstance(part, Tensor) and part.ndim) or isinstance(part, bool)]
         advanced = [part for part in tensors if isinstance(part, Tensor)]
         if len(advanced) > 1:
-            advanced_size = torch.broadcast_shapes(*(part.shape for part in advanced))
+            advanced_size = torch.broadcast_shapes(*(part.shape for part in advanced))  # type: ignore[no-untyped-call]
         else:
             advanced_size = advanced[0].shape if advanced else torch.Size(())
         place: int | None = None
@@ -259,7 +259,7 @@ class Indexing(Primitives):
                 raise errors.missing_key(index, self._keys(), type(self).__name__)
             return value if type(value) is Tensor else value._entry_value() if isinstance(value, Primitives) else value
         if type(index) is tuple and _is_path(index):
-            return self._get_path_value(index)
+            return self._get_path_value(index)  # type: ignore[attr-defined]
         return self._index(Index(index, self._meta.batch_size))
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -388,7 +388,7 @@ class Indexing(Primitives):
                 source = value.reshape(value.shape + (1,) * (entry.ndim - index.dims))
             entry[index.idx] = source
 
-    def _check_fits(self, index: Index, value: TensorCollection) -> None:
+    def _check_fits(self, index: Index, value: Primitives) -> None:
         got = value._meta.batch_size
         if got == index.size:
             return
@@ -396,7 +396,7 @@ class Indexing(Primitives):
         expected = index.size + self._meta.batch_size[index.dims :]
         expected = expected[: max(len(got), len(index.size))]
         try:
-            fits = torch.broadcast_shapes(got, expected) == expected
+            fits = torch.broadcast_shapes(got, expected) == expected  # type: ignore[no-untyped-call]
         except RuntimeError:
             fits = False
         if not fits:

@@ -51,7 +51,9 @@ class Lookup(Mapping[str, Any]):
 class Primitives:
     """What each container implements (about sixteen methods) and what follows from them at once."""
 
-    __slots__ = ()
+    if not TYPE_CHECKING:
+        # checkers take a class without slots for one that has any; its slots are those of the container
+        __slots__ = ()
 
     _is_non_tensor = False
     """Whether instances stand for one value that is no tensor."""
@@ -71,8 +73,17 @@ class Primitives:
         """Weak references to the locked nodes that hold this one."""
         _annotations: dict[str, Any] | None
         """What satellites remember of this node (where it was saved, for one), by name."""
+
+        def _entry_value(self) -> Any:
+            """What ``td[key]`` gives for an entry that is this node."""
+
         _last_exit: Callable[[Any], None] | None
         """What the operation that returned this node wants done at the end of a ``with`` block over it."""
+
+        def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any: ...
+        def _cat_nodes(self, column: Sequence[Any], dim: int) -> Any: ...
+        def _split(self, sizes: list[int], dim: int) -> Sequence[Any]: ...
+        def _entry_value(self) -> Any: ...
 
     # entries ---------------------------------------------------------------------------------------------------------
 

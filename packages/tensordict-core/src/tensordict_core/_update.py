@@ -113,9 +113,7 @@ class Updating(Primitives):
         meta = self._meta
         size = meta.batch_size
         # a plain tensor under a plain key is the usual case, and a row in a loop for many users
-        plain = (
-            chosen is None and not (clone or inplace or self._locked) and inplace is not None and meta.device is None
-        )
+        plain = chosen is None and not (clone or inplace or self._locked) and meta.device is None
         for key, value in list(source._items() if isinstance(source, Primitives) else source.items()):
             if plain and type(value) is Tensor and type(key) is str and starts_with(value.shape, size):
                 self._set(key, value, False)
@@ -223,8 +221,8 @@ class Updating(Primitives):
         if not isinstance(source, Primitives):
             source = containers.dense(source, batch_size=index.size, device=self._meta.device)
         if keys_to_update is not None:
-            source = source.select(*keys_to_update)  # type: ignore[attr-defined]
-        for key in source.keys(True, True):  # type: ignore[attr-defined]
+            source = source.select(*keys_to_update)
+        for key in source.keys(True, True):
             if key not in self:  # type: ignore[operator]
                 raise errors.missing_key(key, self._keys(), type(self).__name__)
         self._index_put(index, source)
@@ -251,7 +249,7 @@ class Updating(Primitives):
         if args and kwargs:
             raise ValueError("replace takes one dictionary or values by name, not both")
         out = self._clone(False)
-        return out.update(args[0] if args else kwargs)  # type: ignore[no-any-return]
+        return out.update(args[0] if args else kwargs)
 
     # parts by key ----------------------------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ class NonTensorDataBase(TensorCollection):
         """Never: there is a value."""
         return False
 
-    @property
+    @property  # type: ignore[misc]
     def data(self) -> Any:
         """The value, or the nested list of values."""
         return self._entry_value()
@@ -126,6 +126,8 @@ class NonTensorData(NonTensorDataBase):
     """
 
     __slots__ = ("_metadata", "_value")
+
+    _value: Any
 
     def __init__(
         self,
@@ -280,7 +282,7 @@ class NonTensorStack(NonTensorDataBase):
         return self._make(flat, meta) if meta.batch_size else NonTensorData._make(flat[0], meta)
 
     @classmethod
-    def from_list(
+    def from_list(  # type: ignore[override]  # a stack has no dictionaries in its list
         cls, values: list[Any], *, batch_size: Sequence[int] | None = None, device: torch.device | None = None
     ) -> Self:
         """A stack of the values in a nested list.
@@ -380,9 +382,7 @@ class NonTensorStack(NonTensorDataBase):
         size = list(first._meta.batch_size)
         size[dim] = sum(item._meta.batch_size[dim] for item in items)
         meta = Meta(torch.Size(size), first._meta.device)
-        if isinstance(first, NonTensorData) and all(
-            type(item) is type(first) and _same(item._value, first._value) for item in items
-        ):
+        if _one_for_all(items):
             return type(first)._make(first._value, meta, first._metadata)
         slices = [part for item in items for part in _as_stack(item)._unbind(dim)]
         return cls._stack(slices, dim)._with_meta(meta)
@@ -443,7 +443,7 @@ def _compare(left: NonTensorDataBase, other: Any) -> Tensor:
     """Equality position by position, as a bool tensor of the batch size."""
     right = other if isinstance(other, NonTensorDataBase) else NonTensorData._make(other, left._meta)
     a, b = left._meta.batch_size, right._meta.batch_size
-    size = a if a == b else torch.broadcast_shapes(a, b)
+    size = a if a == b else torch.broadcast_shapes(a, b)  # type: ignore[no-untyped-call]
     if isinstance(left, NonTensorData) and isinstance(right, NonTensorData):
         return torch.full(size, _same(left._value, right._value))
     pairs = zip(broadcast(_flat(left), a, size), broadcast(_flat(right), b, size), strict=True)

@@ -276,8 +276,8 @@ def _through(name: str) -> Any:
     return method
 
 
-for _spec in operations():
-    if _spec.inplace and hasattr(TensorDictBase, _spec.name):
-        setattr(SubTensorDict, _spec.name, _through(_spec.name))
+for _name in {spec.name for spec in operations() if spec.inplace} | {"zero_", "masked_fill_"}:
+    if hasattr(TensorDictBase, _name):
+        setattr(SubTensorDict, _name, _through(_name))
 
 containers.view = SubTensorDict

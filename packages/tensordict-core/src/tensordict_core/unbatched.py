@@ -71,8 +71,8 @@ class UnbatchedTensor(TensorCollection):
         self._start(tensor, meta)
         return self
 
-    @property
-    def data(self) -> Tensor:
+    @property  # type: ignore[misc]
+    def data(self) -> Tensor:  # type: ignore[override]
         """The tensor, detached, as ``Tensor.data``."""
         return self._tensor.data
 
@@ -95,7 +95,7 @@ class UnbatchedTensor(TensorCollection):
         """The dtype of the tensor."""
         return self._tensor.dtype
 
-    @property
+    @property  # type: ignore[misc]
     def device(self) -> torch.device:
         """The device of the tensor."""
         return self._tensor.device
@@ -107,9 +107,10 @@ class UnbatchedTensor(TensorCollection):
 
     def _replace_value(self, value: Any) -> None:
         tensor = value._tensor if isinstance(value, UnbatchedTensor) else as_tensor(value, self._tensor.device)
-        if tensor is None or tensor.shape != self._tensor.shape:
-            got = type(value).__name__ if tensor is None else tensor.shape
-            raise errors.in_place_shape("of the unbatched tensor", got, self._tensor.shape)
+        if tensor is None:
+            raise TypeError(f"an unbatched tensor takes a tensor or numeric data, got {type(value).__name__}")
+        if tensor.shape != self._tensor.shape:
+            raise errors.in_place_shape("of the unbatched tensor", tensor.shape, self._tensor.shape)
         self._tensor.copy_(tensor)
 
     def _keys(self) -> Iterable[str]:

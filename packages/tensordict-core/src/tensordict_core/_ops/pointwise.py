@@ -5,11 +5,13 @@ Written out by hand are only the operations of three operands and those whose le
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from .. import _errors as errors
+from .._index import Index
 from .._primitives import Primitives
 from .._rebuild import SAME, UNLOCKED
 from .factories import binary, map_leaves, scaled, unary
@@ -18,6 +20,8 @@ from .spec import OpSpec, record
 from .typed import Operand
 
 __all__ = ["Pointwise"]
+
+Td = TypeVar("Td", bound=Primitives)
 
 
 def _maximum(tensor: Tensor, other: Any) -> Tensor:
@@ -130,7 +134,7 @@ class Pointwise(Primitives):
             raise ValueError("clamp needs min, max or both; give at least one limit")
         result = self if min is None else self.clamp_min(min)
         result = result if max is None else result.clamp_max(max)
-        return result if out is None else out.update_(result)  # type: ignore[attr-defined, no-any-return]
+        return result if out is None else out.update_(result)
 
     def addcmul(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
         """``leaf + value * other1 * other2`` for every leaf.
@@ -204,7 +208,7 @@ class Pointwise(Primitives):
         >>> TensorDict({"a": torch.zeros(2)}, batch_size=[2]).softmax(0)["a"]
         tensor([0.5000, 0.5000])
         """
-        return map_leaves(self, lambda leaf: torch.softmax(leaf, dim, dtype=dtype), SAME)  # type: ignore[no-any-return]
+        return map_leaves(self._solid(), lambda leaf: torch.softmax(leaf, dim, dtype=dtype), SAME)  # type: ignore[no-any-return]
 
     def zero_(self) -> Self:
         """Fill every leaf with zeros.
@@ -225,9 +229,17 @@ class Pointwise(Primitives):
         >>> TensorDict({"a": torch.zeros(2)}).fill_("a", 3)["a"]
         tensor([3., 3.])
         """
-        entry: Any = self[key]  # type: ignore[index]
-        for leaf in [entry] if isinstance(entry, Tensor) else entry._leaves():
-            leaf.fill_(value)
+        parent, name = self._find_parent(key)  # type: ignore[attr-defined]
+        entry = parent._peek(name)
+        if entry is None:
+            raise errors.missing_key(key, parent._keys(), type(self).__name__)
+        if not isinstance(entry, Primitives):
+            parent._set_entry_at(name, Index((), parent._meta.batch_size), value)
+        elif entry._is_opaque:
+            for leaf in entry._leaves():
+                leaf.fill_(value)
+        else:
+            entry._index_put(Index((), entry._meta.batch_size), value)
         return self
 
     # operators -------------------------------------------------------------------------------------------------------
@@ -305,7 +317,7 @@ class Pointwise(Primitives):
     def __itruediv__(self, other: Any) -> Self:
         return self.div_(other)
 
-    def __ipow__(self, other: Any) -> Self:  # type: ignore[misc]
+    def __ipow__(self, other: Any) -> Self:
         return self.pow_(other)
 
 
@@ -314,13 +326,13 @@ def _each(name: str, td: Any, leaves: list[Tensor], other: Any) -> list[Any]:
     return [operands] * len(leaves) if scalar else operands
 
 
-def _ternary(td: Any, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Any:
+def _ternary(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:
     leaves = td._leaves()
     columns = zip(leaves, _each(name, td, leaves, other1), _each(name, td, leaves, other2), strict=True)
     return td._rebuild(iter([leaf(*column, **kwargs) for column in columns]), SAME)
 
 
-def _ternary_(td: Any, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Any:
+def _ternary_(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:
     leaves = td._leaves()
     for column in zip(leaves, _each(name, td, leaves, other1), _each(name, td, leaves, other2), strict=True):
         leaf(*column, **kwargs)

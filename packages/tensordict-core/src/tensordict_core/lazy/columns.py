@@ -27,7 +27,7 @@ def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
     first = column[0]
     if isinstance(first, Tensor):
         try:
-            return torch.stack(column, dim)  # type: ignore[arg-type]
+            return torch.stack(list(column), dim)
         except (RuntimeError, TypeError) as error:
             shapes = [getattr(entry, "shape", None) for entry in column]
             if any(not isinstance(entry, Tensor) for entry in column):
@@ -38,7 +38,7 @@ def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
             raise
     if any(not isinstance(entry, Primitives) for entry in column):
         raise errors.mixed_column(key)
-    return type(first)._lazy(column, dim)  # type: ignore[attr-defined]
+    return type(first)._lazy(column, dim)
 
 
 def as_nested(column: Sequence[Tensor], dim: int, layout: torch.layout | None) -> Tensor:

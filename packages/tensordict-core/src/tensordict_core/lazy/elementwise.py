@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import torch
 
@@ -16,9 +16,6 @@ from .._base import TensorDictBase
 from .._meta import Meta
 from .._primitives import Primitives
 from .._types import containers
-
-if TYPE_CHECKING:
-    from .stack import LazyStackedTensorDict
 
 __all__ = ["LazyElementwise"]
 
@@ -40,7 +37,7 @@ def _each(name: str) -> Any:
     return method
 
 
-class LazyElementwise:
+class LazyElementwise(TensorDictBase):
     """Operations on keys and metadata, element by element."""
 
     __slots__ = ()
@@ -53,7 +50,7 @@ class LazyElementwise:
     _unflattened = _each("_unflattened")
     _unflatten_ = _each("_unflatten_")
 
-    def __contains__(self: LazyStackedTensorDict, key: Any) -> bool:  # type: ignore[misc]
+    def __contains__(self: Any, key: Any) -> bool:
         """Whether all elements have an entry under a key (nested keys included)."""
         if not isinstance(key, str | tuple):
             raise errors.bad_key(key)
@@ -61,7 +58,7 @@ class LazyElementwise:
         return bool(tds) and all(key in td for td in tds)
 
     def select(
-        self: LazyStackedTensorDict,  # type: ignore[misc]
+        self: Any,
         *keys: Any,
         inplace: bool = False,
         strict: bool = True,
@@ -77,24 +74,24 @@ class LazyElementwise:
         results = [td.select(*keys, inplace=inplace, strict=strict) for td in self.tensordicts]
         return self if inplace or not results else self._again(results)
 
-    def split_keys(self: LazyStackedTensorDict, *key_sets: Any, inplace: bool = False, **kwargs: Any) -> Any:  # type: ignore[misc]
+    def split_keys(self: Any, *key_sets: Any, inplace: bool = False, **kwargs: Any) -> Any:
         """One lazy stack per set of keys, and one of the entries that are left."""
         tds = self.tensordicts
         if not tds:
-            return super().split_keys(*key_sets, inplace=inplace, **kwargs)  # type: ignore[misc]
+            return super().split_keys(*key_sets, inplace=inplace, **kwargs)
         columns = list(zip(*(td.split_keys(*key_sets, inplace=inplace, **kwargs) for td in tds), strict=True))
         parts = [self._again(column) for column in columns]
         return (*parts[:-1], self) if inplace else tuple(parts)
 
-    def empty(self: LazyStackedTensorDict, recurse: bool = False, **kwargs: Any) -> Any:  # type: ignore[misc]
+    def empty(self: Any, recurse: bool = False, **kwargs: Any) -> Any:
         """A lazy stack of empty elements; a plain tensordict where a batch size or names are given."""
         if kwargs.get("batch_size") is not None or kwargs.get("names") is not None or not self.tensordicts:
-            return super().empty(recurse, **kwargs)  # type: ignore[misc]
+            return super().empty(recurse, **kwargs)
         return self._again([td.empty(recurse, **kwargs) for td in self.tensordicts])
 
     # updates ---------------------------------------------------------------------------------------------------------
 
-    def _parts(self: LazyStackedTensorDict, source: Any) -> Sequence[Any] | None:  # type: ignore[misc]
+    def _parts(self: Any, source: Any) -> Sequence[Any] | None:
         """A source of values taken apart as this stack is; ``None`` where it is no tensordict of this batch size."""
         if not isinstance(source, Primitives) or source._is_opaque:
             return None
@@ -104,31 +101,31 @@ class LazyElementwise:
             return None
         return source._unbind(self.stack_dim)
 
-    def _merge(self: LazyStackedTensorDict, source: Any, *rest: Any) -> None:  # type: ignore[misc]
+    def _merge(self: Any, source: Any, *rest: Any) -> None:
         parts = self._parts(source)
         if parts is None or len(parts) != len(self.tensordicts):
-            super()._merge(source, *rest)  # type: ignore[misc]
+            super()._merge(source, *rest)
             return
         if self._locked:
             raise errors.locked("update()")
         for td, part in zip(self.tensordicts, parts, strict=True):
             td._merge(part, *rest)
 
-    def _write_all(self: LazyStackedTensorDict, source: Any) -> None:  # type: ignore[misc]
+    def _write_all(self: Any, source: Any) -> None:
         parts = self._parts(source)
         if parts is None or len(parts) != len(self.tensordicts):
-            super()._write_all(source)  # type: ignore[misc]
+            super()._write_all(source)
             return
         for td, part in zip(self.tensordicts, parts, strict=True):
             td._write_all(part)
 
     # metadata --------------------------------------------------------------------------------------------------------
 
-    def _inner(self: LazyStackedTensorDict, values: Sequence[Any]) -> tuple[Any, ...]:  # type: ignore[misc]
+    def _inner(self: Any, values: Sequence[Any]) -> tuple[Any, ...]:
         """Values for the batch dimensions, without that of the stack dimension."""
         return (*values[: self.stack_dim], *values[self.stack_dim + 1 :])
 
-    def _change_batch_size(self: LazyStackedTensorDict, size: torch.Size) -> None:  # type: ignore[misc]
+    def _change_batch_size(self: Any, size: torch.Size) -> None:
         old = self._meta
         if size == old.batch_size:
             return
@@ -146,20 +143,20 @@ class LazyElementwise:
             names = names if any(name is not None for name in names) else None
         self._set_meta(Meta(size, old.device, names))
 
-    def _put_names(self: LazyStackedTensorDict, names: tuple[str | None, ...] | None) -> None:  # type: ignore[misc]
+    def _put_names(self: Any, names: tuple[str | None, ...] | None) -> None:
         self._set_meta(self._meta.named(names))
         inner = None if names is None else self._inner(names)
         for td in self.tensordicts:
             td._put_names(inner if inner is not None and any(name is not None for name in inner) else None)
 
     def auto_batch_size_(
-        self: LazyStackedTensorDict,  # type: ignore[misc]
+        self: Any,
         batch_dims: int | None = None,
         keep_compliant_size: bool = False,
-    ) -> Self:
+    ) -> Any:
         """Set the batch size to the longest that all entries share; the stack dimension stays."""
         if keep_compliant_size and batch_dims is not None and self.batch_dims == batch_dims:
-            return self  # type: ignore[return-value]
+            return self
         name = self._stack_name
         for td in self.tensordicts:
             td.auto_batch_size_(None if batch_dims is None else max(batch_dims - 1, self.stack_dim))
@@ -175,16 +172,16 @@ class LazyElementwise:
                     f"{self.stack_dim}; make the stack dense first with to_tensordict()"
                 )
             self._set_meta(self._make(self.tensordicts, self.stack_dim, name)._meta)
-        return self  # type: ignore[return-value]
+        return self
 
     @property
-    def depth(self: LazyStackedTensorDict) -> int:  # type: ignore[misc]
+    def depth(self: Any) -> int:
         """The number of levels of nested tensordicts below this one."""
         return max((td.depth for td in self.tensordicts), default=0)
 
     # printing --------------------------------------------------------------------------------------------------------
 
-    def _describe(self: LazyStackedTensorDict, key: str) -> str:  # type: ignore[misc]
+    def _describe(self: Any, key: str) -> str:
         column = [td._peek(key) for td in self.tensordicts]
         first = column[0]
         if not isinstance(first, torch.Tensor):
@@ -200,9 +197,9 @@ class LazyElementwise:
             f"{type(first).__name__}(shape={shape}, device={first.device}, dtype={dtype}, is_shared={self.is_shared()})"
         )
 
-    def _repr_meta(self: LazyStackedTensorDict) -> list[str]:  # type: ignore[misc]
+    def _repr_meta(self: Any) -> list[str]:
         common = set(self._keys())
         own = {i: sorted(set(td._keys()) - common) for i, td in enumerate(self.tensordicts)}
         exclusive = {i: keys for i, keys in own.items() if keys}
         lines = [f"exclusive_fields={exclusive}"] if exclusive else []
-        return [*lines, *super()._repr_meta(), f"stack_dim={self.stack_dim}"]  # type: ignore[misc]
+        return [*lines, *super()._repr_meta(), f"stack_dim={self.stack_dim}"]

@@ -7,7 +7,7 @@ index the stack dimension and others together is the choice made position by pos
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +17,6 @@ from .._meta import Meta
 from .._primitives import Primitives
 from .._types import containers
 from .._values import to_entry
-
-if TYPE_CHECKING:
-    from .stack import LazyStackedTensorDict
 
 __all__ = ["LazyIndexing", "nest"]
 
@@ -110,7 +107,7 @@ class _Cut:
     def positions(self) -> tuple[torch.Size, list[Parts]]:
         """For several index tensors: the shape that they make together, and the integer index of each position."""
         at = [i for i, part in enumerate(self.parts) if _is_tensor(part)]
-        tensors = torch.broadcast_tensors(*(self.parts[i] for i in at))
+        tensors: Any = torch.broadcast_tensors(*(self.parts[i] for i in at))  # type: ignore[no-untyped-call]
         columns = [tensor.reshape(-1).tolist() for tensor in tensors]
         indices = []
         for row in zip(*columns, strict=True):
@@ -126,13 +123,17 @@ def _pieces(value: Any, size: torch.Size, first: int, dims: int) -> Sequence[Any
 
     ``None`` where it is one number for all.
     """
-    if isinstance(value, Primitives):
-        value = value if value._meta.batch_size == size else value.expand(size)  # type: ignore[attr-defined]
-        return (value.flatten(first, first + dims - 1) if dims > 1 else value)._unbind(first)  # type: ignore[attr-defined, no-any-return]
-    if not isinstance(value, Tensor) or not value.ndim:
+    node = isinstance(value, Primitives)
+    if node:
+        value = value if value._meta.batch_size == size else value.expand(size)
+    elif not isinstance(value, Tensor) or not value.ndim:
         return None
-    value = value.expand(size if value.ndim <= len(size) else size + value.shape[len(size) :])
-    return (value.flatten(first, first + dims - 1) if dims > 1 else value).unbind(first)
+    else:
+        value = value.expand(size if value.ndim <= len(size) else size + value.shape[len(size) :])
+    if dims > 1:
+        value = value.flatten(first, first + dims - 1)
+    parts: Sequence[Any] = value._unbind(first) if node else value.unbind(first)
+    return parts
 
 
 class LazyIndexing:
@@ -140,7 +141,7 @@ class LazyIndexing:
 
     __slots__ = ()
 
-    def _index(self: LazyStackedTensorDict, index: Index) -> Any:  # type: ignore[misc]
+    def _index(self: Any, index: Index) -> Any:
         tds = self.tensordicts
         if not tds:
             return self._sample()._index(index)
@@ -167,24 +168,24 @@ class LazyIndexing:
         size, indices = cut.positions()
         return self._named(nest(range(len(indices)), size, place, lambda i: self[indices[i]]), index)
 
-    def _set_entry_at(self: LazyStackedTensorDict, name: str, index: Index, value: Any) -> None:  # type: ignore[misc]
+    def _set_entry_at(self: Any, name: str, index: Index, value: Any) -> None:
         if not isinstance(value, Primitives | Tensor | int | float | complex):
             value = to_entry(Meta(index.size), name, value)
         if isinstance(value, Primitives):
             value = containers.dense._make({name: value}, Meta(index.size))
         self.select(name)._index_put(index, value)
 
-    def _named(self: LazyStackedTensorDict, result: Any, index: Index) -> Any:  # type: ignore[misc]
+    def _named(self: Any, result: Any, index: Index) -> Any:
         names = index.names(self._meta.names)
         if names is not None:
             result._put_names(names)
         return result
 
-    def _index_put(self: LazyStackedTensorDict, index: Index, value: Any) -> None:  # type: ignore[misc]
+    def _index_put(self: Any, index: Index, value: Any) -> None:
         if isinstance(value, dict):
             value = containers.dense(value, batch_size=index.size, device=self._meta.device)
         if isinstance(value, Primitives):
-            self._check_fits(index, value)  # type: ignore[arg-type]
+            self._check_fits(index, value)
         tds = self.tensordicts
         size = index.meta(self._meta).batch_size
         cut = _Cut(index, self.stack_dim)

@@ -7,16 +7,13 @@ positions of the batch, one by one, in their new order: that works for ragged en
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._grid import reshaped
 from .._ops.shape_ops import Reshape, ShapeOp, Unsqueeze
 from .._torch.combine import cat_nodes, stack_nodes
 from .._types import containers
 from .indexing import nest
-
-if TYPE_CHECKING:
-    from .stack import LazyStackedTensorDict
 
 __all__ = ["LazyReshaping"]
 
@@ -33,13 +30,13 @@ class LazyReshaping:
 
     __slots__ = ()
 
-    def _reshape(self: LazyStackedTensorDict, op: ShapeOp) -> Any:  # type: ignore[misc]
+    def _reshape(self: Any, op: ShapeOp) -> Any:
         result = self._reshaped(op)
         if op.lock and self._locked:
             result.lock_()
         return result
 
-    def _reshaped(self: LazyStackedTensorDict, op: ShapeOp) -> Any:  # type: ignore[misc]
+    def _reshaped(self: Any, op: ShapeOp) -> Any:
         tds = self.tensordicts
         if not tds:
             return self._sample()._reshape(op)
@@ -48,10 +45,12 @@ class LazyReshaping:
             inner, dim = through
             ragged = -1 in self._meta.batch_size
             return self._again(
-                [td._reshape(inner.resized(td._meta.batch_size) if ragged else inner) for td in tds], dim, op
+                [td._reshape(inner.resized(td._meta.batch_size) if ragged else inner) for td in tds], dim
             )
         if len(tds) == 1:
             return tds[0]._reshape(Unsqueeze(tds[0]._meta.batch_size, self.stack_dim))._reshape(op)
+        if -1 in self._meta.batch_size:
+            op.resized(op.old)  # refuses what depends on sizes
         if not self._is_ragged() and not (isinstance(op, Reshape) and not op.copies):
             return self._solid()._reshape(op)
         if not op.new.numel():
@@ -63,7 +62,7 @@ class LazyReshaping:
             result.names = names
         return result
 
-    def _unbind(self: LazyStackedTensorDict, dim: int) -> tuple[Any, ...]:  # type: ignore[misc]
+    def _unbind(self: Any, dim: int) -> tuple[Any, ...]:
         at = self.stack_dim
         tds = self.tensordicts
         if dim == at:

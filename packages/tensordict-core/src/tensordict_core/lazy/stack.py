@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from .. import _errors as errors
-from .._base import TensorDictBase
 from .._keys import NestedKey
 from .._meta import Meta, as_batch_size, as_device, as_names
 from .._ops.shape_ops import Unsqueeze
@@ -28,7 +27,6 @@ from .reshaping import LazyReshaping
 
 if TYPE_CHECKING:
     from .._base import TensorCollection
-    from .._ops.shape_ops import ShapeOp
 
 __all__ = ["LazyStackedTensorDict"]
 
@@ -70,7 +68,7 @@ def _meta_of(tds: Sequence[Any], dim: int, name: str | None, strict: bool = Fals
     return Meta(torch.Size((*size[:dim], len(tds), *size[dim:])), device, names)
 
 
-class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise, TensorDictBase):
+class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise):
     """Tensordicts that are kept apart and stacked where they are read.
 
     Args:
@@ -174,7 +172,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise, Tensor
         self._start(tds, dim, _meta_of(tds, dim, name))
         return self
 
-    def _again(self, tds: Iterable[Any], dim: int | None = None, op: ShapeOp | None = None) -> Any:
+    def _again(self, tds: Iterable[Any], dim: int | None = None) -> Any:
         """A stack of other elements with this one's name and hooks, in the class that the elements ask for."""
         tds = list(tds)
         dim = self._stack_dim if dim is None else dim
@@ -348,7 +346,12 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise, Tensor
         padding_side: str = "right",
         padding_value: float = 0.0,
         layout: torch.layout | None = None,
+        **options: Any,
     ) -> Any:
+        if options:
+            raise TypeError(
+                f"get() of a lazy stack takes no option {sorted(options)}; it takes as_list, as_nested_tensor ..."
+            )
         first = self._peek(key)
         if first is None:
             return default

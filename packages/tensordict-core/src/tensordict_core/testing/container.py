@@ -82,9 +82,8 @@ class ContainerCase:
 
     def tensor_key(self, td: Any) -> str:
         """A key under which the container has a floating-point tensor."""
-        return next(
-            key for key, value in td._peek_items() if not isinstance(value, Primitives) and value.is_floating_point()
-        )
+        tensors = ((key, value) for key, value in td._peek_items() if not isinstance(value, Primitives))
+        return next(str(key) for key, value in tensors if value.is_floating_point())
 
     def node_key(self, td: Any) -> str | None:
         """A key under which the container has a nested one, if it has."""

@@ -36,7 +36,7 @@ def contents(td: Any, prefix: tuple[str, ...] = ()) -> Row:
             # one value for all positions and as many equal ones say the same
             out[path] = value.tolist()  # type: ignore[attr-defined]
         elif value._is_opaque:
-            out[path] = value._entry_value()  # type: ignore[attr-defined]
+            out[path] = value._entry_value()
         else:
             out.update(contents(value, path))
     return out

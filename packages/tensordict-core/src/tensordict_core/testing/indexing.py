@@ -58,7 +58,7 @@ _WRITABLE = {
 }
 
 
-def _all(indices: dict[str, Any]) -> Any:
+def _all(indices: dict[str, Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("index", list(indices.values()), ids=list(indices))
 
 

@@ -93,7 +93,7 @@ class LifeTests(ContainerCase):
             lambda: td.exclude(key, inplace=True),
         ):
             with pytest.raises(RuntimeError, match="lock"):
-                change()
+                change()  # type: ignore[no-untyped-call]
         td.update_(td * 2)
         td[0] = td[0] * 2
         td.zero_()

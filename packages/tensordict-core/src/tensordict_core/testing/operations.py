@@ -20,7 +20,7 @@ __all__ = ["OperationTests"]
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
 
 
-def _of(family: Family, *, inplace: bool = False) -> Any:
+def _of(family: Family, *, inplace: bool = False) -> pytest.MarkDecorator:
     chosen = [op for op in operations() if op.family == family and op.inplace is inplace]
     return pytest.mark.parametrize("op", chosen, ids=lambda op: op.name)
 

@@ -85,7 +85,8 @@ class ShapeTests(ContainerCase):
     def test_it_stacks_with_a_dense_tensordict(self) -> None:
         if self.ragged:
             pytest.skip("a dense tensordict has one shape for all rows")
-        td, dense = self.make(), self.dense() * 2
+        td: Any = self.make()
+        dense: Any = self.dense() * 2
         numbers = positions(td.batch_size)
         both = torch.stack([numbers, numbers + numbers.numel()])
         assert_rows(torch.stack([td, dense]), rows(td) + rows(dense), both)
@@ -123,7 +124,7 @@ class ShapeTests(ContainerCase):
         assert td[torch.tensor([0, 1])].names == ["time", "env"]
         assert td.clone().names == ["time", "env"]
         assert (td + 1).names == ["time", "env"]
-        assert torch.stack([td, td], 1).names == ["time", None, "env"]
+        assert td.stack([td, td], 1).names == ["time", None, "env"]
         assert td.unbind(0)[0].names == ["env"]
         assert td.unbind(1)[0].names == ["time"]
         td.names = None

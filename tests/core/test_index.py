@@ -1,0 +1,192 @@
+"""Indexing against PyTorch: a tensordict of batch size ``[4, 3, 2]`` is indexed as a tensor of that shape."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from tensordict_core import LazyStackedTensorDict, NonTensorStack, TensorDict
+from tensordict_core.extension import Index
+
+SIZE = (4, 3, 2)
+T, U = torch.tensor([1, 0]), torch.tensor([[0], [1]])
+PARTS = [0, -1, slice(None), slice(1, None, 2), None, T, U, torch.tensor(1), torch.tensor([], dtype=torch.long)]
+
+
+def make():
+    entries = {
+        "a": torch.arange(24).reshape(SIZE),
+        "n": TensorDict({"b": torch.arange(120.0).reshape(*SIZE, 5)}, [*SIZE, 5]),
+    }
+    return TensorDict(entries, batch_size=SIZE)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_combination_of_parts_selects_what_torch_selects(count):
+    td, a = make(), make()["a"]
+    lazies = [LazyStackedTensorDict(*td.unbind(dim), stack_dim=dim) for dim in range(3)]
+    for index in itertools.product(PARTS, repeat=count):
+        try:
+            expected = a[index]
+        except IndexError:
+            with pytest.raises((IndexError, RuntimeError)):
+                td[index]
+            continue
+        got = td[index]
+        assert got.batch_size == expected.shape and got["a"].equal(expected), index
+        assert got["n", "b"].equal(td["n", "b"][index]), index
+        assert got["n"].batch_size == (*expected.shape, 5)
+        for lazy in lazies if count < 3 else ():
+            assert lazy[index].batch_size == expected.shape and lazy[index]["a"].equal(expected), (
+                lazy.stack_dim,
+                index,
+            )
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_every_combination_of_parts_is_written_where_torch_writes(count):
+    for index in itertools.product(PARTS, repeat=count):
+        td, expected = make(), make()["a"]
+        try:
+            expected[index] = -expected[index]
+        except IndexError:
+            continue
+        whole = make()
+        td[index] = TensorDict({"a": -td["a"][index], "n": td[index]["n"].clone()}, batch_size=td[index].batch_size)
+        assert td["a"].equal(expected) and td["n", "b"].shape == whole["n", "b"].shape, index
+        for dim in range(3):
+            lazy = LazyStackedTensorDict(*make().unbind(dim), stack_dim=dim)
+            lazy[index] = TensorDict({"a": -whole["a"][index]}, batch_size=whole[index].batch_size)
+            assert lazy["a"].equal(expected), (dim, index)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        np.array([0, 2]), np.int64(1), range(1, 3), [0, 2], [[0, 1], [2, 3]], [True, False, True, False],
+        np.array([True, False, False, True]), torch.arange(12).reshape(4, 3) % 5 < 2, (slice(None), torch.tensor([True, False, True])),
+        (torch.arange(4) % 3 > 0, 1), torch.tensor([1, 2], dtype=torch.int32), (..., None), (None, ...), (1, ..., 0),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_arrays_lists_ranges_and_masks_are_indices(index):
+    plain = tuple(torch.as_tensor(np.asarray(p)) if isinstance(p, (list, range)) else p for p in (
+        index if isinstance(index, tuple) else (index,)
+    ))  # fmt: skip
+    expected = make()["a"][plain]
+    assert make()[index]["a"].equal(expected) and make()[index].batch_size == expected.shape
+
+
+def test_a_slice_is_a_view_and_numbers_are_a_copy():
+    td = make()
+    assert td[1:]["a"]._base is td["a"] or td[1:]["a"].data_ptr() == td["a"][1:].data_ptr()
+    assert td[[1]]["a"].data_ptr() != td["a"][1:].data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("index", "error", "message"),
+    [
+        (4, IndexError, "out of bounds"),
+        ((0, 3), IndexError, "out of bounds"),
+        ((0, 0, 0, 0), IndexError, "too many"),
+        ((..., ...), IndexError, "ellipsis"),
+        (torch.ones(5, dtype=torch.bool), IndexError, "mask"),
+        ((0, torch.ones(4, dtype=torch.bool)), IndexError, "mask"),
+        (torch.tensor([9]), IndexError, None),
+        (1.0, TypeError, "float"),
+        (("a", 0), TypeError, "key"),
+        (True, TypeError, "bool"),
+        ({}, TypeError, "dict"),
+    ],
+    ids=str,
+)
+def test_an_index_that_does_not_fit_says_why(index, error, message):
+    with pytest.raises(error, match=message):
+        make()[index]
+
+
+def test_an_empty_tensordict_is_filled_row_by_row():
+    td = TensorDict({}, batch_size=[3, 2])
+    td[2] = TensorDict({"a": torch.ones(2, 4), "n": {"b": torch.ones(2)}, "s": "text"}, batch_size=[2])
+    td[0, 1] = TensorDict({"a": torch.full((4,), 2.0)})
+    assert td["a"].sum((1, 2)).tolist() == [8.0, 0.0, 8.0]
+    assert td["n", "b"].tolist() == [[0, 0], [0, 0], [1, 1]]
+    with pytest.raises(RuntimeError, match="lock"):
+        td.lock_()[0] = TensorDict({"new": torch.zeros(2)}, batch_size=[2])
+
+
+def test_a_value_is_broadcast_to_what_is_indexed():
+    td = make()
+    td[:2] = TensorDict({"a": torch.zeros(2, dtype=torch.long)}, batch_size=[2])
+    assert not td["a"][:2].any() and td["a"][2:].all()
+    td[0] = torch.arange(2)
+    assert td["a"][0].tolist() == [[0, 1]] * 3
+    td[1] = 7
+    assert (td["a"][1] == 7).all() and (td["n", "b"][1] == 7).all()
+    td[2] = {"a": torch.zeros(3, 2)}
+    assert not td["a"][2].any()
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "error"),
+    [
+        (0, TensorDict({"a": torch.zeros(4)}, [4]), RuntimeError),
+        (0, TensorDict({"n": torch.zeros(3, 2)}, [3, 2]), KeyError),
+        (0, TensorDict({"a": {"x": torch.zeros(3, 2)}}, [3, 2]), KeyError),
+        (0, torch.zeros(9), RuntimeError),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(index, value, error):
+    with pytest.raises(error):
+        make()[index] = value
+
+
+def test_values_that_are_no_tensors_are_indexed_with_their_rows():
+    td = TensorDict({"s": NonTensorStack("x", "y", "z"), "one": "same"}, batch_size=[3])
+    assert td[1]["s"] == "y" and td[[2, 0]]["s"] == ["z", "x"] and td[1:]["one"] == "same"
+    td[0] = TensorDict({"s": "new", "one": "other"})
+    assert td["s"] == ["new", "y", "z"] and td["one"] == ["other", "same", "same"]
+
+
+def test_names_stay_with_their_dimensions():
+    td = make()
+    td.names = ["x", "y", "z"]
+    for index, names in [
+        (0, ["y", "z"]),
+        ((slice(None), 0), ["x", "z"]),
+        ((None, 0), [None, "y", "z"]),
+        (T, ["x", "y", "z"]),
+        (U, [None, None, "y", "z"]),
+        ((T, T), [None, "z"]),
+        ((T, slice(None), T), [None, "y"]),
+        ((..., T), ["x", "y", "z"]),
+    ]:
+        assert td[index].names == names, index
+
+
+def test_an_index_is_read_once_for_all_leaves():
+    index = Index((slice(None), torch.tensor([True, False, True])), torch.Size(SIZE))
+    assert index.size == (4, 2, 2) and index.sources == (0, 1, 2)
+    assert Index((T, slice(None), T), torch.Size(SIZE)).size == (2, 3)
+
+
+def test_rows_for_a_loader_come_in_one_indexing():
+    assert make().__getitems__([3, 0])["a"].equal(make()["a"][[3, 0]])
+    assert len(make()) == 4 and len(TensorDict({})) == 0
+    with pytest.raises(RuntimeError, match="batch"):
+        iter(TensorDict({"a": 1}))
+
+
+def test_get_at_has_a_default_and_set_at_needs_the_key():
+    td = make()
+    assert td.get_at(("n", "b"), (0, 0, 0)).shape == (5,)
+    assert td.get_at("absent", 0, None) is None
+    with pytest.raises(KeyError, match="absent"):
+        td.get_at("absent", 0)
+    with pytest.raises(KeyError, match="absent"):
+        td.set_at_("absent", 0, 0)
+    td.set_at_(("n", "b"), torch.zeros(5), (0, 0, 0))
+    assert not td["n", "b"][0, 0, 0].any()

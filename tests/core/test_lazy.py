@@ -1,0 +1,282 @@
+"""Lazy stacks: what is theirs alone, beside the suite that all containers pass."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack, maybe_dense_stack
+
+
+def ragged():
+    return LazyStackedTensorDict(
+        TensorDict({"a": torch.zeros(3), "own": torch.ones(2)}), TensorDict({"a": torch.ones(4)}), stack_dim=0
+    )
+
+
+def even(dim=0):
+    tds = [TensorDict({"a": torch.full((3, 4), float(i)), "n": {"b": torch.zeros(3)}}, [3]) for i in range(2)]
+    return LazyStackedTensorDict(*tds, stack_dim=dim)
+
+
+def test_keys_are_those_that_all_elements_have():
+    td = ragged()
+    assert list(td.keys()) == ["a"] and list(td.valid_keys()) == ["a"]
+    assert "own" not in td and td.get("own") is None
+    assert "own" in td[0] and "own" not in td[1]
+    with pytest.raises(KeyError, match="own"):
+        td["own"]
+
+
+def test_a_ragged_entry_is_an_error_that_names_the_ways_to_read_it():
+    with pytest.raises(RuntimeError, match=r"'a'.*as_list=True.*as_nested_tensor=True.*as_padded_tensor=True"):
+        ragged()["a"]
+
+
+def test_a_ragged_entry_is_read_as_a_list_padded_or_nested():
+    td = ragged()
+    assert [len(part) for part in td.get("a", as_list=True)] == [3, 4]
+    padded = td.get("a", as_padded_tensor=True, padding_value=-1)
+    assert padded.tolist() == [[0, 0, 0, -1], [1, 1, 1, 1]]
+    left = td.get("a", as_padded_tensor=True, padding_side="left", padding_value=-1)
+    assert left.tolist() == [[-1, 0, 0, 0], [1, 1, 1, 1]]
+    nested = td.get("a", as_nested_tensor=True)
+    assert nested.is_nested and [len(part) for part in nested.unbind()] == [3, 4]
+    assert [len(part) for part in td.get_nestedtensor("a").unbind()] == [3, 4]
+    assert td.get("absent", 7, as_list=True) == 7
+
+
+def test_ragged_reads_reach_through_nested_keys_and_nested_stacks():
+    outer = TensorDict({"l": lazy_stack([ragged(), ragged()])}, [2])
+    assert outer.get(("l", "a"), as_padded_tensor=True).shape == (2, 2, 4)
+    assert [[len(x) for x in row] for row in outer.get(("l", "a"), as_list=True)] == [[3, 4], [3, 4]]
+
+
+def test_padding_and_nesting_refuse_what_they_cannot_do():
+    td = LazyStackedTensorDict(*(TensorDict({"a": torch.zeros(3, n)}, [3]) for n in (1, 2)), stack_dim=1)
+    assert td.get("a", as_padded_tensor=True).shape == (3, 2, 2)
+    with pytest.raises(ValueError, match="stack dim is 1"):
+        td.get("a", as_nested_tensor=True)
+    with pytest.raises(ValueError, match="padding_side"):
+        ragged().get("a", as_padded_tensor=True, padding_side="top")
+    ranks = lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.zeros(1, 1)})])
+    with pytest.raises(ValueError, match="one rank"):
+        ranks.get("a", as_padded_tensor=True)
+
+
+def test_taking_it_apart_gives_the_elements_themselves():
+    td = even()
+    assert td[0] is td.tensordicts[0] and td.unbind(0)[1] is td.tensordicts[1]
+    assert td[:1].tensordicts[0] is td.tensordicts[0]
+    assert td[torch.tensor([1])].tensordicts[0] is td.tensordicts[1]
+    assert td[torch.tensor([False, True])].tensordicts[0] is td.tensordicts[1]
+    last = even(1)
+    assert last[:, 1] is last.tensordicts[1]
+
+
+def test_nothing_is_selected_with_the_keys_and_shapes_of_the_elements():
+    for index in (slice(0, 0), torch.zeros(2, dtype=torch.bool), torch.tensor([], dtype=torch.long)):
+        empty = even()[index]
+        assert empty.batch_size == (0, 3) and empty["a"].shape == (0, 3, 4)
+
+
+def test_writes_reach_the_elements():
+    td = even()
+    td["new"] = torch.arange(6).reshape(2, 3)
+    assert td.tensordicts[1]["new"].tolist() == [3, 4, 5]
+    td["n", "deep", "er"] = torch.ones(2, 3)
+    assert td.tensordicts[0]["n", "deep", "er"].all()
+    td["n"]["b"] = torch.ones(2, 3)
+    assert td.tensordicts[0]["n", "b"].all()
+    td[1] = td[0].clone()
+    assert not td.tensordicts[1]["a"].any()
+    td.set_at_("a", 5.0, (1, 2))
+    assert td.tensordicts[1]["a"][2].tolist() == [5.0] * 4
+    del td["a"]
+    assert "a" not in td[0]
+    td.rename_key_("new", "newer")
+    assert "newer" in td[0]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_elements_are_appended_inserted_and_extended(dim):
+    td = even(dim)
+    extra = TensorDict({"a": torch.full((3, 4), 9.0), "n": {"b": torch.ones(3)}}, [3])
+    td.append(extra)
+    assert td.tensordicts[2] is extra and td.batch_size[dim] == 3
+    td.insert(0, extra)
+    td.extend([extra, extra])
+    td.extend(even(dim))
+    assert len(td.tensordicts) == td.batch_size[dim] == td["a"].shape[dim] == 8
+    with pytest.raises(ValueError, match="batch size"):
+        td.append(TensorDict({"a": 1}))
+    with pytest.raises(TypeError, match="int"):
+        td.append(3)
+    with pytest.raises(RuntimeError, match="lock"):
+        td.lock_().append(extra)
+
+
+def test_elements_of_one_length_of_batch_size_read_as_minus_one_where_they_differ():
+    tds = [TensorDict({"a": torch.zeros(n, 2)}, [n]) for n in (2, 3)]
+    td = LazyStackedTensorDict(*tds)
+    assert td.batch_size == (2, -1)
+    assert td[1].batch_size == (3,) and td[:, :2].batch_size == (2, 2)
+    assert td.permute(1, 0).stack_dim == 1 and td.unsqueeze(0).batch_size == (1, 2, -1)
+    assert (td + 1)[0]["a"].all()
+    with pytest.raises(RuntimeError, match="strict_shape"):
+        LazyStackedTensorDict(*tds, strict_shape=True)
+    with pytest.raises(RuntimeError, match="batch size"):
+        td.reshape(-1)
+
+
+def test_what_cannot_be_stacked_is_refused():
+    with pytest.raises(RuntimeError, match="batch sizes"):
+        LazyStackedTensorDict(TensorDict({}, [3]), TensorDict({}, [3, 4]))
+    with pytest.raises(TypeError, match="int"):
+        LazyStackedTensorDict(TensorDict({}), 3)
+    with pytest.raises(IndexError):
+        LazyStackedTensorDict(TensorDict({}), stack_dim=1)
+    mixed = LazyStackedTensorDict(TensorDict({"a": 1}), TensorDict({"a": {"b": 1}}))
+    with pytest.raises(RuntimeError, match="nested tensordict"):
+        mixed["a"]
+
+
+def test_an_empty_stack_has_the_batch_size_that_it_is_given():
+    assert LazyStackedTensorDict().batch_size == (0,)
+    td = LazyStackedTensorDict(batch_size=[0, 3])
+    assert td.batch_size == (0, 3) and not list(td.keys())
+    td.append(TensorDict({"a": torch.zeros(3)}, [3]))
+    assert td["a"].shape == (1, 3)
+
+
+def test_names_stand_with_the_elements_and_the_stack_dim():
+    td = LazyStackedTensorDict(*(TensorDict({}, [3], names=["x"]) for _ in range(2)), stack_dim=1, stack_dim_name="s")
+    assert td.names == ["x", "s"]
+    td.names = ["y", "t"]
+    assert td.tensordicts[0].names == ["y"] and td.names == ["y", "t"]
+    assert td.permute(1, 0).names == ["t", "y"] and td[:, :1].names == ["y", "t"]
+
+
+def test_a_device_moves_the_elements():
+    td = LazyStackedTensorDict(TensorDict({"a": 1}), device="cpu")
+    assert td.device == td.tensordicts[0].device == torch.device("cpu")
+    mixed = LazyStackedTensorDict(TensorDict({"a": 1}, device="cpu"), TensorDict({"a": 1}))
+    assert mixed.device is None
+
+
+def test_hooks_see_what_is_read_and_written():
+    td = LazyStackedTensorDict(
+        TensorDict({"a": 1.0, "n": {"b": 2.0}}), hook_out=lambda x: x + 1, hook_in=lambda x: x * 10
+    )
+    assert td["a"].tolist() == [2.0] and td["n", "b"].tolist() == [3.0]
+    td["a"] = torch.tensor([5.0])
+    assert td.tensordicts[0]["a"].item() == 50.0
+
+
+def test_operations_run_on_elements_and_reductions_combine_them():
+    td = ragged() * 2 + 1
+    assert isinstance(td, LazyStackedTensorDict) and td[0]["own"].tolist() == [3.0, 3.0]
+    scaled = ragged() + torch.tensor([1.0, 2.0])
+    assert scaled[0]["a"].tolist() == [1.0] * 3 and scaled[1]["a"].tolist() == [3.0] * 4
+    assert even().sum(dim=0)["a"].tolist() == [[1.0] * 4] * 3
+    assert even(1).sum(dim=1)["a"].tolist() == [[1.0] * 4] * 3
+    with pytest.raises(RuntimeError, match="as_list"):
+        ragged().sum(dim=0)
+    assert (ragged() == ragged()).all()
+
+
+def test_operands_of_other_kinds_are_matched_by_key():
+    lazy, dense = even(), torch.stack([even()[0], even()[1]])
+    assert type(dense) is TensorDict
+    assert (lazy + dense == dense + lazy).all()
+    with pytest.raises(KeyError, match=r"mismatch|not found"):
+        lazy + dense.exclude("n")
+    with pytest.raises(KeyError, match=r"mismatch|not found"):
+        lazy.exclude("n") + dense
+    with pytest.raises(RuntimeError, match="elements"):
+        lazy + even()[:1]
+
+
+def test_stacks_of_stacks_pair_their_elements():
+    td = torch.stack([ragged(), ragged()])
+    assert td.stack_dim == 1 and td.batch_size == (2, 2)
+    assert torch.cat([ragged(), ragged()]).stack_dim == 0
+    assert len(torch.cat([ragged(), ragged()]).tensordicts) == 4
+    assert type(torch.stack([even(), even()])) is LazyStackedTensorDict
+    dense = torch.stack([even(), even()[:].clone().densify()])
+    assert type(dense) is TensorDict and dense["a"].shape == (2, 2, 3, 4)
+
+
+def test_maybe_dense_stack_is_lazy_only_where_it_must():
+    assert type(maybe_dense_stack([TensorDict({"a": 1})] * 2)) is TensorDict
+    assert type(maybe_dense_stack([TensorDict({"a": 1}), TensorDict({"b": 1})])) is LazyStackedTensorDict
+
+
+def test_reshaping_ragged_stacks_moves_rows_and_copies_nothing():
+    td = lazy_stack([ragged(), ragged()])
+    flat = td.reshape(-1)
+    assert flat.batch_size == (4,) and flat[3]["a"].data_ptr() == td[1, 1]["a"].data_ptr()
+    td = even()
+    td.view(6)[5]["a"].fill_(7)
+    assert td[1]["a"][2].tolist() == [7.0] * 4
+
+
+def test_a_single_element_is_squeezed_and_expanded():
+    td = ragged()[:1]
+    assert td.squeeze(0)["own"].shape == (2,)
+    assert td.expand(3)["own"].shape == (3, 2)
+
+
+def test_dense_forms():
+    dense = even().densify()
+    assert type(dense) is TensorDict and dense["a"].shape == (2, 3, 4) and type(dense["n"]) is TensorDict
+    nested = ragged().densify()
+    assert nested["a"].is_nested
+    outer = TensorDict({"l": ragged(), "t": torch.zeros(2)}, [2]).densify()
+    assert type(outer["l"]) is TensorDict and outer["l", "a"].is_nested
+    plain = TensorDict({"a": torch.zeros(2)}, [2])
+    assert plain.densify() is plain
+    lazy = TensorDict({"a": torch.arange(6).reshape(2, 3)}, [2, 3]).to_lazystack(1)
+    assert lazy.stack_dim == 1 and lazy["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_batch_sizes_change_beside_the_stack_dim_only():
+    td = even()
+    td.batch_size = [2]
+    assert td.tensordicts[0].batch_size == () and td["a"].shape == (2, 3, 4)
+    td.auto_batch_size_()
+    assert td.batch_size == (2, 3)
+    with pytest.raises(RuntimeError, match="stack dim"):
+        td.batch_size = []
+
+
+def test_update_takes_elements_from_another_stack():
+    td = ragged()
+    td.update(ragged() * 3 + 1)
+    assert td[0]["own"].tolist() == [4.0, 4.0] and td[1]["a"].tolist() == [4.0] * 4
+    td.update({"b": torch.tensor([1.0, 2.0])})
+    assert td[1]["b"].item() == 2.0
+    td.update_(ragged())
+    assert td[0]["own"].tolist() == [1.0, 1.0]
+
+
+def test_locks_hold_elements():
+    td = even().lock_()
+    assert td.tensordicts[0].is_locked and td.get("n").is_locked
+    with pytest.raises(RuntimeError, match="locked graph"):
+        td.tensordicts[0].unlock_()
+    with pytest.raises(RuntimeError, match="lock"):
+        td.tensordicts[0]["new"] = torch.zeros(3)
+    td.unlock_()
+    td.tensordicts[0].lock_().unlock_()
+
+
+def test_printing_shows_what_is_ragged_and_what_elements_have_alone():
+    text = repr(ragged())
+    assert "torch.Size([2, -1])" in text and "exclusive_fields={0: ['own']}" in text and "stack_dim=0" in text
+
+
+def test_apply_with_a_new_batch_size_combines_first():
+    td = even().apply(lambda x: x[0], batch_size=[3])
+    assert td.batch_size == (3,) and isinstance(td["a"], Tensor)

@@ -1,0 +1,139 @@
+"""Non-tensor data: one value for all positions, or one for each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensordict_core import (
+    LazyStackedTensorDict,
+    MetaData,
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    is_non_tensor,
+    set_capture_non_tensor_stack,
+)
+
+
+class Odd:
+    """A value that cannot be compared."""
+
+    def __eq__(self, other):
+        raise ValueError
+
+    __hash__ = None
+
+
+VALUES = ["text", b"bytes", None, 3.5, (1, "x"), {"k": [1]}, Odd(), lambda: 0, torch.nn.ReLU]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=[type(v).__name__ for v in VALUES])
+def test_any_value_goes_through_every_operation(value):
+    td = TensorDict({"v": NonTensorData(value, batch_size=[2, 3]), "t": torch.zeros(2, 3)}, [2, 3])
+    for result in (td, td[0], td[:, 1:], td.reshape(-1), td + 1, td.clone(), td.apply(torch.neg), td.unbind(0)[0]):
+        assert result["v"] is value and is_non_tensor(result.get("v"))
+        assert result.get("v").batch_size == result.batch_size
+
+
+def test_a_list_of_the_batch_is_a_value_for_each_row():
+    td = TensorDict({"s": ["a", "b", "c"], "n": [[1, 2], [3, 4], [5, 6]]}, batch_size=[3])
+    assert isinstance(td.get("s"), NonTensorStack) and td[1]["s"] == "b"
+    assert isinstance(td["n"], torch.Tensor)
+    td["s2"] = ["x", "y", "z"]
+    assert td[2]["s2"] == "z"
+
+
+def test_a_stack_of_other_shape_than_its_values_is_refused():
+    with pytest.raises(ValueError, match="shape"):
+        NonTensorStack.from_list([["a"], ["b", "c"]], batch_size=[2, 2])
+    with pytest.raises(RuntimeError, match="batch sizes"):
+        torch.stack([NonTensorData(1, batch_size=[2]), NonTensorData(1, batch_size=[3])])
+
+
+def test_stacks_of_two_dimensions():
+    stack = NonTensorStack(["a", "b", "c"], ["d", "e", "f"])
+    assert stack.batch_size == (2, 3) and stack.tolist() == [["a", "b", "c"], ["d", "e", "f"]]
+    assert stack[1, 2].data == "f" and stack[:, 0].tolist() == ["a", "d"]
+    assert stack.permute(1, 0).tolist() == [["a", "d"], ["b", "e"], ["c", "f"]]
+    assert stack.reshape(3, 2).tolist() == [["a", "b"], ["c", "d"], ["e", "f"]]
+    assert stack[torch.tensor([[True, False, True], [False, True, False]])].tolist() == ["a", "c", "e"]
+    assert NonTensorStack("a", "b", stack_dim=0).tolist() == ["a", "b"]
+    assert NonTensorStack().tolist() == [] and NonTensorStack().batch_size == (0,)
+
+
+def test_stacking_puts_values_along_the_new_dimension():
+    one, two = (TensorDict({"s": NonTensorStack(*pair)}, [2]) for pair in ("ab", "cd"))
+    assert torch.stack([one, two], 0)["s"] == [["a", "b"], ["c", "d"]]
+    assert torch.stack([one, two], 1)["s"] == [["a", "c"], ["b", "d"]]
+    assert torch.cat([one, two])["s"] == ["a", "b", "c", "d"]
+    mixed = TensorDict({"s": NonTensorData("e", batch_size=[2])}, [2])
+    assert torch.cat([one, mixed])["s"] == ["a", "b", "e", "e"]
+    assert torch.stack([mixed, one], 1)["s"] == [["e", "a"], ["e", "b"]]
+
+
+def test_equal_values_stay_one_where_the_option_or_metadata_says_so():
+    tds = [TensorDict({"s": "x", "m": MetaData("m")}) for _ in range(2)]
+    with set_capture_non_tensor_stack(True):
+        assert torch.stack(tds)["s"] == "x"
+    with set_capture_non_tensor_stack(False):
+        assert torch.stack(tds)["s"] == ["x", "x"] and torch.stack(tds)["m"] == "m"
+    other = TensorDict({"s": "x", "m": MetaData("n")})
+    assert torch.stack([tds[0], other])["m"] == ["m", "n"]
+    assert isinstance(torch.stack(tds)[0].get("m"), MetaData)
+
+
+def test_a_write_to_one_row_makes_a_stack():
+    td = TensorDict({"s": "x"}, batch_size=[3])
+    td[1] = TensorDict({"s": "y"})
+    assert td["s"] == ["x", "y", "x"]
+    td[:] = TensorDict({"s": "z"}, batch_size=[3])
+    assert td["s"] == ["z", "z", "z"]
+    td.set_at_("s", "w", 0)
+    assert td["s"] == ["w", "z", "z"]
+    with pytest.raises(RuntimeError, match="NonTensorStack"):
+        NonTensorData("x", batch_size=[3])[0] = NonTensorData("y")
+
+
+def test_values_are_replaced_in_place():
+    td = TensorDict({"s": "x", "l": ["a", "b"]}, batch_size=[2], lock=True)
+    td.update_({"s": "y"})
+    td.set_("l", ["c", "d"])
+    assert td["s"] == "y" and td["l"] == ["c", "d"]
+
+
+def test_a_clone_has_a_list_of_its_own():
+    td = TensorDict({"s": ["a", "b"]}, batch_size=[2])
+    other = td.clone()
+    other[0] = TensorDict({"s": "z"})
+    assert td["s"] == ["a", "b"] and other["s"] == ["z", "b"]
+
+
+def test_comparison_is_by_value_and_position():
+    td = TensorDict({"s": ["a", "b"], "v": Odd()}, batch_size=[2])
+    other = TensorDict({"s": ["a", "c"], "v": Odd()}, batch_size=[2])
+    assert (td == other)["s"].tolist() == [True, False] and not (td == other)["v"].any()
+    assert (td == td)["v"].all() and (td != other)["s"].tolist() == [False, True]
+
+
+def test_lazy_stacks_have_the_values_of_their_elements():
+    td = LazyStackedTensorDict(*(TensorDict({"s": s}) for s in "ab"))
+    assert td["s"] == ["a", "b"] and td.get("s").batch_size == (2,)
+    td["t"] = ["x", "y"]
+    assert td[1]["t"] == "y"
+
+
+def test_entries_are_recognized_and_filtered():
+    td = TensorDict({"s": "x", "t": torch.zeros(2), "n": {"s": "y"}}, batch_size=[2])
+    assert td.is_non_tensor("s") and not td.is_non_tensor("t")
+    assert td.get_non_tensor("s") == "x" and td.get_non_tensor("absent", 1) == 1
+    assert set(td.filter_non_tensor_data().keys(True)) == {"t", "n"}
+    assert [key for key, _ in td.non_tensor_items(True)] == ["s", ("n", "s")]
+    with pytest.raises(KeyError, match="holds one value"):
+        td.get("s")["x"] = torch.zeros(2)
+
+
+def test_wrapped_values_are_unwrapped_once():
+    assert NonTensorData(NonTensorData("x")).data == "x"
+    assert NonTensorData("x", batch_size=[2]).tolist() == ["x", "x"]
+    assert repr(NonTensorData("x")).startswith("NonTensorData(data=x")

@@ -1,0 +1,124 @@
+"""Views: a live part of a parent, whatever the index."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensordict_core import LazyStackedTensorDict, SubTensorDict, TensorDict
+
+INDICES = [1, slice(0, 2), (slice(None), 1), torch.tensor([2, 0]), torch.tensor([True, False, True]), (..., 0), None]
+
+
+def parent():
+    return TensorDict({"a": torch.arange(12.0).reshape(3, 4), "n": {"b": torch.zeros(3, 4)}, "s": "text"}, [3, 4])
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_reading_indexes_the_parent_and_writing_writes_into_it(index):
+    td = parent()
+    view = td.view_at(index)
+    assert view.batch_size == td[index].batch_size and view.parent is td
+    assert torch.equal(view["a"], td["a"][index]) and view["s"] == "text"
+    td["a"] += 1
+    assert torch.equal(view["a"], td["a"][index])
+    view["a"] = torch.full_like(view["a"], -1)
+    view["n", "b"] = torch.ones_like(view["n", "b"])
+    chosen = torch.zeros(3, 4, dtype=torch.bool)
+    chosen[index] = True
+    assert (td["a"] == -1).equal(chosen) and td["n", "b"].bool().equal(chosen)
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_operations_in_place_reach_the_parent(index):
+    td = parent()
+    chosen = torch.zeros(3, 4, dtype=torch.bool)
+    chosen[index] = True
+    view = td.view_at(index)
+    assert view.add_(100) is view
+    assert (td["a"] >= 100).equal(chosen) and (td["n", "b"] == 100).equal(chosen)
+    view.zero_()
+    assert td["a"][chosen].sum() == 0
+    view.apply_(lambda x: x + 5)
+    assert (td["n", "b"] == 5).equal(chosen)
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_a_new_key_gets_room_in_the_whole_parent(index):
+    td = parent()
+    view = td.view_at(index)
+    view["new"] = torch.ones(*view.batch_size, 2)
+    view["n", "deep", "er"] = torch.ones(view.batch_size)
+    chosen = torch.zeros(3, 4, dtype=torch.bool)
+    chosen[index] = True
+    assert td["new"].shape == (3, 4, 2) and td["new"][..., 0].bool().equal(chosen)
+    assert td["n", "deep", "er"].bool().equal(chosen)
+
+
+def test_a_value_of_another_shape_is_refused():
+    view = parent().view_at(0)
+    with pytest.raises(RuntimeError, match="'a'"):
+        view["a"] = torch.zeros(4, 7)
+    with pytest.raises(RuntimeError, match="batch size"):
+        view["a"] = torch.zeros(2)
+    with pytest.raises(RuntimeError, match="view"):
+        view.batch_size = []
+
+
+def test_values_that_are_no_tensors_are_written_where_the_view_is():
+    td = parent()
+    td.view_at((0, 0))["s"] = "other"
+    assert td[0, 0]["s"] == "other" and td[1, 1]["s"] == "text"
+
+
+def test_keys_are_removed_and_renamed_in_the_parent():
+    td = parent()
+    view = td.view_at(0)
+    view.rename_key_("a", "c")
+    del view["s"]
+    assert set(td.keys()) == {"c", "n"}
+
+
+def test_a_view_of_a_view_reaches_the_first_parent():
+    td = parent()
+    td.view_at(slice(1, 3)).view_at(1).fill_("a", 7.0)
+    assert (td["a"] == 7).all(1).tolist() == [False, False, True]
+
+
+def test_a_view_into_a_lazy_stack_reaches_its_elements():
+    lazy = LazyStackedTensorDict(*parent().unbind(0))
+    lazy.view_at((slice(None), 0))["a"] = torch.full((3,), -1.0)
+    assert [td["a"][0].item() for td in lazy.tensordicts] == [-1.0] * 3
+
+
+def test_locks_are_those_of_the_parent():
+    td = parent()
+    view = td.view_at(0)
+    with pytest.raises(RuntimeError, match="parent"):
+        view.lock_()
+    td.lock_()
+    assert view.is_locked
+    with pytest.raises(RuntimeError, match="parent"):
+        view.unlock_()
+    with pytest.raises(RuntimeError, match="lock"):
+        view["new"] = torch.zeros(4)
+    view.zero_()
+    assert not td["a"][0].any()
+
+
+def test_results_are_tensordicts_of_their_own():
+    td = parent()
+    view = td.view_at(torch.tensor([0, 2]))
+    for result in (view + 1, view.clone(), view[0], view.reshape(-1), torch.stack([view, view])):
+        assert type(result) is TensorDict
+    view.clone().zero_()
+    assert td["a"].sum() == 66
+
+
+def test_an_index_that_does_not_fit_is_refused():
+    with pytest.raises(IndexError):
+        SubTensorDict(parent(), 7)
+
+
+def test_the_name_that_programs_know_makes_a_view_too():
+    assert type(parent()._get_sub_tensordict(0)) is SubTensorDict
