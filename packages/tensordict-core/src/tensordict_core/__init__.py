@@ -5,7 +5,6 @@ from __future__ import annotations
 from ._base import TensorCollection, TensorDictBase
 from ._build import (
     from_any,
-    from_dataclass,
     from_dict,
     from_list,
     from_namedtuple,
@@ -68,7 +67,6 @@ __all__ = [
     "default_is_leaf",
     "dense_stack_tds",
     "from_any",
-    "from_dataclass",
     "from_dict",
     "from_list",
     "from_namedtuple",

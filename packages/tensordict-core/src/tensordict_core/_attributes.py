@@ -369,6 +369,6 @@ class Attributes(Primitives):
 
 def _is_shared(leaf: Tensor) -> bool:
     try:
-        return leaf.is_shared()
+        return bool(leaf.is_shared())  # type: ignore[no-untyped-call]
     except (RuntimeError, NotImplementedError):  # tensors without storage: meta, fake and wrapped ones
         return False

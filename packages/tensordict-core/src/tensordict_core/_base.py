@@ -158,7 +158,7 @@ class TensorDictBase(TensorCollection):
     __slots__ = ()
 
 
-MutableMapping.register(TensorDictBase)
+MutableMapping.register(TensorDictBase)  # type: ignore[type-abstract]
 dispatch.register_operations()
 functions.register()
 creation.register()

@@ -416,5 +416,5 @@ def _merge(target: Any, source: Any, callbacks: Any, prefix: tuple[str, ...]) ->
             continue
         callback = callbacks.get(unravel_key((*prefix, key))) if isinstance(callbacks, Mapping) else callbacks
         if callback is not None:
-            pair = [part._entry_value() if isinstance(part, Primitives) else part for part in (old, value)]  # type: ignore[attr-defined]
+            pair = [part._entry_value() if isinstance(part, Primitives) else part for part in (old, value)]
             target.set(key, callback(*pair))

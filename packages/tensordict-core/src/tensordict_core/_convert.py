@@ -87,7 +87,7 @@ class Conversion(Primitives):
             elif value._is_opaque:
                 if not retain_none and _is_none(value):
                     continue
-                held = value._entry_value()  # type: ignore[attr-defined]
+                held = value._entry_value()
                 out[key] = _rows(value, True, convert, True, False) if tolist_first else _leaf(held, convert)
             elif tolist_first and value._meta.batch_size:
                 out[key] = _rows(value, True, convert, True, False)

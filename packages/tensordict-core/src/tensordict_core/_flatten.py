@@ -132,7 +132,7 @@ class KeyFlattening(Primitives):
             if self._locked:
                 raise errors.locked("flatten_keys(inplace=True)")
             self._flatten_(separator, is_leaf)
-            self._last_exit = lambda td: td.unflatten_keys(separator, inplace=True)  # type: ignore[misc]
+            self._last_exit = lambda td: td.unflatten_keys(separator, inplace=True)
             return self
         paths: dict[str, Any] = {}
         flat = self._flattened(separator, is_leaf, paths)
@@ -178,7 +178,7 @@ class KeyFlattening(Primitives):
             if self._locked:
                 raise errors.locked("unflatten_keys(inplace=True)")
             self._unflatten_(separator)
-            self._last_exit = lambda td: td.flatten_keys(separator, inplace=True)  # type: ignore[misc]
+            self._last_exit = lambda td: td.flatten_keys(separator, inplace=True)
             return self
         nested = self._unflattened(separator)
         paths = {unravel_key(tuple(key.split(separator))): key for key in self._keys()}

@@ -7,7 +7,7 @@ tensors; dictionaries become tensordicts; anything else becomes non-tensor data,
 from __future__ import annotations
 
 import numbers
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -67,7 +67,7 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
     size = meta.batch_size
     if not isinstance(value, Tensor):
         if isinstance(value, Primitives):
-            return _node_entry(meta, key, value, non_blocking)
+            return _node_entry(meta, key, cast("TensorCollection", value), non_blocking)
         if isinstance(value, dict):
             return containers.dense(value, batch_size=size, device=meta.device, names=meta.names)
         tensor = as_tensor(value)

@@ -10,7 +10,7 @@ runs Tensor's metaclass, which takes three times as long for parameters and node
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -323,7 +323,7 @@ class TensorDict(TensorDictBase):
         return self._make(entries, self._meta)
 
     def _nodes(self) -> Iterable[TensorCollection]:
-        return [value for value in self._entries.values() if isinstance(value, Primitives)]
+        return [cast("TensorCollection", value) for value in self._entries.values() if isinstance(value, Primitives)]
 
     def _set_meta(self, meta: Meta) -> None:
         self._meta = meta

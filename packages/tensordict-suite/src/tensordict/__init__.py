@@ -22,11 +22,8 @@ if TYPE_CHECKING:
     from tensordict_class import *
     from tensordict_core import *
     from tensordict_memmap import *
-    from tensordict_memmap import MemoryMappedTensor as MemoryMappedTensor
     from tensordict_nn import TensorDictParams as TensorDictParams
     from tensordict_nn import from_module as from_module
-
-    MemmapTensor = MemoryMappedTensor
 else:
     # `memmap` and `tensorclass` are each both a function and a sub-module. Python binds a sub-module on its package
     # when it is first imported, and never again: importing both now and taking the names back leaves them to the

@@ -94,7 +94,7 @@ def broadcast_how(td: Any, other: Any, how: How) -> How:
     if not isinstance(other, Tensor) or not other.ndim:
         return how
     size = td._meta.batch_size
-    new = torch.broadcast_shapes(size, other.shape)
+    new = torch.broadcast_shapes(size, other.shape)  # type: ignore[no-untyped-call]
     if new == size:
         return how
     dims = len(size)

@@ -5,7 +5,7 @@ Written out by hand are only the operations of three operands and those whose le
 
 from __future__ import annotations
 
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -134,7 +134,7 @@ class Pointwise(Primitives):
             raise ValueError("clamp needs min, max or both; give at least one limit")
         result = self if min is None else self.clamp_min(min)
         result = result if max is None else result.clamp_max(max)
-        return result if out is None else out.update_(result)
+        return result if out is None else out.update_(result)  # type: ignore[attr-defined]
 
     def addcmul(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
         """``leaf + value * other1 * other2`` for every leaf.
@@ -329,7 +329,7 @@ def _each(name: str, td: Any, leaves: list[Tensor], other: Any) -> list[Any]:
 def _ternary(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:
     leaves = td._leaves()
     columns = zip(leaves, _each(name, td, leaves, other1), _each(name, td, leaves, other2), strict=True)
-    return td._rebuild(iter([leaf(*column, **kwargs) for column in columns]), SAME)
+    return cast(Td, td._rebuild(iter([leaf(*column, **kwargs) for column in columns]), SAME))
 
 
 def _ternary_(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:

@@ -97,7 +97,7 @@ class Shape(Primitives):
         else:
             found = normal_dim(at, size)
             dims = (found,) if size[found] == 1 else ()
-        return self._reshape(Squeeze(size, dims)) if dims else self  # type: ignore[no-any-return]
+        return self._reshape(Squeeze(size, dims)) if dims else self
 
     def permute(self, *args: Any, dims: Sequence[int] | None = None) -> Self:
         """The batch dimensions in another order.
@@ -180,7 +180,7 @@ class Shape(Primitives):
             )
         for i, n in enumerate(old):
             wanted = target[extra + i]
-            if isinstance(wanted, int) and wanted == -1:
+            if type(wanted) is int and wanted == -1:  # a symbolic size of a traced program is not compared
                 target[extra + i] = n
             elif n not in (1, wanted):
                 raise RuntimeError(
@@ -188,7 +188,7 @@ class Shape(Primitives):
                     "only sizes of 1 can be expanded"
                 )
         new = torch.Size(target)
-        return self if new == old else self._reshape(Expand(old, new))  # type: ignore[no-any-return]
+        return self if new == old else self._reshape(Expand(old, new))
 
     def expand_as(self, other: Any) -> Self:
         """``expand`` to the shape of a tensor or tensordict."""
