@@ -10,6 +10,7 @@ in place act on the values without a trace in autograd.
 
 from __future__ import annotations
 
+import copy
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -318,11 +319,9 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
         if self._locked:
             holder = weakref.ref(self)
             for node in self._nodes():
-                node._holders = [*(node._holders or ()), holder]  # type: ignore[misc]
+                node._holders = [*(node._holders or ()), holder]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        import copy
-
         new = object.__new__(type(self))
         memo[id(self)] = new
         meta = {"_meta": self._meta, "_locked": False}
