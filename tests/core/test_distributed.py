@@ -12,8 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from tensordict_core import TensorDict, UnbatchedTensor, lazy_stack
-from tensordict_core.distributed import messages
-from tensordict_core.distributed.messages import BLOCK, SMALL, blocks, tags, values
+from tensordict_core.distributed.messages import BLOCK, SMALL, blocks, sorted_leaves, tags, values
 
 LARGE = SMALL // 4 + 1
 
@@ -93,20 +92,30 @@ def holds(td: TensorDict, value: float) -> bool:
 # plans ---------------------------------------------------------------------------------------------------------------
 
 
-def test_small_leaves_share_a_message_and_large_ones_are_sent_from_where_they_are():
-    td = TensorDict({str(i): torch.zeros(10) for i in range(100)} | {"large": torch.zeros(LARGE)})
-    plan = blocks(td)
-    assert [len(block.leaves) for block in plan] == [100, 1]
-    assert plan[1].buffer.data_ptr() == td["large"].data_ptr()
-    assert len(blocks(td, whole=True)) == 1
-    many = TensorDict({str(i): torch.zeros(SMALL // 8) for i in range(2 * BLOCK // (SMALL // 2) + 1)})
-    assert len(blocks(many)) == 3
+def test_small_leaves_of_a_dtype_share_a_message_and_large_ones_are_sent_from_where_they_are():
+    td = TensorDict(
+        {str(i): torch.zeros(10) for i in range(100)} | {"i": torch.zeros(2).int(), "large": torch.zeros(LARGE)}
+    )
+    plan = blocks(sorted_leaves(td))
+    assert [len(block.leaves) for block in plan] == [100, 1, 1]
+    assert plan[2].memory.data_ptr() == td["large"].data_ptr() and not plan[2].joined
+    assert [len(block.leaves) for block in blocks(sorted_leaves(td), limit=1 << 40, alone=1 << 40)] == [101, 1]
+    assert len(blocks([torch.zeros(SMALL // 8) for _ in range(2 * BLOCK // (SMALL // 2) + 1)])) == 3
+
+
+def test_leaves_are_joined_up_to_the_bytes_of_a_bucket():
+    leaves = [torch.zeros(10) for _ in range(7)] + [torch.zeros(LARGE)]
+    assert [len(blocks(leaves)), len(blocks(leaves, limit=0, alone=0)), len(blocks(leaves, limit=80, alone=80))] == [
+        2,
+        8,
+        5,
+    ]
 
 
 def test_both_ends_plan_alike_whatever_the_order_of_their_keys():
     td = TensorDict({"a": torch.zeros(2), "b": torch.zeros(3), "l": torch.zeros(LARGE)})
     other = TensorDict({"l": torch.zeros(LARGE), "b": torch.zeros(3), "a": torch.zeros(2)})
-    shapes = [[[leaf.shape for leaf in block.leaves] for block in blocks(td)] for td in (td, other)]
+    shapes = [[[leaf.shape for leaf in block.leaves] for block in blocks(sorted_leaves(td))] for td in (td, other)]
     assert shapes[0] == shapes[1]
 
 
@@ -119,7 +128,7 @@ def test_tags_count_or_are_drawn():
 
 def test_what_is_no_block_of_memory_is_not_sent():
     with pytest.raises(TypeError, match=r"'a'.*layout torch.sparse_coo"):
-        blocks(TensorDict({"a": torch.eye(3).to_sparse()}))
+        sorted_leaves(TensorDict({"a": torch.eye(3).to_sparse()}))
     assert len(values(sample(1.0))) == 2
 
 
@@ -352,10 +361,3 @@ def test_scatter_needs_a_tensordict_for_each_process(tmp_path):
         return True
 
     assert run(scenario, tmp_path, world=1) == [True]
-
-
-def test_reduced_leaves_are_joined_up_to_the_bytes_of_a_bucket():
-    leaves = [torch.zeros(10) for _ in range(7)] + [torch.zeros(LARGE)]
-    assert len(list(messages.reduced(leaves, None))) == 2
-    assert len(list(messages.reduced(leaves, 0))) == 8
-    assert len(list(messages.reduced(leaves, 80))) == 5

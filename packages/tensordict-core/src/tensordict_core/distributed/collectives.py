@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .._packing import pack, unpack
 from .._primitives import Primitives
-from .messages import Transfer, process_group, reduced, sorted_leaves, values
+from .messages import BLOCK, SMALL, Block, Transfer, blocks, process_group, sorted_leaves, values
 
 __all__ = ["Collectives"]
 
@@ -44,6 +44,17 @@ def _padded(buffer: Tensor, size: int, device: torch.device) -> Tensor:
     out = torch.empty(size, dtype=torch.uint8, device=device)
     out[: buffer.numel()].copy_(buffer)
     return out
+
+
+def _buckets(td: Any, bucket_bytes: int | None) -> list[Block]:
+    """The leaves in the blocks that are reduced: in the sizes that suit, or in those that the caller wants."""
+    if bucket_bytes is None:
+        return blocks(sorted_leaves(td), limit=BLOCK, alone=SMALL)
+    return blocks(sorted_leaves(td), limit=bucket_bytes, alone=bucket_bytes)
+
+
+def _nothing() -> None:
+    """What remains to be done where nothing does."""
 
 
 class Collectives(Primitives):
@@ -250,15 +261,15 @@ class Collectives(Primitives):
         kept = dist.get_rank() != dst
         op = dist.ReduceOp.SUM if op is None else op
         transfers = []
-        for tensor, back in reduced(sorted_leaves(self), bucket_bytes):
-            if kept:
-                # backends use the senders' memory as they like
-                tensor, back = tensor.clone() if back is None else tensor, None
-            work = dist.reduce(tensor, dst, op=op, group=group, async_op=async_op)
+        for block in _buckets(self, bucket_bytes):
+            # backends use the senders' memory as they like, and theirs is to stay as it is
+            memory = block.memory.clone() if kept and not block.joined else block.memory
+            work = dist.reduce(memory, dst, op=op, group=group, async_op=async_op)
+            finish = _nothing if kept else block.read
             if async_op:
-                transfers.append(Transfer(work, back, tensor))
-            elif back is not None:
-                back()
+                transfers.append(Transfer(work, finish, memory))
+            else:
+                finish()
         if return_premature and async_op:
             return transfers
         for transfer in transfers:
@@ -287,12 +298,12 @@ class Collectives(Primitives):
         dist = process_group()
         op = dist.ReduceOp.SUM if op is None else op
         transfers = []
-        for tensor, back in reduced(sorted_leaves(self), bucket_bytes):
-            work = dist.all_reduce(tensor, op=op, group=group, async_op=async_op)
+        for block in _buckets(self, bucket_bytes):
+            work = dist.all_reduce(block.memory, op=op, group=group, async_op=async_op)
             if async_op:
-                transfers.append(Transfer(work, back, tensor))
-            elif back is not None:
-                back()
+                transfers.append(Transfer(work, block.read, block))
+            else:
+                block.read()
         return transfers if async_op else None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import sys
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from .._primitives import Primitives
 from .._types import containers
-from .messages import Transfer, blocks, process_group, tags, values
+from .messages import Block, Transfer, blocks, process_group, sorted_leaves, tags, values
 
 __all__ = ["PointToPoint"]
 
@@ -53,14 +54,20 @@ class _Peer:
         return process_group().irecv(buffer, self.rank, group=self.group, tag=tag)
 
 
+def _plan(td: Any, whole: bool, empty: bool = False) -> list[Block]:
+    """The blocks of a tree: in the sizes that suit, or all leaves of a dtype in one."""
+    if whole:
+        return blocks(sorted_leaves(td), limit=sys.maxsize, alone=sys.maxsize, empty=empty)
+    return blocks(sorted_leaves(td), empty=empty)
+
+
 def _send(td: Any, peer: _Peer, numbers: Iterator[int], whole: bool) -> Iterator[tuple[int, Transfer]]:
     """Start every message, one after the other."""
     device = torch.device("cpu")
-    for block in blocks(td, whole):
-        block.write()
-        device = block.buffer.device
+    for block in _plan(td, whole):
+        device = block.memory.device
         tag = next(numbers)
-        yield tag, Transfer(peer.send(block.buffer, tag), holds=block)
+        yield tag, Transfer(peer.send(block.bytes, tag), holds=block)
     nodes = values(td)
     if nodes:
         data = pickle.dumps([node._entry_value() for node in nodes])
@@ -73,10 +80,10 @@ def _send(td: Any, peer: _Peer, numbers: Iterator[int], whole: bool) -> Iterator
 def _recv(td: Any, peer: _Peer, numbers: Iterator[int], whole: bool) -> Iterator[tuple[int, Transfer]]:
     """Start to wait for every message."""
     device = torch.device("cpu")
-    for block in blocks(td, whole):
-        device = block.buffer.device
+    for block in _plan(td, whole, empty=True):
+        device = block.memory.device
         tag = next(numbers)
-        yield tag, Transfer(peer.recv(block.buffer, tag), block.read, block)
+        yield tag, Transfer(peer.recv(block.bytes, tag), block.read, block)
     nodes = values(td)
     if nodes:
         size = torch.zeros(1, dtype=torch.int64, device=device)
@@ -123,7 +130,7 @@ class PointToPoint(Primitives):
             group_dst: The receiver's rank within ``group``, instead of ``dst``.
             init_tag: The tag of the first message; the next ones count on.
             pseudo_rand: Whether tags are drawn at random instead, seeded with ``init_tag``.
-            consolidated: Whether all leaves of a device travel as one message, however large.
+            consolidated: Whether all leaves of one dtype travel as one message, however large.
 
         Raises:
             ValueError: Both or none of ``dst`` and ``group_dst`` are given, or ``group_dst`` without a group.
@@ -162,7 +169,7 @@ class PointToPoint(Primitives):
             pseudo_rand: Whether tags are drawn at random instead.
             return_early: Whether the call does not wait; change the tensordict only after ``wait()`` of each transfer
                 that is returned.
-            consolidated: Whether all leaves of a device travel as one message.
+            consolidated: Whether all leaves of one dtype travel as one message.
 
         Returns:
             The transfers if ``return_early``; else the tag of the last message (``init_tag - 1`` without any, ``None``

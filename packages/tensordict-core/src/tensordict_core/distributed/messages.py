@@ -1,8 +1,8 @@
-"""Messages: the leaves of a tree as few blocks of bytes, in an order that both ends agree on without a word.
+"""Messages: the leaves of a tree as few blocks of memory, in an order that both ends agree on without a word.
 
-Both ends have the same keys, shapes and dtypes, so each can say by itself which leaves travel together. Small leaves
-are copied into one block; a large one is sent from where it is. Leaves are put in order of their keys, so the order in
-which entries were made does not matter.
+Both ends have the same keys, shapes and dtypes, so each can say by itself which leaves travel together. Small leaves of
+one dtype are joined to one block; a large one is sent from where it is. Leaves are put in order of their keys, so the
+order in which entries were made does not matter.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from .. import _errors as errors
-from .._packing import Slot, copy_into, packed_size, slots_of, view
 from .._primitives import Primitives
 from .._types import containers
 
@@ -27,14 +27,13 @@ __all__ = [
     "Transfer",
     "blocks",
     "process_group",
-    "reduced",
     "sorted_leaves",
     "tags",
     "values",
 ]
 
 SMALL = 1 << 18
-"""Leaves of fewer bytes are packed: below this, a message of its own costs more than the copy."""
+"""Leaves of fewer bytes are joined: below this, a message of its own costs more than the copy."""
 BLOCK = 1 << 22
 """The bytes that a block of small leaves grows to."""
 
@@ -73,28 +72,28 @@ def tags(first: int, pseudo_rand: bool) -> Iterator[int]:
 
 @dataclass
 class Block:
-    """What one message carries: leaves and, for small ones, their places in a buffer.
+    """What one message carries: leaves of one dtype, and the block of memory that travels.
 
     Attributes:
         leaves: The leaves, detached.
-        buffer: The bytes that travel; those of the leaf itself where it is alone and contiguous.
-        slots: The places of the leaves in the buffer, unless it is the leaf.
+        memory: The values of the leaves, one after the other; that of the leaf itself where it is alone and contiguous.
+        joined: Whether the memory is a copy.
     """
 
     leaves: list[Tensor]
-    buffer: Tensor
-    slots: list[Slot] | None
+    memory: Tensor
+    joined: bool
 
-    def write(self) -> None:
-        """Copy the leaves into the buffer."""
-        if self.slots is not None:
-            copy_into(self.buffer, self.slots, self.leaves)
+    @property
+    def bytes(self) -> Tensor:
+        """The memory as bytes, which every backend carries whatever the dtype."""
+        return self.memory.reshape(-1).view(torch.uint8)
 
     def read(self) -> None:
-        """Copy the buffer into the leaves."""
-        if self.slots is not None:
-            for slot, leaf in zip(self.slots, self.leaves, strict=True):
-                leaf.copy_(view(self.buffer, slot))
+        """Copy the memory into the leaves."""
+        if self.joined:
+            with torch.no_grad():
+                torch._foreach_copy_(self.leaves, _unflatten_dense_tensors(self.memory, self.leaves))  # type: ignore[no-untyped-call]
 
 
 def _is_block(leaf: Tensor) -> bool:
@@ -102,53 +101,65 @@ def _is_block(leaf: Tensor) -> bool:
     return type(leaf) is Tensor and leaf.is_contiguous() and not leaf.is_conj() and not leaf.is_neg()
 
 
-def _block(leaves: list[Tensor]) -> Block:
-    leaf = leaves[0]
-    if len(leaves) == 1 and _is_block(leaf):
-        return Block(leaves, leaf.reshape(-1).view(torch.uint8), None)
-    slots = slots_of(leaves)
-    return Block(leaves, torch.empty(packed_size(slots), dtype=torch.uint8, device=leaf.device), slots)
+def _block(leaves: list[Tensor], empty: bool) -> Block:
+    first = leaves[0]
+    if len(leaves) == 1 and _is_block(first):
+        return Block(leaves, first, False)
+    if empty:
+        size = sum(leaf.numel() for leaf in leaves)
+        return Block(leaves, torch.empty(size, dtype=first.dtype, device=first.device), True)
+    if first.dtype.is_complex or any(type(leaf) is not Tensor for leaf in leaves):
+        plain = [leaf.as_subclass(Tensor).resolve_conj().resolve_neg() for leaf in leaves]
+    else:
+        plain = leaves
+    return Block(leaves, _flatten_dense_tensors(plain), True)  # type: ignore[no-untyped-call]
 
 
 def sorted_leaves(td: Any) -> list[Tensor]:
-    """The leaves that hold anything, detached, in the order of their keys.
+    """The leaves that hold anything, without a graph, in the order of their keys.
 
     Raises:
         TypeError: A leaf is no block of memory (sparse, quantized).
     """
-    pairs = sorted(zip(td._leaf_keys(), td._leaves(), strict=True), key=lambda pair: pair[0])
+    paths, leaves = td._leaf_keys(), td._leaves()
     out = []
-    for path, leaf in pairs:
+    for i in sorted(range(len(leaves)), key=paths.__getitem__):
+        leaf = leaves[i]
         if leaf.layout is not torch.strided or leaf.is_quantized:
-            raise errors.not_sendable(path, leaf)
+            raise errors.not_sendable(paths[i], leaf)
         if leaf.numel():
-            out.append(leaf.detach())
+            out.append(leaf.detach() if leaf.requires_grad else leaf)
     return out
 
 
-def blocks(td: Any, whole: bool = False) -> list[Block]:
-    """The blocks of a tree; one block a device if ``whole``.
+def blocks(leaves: Sequence[Tensor], *, limit: int = BLOCK, alone: int = SMALL, empty: bool = False) -> list[Block]:
+    """The blocks of leaves, as `sorted_leaves` gives them.
 
-    Raises:
-        TypeError: A leaf is no block of memory (sparse, quantized).
+    Args:
+        leaves: The leaves.
+        limit: The bytes that a block of joined leaves grows to.
+        alone: Leaves of so many bytes are not joined.
+        empty: Whether the memory of joined leaves is to be received, so their values need not be in it.
 
-    >>> [len(block.leaves) for block in blocks(TensorDict({"a": 1, "b": 2.0, "c": torch.zeros(1 << 20)}))]
+    >>> [len(block.leaves) for block in blocks([torch.zeros(1), torch.ones(2), torch.zeros(1, dtype=torch.int64)])]
     [2, 1]
     """
     out: list[Block] = []
-    small: dict[torch.device, tuple[list[Tensor], int]] = {}
-    for leaf in sorted_leaves(td):
-        if leaf.nbytes >= SMALL and not whole:
-            out.append(_block([leaf]))
+    pending: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], int]] = {}
+    for leaf in leaves:
+        size = leaf.nbytes
+        if size >= alone:
+            out.append(_block([leaf], empty))
             continue
-        pending, size = small.get(leaf.device, ([], 0))
-        if pending and size + leaf.nbytes > BLOCK and not whole:
-            out.append(_block(pending))
-            pending, size = [], 0
-        pending.append(leaf)
-        small[leaf.device] = pending, size + leaf.nbytes
-    # the rest goes first, so that it is under way while large ones are sent
-    return [*(_block(pending) for pending, _ in small.values()), *out]
+        kind = leaf.dtype, leaf.device
+        group, total = pending.get(kind, ([], 0))
+        if group and total + size > limit:
+            out.append(_block(group, empty))
+            group, total = [], 0
+        group.append(leaf)
+        pending[kind] = group, total + size
+    # what is left goes first, so that it is under way while large ones are sent
+    return [*(_block(group, empty) for group, _ in pending.values()), *out]
 
 
 class Transfer:
@@ -198,38 +209,3 @@ def values(td: Any) -> list[Any]:
 
     walk(td, ())
     return [node for _, node in sorted(found, key=lambda pair: pair[0])]
-
-
-def reduced(leaves: Sequence[Tensor], bucket_bytes: int | None) -> Iterator[tuple[Tensor, Callable[[], None] | None]]:
-    """The leaves as tensors to reduce: small ones of one dtype joined, with what copies the result back.
-
-    Args:
-        leaves: The leaves, as `sorted_leaves` gives them.
-        bucket_bytes: The bytes that joined leaves grow to; 0 joins none.
-    """
-    limit = BLOCK if bucket_bytes is None else bucket_bytes
-    groups: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], int]] = {}
-    for leaf in leaves:
-        if leaf.nbytes >= min(limit, SMALL if bucket_bytes is None else limit):
-            yield _joined([leaf])
-            continue
-        pending, size = groups.get((leaf.dtype, leaf.device), ([], 0))
-        if pending and size + leaf.nbytes > limit:
-            yield _joined(pending)
-            pending, size = [], 0
-        pending.append(leaf)
-        groups[leaf.dtype, leaf.device] = pending, size + leaf.nbytes
-    for pending, _ in groups.values():
-        yield _joined(pending)
-
-
-def _joined(leaves: list[Tensor]) -> tuple[Tensor, Callable[[], None] | None]:
-    if len(leaves) == 1 and _is_block(leaves[0]):
-        return leaves[0], None
-    buffer = torch.cat([leaf.reshape(-1).as_subclass(Tensor) for leaf in leaves])
-
-    def back() -> None:
-        for leaf, part in zip(leaves, torch.split(buffer, [leaf.numel() for leaf in leaves]), strict=True):
-            leaf.copy_(part.view(leaf.shape))
-
-    return buffer, back
