@@ -67,7 +67,8 @@ def test_every_combination_of_parts_is_written_where_torch_writes(count):
     "index",
     [
         np.array([0, 2]), np.int64(1), range(1, 3), [0, 2], [[0, 1], [2, 3]], [True, False, True, False],
-        np.array([True, False, False, True]), torch.arange(12).reshape(4, 3) % 5 < 2, (slice(None), torch.tensor([True, False, True])),
+        np.array([True, False, False, True]), torch.arange(12).reshape(4, 3) % 5 < 2,
+        (slice(None), torch.tensor([True, False, True])),
         (torch.arange(4) % 3 > 0, 1), torch.tensor([1, 2], dtype=torch.int32), (..., None), (None, ...), (1, ..., 0),
     ],
     ids=str,

@@ -1,4 +1,4 @@
-"""Ours and the reference live in one process: it replaces functions of torch when it is imported, and ours still work."""
+"""Ours and the reference live in one process: it replaces functions of torch when imported, and ours still work."""
 
 from __future__ import annotations
 

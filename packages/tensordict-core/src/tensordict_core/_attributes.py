@@ -270,10 +270,7 @@ class Attributes(Primitives):
         >>> TensorDict({"a": {}}).is_empty()
         True
         """
-        for _, value in self._peek_items():
-            if isinstance(value, Tensor) or not value.is_empty():
-                return False
-        return True
+        return all(not isinstance(value, Tensor) and value.is_empty() for _, value in self._peek_items())
 
     def is_contiguous(self) -> bool:
         """Whether every leaf is contiguous."""

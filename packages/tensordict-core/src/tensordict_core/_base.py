@@ -115,8 +115,8 @@ class TensorCollection(
     def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """How a container that is no dictionary is stored: plain facts, and the nodes it is made of by name.
 
-        ``None`` stands for a dictionary of entries. A tensorclass is ``({}, {"_tensordict": what it holds})``. Facts are
-        JSON values. The parts are the nodes themselves, not copies, so that entries can be replaced in place.
+        ``None`` stands for a dictionary of entries. A tensorclass is ``({}, {"_tensordict": what it holds})``. Facts
+        are JSON values. The parts are the nodes themselves, not copies, so that entries can be replaced in place.
         """
         return None
 

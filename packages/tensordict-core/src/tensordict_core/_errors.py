@@ -190,7 +190,8 @@ def missing_satellite(what: str, distribution: str) -> ImportError:
 def keys_collide(function: str, name: Any, first: Any, second: Any) -> KeyError:
     """Two entries would stand under one key."""
     return KeyError(
-        f"{function} would give two entries the key {_show(name)}: {_show(first)} and {_show(second)}; rename one of them, "
+        f"{function} would give two entries the key {_show(name)}: {_show(first)} and {_show(second)}; "
+        "rename one of them, "
         "or choose another separator"
     )
 
@@ -206,6 +207,7 @@ def state_mismatch(missing: Iterable[Any], unexpected: Iterable[Any]) -> Runtime
 def not_sendable(path: Any, leaf: Any) -> TypeError:
     """A leaf is no block of memory."""
     return TypeError(
-        f"key {_show(path)} is a tensor of layout {leaf.layout} and dtype {leaf.dtype}, which is no plain block of memory "
+        f"key {_show(path)} is a tensor of layout {leaf.layout} and dtype {leaf.dtype}, "
+        "which is no plain block of memory "
         "to send; send it densely, or take it out with exclude"
     )

@@ -23,7 +23,7 @@ def _holders(node: Any) -> list[Any]:
 
 
 def _children(node: Any) -> list[Any]:
-    """The nodes right below one; of a wrapper the node that it wraps, because that is what lives as long as the tree."""
+    """The nodes right below one; of a wrapper the node that it wraps, which lives as long as the tree."""
     return [child._inmost() for child in node._nodes()]
 
 

@@ -13,7 +13,6 @@ import torch
 from .. import _errors as errors
 from .._ops.shape_ops import normal_dim
 from .._primitives import Primitives
-from .._types import containers
 from .dispatch import implements
 
 __all__ = ["cat", "lazy_stack", "maybe_dense_stack", "stack"]
