@@ -14,7 +14,7 @@ from ._build import (
     merge_tensordicts,
 )
 from ._closeness import assert_allclose_td, assert_close
-from ._keys import NestedKey, unravel_key, unravel_key_list, unravel_key_to_tuple
+from ._keys import KEY_SEPARATOR, NestedKey, unravel_key, unravel_key_list, unravel_key_to_tuple
 from ._options import (
     capture_non_tensor_stack,
     get_defaults_to_none,
@@ -48,6 +48,7 @@ from .tensordict import TensorDict
 from .unbatched import UnbatchedTensor
 
 __all__ = [
+    "KEY_SEPARATOR",
     "LazyStackedTensorDict",
     "MetaData",
     "NestedKey",

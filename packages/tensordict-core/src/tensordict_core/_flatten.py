@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import _errors as errors
-from ._keys import NestedKey, unravel_key, unravel_key_to_tuple
+from ._keys import KEY_SEPARATOR, NestedKey, unravel_key, unravel_key_to_tuple
 from ._primitives import Primitives
 from ._rebuild import IsLeaf
 from ._types import containers
@@ -102,7 +102,9 @@ class KeyFlattening(Primitives):
 
     # renaming --------------------------------------------------------------------------------------------------------
 
-    def flatten_keys(self, separator: str = ".", inplace: bool = False, is_leaf: IsLeaf | None = None) -> Self:
+    def flatten_keys(
+        self, separator: str = KEY_SEPARATOR, inplace: bool = False, is_leaf: IsLeaf | None = None
+    ) -> Self:
         """The entries of all levels in one, under keys joined with a separator. Nothing is copied.
 
         Nested tensordicts without entries have no key in the result. As a context manager it writes the entries that
@@ -154,7 +156,7 @@ class KeyFlattening(Primitives):
                 self._set(key, value, False)
         return self
 
-    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
+    def unflatten_keys(self, separator: str = KEY_SEPARATOR, inplace: bool = False) -> Self:
         """The entries whose keys hold a separator, in nested tensordicts of this batch size. Nothing is copied.
 
         As a context manager it writes the entries that the block adds or replaces back into this tensordict

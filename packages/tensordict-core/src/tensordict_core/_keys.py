@@ -6,13 +6,16 @@ Every function here is pure. Hot paths test ``type(key) is str`` themselves and 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from . import _errors as errors
 
-__all__ = ["NestedKey", "join_key", "unravel_key", "unravel_key_list", "unravel_key_to_tuple"]
+__all__ = ["KEY_SEPARATOR", "NestedKey", "join_key", "unravel_key", "unravel_key_list", "unravel_key_to_tuple"]
 
 NestedKey: TypeAlias = str | tuple["NestedKey", ...]
+
+KEY_SEPARATOR: Final = "."
+"""What joins the levels of a nested key to a flat one, unless another is asked for."""
 
 
 def _collect(key: Any, out: list[str], whole: Any) -> None:
