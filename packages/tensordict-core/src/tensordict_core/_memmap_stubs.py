@@ -43,6 +43,7 @@ class MemmapStubs(Primitives):
         compression: Any = None,
         atomic: bool = True,
         durable: bool = False,
+        format: str | None = None,
     ) -> Any:
         """Write all entries to disk and return a locked tensordict of the same structure that is mapped onto the files.
 
@@ -60,6 +61,8 @@ class MemmapStubs(Primitives):
             atomic: Whether the save replaces an earlier one as a whole or not at all; otherwise files are overwritten
                 one by one.
             durable: Whether files and folders are synced to the disk before this returns.
+            format: ``"tree"`` for a folder with a file for each entry, ``"safetensors"`` for one file; by default
+                decided by the ending ``.safetensors``.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
@@ -82,6 +85,7 @@ class MemmapStubs(Primitives):
             compression=compression,
             atomic=atomic,
             durable=durable,
+            format=format,
         )
 
     def memmap_(
@@ -96,6 +100,7 @@ class MemmapStubs(Primitives):
         robust_key: bool | None = None,
         atomic: bool = True,
         durable: bool = False,
+        format: str | None = None,
     ) -> Any:
         """As ``memmap``, for this tensordict itself: its entries are replaced by mapped ones, and it is locked.
 
@@ -116,6 +121,7 @@ class MemmapStubs(Primitives):
             robust_key=robust_key,
             atomic=atomic,
             durable=durable,
+            format=format,
         )
 
     def memmap_like(
@@ -166,6 +172,7 @@ class MemmapStubs(Primitives):
         compression: Any = None,
         atomic: bool = True,
         durable: bool = False,
+        format: str | None = None,
     ) -> Any:
         """Write all entries to disk without mapping them, and return this tensordict as it is.
 
@@ -187,6 +194,7 @@ class MemmapStubs(Primitives):
             compression=compression,
             atomic=atomic,
             durable=durable,
+            format=format,
         )
 
     def dumps(
@@ -203,6 +211,7 @@ class MemmapStubs(Primitives):
         compression: Any = None,
         atomic: bool = True,
         durable: bool = False,
+        format: str | None = None,
     ) -> Any:
         """``save`` under another name."""
         return self.save(
@@ -217,6 +226,7 @@ class MemmapStubs(Primitives):
             compression=compression,
             atomic=atomic,
             durable=durable,
+            format=format,
         )
 
     @classmethod

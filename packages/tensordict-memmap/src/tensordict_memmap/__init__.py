@@ -9,6 +9,7 @@ from tensordict_memmap.future import SaveFuture
 from tensordict_memmap.listing import print_directory_tree
 from tensordict_memmap.loading import is_memmap, load, load_memmap, load_memmap_, memmap_refresh_
 from tensordict_memmap.make import make_memmap, make_memmap_from_storage, make_memmap_from_tensor
+from tensordict_memmap.packed import from_safetensors, to_safetensors
 from tensordict_memmap.saving import memmap, memmap_, memmap_like, save
 from tensordict_memmap.tensor import MemoryMappedTensor
 
@@ -19,6 +20,7 @@ __all__ = [
     "MemmapTensor",
     "MemoryMappedTensor",
     "SaveFuture",
+    "from_safetensors",
     "is_memmap",
     "load",
     "load_memmap",
@@ -32,4 +34,5 @@ __all__ = [
     "memmap_refresh_",
     "print_directory_tree",
     "save",
+    "to_safetensors",
 ]

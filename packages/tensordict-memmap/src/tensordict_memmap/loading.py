@@ -27,6 +27,7 @@ from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Va
 from tensordict_memmap.manifest import NAME, Manifest
 from tensordict_memmap.mapping import MODES
 from tensordict_memmap.opening import LeafOpener, read_file
+from tensordict_memmap.packed import is_packed, lies_in_its_file, load_packed
 from tensordict_memmap.tensor import MemoryMappedTensor
 
 __all__ = ["is_memmap", "load", "load_memmap", "load_memmap_", "memmap_refresh_"]
@@ -79,6 +80,8 @@ def load_memmap(
         raise ValueError(
             f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
         )
+    if is_packed(prefix):
+        return _load_packed(prefix, device, non_blocking, out, subpath, mode, bool(allow_pickle), cls)
     root = os.path.abspath(prefix)
     only = () if subpath is None else (subpath,) if isinstance(subpath, str) else tuple(subpath)
     commit.recover(root)
@@ -148,8 +151,8 @@ def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
             "a tensordict is refreshed from the folder that it is mapped onto, and this one has none; load it with "
             "load_memmap or save it with memmap(path)"
         )
-    _refresh(td, load_memmap(place, allow_pickle=allow_pickle))
-    return td
+    mode = annotation(td, "mode")
+    return take_over(td, load_memmap(place, allow_pickle=allow_pickle, mode=mode))
 
 
 def is_memmap(td: Any) -> bool:
@@ -158,13 +161,38 @@ def is_memmap(td: Any) -> bool:
     >>> is_memmap(TensorDict({"a": torch.ones(2)}).memmap())
     True
     """
-    found = [isinstance(leaf.source, MemoryMappedTensor) for leaf in _strided(td)]
-    return bool(found) and all(found)
+    found = [leaf.source for leaf in _strided(td) if leaf.source is not None]
+    mapped = all(isinstance(tensor, MemoryMappedTensor) for tensor in found) or lies_in_its_file(td, found)
+    return bool(found) and mapped
 
 
 def _strided(td: Any) -> list[Leaf]:
     # nested tensors over a file are no MemoryMappedTensor: torch makes its own kind of them
     return [leaf for leaf in tree.leaves(tree.structure(td)) if leaf.layout == "strided"]
+
+
+def _load_packed(
+    prefix: str | os.PathLike[str],
+    device: torch.device | str | None,
+    non_blocking: bool,
+    out: Any,
+    subpath: str | tuple[str, ...] | None,
+    mode: str | None,
+    allow_pickle: bool,
+    cls: type[Any] | None,
+) -> Any:
+    target = None if device is None else torch.device(device)
+    on = target or torch.device("cpu")
+    loaded = load_packed(
+        prefix, mode=mode, move_to=target, device=on, non_blocking=non_blocking, allow_pickle=allow_pickle
+    )
+    if cls is not None and _is_wrapper(cls) and not isinstance(loaded, cls):
+        loaded = cls._from_disk_form({}, {WRAPPED: loaded})
+    if subpath is not None:
+        loaded = loaded.get(subpath)
+    if out is not None:
+        return out.update_(loaded)
+    return loaded if target is not None or isinstance(loaded, torch.Tensor) else loaded.lock_()
 
 
 # --- reading
@@ -284,11 +312,13 @@ def _is_wrapper(cls: type[Any]) -> bool:
 # --- refreshing
 
 
-def _refresh(td: Any, fresh: Any) -> None:
-    """Gives the nodes of ``td`` the entries of ``fresh``, node by node where they are of one kind."""
+def take_over(td: Any, fresh: Any) -> Any:
+    """Gives the nodes of ``td`` the entries of ``fresh``, node by node where they are of one kind, and locks it."""
     old, new = tree.structure(td), tree.structure(fresh)
     _refresh_node(old, new)
-    td.lock_()
+    for name in ("mappings", "mode"):
+        annotate(td, name, annotation(fresh, name))
+    return td.lock_()
 
 
 def _refresh_node(old: Node, new: Node) -> bool:
@@ -311,7 +341,7 @@ def _refresh_node(old: Node, new: Node) -> bool:
                 old.origin._set(name, entry.source, False)
         elif before is None or isinstance(before, Leaf) or not _refresh_node(before, entry):
             old.origin._set(name, entry.origin, False)
-    old.origin._set_meta(Meta(torch.Size(new.batch_size), old.origin._meta.device, new.names))
+    old.origin._set_meta(Meta(torch.Size(new.batch_size), new.origin._meta.device, new.names))
     annotate(old.origin, "saved_path", annotation(new.origin, "saved_path"))
     return True
 

@@ -23,8 +23,10 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF
 from tensordict_memmap.formats.tree import Dense, Leaf, show
 from tensordict_memmap.future import SaveFuture
+from tensordict_memmap.loading import take_over
 from tensordict_memmap.manifest import Entry, Manifest
 from tensordict_memmap.opening import LeafOpener
+from tensordict_memmap.packed import PackedSave, is_packed_path
 from tensordict_memmap.sources import Piece
 from tensordict_memmap.tensor import MemoryMappedTensor
 from tensordict_memmap.transfer import FileWrite, write_files
@@ -49,6 +51,8 @@ def memmap(
     compression: Any = None,
     atomic: bool = True,
     durable: bool = False,
+    format: str | None = None,
+    shard_size: int | None = None,
 ) -> Any:
     """Writes a tensordict to a folder and returns a locked one of the same structure that is mapped onto the files.
 
@@ -68,6 +72,9 @@ def memmap(
         by
             one and keep their inodes, for those who share live mappings.
         durable: whether the save survives a power failure once this returns.
+        format: ``"tree"`` for a folder with a file a leaf, ``"safetensors"`` for one file; None goes by the path, whose
+            ending for that is ``.safetensors``.
+        shard_size: the most bytes of tensors in one safetensors file; ``prefix`` is then a folder of several.
 
     Raises:
         RuntimeError: An entry is mapped onto another file and ``copy_existing`` is False, or the folder holds something
@@ -82,9 +89,22 @@ def memmap(
     [7, 1, 2]
     """
     _check_options(prefix, archive, compression)
+    packed = _is_packed(prefix, format, shard_size, atomic)
     if prefix is None:
         return _early(return_early, lambda: _share(td, in_place=False))
-    job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
+    job: _Save | PackedSave
+    if packed:
+        job = PackedSave(
+            td,
+            prefix,
+            threads=num_threads,
+            durable=durable,
+            copy_existing=copy_existing,
+            existsok=existsok,
+            shard_size=shard_size,
+        )
+    else:
+        job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
     return job.start(return_early, job.twin)
 
 
@@ -100,6 +120,7 @@ def memmap_(
     robust_key: bool | None = None,
     atomic: bool = True,
     durable: bool = False,
+    format: str | None = None,
 ) -> Any:
     """Maps a tensordict itself: its entries are replaced by mapped ones, and it is locked. Arguments as in `memmap`.
 
@@ -109,8 +130,14 @@ def memmap_(
     (True, True, True)
     """
     _check_options(prefix, None, None)
+    packed = _is_packed(prefix, format, None, atomic)
     if prefix is None:
         return _early(return_early, lambda: _share(td, in_place=True))
+    if packed:
+        one = PackedSave(
+            td, prefix, threads=num_threads, durable=durable, copy_existing=copy_existing, existsok=existsok
+        )
+        return one.start(return_early, lambda: take_over(td, one.twin()))
     job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
     return job.start(return_early, job.itself)
 
@@ -126,6 +153,7 @@ def memmap_like(
     share_non_tensor: bool = False,
     robust_key: bool | None = None,
     archive: bool | None = None,
+    format: str | None = None,
 ) -> Any:
     """A mapped tensordict of the same structure, filled with zeros; other arguments as in `memmap`.
 
@@ -138,8 +166,12 @@ def memmap_like(
     (torch.Size([1000]), torch.Size([1000, 3, 4]), tensor(0.))
     """
     _check_options(prefix, archive, None)
+    packed = _is_packed(prefix, format, None, True)
     if prefix is None:
         return _early(return_early, lambda: _share(td, in_place=False, like=True))
+    if packed:
+        one = PackedSave(td, prefix, threads=num_threads, existsok=existsok, like=True)
+        return one.start(return_early, one.twin)
     job = _Save(td, prefix, True, num_threads, existsok, True, False, like=True)
     return job.start(return_early, job.twin)
 
@@ -158,6 +190,8 @@ def save(
     compression: Any = None,
     atomic: bool = True,
     durable: bool = False,
+    format: str | None = None,
+    shard_size: int | None = None,
 ) -> Any:
     """Writes a tensordict to a folder without mapping it; arguments as in `memmap`.
 
@@ -170,7 +204,19 @@ def save(
     (True, [0, 1, 2])
     """
     _check_options(prefix, archive, compression)
-    job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
+    job: _Save | PackedSave
+    if _is_packed(prefix, format, shard_size, atomic):
+        job = PackedSave(
+            td,
+            prefix,
+            threads=num_threads,
+            durable=durable,
+            copy_existing=copy_existing,
+            existsok=existsok,
+            shard_size=shard_size,
+        )
+    else:
+        job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
     return job.start(return_early, lambda: td)
 
 
@@ -180,6 +226,20 @@ def _check_options(prefix: Any, archive: bool | None, compression: Any) -> None:
             "this version saves to folders, not to archives; pass a folder, without archive, compression or the "
             "ending .tdz"
         )
+
+
+def _is_packed(prefix: Any, format: str | None, shard_size: int | None, atomic: bool) -> bool:
+    """Whether a save makes one file rather than a folder with a file a leaf."""
+    packed = is_packed_path(prefix, format)
+    if shard_size is not None and not packed:
+        raise ValueError(
+            "shards are safetensors files, and this save makes a file a leaf; pass format='safetensors' too"
+        )
+    if packed and not atomic:
+        raise ValueError(
+            "a safetensors file is replaced as a whole, so there is no atomic=False; load it with mode='r+' instead"
+        )
+    return packed
 
 
 def _early(return_early: bool, work: Callable[[], Any]) -> Any:

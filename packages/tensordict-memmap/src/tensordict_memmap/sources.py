@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
@@ -41,6 +41,30 @@ class Flat:
     nbytes: int
     offset: int
     keep: object
+
+
+@dataclass(slots=True)
+class Run:
+    """Many small contiguous pieces of this machine's memory that follow one another in the file; ``keep`` owns them.
+
+    Args:
+        keys: their names, for errors.
+        addresses: where they are.
+        sizes: how many bytes each takes, none of them 0.
+        offset: where the first starts in the file.
+        keep: what owns them.
+    """
+
+    keys: Sequence[object]
+    addresses: Sequence[int]
+    sizes: Sequence[int]
+    offset: int
+    keep: object
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes of the file they take."""
+        return sum(self.sizes)
 
 
 @dataclass(slots=True)

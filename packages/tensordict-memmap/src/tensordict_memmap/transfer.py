@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from tensordict_memmap import pool, system
-from tensordict_memmap.sources import Flat, Foreign, Piece, Strided, as_array, chunks, classify, dense_axis
+from tensordict_memmap.sources import Flat, Foreign, Piece, Run, Strided, as_array, chunks, classify, dense_axis
 from tensordict_memmap.ways import JOB, KERNEL_WORTH_A_CALL, SMALL, STAGING, load_kernels, writable_file
 
 
@@ -45,7 +45,7 @@ class FileWrite:
     """
 
     path: str | os.PathLike[str]
-    pieces: Sequence[Piece]
+    pieces: Sequence[Piece | Run]
     size: int | None = None
     fresh: bool = True
 
@@ -117,7 +117,9 @@ def write_files(
     [1, 3, 2, 4]
     """
     with torch._C.DisableTorchFunctionSubclass():
-        planned = [(write, [classify(piece) for piece in write.pieces]) for write in files]
+        planned = [
+            (write, [piece if isinstance(piece, Run) else classify(piece) for piece in write.pieces]) for write in files
+        ]
     strided = sum(part.nbytes for _, parts in planned for part in parts if isinstance(part, Strided))
     kernels = load_kernels(strided)
     _finish_device_work(part.tensor for _, parts in planned for part in parts if isinstance(part, Foreign))
@@ -187,7 +189,7 @@ _Step = Callable[[int], None]
 
 
 def _steps(
-    parts: Iterable[Flat | Strided | Foreign], kernels: ModuleType | None
+    parts: Iterable[Flat | Run | Strided | Foreign], kernels: ModuleType | None
 ) -> Iterator[tuple[object, _Step, int]]:
     """Yields ``(key, step, bytes)``; a step takes the file's descriptor and may run in any thread, in any order."""
     group: list[Flat] = []
@@ -202,7 +204,9 @@ def _steps(
             group.append(part)
             size += part.nbytes
             continue
-        if isinstance(part, Flat):
+        if isinstance(part, Run):
+            yield from _run_steps(part)
+        elif isinstance(part, Flat):
             for start in range(0, part.nbytes, JOB):
                 count = min(JOB, part.nbytes - start)
                 yield part.key, functools.partial(_write_flat, part, start, count), count
@@ -228,6 +232,15 @@ def _joined(group: list[Flat], size: int) -> tuple[object, _Step, int]:
         return first.key, functools.partial(_write_flat, first, 0, size), size
     pieces = [(part.address, part.nbytes) for part in group]
     return first.key, functools.partial(_write_group, group, pieces), size
+
+
+def _run_steps(part: Run) -> Iterator[tuple[object, _Step, int]]:
+    first, size, offset = 0, 0, part.offset
+    for number, nbytes in enumerate(part.sizes, 1):
+        size += nbytes
+        if size >= JOB or number == len(part.sizes):
+            yield part.keys[first], functools.partial(_write_run, part, first, number, offset), size
+            first, size, offset = number, 0, offset + size
 
 
 def _kernel_steps(part: Strided, kernels: ModuleType) -> Iterator[tuple[_Step, int]]:
@@ -294,6 +307,11 @@ def _write_flat(part: Flat, start: int, count: int, fd: int) -> None:
 
 def _write_group(group: list[Flat], pieces: list[tuple[int, int]], fd: int) -> None:
     system.write_pieces_at(fd, pieces, group[0].offset)
+
+
+def _write_run(part: Run, first: int, last: int, offset: int, fd: int) -> None:
+    pieces = list(zip(part.addresses[first:last], part.sizes[first:last], strict=True))
+    system.write_pieces_at(fd, pieces, offset)
 
 
 def _write_range(

@@ -1,0 +1,118 @@
+"""One file, all or nothing: it is written beside its target under a name of its own, and renamed when it is whole.
+
+Whoever has the earlier file mapped keeps its content. A saver holds a lock on what it writes, and locks vanish with
+their process, so the next save to the same target knows which drafts nobody is writing any more and removes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+
+from tensordict_memmap import system
+
+try:
+    import fcntl
+except ImportError:  # Windows: drafts of a killed process stay
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["draft_beside", "save_file"]
+
+_FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+def save_file(
+    target: str | os.PathLike[str], write: Callable[[str], None], *, durable: bool = False, existsok: bool = True
+) -> None:
+    """Makes a file hold what ``write`` writes, all of it or, if anything fails, what it held before.
+
+    Args:
+        target: the file; folders above it are made where they are absent. A symbolic link is followed.
+        write: called with the path of an empty file to write to. It syncs what it wrote where that is wanted.
+        durable: whether the new name survives a power failure once this returns.
+        existsok: whether an earlier file may be replaced.
+
+    Raises:
+        IsADirectoryError: A folder has that name.
+        RuntimeError: There is such a file and ``existsok`` is False.
+        OSError: The system refuses; the earlier file is whole.
+
+    >>> import pathlib
+    >>> save_file("greeting.txt", lambda draft: pathlib.Path(draft).write_text("hello") and None)
+    >>> pathlib.Path("greeting.txt").read_text()
+    'hello'
+    """
+    path = os.path.realpath(target)
+    if os.path.isdir(path):
+        raise IsADirectoryError(
+            errno.EISDIR, "one file is to be saved, and a folder has its name; remove it first", path
+        )
+    if not existsok and os.path.lexists(path):
+        raise RuntimeError(f"with existsok=False a save makes a new file, and there is {path}; choose another name")
+    with draft_beside(path) as draft:
+        write(draft)
+        if os.path.lexists(path):
+            with contextlib.suppress(OSError):
+                shutil.copymode(path, draft)
+        os.replace(draft, path)
+        if durable:
+            system.sync_folder(os.path.dirname(path))
+
+
+@contextlib.contextmanager
+def draft_beside(path: str) -> Iterator[str]:
+    """An empty file beside ``path``, locked, and removed afterwards unless it was renamed."""
+    folder, name = os.path.split(path)
+    os.makedirs(folder, exist_ok=True)
+    _remove_leftovers(folder, name)
+    draft, lock = _new_draft(folder, name)
+    try:
+        yield draft
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft)
+        os.close(lock)
+
+
+def _new_draft(folder: str, name: str) -> tuple[str, int]:
+    while True:
+        draft = os.path.join(folder, f".{name}.tensordict-{secrets.token_hex(8)}")
+        fd = os.open(draft, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
+        if _lock(fd, wait=True):
+            # another saver may have taken it for a leftover before it was locked
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(fd), os.stat(draft)):
+                    return draft, fd
+            os.close(fd)
+            continue
+        return draft, fd
+
+
+def _lock(fd: int, *, wait: bool) -> bool:
+    """Whether the file is locked now; False where there are no locks, or another process has it."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
+def _remove_leftovers(folder: str, name: str) -> None:
+    pattern = re.compile(re.escape(f".{name}.tensordict-") + r"[0-9a-f]{16}")
+    with contextlib.suppress(OSError):
+        for leftover in filter(pattern.fullmatch, os.listdir(folder)):
+            path = os.path.join(folder, leftover)
+            with contextlib.suppress(OSError):
+                fd = os.open(path, _FLAGS)
+                try:
+                    if _lock(fd, wait=False):
+                        os.unlink(path)
+                finally:
+                    os.close(fd)
