@@ -114,7 +114,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Types: mypy in strict mode on all packages, and on what users write (tests/typing)."""
-    install(session, HOLDS["suite"], "mypy")
+    install(session, HOLDS["suite"], *TEST_TOOLS, "mypy")
     session.run("mypy", *session.posargs)
     if (ROOT / "tests" / "typing").is_dir():
         session.run("mypy", "tests/typing")
