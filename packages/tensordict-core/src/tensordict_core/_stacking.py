@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch import Tensor
 
 from ._index import Index
 from ._ops.shape_ops import normal_dim
 from ._primitives import Primitives
+from ._rebuild import UNLOCKED
 from ._torch import combine
 
 if TYPE_CHECKING:
@@ -122,6 +124,31 @@ class Stacking(Primitives):
                     out = self._clone(False) if out is None else out
                     out._set(key, dense, False)
         return self if out is None else out
+
+    def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Self:
+        """This tree with contiguous leaves: those that are not are copied, the others shared; lazy stacks are combined.
+
+        Args:
+            canonical: Whether a leaf must have the strides that a new tensor of its shape has, dimensions of size 1
+                included.
+            inplace: Whether this tensordict takes the copies, and is returned.
+
+        Raises:
+            RuntimeError: It is locked and ``inplace``, or entries of a lazy stack do not stack.
+
+        >>> td = TensorDict({"a": torch.zeros(4, 3).T}, [3])
+        >>> td.is_contiguous(), td.contiguous().is_contiguous()
+        (False, True)
+        """
+
+        def copy(leaf: Tensor) -> Tensor:
+            if canonical and leaf.stride() != torch.empty(leaf.shape, device="meta").stride():
+                return leaf.clone(memory_format=torch.contiguous_format)
+            return leaf.contiguous()
+
+        result = self._solid()
+        result = result._rebuild(iter([copy(leaf) for leaf in result._leaves()]), UNLOCKED)
+        return self._in_place(result, inplace)  # type: ignore[attr-defined, no-any-return]
 
     def view_at(self, index: Any) -> SubTensorDict:
         """A live view of the part of every entry that ``index`` selects.
