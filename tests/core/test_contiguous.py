@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from tensordict_core import TensorDict, lazy_stack
 
 
