@@ -45,6 +45,15 @@ class OnDisk:
 
 
 class Save(OnDisk):
+    """Saving in a process that has saved before; FirstSave times the first one."""
+
+    def setup(self, workload: str) -> None:
+        super().setup(workload)
+        for saver in SAVERS:
+            saver.save(self.held[saver], self.folder / "warm")
+            shutil.rmtree(self.folder / "warm") if (self.folder / "warm").is_dir() else (self.folder / "warm").unlink()
+        os.sync()
+
     def save(self, saver: Saver) -> None:
         saver.save(self.held[saver], self.path(saver))
 
@@ -92,3 +101,26 @@ class Load(OnDisk):
 
     def time_read_safetensors(self, workload: str) -> None:
         touch(SAFETENSORS.load(self.path(SAFETENSORS)))
+
+
+class FirstSave:
+    """The first save of a process: 64 MB, with all that is imported, compiled or read from a cache on the way."""
+
+    number = 1
+    repeat = 7
+    timeout = 120
+
+    def timeraw_first_save(self) -> tuple[str, str]:
+        return self.first_save("from tensordict_core import TensorDict")
+
+    def timeraw_first_save_reference(self) -> tuple[str, str]:
+        return self.first_save("from tensordict import TensorDict")
+
+    def first_save(self, container: str) -> tuple[str, str]:
+        setup = f"""
+            import tempfile, torch
+            {container}
+            td = TensorDict({{str(i): torch.ones(1 << 20) for i in range(16)}}, [])
+            folder = tempfile.TemporaryDirectory()
+        """
+        return "td.memmap(folder.name)", setup
