@@ -150,6 +150,56 @@ def test_hooks_run():
     assert calls == ["before", "TensorDict"]
 
 
+def test_hooks_of_inner_modules_run_in_order():
+    calls = []
+    linear = nn.Linear(2, 2)
+    first, second = TensorDictModule(linear, ["a"], ["h"]), TensorDictModule(nn.Tanh(), ["h"], ["b"])
+    module = TensorDictSequential(first, second)
+    expected = module(data())["b"]
+    linear.register_forward_hook(lambda m, args, out: calls.append("linear") or out * 0)
+    linear.register_full_backward_hook(lambda m, grads, outs: calls.append("gradient"))
+    second.register_forward_pre_hook(lambda m, args: calls.append("before tanh"))
+    module.register_forward_hook(lambda m, args, out: calls.append("all"))
+    out = module(TensorDict({"a": torch.ones(4, 2, requires_grad=True)}))
+    assert calls == ["linear", "before tanh", "all"] and expected.any() and not out["b"].any()
+    out["b"].sum().backward()
+    assert calls[-1] == "gradient"
+
+
+def test_hooks_for_all_modules_see_every_module():
+    module = TensorDictSequential(TensorDictModule(nn.Tanh(), ["a"], ["h"]), plus_one("h", "b"))
+    seen = []
+    handle = nn.modules.module.register_module_forward_hook(lambda m, args, out: seen.append(type(m).__name__))
+    module(data())
+    handle.remove()
+    module(data())
+    assert seen == ["Tanh", "TensorDictModule", "TensorDictModule", "TensorDictSequential"]
+
+
+def test_who_replaces_the_call_of_all_modules_sees_every_module(monkeypatch):
+    call, seen = nn.Module.__call__, []
+    module = TensorDictSequential(TensorDictModule(nn.Tanh(), ["a"], ["b"]))
+    monkeypatch.setattr(
+        nn.Module, "__call__", lambda self, *args, **kwargs: (seen.append(type(self).__name__), call(self, *args))[1]
+    )
+    module(data())
+    assert seen == ["TensorDictSequential", "TensorDictModule", "Tanh"]
+
+
+def test_modules_compiled_on_their_own_run_compiled():
+    module = TensorDictSequential(TensorDictModule(nn.Linear(2, 2), ["a"], ["b"]))
+    module[0].module._compiled_call_impl = lambda x: x * 0  # what `nn.Module.compile` sets
+    assert not module(data())["b"].any()
+
+
+def test_a_forward_of_the_instance_is_used():
+    module = TensorDictSequential(TensorDictModule(nn.Linear(2, 2), ["a"], ["b"]))
+    module[0].forward = lambda td: td.set("b", torch.zeros(4))
+    assert not module(data())["b"].any()
+    module.forward = lambda td: "mine"
+    assert module(data()) == "mine"
+
+
 def test_modules_are_copied_and_pickled():
     module = TensorDictSequential(
         TensorDictModule(nn.Linear(2, 3), ["a"], ["h"]), TensorDictModule(nn.Tanh(), ["h"], ["b"])
@@ -550,3 +600,32 @@ def test_exported_with_tensors():
     module = Exported()
     module.load_state_dict(program.state_dict)
     torch.testing.assert_close(program.module()(torch.ones(4, 2)), module(torch.ones(4, 2)))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_exported_with_tensors_by_name(strict):
+    module = TensorDictSequential(
+        TensorDictModule(nn.Linear(2, 3), ["a"], [("n", "h")]), TensorDictModule(nn.Tanh(), [("n", "h")], ["b"])
+    )
+    program = torch.export.export(module, (), {"a": torch.ones(4, 2)}, strict=strict)
+    hidden, out = program.module()(a=torch.full((4, 2), 2.0))
+    torch.testing.assert_close((hidden, out), module(a=torch.full((4, 2), 2.0)))
+    assert set(program.state_dict) == set(module.state_dict())
+
+
+def test_an_exported_module_takes_other_batch_sizes_is_saved_and_loaded(tmp_path):
+    class Exported(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.modules_ = TensorDictSequential(
+                TensorDictModule(nn.Linear(2, 3), ["a"], ["h"]), TensorDictModule(nn.Tanh(), ["h"], ["b"])
+            )
+
+        def forward(self, a):
+            return self.modules_(TensorDict({"a": a}))["b"]
+
+    module = Exported()
+    program = torch.export.export(module, (torch.ones(4, 2),), dynamic_shapes=({0: torch.export.Dim("rows")},))
+    torch.export.save(program, tmp_path / "module.pt2")
+    loaded = torch.export.load(tmp_path / "module.pt2").module()
+    torch.testing.assert_close(loaded(torch.ones(7, 2)), module(torch.ones(7, 2)))

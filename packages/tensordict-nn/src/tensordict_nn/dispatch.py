@@ -20,6 +20,16 @@ from . import errors
 __all__ = ["dispatch"]
 
 
+def _optional(call: Callable[..., Any], position: int) -> Callable[..., Any]:
+    """Say in the signature that the tensordict may be left out; ``torch.export`` binds its inputs by it."""
+    signature = inspect.signature(call)
+    parameters = list(signature.parameters.values())
+    if all(p.default is not p.empty or p.kind > p.POSITIONAL_OR_KEYWORD for p in parameters[position + 1 :]):
+        parameters[position] = parameters[position].replace(default=None)
+        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return call
+
+
 class dispatch:
     """Decorator of functions and methods whose first argument is ``tensordict``: they take tensors instead, too.
 
@@ -78,7 +88,7 @@ class dispatch:
                     return function(*args, **kwargs)
                 return self._call(None, function, args, kwargs)
 
-            return call
+            return _optional(call, 0)
 
         @functools.wraps(function)
         def call_method(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +98,7 @@ class dispatch:
                 return function(owner, *args, **kwargs)
             return self._call(owner, functools.partial(function, owner), args, kwargs)
 
-        return call_method
+        return _optional(call_method, 1)
 
     def _keys(self, owner: Any, keys: str | Sequence[NestedKey]) -> list[Any]:
         found = getattr(owner, keys) if isinstance(keys, str) else keys

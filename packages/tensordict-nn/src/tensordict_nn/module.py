@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from tensordict_core import NestedKey, TensorDict, unravel_key
-from tensordict_core.extension import TensorCollection
+from tensordict_core.extension import Primitives, TensorCollection
 
 from . import errors
 from .base import Keys, TensorDictModuleBase, as_keys, device_of
+from .calls import CALL, is_bare, watched
 from .dispatch import dispatch
 from .skipping import MODE, skips
 
@@ -92,6 +93,19 @@ class TensorDictModule(TensorDictModuleBase):
         self.strict = strict
         self._get_kwargs = get_kwargs or {}
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run `forward` and the hooks."""
+        if len(args) == 1 and not kwargs and isinstance(args[0], Primitives) and not watched():
+            return self._step(args[0])
+        return super().__call__(*args, **kwargs)
+
+    def _step(self, tensordict: Any) -> Any:
+        """What a call with a tensordict does where no hooks for all modules are there."""
+        own = self.__dict__
+        if is_bare(own) and type(self).forward is _FORWARD and "forward" not in own:
+            return self._run(tensordict, None, {}, True)
+        return CALL(self, tensordict)
+
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any, *args: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
         """Read, run the module, write.
@@ -111,10 +125,22 @@ class TensorDictModule(TensorDictModuleBase):
         """
         if args:
             raise errors.too_many_arguments(self, len(args) + 1, ["tensordict"])
+        return self._run(tensordict, tensordict_out, kwargs, False)
+
+    def _run(self, tensordict: Any, tensordict_out: Any, kwargs: dict[str, Any], directly: bool) -> Any:
+        """Read, run the module, write.
+
+        Args:
+            tensordict: Where inputs come from.
+            tensordict_out: Where results go, if it is given.
+            kwargs: More arguments for the module.
+            directly: Whether the ``forward`` of a bare module is called, see `calls`.
+        """
         # modules are not attributes for Python, so `self.module` would be looked for in vain first
         module: Any = self._modules.get("module")
         if module is None:
             module = self.__dict__["module"]
+            directly = False
         in_keys = self._in_keys
         out_keys = self._out_keys if self._out_keys_source is None else self._out_keys_source
         if (
@@ -133,6 +159,8 @@ class TensorDictModule(TensorDictModuleBase):
             self._require(tensordict, values)
         if self.method is not None:
             module = getattr(module, self.method)
+        elif directly and type(module).__call__ is CALL and is_bare(module.__dict__):
+            module = module.forward
         if self.method_kwargs:
             kwargs = {**self.method_kwargs, **kwargs}
         try:
@@ -216,6 +244,9 @@ class TensorDictModule(TensorDictModuleBase):
             for line in f"module={self.module},\nin_keys={self.in_keys},\nout_keys={self.out_keys})".split("\n")
         )
         return f"{type(self).__name__}(\n{fields}"
+
+
+_FORWARD = TensorDictModule.forward
 
 
 class TensorDictModuleWrapper(TensorDictModuleBase):

@@ -9,11 +9,13 @@ import torch
 from torch import nn
 
 from tensordict_core import LazyStackedTensorDict, NestedKey, TensorDict
+from tensordict_core.extension import Primitives
 
 from . import errors
 from .base import Keys, TensorDictModuleBase, as_keys, device_of
+from .calls import is_bare, watched
 from .dispatch import dispatch
-from .module import WrapModule
+from .module import TensorDictModule, WrapModule
 from .skipping import MODE, skips
 
 __all__ = ["TensorDictSequential"]
@@ -116,6 +118,20 @@ class TensorDictSequential(TensorDictModuleBase):
 
     # running ---------------------------------------------------------------------------------------------------------
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run `forward` and the hooks."""
+        own = self.__dict__
+        if (
+            len(args) == 1
+            and isinstance(args[0], Primitives)
+            and is_bare(own)
+            and "forward" not in own
+            and type(self).forward is _FORWARD
+            and not watched()
+        ):
+            return self._forward(args[0], **kwargs)
+        return super().__call__(*args, **kwargs)
+
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
         """Run the modules.
@@ -128,6 +144,9 @@ class TensorDictSequential(TensorDictModuleBase):
         Returns:
             The tensordict with the results.
         """
+        return self._forward(tensordict, tensordict_out, **kwargs)
+
+    def _forward(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
         skipping = (MODE.value is not False or MODE.threads) and tensordict_out is None
         if skipping and skips(self._in_keys, self.out_keys_source, tensordict):
             return tensordict
@@ -153,8 +172,12 @@ class TensorDictSequential(TensorDictModuleBase):
                 td = self._run_where_possible(module, td, kwargs)
             return td
         modules: Any = self._modules["module"]  # found faster than `self.module`
+        if kwargs or watched():
+            for module in modules._modules.values():
+                td = module(td, **kwargs)
+            return td
         for module in modules._modules.values():
-            td = module(td, **kwargs)
+            td = module._step(td) if type(module) is TensorDictModule and isinstance(td, Primitives) else module(td)
         return td
 
     def _run_where_possible(self, module: Any, td: Any, kwargs: dict[str, Any]) -> Any:
@@ -282,6 +305,9 @@ class TensorDictSequential(TensorDictModuleBase):
     def __repr__(self) -> str:
         fields = f"module={self.module},\nin_keys={self.in_keys},\nout_keys={self.out_keys})".replace("\n", "\n    ")
         return f"{type(self).__name__}(\n    {fields}"
+
+
+_FORWARD = TensorDictSequential.forward
 
 
 def _covers_any(key: Any, wanted: Keys) -> bool:

@@ -1,0 +1,52 @@
+"""Calls: running a module without ``nn.Module.__call__``, where that would do nothing but call ``forward``.
+
+``nn.Module.__call__`` looks for hooks, which costs two frames and more than reading and writing an entry does. A module
+is *bare* if it has no hook, was not compiled on its own and inherits ``__call__``; then its ``forward`` is called.
+Tools that replace ``nn.Module.__call__`` (``torch.fx`` does while it traces) see every call: nothing is bare then.
+Hooks for all modules (``torch.nn.modules.module.register_module_forward_hook`` and its kind) make `watched` true.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as registry
+
+__all__ = ["CALL", "is_bare", "watched"]
+
+CALL: Any = nn.Module.__call__
+
+# torch fills and empties these dictionaries and never replaces them
+_forward_pre = registry._global_forward_pre_hooks
+_forward = registry._global_forward_hooks
+_backward_pre = registry._global_backward_pre_hooks
+_backward = registry._global_backward_hooks
+
+
+def watched() -> bool:
+    """Whether there are hooks for all modules, or somebody replaced ``nn.Module.__call__``.
+
+    >>> watched()
+    False
+    """
+    return bool(_forward_pre or _forward or _backward_pre or _backward) or nn.Module.__call__ is not CALL
+
+
+def is_bare(own: dict[str, Any]) -> bool:
+    """Whether a module, given by its ``__dict__``, has no hook of its own and was not compiled by its ``compile``.
+
+    >>> layer = torch.nn.Linear(1, 1)
+    >>> is_bare(layer.__dict__)
+    True
+    >>> _ = layer.register_forward_hook(print)
+    >>> is_bare(layer.__dict__)
+    False
+    """
+    return not (
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+        or "_compiled_call_impl" in own
+    )
