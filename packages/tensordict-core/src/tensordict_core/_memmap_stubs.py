@@ -349,6 +349,72 @@ class MemmapStubs(Primitives):
         """Whether there are leaves and all are memory mapped."""
         return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_memmap").is_memmap(self))
 
+    def consolidate(
+        self,
+        filename: str | PathLike[str] | None = None,
+        *,
+        num_threads: int = 0,
+        device: torch.device | str | int | None = None,
+        non_blocking: bool = False,
+        inplace: bool = False,
+        return_early: bool = False,
+        use_buffer: bool = False,
+        share_memory: bool = False,
+        pin_memory: bool = False,
+        metadata: bool = False,
+    ) -> Any:
+        """Copy all leaves into one storage, and return a locked tensordict of views of it.
+
+        Args:
+            filename: A file to use as the storage, which ``from_consolidated`` (the reference's too) opens. Writes to
+                the result reach it.
+            num_threads: Threads that copy.
+            device: The device of the storage; by default that of the tensordict. Exclusive with ``filename``.
+            non_blocking: Whether copies between devices may be asynchronous.
+            inplace: Whether the views take the place of the leaves of this tensordict, which is returned.
+            return_early: With ``num_threads > 1``, whether to return a future at once.
+            use_buffer: Whether leaves go to a buffer in shared memory first, which is written to the file and then is
+                the storage: writes to the result do not reach the file.
+            share_memory: Whether the storage is shared memory.
+            pin_memory: Whether the storage is pinned.
+            metadata: Accepted for compatibility; a file always holds the structure.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+            TypeError: An entry has no place in one storage; the error names its key.
+
+        >>> td = TensorDict({"a": torch.zeros(2), "b": {"c": torch.ones(3)}}).consolidate()
+        >>> td.is_consolidated(), td["a"].untyped_storage().data_ptr() == td["b", "c"].untyped_storage().data_ptr()
+        (True, True)
+        """
+        return satellite(_NAME, "TensorDict.consolidate").consolidate(
+            self,
+            filename,
+            num_threads=num_threads,
+            device=device,
+            non_blocking=non_blocking,
+            inplace=inplace,
+            return_early=return_early,
+            use_buffer=use_buffer,
+            share_memory=share_memory,
+            pin_memory=pin_memory,
+            metadata=metadata,
+        )
+
+    @classmethod
+    def from_consolidated(cls, filename: str | PathLike[str]) -> Any:
+        """A tensordict over a file that ``consolidate`` wrote; writes to it stay in this process.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+            ValueError: The file is damaged.
+        """
+        return satellite(_NAME, "TensorDict.from_consolidated").from_consolidated(filename)
+
+    def is_consolidated(self) -> bool:
+        """Whether all leaves are views of one storage that ``consolidate`` made."""
+        return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_consolidated").is_consolidated(self))
+
     @property
     def saved_path(self) -> Path | None:
         """The folder that this tensordict is mapped onto, or ``None``."""

@@ -5,6 +5,7 @@ Core's methods of these names (``td.memmap``, ``TensorDict.load_memmap``, ...) c
 
 from __future__ import annotations
 
+from tensordict_memmap.consolidated import consolidate, from_consolidated, is_consolidated
 from tensordict_memmap.future import SaveFuture
 from tensordict_memmap.listing import print_directory_tree
 from tensordict_memmap.loading import is_memmap, load, load_memmap, load_memmap_, memmap_refresh_
@@ -20,7 +21,10 @@ __all__ = [
     "MemmapTensor",
     "MemoryMappedTensor",
     "SaveFuture",
+    "consolidate",
+    "from_consolidated",
     "from_safetensors",
+    "is_consolidated",
     "is_memmap",
     "load",
     "load_memmap",

@@ -1,0 +1,242 @@
+"""The file of a consolidated tensordict, as the reference writes it: all bytes, a JSON description, and its length.
+
+The bytes of each leaf start at a multiple of 8; the last 8 bytes of the file are the length of the description. Values
+that JSON would change have their exact form between the bytes and the description, where only ours looks. A file may be
+anybody's, so everything in the description is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
+from tensordict_memmap import values
+from tensordict_memmap.dtypes import dtype_from_name
+from tensordict_memmap.formats.tree import WRAPPED, find_class, show
+from tensordict_memmap.mapping import MODES, Mapping
+
+__all__ = ["FIELDS", "LENGTHS", "OFFSETS", "VALUES", "jagged", "open_consolidated"]
+
+VALUES, OFFSETS, LENGTHS = "<NJT_VALUES>", "<NJT_OFFSETS>", "<NJT_LENGTHS>"
+"""What the names of the parts of a jagged tensor start with."""
+
+FIELDS = ("cls", "non_tensors", "leaves", "cls_metadata")
+"""What a description says about the node itself: no node inside can have such a name."""
+
+EXTRA = "tensordict_memmap"
+"""The key of the list of exact forms, each with its path."""
+
+_EXTRA = b'{"tensordict_memmap":'
+_DEEPEST = 200
+
+
+def open_consolidated(where: str, mode: str) -> tuple[Any, Mapping]:
+    """The tensordict over a file, and its mapping.
+
+    Raises:
+        ValueError: The file is damaged, or no such file.
+    """
+    record, extra, mapping = _open(where, mode)
+    reader = _Reader(mapping, where, {tuple(path): form for path, form in extra})
+    try:
+        return reader.node(record, ()), mapping
+    except RecursionError:
+        raise reader.damaged((), "more nodes in one another than tensordicts can have") from None
+
+
+def jagged(flat: torch.Tensor, offsets: torch.Tensor, lengths: torch.Tensor | None, ragged: int) -> torch.Tensor:
+    """The jagged tensor of its parts."""
+    made: torch.Tensor = torch.nested.nested_tensor_from_jagged(flat, offsets, lengths, jagged_dim=ragged)
+    return made
+
+
+def _open(where: str, mode: str) -> tuple[dict[str, Any], list[tuple[list[str], Any]], Mapping]:
+    flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    fd = os.open(where, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY))
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or info.st_size < 8:
+            raise _no_such_file(where, f"it has {info.st_size} bytes" if info.st_size < 8 else "it is no regular file")
+        length = int.from_bytes(_read(fd, info.st_size - 8, 8), "little")
+        size = info.st_size - 8 - length
+        if size < 0:
+            raise _no_such_file(where, f"its description would have {length} bytes of {info.st_size}")
+        try:
+            record = values.loads(_read(fd, size, length))
+        except ValueError as error:
+            raise _no_such_file(where, f"its description is no JSON ({error})") from None
+        end = _end(record)
+        extra: list[tuple[list[str], Any]] = []
+        if type(end) is int and 0 <= end < size and (text := _read(fd, end, size - end)).startswith(_EXTRA):
+            try:
+                extra = [
+                    (path, form) for path, form in values.loads(text)["tensordict_memmap"] if isinstance(path, list)
+                ]
+            except (ValueError, KeyError, TypeError) as error:
+                raise _no_such_file(where, f"what it says about values is damaged ({error})") from None
+        mapping = Mapping(fd, where, size, mode="r+" if MODES[mode] else "r") if size else Mapping.nothing(where)
+    finally:
+        os.close(fd)
+    return record, extra, mapping
+
+
+def _no_such_file(where: str, what: str) -> ValueError:
+    return ValueError(
+        f"a consolidated file ends with a description and its length, and of {where} {what}; save it again"
+    )
+
+
+def _read(fd: int, offset: int, nbytes: int) -> bytes:
+    os.lseek(fd, offset, os.SEEK_SET)
+    parts = []
+    while nbytes and (part := os.read(fd, nbytes)):
+        parts.append(part)
+        nbytes -= len(part)
+    return b"".join(parts)
+
+
+def _records(record: Any) -> Iterator[dict[str, Any]]:
+    stack = [record]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, dict):
+            yield one
+            stack.extend(inner for name, inner in one.items() if name not in FIELDS)
+
+
+def _end(record: Any) -> Any:
+    """Where the bytes of the leaves end."""
+    stops = [0]
+    for one in _records(record):
+        table = one.get("leaves")
+        for about in table.values() if isinstance(table, dict) else ():
+            if isinstance(about, list) and len(about) > 3 and type(about[3]) is int:
+                stops.append(about[3])
+    return max(stops)
+
+
+@dataclass
+class _Reader:
+    mapping: Mapping
+    where: str
+    exact: dict[tuple[str, ...], Any]
+
+    def node(self, record: Any, key: tuple[str, ...]) -> Any:
+        if not isinstance(record, dict) or not all(isinstance(record.get(name), dict) for name in FIELDS[1:]):
+            raise self.damaged(key, f"the description {record!r:.100}")
+        if len(key) > _DEEPEST:
+            raise self.damaged(key[:3], "more nodes in one another than tensordicts can have")
+        cls, about = record.get("cls"), record["cls_metadata"]
+        inner = {name: self.node(one, (*key, name)) for name, one in record.items() if name not in FIELDS}
+        if cls in ("LazyStackedTensorDict", "NonTensorStack"):
+            return self.stack(cls, record, about, inner, key)
+        size, names = about.get("batch_size"), about.get("names")
+        if not isinstance(size, list) or any(type(n) is not int or not 0 <= n < 1 << 63 for n in size):
+            raise self.damaged(key, f"the batch size {size!r:.100}")
+        if names is not None and not (
+            isinstance(names, list) and len(names) == len(size) and all(isinstance(name, str | None) for name in names)
+        ):
+            raise self.damaged(key, f"the dimension names {names!r:.100}")
+        named = names is not None and any(name is not None for name in names)
+        try:
+            entries = {**self.leaves(record["leaves"], key), **self.plain_values(record["non_tensors"], key), **inner}
+            made = TensorDict(entries, batch_size=size, names=names if named else None)
+        except RuntimeError as error:
+            raise self.damaged(key, f"entries that do not fit it ({error})") from None
+        if cls == "TensorDict":
+            return made
+        found = find_class(cls) if isinstance(cls, str) else None
+        if found is None or not hasattr(found, "_from_disk_form"):
+            raise ValueError(
+                f"classes are found by their registered names, and {cls!r:.100} in {self.where} is not registered "
+                "here; import the module that defines it first"
+            )
+        return found._from_disk_form({}, {WRAPPED: made})
+
+    def stack(
+        self, cls: str, record: dict[str, Any], about: dict[str, Any], inner: dict[str, Any], key: tuple[str, ...]
+    ) -> Any:
+        found = {**inner, **self.plain_values(record["non_tensors"], key)}
+        parts = [found.get(str(number)) for number in range(len(found))]
+        dim, name = about.get("stack_dim"), about.get("stack_dim_name")
+        if not parts or any(part is None for part in parts) or type(dim) is not int or not isinstance(name, str | None):
+            raise self.damaged(key, f"a stack of {sorted(found)[:5]} along {dim!r:.20}")
+        try:
+            if cls == "LazyStackedTensorDict":
+                return LazyStackedTensorDict(*parts, stack_dim=dim, stack_dim_name=name)
+            return NonTensorStack(*parts, stack_dim=dim)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise self.damaged(key, f"parts that make no stack ({error})") from None
+
+    def leaves(self, table: dict[str, Any], key: tuple[str, ...]) -> dict[str, torch.Tensor]:
+        made: dict[str, torch.Tensor] = {}
+        for name, about in table.items():
+            if name.startswith((OFFSETS, LENGTHS)):
+                continue
+            if not name.startswith(VALUES):
+                made[name] = self.leaf(about, (*key, name))
+                continue
+            real = name.removeprefix(VALUES)
+            try:
+                offsets, lengths = table[OFFSETS + real], table.get(LENGTHS + real)
+                parts = [None if one is None else self.leaf(one, (*key, real)) for one in (about, offsets, lengths)]
+                ragged = offsets[5] if len(offsets) > 5 else 1
+                assert parts[0] is not None and parts[1] is not None
+                made[real] = self.checked_jagged(parts[0], parts[1], parts[2], ragged)
+            except (KeyError, TypeError, AssertionError, RuntimeError, IndexError) as error:
+                raise self.damaged((*key, real), f"parts that make no jagged tensor ({error})") from None
+        return made
+
+    @staticmethod
+    def checked_jagged(
+        flat: torch.Tensor, offsets: torch.Tensor, lengths: torch.Tensor | None, ragged: Any
+    ) -> torch.Tensor:
+        along = flat.shape[ragged - 1] if type(ragged) is int and 1 <= ragged <= flat.ndim else -1
+        starts = offsets.tolist()
+        rising = all(a <= b for a, b in itertools.pairwise(starts))
+        if offsets.ndim != 1 or not starts or starts[0] != 0 or starts[-1] > along or not rising:
+            raise RuntimeError("its offsets do not fit its values")
+        return jagged(flat, offsets, lengths, ragged)
+
+    def leaf(self, about: Any, key: tuple[str, ...]) -> torch.Tensor:
+        try:
+            name, shape, start, stop, pad = about[:5]
+            dtype = dtype_from_name(name)
+            size = dtype.itemsize
+            for n in shape:
+                if type(n) is not int or not 0 <= n < 1 << 62:
+                    raise ValueError(f"the shape {shape!r:.100}")
+                size *= n
+            if not all(type(one) is int for one in (start, stop, pad)) or pad < 0 or stop - pad - start != size:
+                raise ValueError(f"bytes {start!r:.30} to {stop!r:.30} for {size}")
+            if not 0 <= start <= stop <= self.mapping.nbytes:
+                raise ValueError(f"bytes {start} to {stop} of {self.mapping.nbytes}")
+            if not size:
+                return torch.empty(shape, dtype=dtype)
+            flat = torch.frombuffer(self.mapping.buffer, dtype=dtype, count=size // dtype.itemsize, offset=start)
+            return flat if len(shape) == 1 else flat.resize_(shape)
+        except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise self.damaged(key, f"what cannot be: {error}") from None
+
+    def plain_values(self, table: dict[str, Any], key: tuple[str, ...]) -> dict[str, Any]:
+        made = {}
+        for name, about in table.items():
+            inner = (*key, name)
+            try:
+                value, size, _ = about
+                form = self.exact.get(inner)
+                made[name] = NonTensorData(value if form is None else values.decode(form), batch_size=size)
+            except (ValueError, TypeError) as error:
+                raise self.damaged(inner, f"a value that cannot be read ({error})") from None
+        return made
+
+    def damaged(self, key: tuple[str, ...], what: str) -> ValueError:
+        where = f"key {show(key)}" if key else "the whole"
+        return ValueError(f"the description in {self.where} gives {where} {what}; the file is damaged: save it again")

@@ -1,0 +1,212 @@
+"""Consolidated tensordicts: one storage in memory or in a file, and files that are damaged."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+
+from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, assert_close
+from tensordict_memmap import SaveFuture, from_consolidated, is_consolidated
+
+
+def nested():
+    return TensorDict(
+        {
+            "odd": torch.arange(3, dtype=torch.int8),
+            "wide": torch.rand(3, 2, dtype=torch.complex128),
+            "t": torch.rand(5, 3).T,
+            "none": torch.zeros(3, 0),
+            "inner": TensorDict(
+                {"half": torch.rand(3, 4).bfloat16(), "float8": torch.ones(3).to(torch.float8_e5m2)}, [3]
+            ),
+        },
+        [3],
+        names=["time"],
+    )
+
+
+def storages(td):
+    return {leaf.untyped_storage().data_ptr() for leaf in td.values(True, True) if leaf.numel()}
+
+
+def same(one, two):
+    assert one.batch_size == two.batch_size and one.names == two.names
+    keys = set(one.keys(True, True))
+    assert keys == set(two.keys(True, True))
+    for key in keys:
+        assert one[key].dtype == two[key].dtype and one[key].shape == two[key].shape
+        assert one[key].contiguous().view(torch.uint8).equal(two[key].contiguous().view(torch.uint8))
+
+
+def test_all_leaves_become_views_of_one_storage():
+    td = nested()
+    made = td.consolidate()
+    same(td, made)
+    assert len(storages(made)) == 1 and made.is_consolidated() and made.is_locked and made.consolidate() is made
+    assert not td.is_consolidated() and not td.is_locked and made.device is None
+    made.unlock_()["new"] = torch.ones(3)
+    assert not is_consolidated(made)
+
+
+def test_in_place_the_tensordict_itself_is_consolidated():
+    td = nested()
+    inner = td["inner"]
+    assert (
+        td.consolidate(inplace=True) is td and td["inner"] is inner and td.is_consolidated() and len(storages(td)) == 1
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"use_buffer": True}, {"num_threads": 2}], ids=str)
+def test_a_file_comes_back_as_it_was(tmp_path, options):
+    td = nested()
+    made = td.consolidate(tmp_path / "x", **options)
+    same(td, made)
+    back = TensorDict.from_consolidated(tmp_path / "x")
+    same(td, back)
+    assert made.is_consolidated() and back.is_consolidated() and made.device.type == "cpu" and back.device is None
+
+
+def test_writes_to_the_result_reach_the_file_and_those_to_what_is_loaded_do_not(tmp_path):
+    td = TensorDict({"a": torch.arange(3)}).consolidate(tmp_path / "x")
+    td["a"].add_(1)
+    from_consolidated(tmp_path / "x")["a"].zero_()
+    assert from_consolidated(tmp_path / "x")["a"].tolist() == [1, 2, 3]
+    from_consolidated(tmp_path / "x", mode="r+")["a"].zero_()
+    assert td["a"].tolist() == [0, 0, 0]
+    buffered = TensorDict({"a": torch.arange(3)}).consolidate(tmp_path / "y", use_buffer=True)
+    buffered["a"].zero_()
+    assert from_consolidated(tmp_path / "y")["a"].tolist() == [0, 1, 2]
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    td = TensorDict({"a": torch.arange(3)}).consolidate(tmp_path / "x")
+    (td + 1).consolidate(tmp_path / "x")
+    assert td["a"].tolist() == [0, 1, 2] and from_consolidated(tmp_path / "x")["a"].tolist() == [1, 2, 3]
+
+
+def test_memory_may_be_shared_with_other_processes():
+    td = TensorDict({"a": torch.arange(3)}).consolidate(share_memory=True)
+    assert td["a"].tolist() == [0, 1, 2] and td.is_consolidated()
+
+
+def test_a_future_gives_the_result():
+    future = TensorDict({"a": torch.arange(3)}).consolidate(num_threads=2, return_early=True)
+    assert isinstance(future, SaveFuture) and future.result().is_consolidated()
+
+
+def test_options_that_exclude_one_another_are_refused(tmp_path):
+    td = TensorDict({"a": torch.arange(3)})
+    with pytest.raises(RuntimeError, match="filename or device"):
+        td.consolidate(tmp_path / "x", device="meta")
+    with pytest.raises(NotImplementedError, match="return_early"):
+        td.consolidate(return_early=True, num_threads=2, non_blocking=True)
+
+
+VALUES = [None, 1, "text", [1, {"a": 2}], (1, (2, b"x")), {1: 2}, float("inf"), {"$": "tuple", "items": []}]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+def test_values_come_back_as_they_were(tmp_path, value):
+    td = TensorDict(
+        {
+            "v": NonTensorData(value, batch_size=[2]),
+            "s": NonTensorStack({"a": value}, "x"),
+            "b": {"v": NonTensorData(value)},
+        },
+        [2],
+    )
+    td.consolidate(tmp_path / "x")
+    back = from_consolidated(tmp_path / "x")
+    for key in ("v", "s", ("b", "v")):
+        assert back.get(key).tolist() == td.get(key).tolist() and type(back.get(key)) is type(td.get(key))
+        assert json.dumps(back.get(key).tolist(), default=repr) == json.dumps(td.get(key).tolist(), default=repr)
+
+
+def test_lazy_stacks_and_jagged_tensors_come_back(tmp_path):
+    jagged = torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)], layout=torch.jagged)
+    parts = [TensorDict({"a": torch.rand(n)}) for n in (2, 3)]
+    td = TensorDict({"j": jagged, "t": jagged.transpose(1, 2), "l": LazyStackedTensorDict(*parts)}, [2])
+    for back in (td.consolidate(), td.consolidate(tmp_path / "x"), from_consolidated(tmp_path / "x")):
+        for key in ("j", "t"):
+            for one, two in zip(back[key].unbind(), td[key].unbind(), strict=True):
+                assert torch.equal(one, two)
+            assert back[key]._ragged_idx == td[key]._ragged_idx
+        for one, two in zip(back.get("l").tensordicts, parts, strict=True):
+            assert_close(one, two)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_what_has_no_place_in_the_file_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(TypeError, match=r"'n'.*jagged"):
+        TensorDict(
+            {"n": torch.nested.nested_tensor([torch.rand(2), torch.rand(3)], layout=torch.strided)}
+        ).consolidate()
+    with pytest.raises(ValueError, match="'cls'"):
+        TensorDict({"cls": {"a": torch.rand(1)}}).consolidate(tmp_path / "x")
+    with pytest.raises(TypeError, match="'o'"):
+        TensorDict({"o": NonTensorData(object())}).consolidate(tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+    leaf = TensorDict({"cls": torch.rand(1), "leaves": NonTensorData(1)})
+    leaf.consolidate(tmp_path / "x")
+    assert set(from_consolidated(tmp_path / "x").keys()) == {"cls", "leaves"}
+
+
+def test_a_damaged_file_is_an_error_that_says_so(tmp_path):
+    path = tmp_path / "x"
+    TensorDict(
+        {
+            "a": torch.arange(3),
+            "b": {"c": torch.ones(2), "s": (1, 2)},
+            "l": LazyStackedTensorDict(TensorDict({"a": torch.ones(1)})),
+        }
+    ).consolidate(path)
+    whole = path.read_bytes()
+    start = 48
+    chance = random.Random(0)
+    refused = 0
+    for _ in range(500):
+        damaged = bytearray(whole)
+        if chance.random() < 0.2:
+            del damaged[chance.randrange(len(whole)) :]
+        for _ in range(chance.randrange(1, 4)):
+            if len(damaged) > start:
+                damaged[chance.randrange(start, len(damaged))] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            from_consolidated(path)
+        except ValueError:
+            refused += 1
+    assert refused > 250
+
+
+def record(**leaf):
+    about = ["torch.int64", [1], 0, 8, 0]
+    for number, value in leaf.items():
+        about[int(number[1:])] = value
+    metadata = {"device": None, "names": [], "batch_size": [], "is_locked": False}
+    return {"cls": "TensorDict", "non_tensors": {}, "leaves": {"a": about}, "cls_metadata": metadata}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *(record(_0="os.system"), record(_0=1), record(_1=[2]), record(_1=[-1]), record(_1=[True]), record(_1=3)),
+        *(record(_2=8, _3=16), record(_2=-8, _3=0), record(_3=16, _4=8), record(_3=4, _4=-4), record(_2=0.0)),
+        *(record(_1=[1 << 61], _3=1 << 64), {**record(), "cls": "<class 'antigravity.X'>"}, {**record(), "x": 1}),
+        *(
+            {**record(), "cls_metadata": {}},
+            {**record(), "cls_metadata": {"batch_size": [5]}},
+            {**record(), "leaves": []},
+        ),
+        [1],
+    ],
+    ids=lambda bad: json.dumps(bad)[:150],
+)
+def test_a_description_that_cannot_be_is_an_error(tmp_path, bad):
+    text = json.dumps(bad).encode()
+    (tmp_path / "x").write_bytes(bytes(8) + text + len(text).to_bytes(8, "little"))
+    with pytest.raises(ValueError, match=r"consolidated|damaged|registered"):
+        from_consolidated(tmp_path / "x")
