@@ -100,13 +100,15 @@ def milliseconds(function: Callable[[Path], object], paths: list[Path]) -> float
 def time_checkpoints(params: TensorDict, folder: Path, repeats: int = 7) -> None:
     """How long saving to a new place and loading takes, beside torch for the same parameters."""
     state = dict(params.flatten_keys(".").items())
-    ours = [folder / f"timed{i}" for i in range(repeats)]
-    plain = [folder / f"timed{i}.pt" for i in range(repeats)]
+    ways = {
+        "a file a tensor": (params.save, TensorDict.load, ""),
+        "one file": (params.save, TensorDict.load, ".safetensors"),
+        "torch": (lambda path: torch.save(state, path), torch.load, ".pt"),
+    }
     print(f"  {params.bytes():,} bytes of parameters, medians of {repeats}:")
-    print(f"  save: tensordict {milliseconds(params.save, ours):6.2f} ms", end="")
-    print(f"   torch.save {milliseconds(lambda path: torch.save(state, path), plain):6.2f} ms")
-    print(f"  load: tensordict {milliseconds(TensorDict.load, ours):6.2f} ms", end="")
-    print(f"   torch.load {milliseconds(torch.load, plain):6.2f} ms")
+    for name, (save, load, ending) in ways.items():
+        paths = [folder / f"timed{i}{ending}" for i in range(repeats)]
+        print(f"  {name:16} save {milliseconds(save, paths):6.2f} ms, load {milliseconds(load, paths):6.2f} ms")
 
 
 def main(folder: Path, steps: int, workers: int) -> None:
