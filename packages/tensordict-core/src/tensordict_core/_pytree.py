@@ -103,18 +103,24 @@ def _same_extra(a: Any, b: Any) -> bool:
         return False
 
 
+_TENSORS = (Tensor, torch.nn.Parameter)
+
+
 # taking apart --------------------------------------------------------------------------------------------------------
 
 
 def _record(kind: str, keys: tuple[str, ...], children: Sequence[Any], meta: Meta, extra: Any = None) -> Layout:
-    shapes = tuple([child.shape if isinstance(child, Tensor) else None for child in children])
+    # (``isinstance(child, Tensor)`` runs Tensor's metaclass, which costs more than all else here for parameters)
+    shapes = tuple(
+        [child.shape if type(child) in _TENSORS or isinstance(child, Tensor) else None for child in children]
+    )
     return Layout(kind, keys, meta, extra, shapes, transform_level())
 
 
 def _flatten_dense(td: Any) -> tuple[list[Any], Layout]:
-    keys = tuple(td._keys())
-    children = [td._get(key) for key in keys]
-    return children, _record("TensorDict", keys, children, td._meta)
+    entries = dict(td._items())
+    children = list(entries.values())
+    return children, _record("TensorDict", tuple(entries), children, td._meta)
 
 
 def _flatten_lazy(td: Any) -> tuple[list[Any], Layout]:
@@ -157,7 +163,7 @@ def _lost(children: Sequence[Any], layout: Layout, level: int) -> set[int]:
         return set()
     dims = set()
     for child, shape in zip(children, layout.shapes, strict=True):
-        if shape is not None and isinstance(child, Tensor) and child.ndim == len(shape) - 1:
+        if shape is not None and (type(child) is Tensor or isinstance(child, Tensor)) and child.ndim == len(shape) - 1:
             dim = mapped_dim(child, level)
             if dim is not None:
                 dims.add(dim)
@@ -227,7 +233,11 @@ def _common_size(children: Sequence[Any], dims: int) -> torch.Size | None:
     """The first ``dims`` sizes as far as all children share them; ``None`` where no child tells."""
     size: torch.Size | None = None
     for child in children:
-        if isinstance(child, Tensor):
+        if type(child) in _TENSORS:
+            own = child.shape[:dims]
+        elif isinstance(child, int):  # a tree of numbers, such as the ``in_dims`` of vmap
+            continue
+        elif isinstance(child, Tensor):
             own = child.shape[:dims]
         elif isinstance(child, Primitives) and _has_leaves(child):
             own = child._meta.batch_size[:dims]
@@ -254,12 +264,17 @@ def _has_leaves(node: Any) -> bool:
     return any(not isinstance(value, Primitives) or _has_leaves(value) for value in node._entries.values())
 
 
+_NO_SIZE = torch.Size(())
+
+
 def _new_meta(children: Sequence[Any], layout: Layout, change: Change | None) -> Meta:
     old = layout.meta
     dims = len(old.batch_size)
     if change is not None:
         dims += 1 if change.gained else -1
-    size = _common_size(children, dims)
+    if not dims and not layout.meta.batch_size:
+        return layout.meta
+    size = _common_size(children, dims) if dims else _NO_SIZE
     if change is None:
         if size is None or _same_size(size, old.batch_size):
             return old

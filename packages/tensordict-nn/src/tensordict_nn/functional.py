@@ -301,8 +301,10 @@ def _as_parameters(plan: Plan, leaves: list[Any], held: list[Any]) -> list[Any]:
     """The leaves, with plain tensors that take the place of parameters made parameters."""
     plain = [i for i in plan.parameters if type(leaves[i]) is not Parameter]
     # tensors of a transform stand for values that a parameter cannot wrap
-    plain = [i for i in plain if not leaves[i].requires_grad and not isinstance(leaves[i], Parameter)]
     if not plain or in_functorch():
+        return leaves
+    plain = [i for i in plain if not leaves[i].requires_grad and not isinstance(leaves[i], Parameter)]
+    if not plain:
         return leaves
     leaves = list(leaves)
     made: dict[Any, tuple[Tensor, Parameter]] = {}
