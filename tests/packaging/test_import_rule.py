@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tensordict_memmap": {"torch", "numpy", "numba", "llvmlite", "orjson", "xxhash", "fsspec", "zstandard", "h5py"}
     | CORE_INTERFACE,
     "tensordict_nn": {"torch", "numpy"} | CORE_INTERFACE,
-    "tensordict_class": {"torch", "numpy"} | CORE_INTERFACE,
+    "tensordict_class": {"torch", "numpy", "pydantic"} | CORE_INTERFACE,
     "tensordict": {
         "tensordict_core",
         "tensordict_memmap",

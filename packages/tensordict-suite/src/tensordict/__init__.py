@@ -21,9 +21,22 @@ refuse_beside_reference()
 if TYPE_CHECKING:
     from tensordict_class import *
     from tensordict_core import *
-    from tensordict_memmap import *
+    from tensordict_memmap import MemoryMappedTensor as MemoryMappedTensor
+    from tensordict_memmap import from_consolidated as from_consolidated
+    from tensordict_memmap import from_safetensors as from_safetensors
+    from tensordict_memmap import load as load
+    from tensordict_memmap import load_memmap as load_memmap
+    from tensordict_memmap import memmap as memmap
+    from tensordict_memmap import save as save
+    from tensordict_memmap import to_safetensors as to_safetensors
+    from tensordict_nn import TensorClassModuleBase as TensorClassModuleBase
+    from tensordict_nn import TensorClassModuleWrapper as TensorClassModuleWrapper
     from tensordict_nn import TensorDictParams as TensorDictParams
+    from tensordict_nn import as_tensordict_module as as_tensordict_module
     from tensordict_nn import from_module as from_module
+    from tensordict_nn import from_modules as from_modules
+
+    MemmapTensor = MemoryMappedTensor
 else:
     # `memmap` and `tensorclass` are each both a function and a sub-module. Python binds a sub-module on its package
     # when it is first imported, and never again: importing both now and taking the names back leaves them to the

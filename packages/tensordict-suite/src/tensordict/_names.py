@@ -30,7 +30,7 @@ OWNERS: Mapping[str, Mapping[str, str]] = {
             TensorClassModuleBase TensorClassModuleWrapper TensorDictParams as_tensordict_module from_module
             from_modules
         """,
-        "tensordict_class": "TensorClass TypedTensorDict from_dataclass tensorclass",
+        "tensordict_class": "TensorClass TypedTensorDict from_dataclass from_pydantic tensorclass",
     },
     "tensordict.base": {
         "tensordict_core": """

@@ -8,5 +8,12 @@ from tensordict._lazy import serve
 
 if TYPE_CHECKING:
     from tensordict_core import TensorDictBase as TensorDictBase
+    from tensordict_core import from_any as from_any
+    from tensordict_core import from_dict as from_dict
+    from tensordict_core import from_namedtuple as from_namedtuple
+    from tensordict_core import from_tuple as from_tuple
+    from tensordict_core import get_defaults_to_none as get_defaults_to_none
+    from tensordict_core import is_tensor_collection as is_tensor_collection
+    from tensordict_core import set_get_defaults_to_none as set_get_defaults_to_none
 else:
     __getattr__, __dir__ = serve(__name__)

@@ -8,5 +8,6 @@ from tensordict._lazy import serve
 
 if TYPE_CHECKING:
     from tensordict_class import tensorclass as tensorclass
+    from tensordict_nn import symbolic_trace as symbolic_trace
 else:
     __getattr__, __dir__ = serve(__name__)
