@@ -7,9 +7,10 @@ everything else is core's, on what the instance wraps.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+import torch
 from torch import Tensor
 
 from tensordict_core import NestedKey, TensorDict, TensorDictBase
@@ -157,6 +158,38 @@ class Instance(Forwarding):
             return self
         return super().set(key, value, inplace, non_blocking=non_blocking)
 
+    _store = set  # type: ignore[assignment]
+
+    def update_(
+        self,
+        input_dict_or_td: Any,
+        clone: bool = False,
+        inplace: bool = True,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Sequence[NestedKey] | None = None,
+    ) -> Self:
+        """Write the values of another instance, tensordict or dictionary into the fields that are set.
+
+        Args:
+            input_dict_or_td: The values.
+            clone: Whether values are copied first (writing copies them anyway).
+            inplace: Accepted for compatibility: this method always writes in place.
+            non_blocking: Whether copies between devices may be asynchronous.
+            keys_to_update: The keys to write; by default all.
+
+        Raises:
+            KeyError: The source has a field that is not set here.
+            RuntimeError: Shapes differ.
+
+        >>> from tensordict_class import TensorClass
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        >>> Point(torch.zeros(2)).update_({"x": torch.ones(2)}).x
+        tensor([1., 1.])
+        """
+        return super().update_(input_dict_or_td, clone, non_blocking=non_blocking, keys_to_update=keys_to_update)
+
     def _index_put(self, index: Index, value: Any) -> None:
         keys = value._keys() if isinstance(value, TensorCollection) else value if isinstance(value, dict) else ()
         foreign = [key for key in keys if key not in self._rules]
@@ -214,12 +247,25 @@ class Instance(Forwarding):
         return self
 
     @classmethod
-    def from_dict(cls, input_dict: Mapping[Any, Any], **kwargs: Any) -> Self:
+    def from_dict(
+        cls,
+        input_dict: Mapping[Any, Any],
+        *,
+        auto_batch_size: bool | None = None,
+        batch_size: Sequence[int] | int | None = None,
+        device: torch.device | str | int | None = None,
+        batch_dims: int | None = None,
+        names: Sequence[str | None] | None = None,
+    ) -> Self:
         """An instance of a dictionary: fields that it has no key for are not set, whatever their defaults.
 
         Args:
             input_dict: Values by field; dictionaries among them become tensordicts.
-            **kwargs: As of ``TensorDict.from_dict``: ``batch_size``, ``auto_batch_size``, ``batch_dims``, ``device``.
+            auto_batch_size: Whether the batch size is the longest that all fields share. By default there is none.
+            batch_size: The batch size, of nested tensordicts too.
+            device: Where every field is moved.
+            batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+            names: A name (or ``None``) for each batch dimension.
 
         Raises:
             ValueError: A key is no field.
@@ -233,7 +279,16 @@ class Instance(Forwarding):
         foreign = [key for key in input_dict if key not in cls._rules]
         if foreign:
             raise errors.foreign_keys(cls, map(str, foreign), cls._rules)
-        return cls.from_tensordict(TensorDict.from_dict(input_dict, **kwargs))
+        return cls.from_tensordict(
+            TensorDict.from_dict(
+                input_dict,
+                auto_batch_size=auto_batch_size,
+                batch_size=batch_size,
+                device=device,
+                batch_dims=batch_dims,
+                names=names,
+            )
+        )
 
     @classmethod
     def from_dataclass(cls, dataclass: Any, **kwargs: Any) -> Self:
@@ -259,12 +314,19 @@ class Instance(Forwarding):
         instance: Self = from_dataclass(dataclass, dest_cls=cls, **kwargs)
         return instance
 
-    def to_dict(self, *, retain_none: bool = True, **kwargs: Any) -> dict[str, Any]:
+    def to_dict(
+        self,
+        *,
+        retain_none: bool = True,
+        convert_tensors: bool | Literal["numpy"] = False,
+        tolist_first: bool = False,
+    ) -> dict[str, Any]:
         """A dictionary of the fields, nested ones too.
 
         Args:
             retain_none: Whether fields that are not set are there, as ``None``.
-            **kwargs: As of ``TensorDict.to_dict``.
+            convert_tensors: Whether tensors become nested lists (``True``) or arrays (``"numpy"``).
+            tolist_first: Whether nested tensordicts that have a batch size become lists of dictionaries.
 
         >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
@@ -273,7 +335,7 @@ class Instance(Forwarding):
         >>> Point(torch.zeros(1)).to_dict()
         {'x': tensor([0.]), 'label': None}
         """
-        found = super().to_dict(retain_none=retain_none, **kwargs)
+        found = super().to_dict(retain_none=retain_none, convert_tensors=convert_tensors, tolist_first=tolist_first)
         return {name: found.get(name) for name in self._rules} if retain_none else found
 
     # representation, copies ------------------------------------------------------------------------------------------

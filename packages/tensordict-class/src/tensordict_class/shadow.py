@@ -27,7 +27,9 @@ def reach_past(cls: type[Any], shadowed: Iterable[str]) -> None:
     harmless = {spec.name for spec in operations()}
     if all(name in harmless for name in shadowed):
         return
-    twin = type(cls.__name__, (Instance,), {"__slots__": ()})
+    # under the class's own name, for what saves the twin saves the class
+    twin = type(cls.__name__, (Instance,), {"__slots__": (), "__module__": cls.__module__})
+    twin.__qualname__ = cls.__qualname__
     twin._rules, twin._types, twin._flags = cls._rules, cls._types, cls._flags  # type: ignore[attr-defined]
     twin._declaration, twin._casts = cls._declaration, cls._casts  # type: ignore[attr-defined]
     hidden = set(cls._rules)

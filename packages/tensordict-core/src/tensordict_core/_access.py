@@ -267,8 +267,11 @@ class Access(Primitives):
             elif not isinstance(child, Primitives) or child._is_opaque:
                 raise errors.not_a_node(path[: depth + 1], child)
             node = child
-        node.set(path[-1], item, inplace, non_blocking=non_blocking)
+        node._store(path[-1], item, inplace, non_blocking=non_blocking)
         return self
+
+    _store = set
+    """`set` under a name that no field hides: a node that another one holds is written by it."""
 
     def _fits_in_place(self, key: str, value: Any) -> bool:
         old = self._get(key)

@@ -409,7 +409,7 @@ def _merge(target: Any, source: Any, callbacks: Any, prefix: tuple[str, ...]) ->
     for key, value in source._items():
         old = target._get(key)
         if old is None:
-            target.set(key, value._clone(False) if isinstance(value, Primitives) else value)
+            target._store(key, value._clone(False) if isinstance(value, Primitives) else value)
             continue
         if isinstance(old, Primitives) and isinstance(value, Primitives) and not (old._is_opaque or value._is_opaque):
             _merge(old, value, callbacks, (*prefix, key))
@@ -417,4 +417,4 @@ def _merge(target: Any, source: Any, callbacks: Any, prefix: tuple[str, ...]) ->
         callback = callbacks.get(unravel_key((*prefix, key))) if isinstance(callbacks, Mapping) else callbacks
         if callback is not None:
             pair = [part._entry_value() if isinstance(part, Primitives) else part for part in (old, value)]
-            target.set(key, callback(*pair))
+            target._store(key, callback(*pair))

@@ -226,7 +226,7 @@ def _take(target: Any, source: Any, assign: bool, sized: bool) -> None:
         ):
             target._set(key, value, True)
         else:
-            target.set(key, value)
+            target._store(key, value)
     if sized and size != target._meta.batch_size:
         target._change_batch_size(size)
     if source._meta.names is not None and source._meta.names != target._meta.names:

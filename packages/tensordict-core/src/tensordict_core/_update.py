@@ -122,7 +122,7 @@ class Updating(Primitives):
                 key = unravel_key_to_tuple(key)
                 if len(key) > 1:
                     if chosen is None or any(key[: len(path)] == path for path in chosen):
-                        self.set(key, value.clone() if clone and isinstance(value, Tensor) else value, inplace)  # type: ignore[attr-defined]
+                        self._store(key, value.clone() if clone and isinstance(value, Tensor) else value, inplace)  # type: ignore[attr-defined]
                     continue
                 key = key[0]
             taken, below = _descend(chosen, key)
@@ -146,7 +146,7 @@ class Updating(Primitives):
                 value = value.clone() if isinstance(value, Tensor) else value._clone(True)
             elif isinstance(value, Primitives) and not value._is_opaque:
                 value = value._clone(False)
-            self.set(key, value, inplace and old is not None, non_blocking=non_blocking)  # type: ignore[attr-defined]
+            self._store(key, value, inplace and old is not None, non_blocking=non_blocking)  # type: ignore[attr-defined]
 
     def update_(
         self,
@@ -182,7 +182,7 @@ class Updating(Primitives):
         self._write_items(source, None)
 
     def _write_items(self, source: Any, chosen: set[tuple[str, ...]] | None) -> None:
-        for key, value in list(source.items()):
+        for key, value in list(source._items() if isinstance(source, Primitives) else source.items()):
             if type(key) is not str:
                 path = unravel_key_to_tuple(key)
                 if chosen is None or path in chosen:

@@ -96,7 +96,8 @@ class TensorDict(TensorDictBase):
         first = size[0] if dims else None
         plain = meta.device is None
         try:
-            items = source.items()
+            # fields of a tensorclass may hide items(): containers are asked by the name that none hides
+            items = source._items() if is_node else source.items()  # type: ignore[union-attr]
         except AttributeError:
             raise TypeError(
                 f"TensorDict takes a mapping or a tensordict as source, got {type(source).__name__}; "
@@ -242,7 +243,7 @@ class TensorDict(TensorDictBase):
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
         first = items[0]
-        tables = [item._entries if isinstance(item, TensorDict) else dict(item.items()) for item in items]
+        tables = [item._entries if isinstance(item, TensorDict) else dict(item._items()) for item in items]
         entries = {}
         for key, value in first._entries.items():
             column = [table[key] for table in tables]
@@ -269,7 +270,7 @@ class TensorDict(TensorDictBase):
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
         first = items[0]
-        tables = [item._entries if isinstance(item, TensorDict) else dict(item.items()) for item in items]
+        tables = [item._entries if isinstance(item, TensorDict) else dict(item._items()) for item in items]
         entries = {}
         for key, value in first._entries.items():
             column = [table[key] for table in tables]
