@@ -30,7 +30,7 @@ HOLDS = {
 RUNS = {name: [f"tests/{name}"] for name in HOLDS} | {
     "suite": ["tests/suite", "tests/property", "tests/packaging", "tests/docs", "packages", "--doctest-modules"]
 }
-EXTRAS = {"core": "[progress]"}
+EXTRAS = {"core": "[progress]", "class": "[pydantic]"}
 each_package = nox.parametrize("package", list(HOLDS), ids=list(HOLDS))
 
 
@@ -113,11 +113,13 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Types: mypy in strict mode on all packages, and on what users write (tests/typing)."""
-    install(session, HOLDS["suite"], *TEST_TOOLS, "mypy")
+    """Types: mypy in strict mode on all packages; mypy and pyright on what users write (tests/typing)."""
+    # basedpyright is pyright with node in a wheel: pyright's own package fetches node when it first runs.
+    install(session, HOLDS["suite"], *TEST_TOOLS, "mypy", "basedpyright")
     session.run("mypy", *session.posargs)
     if (ROOT / "tests" / "typing").is_dir():
         session.run("mypy", "tests/typing")
+        session.run("basedpyright")
 
 
 @nox.session

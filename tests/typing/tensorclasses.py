@@ -1,6 +1,8 @@
 """What type checkers know of tensorclasses: the constructor, the fields and the results of operations.
 
-Each ``type: ignore`` names the error that belongs there; with ``warn_unused_ignores`` (strict) a missing error fails.
+Each line with an expected error names it for both checkers: ``type: ignore`` for mypy, ``pyright: ignore`` for pyright.
+One that does not come fails the check (``warn_unused_ignores``, ``reportUnnecessaryTypeIgnoreComment``), as one that is
+not named does.
 """
 
 from __future__ import annotations
@@ -39,12 +41,12 @@ assert_type(point.twice(), Tensor)
 point.batch_size = [3]
 point.x = torch.ones(3)
 
-Point()  # type: ignore[call-arg]
-Point(x=3)  # type: ignore[arg-type]
-Point(torch.zeros(3), batch=[3])  # type: ignore[call-arg]
-Point(torch.zeros(3), batch_size="3")  # type: ignore[arg-type]
-point.typo = 1  # type: ignore[attr-defined]
-point.label = 3  # type: ignore[assignment]
+Point()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+Point(x=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+Point(torch.zeros(3), batch=[3])  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+Point(torch.zeros(3), batch_size="3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+point.typo = 1  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+point.label = 3  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Child(Point, kw_only=True):
@@ -52,14 +54,14 @@ class Child(Point, kw_only=True):
 
 
 assert_type(Child(torch.zeros(3), y=torch.zeros(3)).y, Tensor)
-Child(torch.zeros(3))  # type: ignore[call-arg]
+Child(torch.zeros(3))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 class Frozen(TensorClass, frozen=True):
     x: Tensor
 
 
-Frozen(torch.zeros(3)).x = torch.ones(3)  # type: ignore[misc]
+Frozen(torch.zeros(3)).x = torch.ones(3)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class State(TypedTensorDict):
@@ -71,8 +73,8 @@ state = State(position=torch.zeros(3), batch_size=[3])
 assert_type(state.position, Tensor)
 assert_type(state.mass, Tensor | None)
 assert_type(state + 1, State)
-State()  # type: ignore[call-arg]
-State(torch.zeros(3))  # type: ignore[call-arg, arg-type]
+State()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+State(torch.zeros(3))  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
 
 
 @tensorclass
@@ -87,4 +89,15 @@ class DecoratedWithFlags:
 
 assert_type(Decorated(torch.zeros(3)).x, Tensor)
 assert_type(DecoratedWithFlags(torch.zeros(3)).x, Tensor)
-Decorated()  # type: ignore[call-arg]
+Decorated()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+DecoratedWithFlags(torch.zeros(3)).x = torch.ones(3)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+# What checkers cannot know (docs/tensorclasses.md): a decorator cannot add arguments to a class, nor brackets flags.
+Decorated(torch.zeros(3), batch_size=[3])  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+class Bracketed(TensorClass["nocast"]):  # type: ignore[type-arg, name-defined]
+    x: Tensor
+
+
+assert_type(Bracketed(torch.zeros(3)).x, Tensor)

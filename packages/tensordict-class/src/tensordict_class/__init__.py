@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from .base import TensorClass
 from .convert import from_dataclass
 from .decorator import tensorclass
-from .tensorclass import TensorClass
+from .models import from_pydantic
 from .typed import TypedTensorDict
 
-__all__ = ["TensorClass", "TypedTensorDict", "from_dataclass", "tensorclass"]
+__all__ = ["TensorClass", "TypedTensorDict", "from_dataclass", "from_pydantic", "tensorclass"]

@@ -8,8 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, dataclass_transform, overload
 
+from .base import CastFilter, TensorClass
 from .construct import WRITTEN
-from .tensorclass import CastFilter, TensorClass
 
 __all__ = ["tensorclass"]
 

@@ -1,0 +1,15 @@
+"""What the package does where its extras are absent."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tensordict_class import from_pydantic
+
+
+def test_without_pydantic_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    with pytest.raises(ImportError, match=r"pip install 'tensordict-class\[pydantic\]'"):
+        from_pydantic(object())
