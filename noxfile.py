@@ -92,7 +92,7 @@ def cuda(session: nox.Session) -> None:
 @nox.session
 def interop(session: nox.Session) -> None:
     """Interop: files and behaviours agree with the reference implementation, installed beside ours."""
-    install(session, ["core", "memmap", "nn", "class"], *TEST_TOOLS, REFERENCE)
+    install(session, ["core", "memmap", "nn", "class"], *TEST_TOOLS, "safetensors", REFERENCE)
     pytest(session, "tests/interop", "-m", "not cuda")
 
 

@@ -335,7 +335,15 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
     __hash__ = nn.Module.__hash__  # type: ignore[assignment]
     state_dict = nn.Module.state_dict  # type: ignore[assignment]
     load_state_dict = nn.Module.load_state_dict  # type: ignore[assignment]
-    requires_grad_ = nn.Module.requires_grad_
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Whether the parameters require gradients, set in place; buffers never do.
+
+        >>> params = TensorDictParams(TensorDict({"a": torch.nn.Parameter(torch.zeros(2))}))
+        >>> params.requires_grad_(False)["a"].requires_grad
+        False
+        """
+        return nn.Module.requires_grad_(self, requires_grad)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Refused: parameters are no function.
