@@ -6,6 +6,8 @@ What follows ``--`` goes to the tool: ``nox -s "tests(core)" -- -k index -x``.
 
 from __future__ import annotations
 
+import os
+import platform
 from pathlib import Path
 
 import nox
@@ -135,8 +137,10 @@ def docs(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Bench: asv times the current commit beside torch, safetensors and the reference, and builds the dashboard."""
     session.install("-c", "constraints.txt", "asv", "virtualenv")
-    session.run("asv", "machine", "--yes")
-    session.run("asv", "run", "--show-stderr", *(session.posargs or ["HEAD^!"]))
+    # results say what kind of machine they are from, and no name of one
+    machine = f"{platform.system()}-{platform.machine()}-{os.cpu_count()}-cores".lower()
+    session.run("asv", "machine", "--machine", machine, "--yes")
+    session.run("asv", "run", "--machine", machine, "--show-stderr", *(session.posargs or ["HEAD^!"]))
     session.run("asv", "publish")
     session.log("asv preview serves benchmarks/html")
 
