@@ -270,15 +270,6 @@ def test_existsok_false_refuses_a_folder_that_holds_something(tmp_path):
         td.memmap(tmp_path, existsok=False)
 
 
-@pytest.mark.parametrize("options", [{"archive": True}, {"compression": "zstd"}])
-def test_archives_are_refused_by_name(tmp_path, options):
-    with pytest.raises(ValueError, match="folders"):
-        TensorDict({"a": 1}).memmap(tmp_path / "x", **options)
-    with pytest.raises(ValueError, match="folders"):
-        TensorDict({"a": 1}).memmap(tmp_path / "x.tdz")
-    assert not any(tmp_path.iterdir())
-
-
 def test_values_without_a_json_form_are_pickled_with_a_warning_that_names_the_key(tmp_path):
     td = TensorDict({"n": TensorDict({"odd": NonTensorData(slice(3))})})
     with pytest.warns(UserWarning, match=r"\('n', 'odd'\).*allow_pickle"):

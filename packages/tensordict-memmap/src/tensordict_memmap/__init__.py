@@ -5,6 +5,7 @@ Core's methods of these names (``td.memmap``, ``TensorDict.load_memmap``, ...) c
 
 from __future__ import annotations
 
+from tensordict_memmap.archive import is_memmap_archive, pack_memmap, refresh_archive_checksums, unpack_memmap
 from tensordict_memmap.consolidated import consolidate, from_consolidated, is_consolidated
 from tensordict_memmap.future import SaveFuture
 from tensordict_memmap.listing import print_directory_tree
@@ -26,6 +27,7 @@ __all__ = [
     "from_safetensors",
     "is_consolidated",
     "is_memmap",
+    "is_memmap_archive",
     "load",
     "load_memmap",
     "load_memmap_",
@@ -36,7 +38,10 @@ __all__ = [
     "memmap_",
     "memmap_like",
     "memmap_refresh_",
+    "pack_memmap",
     "print_directory_tree",
+    "refresh_archive_checksums",
     "save",
     "to_safetensors",
+    "unpack_memmap",
 ]

@@ -18,6 +18,7 @@ import torch
 
 from tensordict_core.extension import Meta, TensorCollection, annotate, annotation
 from tensordict_memmap import commit
+from tensordict_memmap.archive import Archive, ArchiveOpener, is_memmap_archive
 from tensordict_memmap.build import build
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
@@ -80,17 +81,25 @@ def load_memmap(
         raise ValueError(
             f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
         )
-    if is_packed(prefix):
+    packed = is_packed(prefix)
+    archived = packed and is_memmap_archive(prefix)
+    if packed and not archived:
         return _load_packed(prefix, device, non_blocking, out, subpath, mode, bool(allow_pickle), cls)
     root = os.path.abspath(prefix)
     only = () if subpath is None else (subpath,) if isinstance(subpath, str) else tuple(subpath)
-    commit.recover(root)
-    folder = _SavedFolder(root)
-    node = _parse(folder, only)
-    _apply_manifest(node, root)
-    _unpickle(node, folder, bool(allow_pickle))
     target = None if device is None else torch.device(device)
-    opener = LeafOpener(root, mode=mode, device=target, non_blocking=non_blocking)
+    folder: _SavedFolder | Archive
+    if archived:
+        folder = Archive(root, mode=mode)
+        node = parse(folder, only=only)
+        opener: LeafOpener = ArchiveOpener(folder, device=target, non_blocking=non_blocking)
+    else:
+        commit.recover(root)
+        folder = _SavedFolder(root)
+        node = _parse(folder, only)
+        _apply_manifest(node, root)
+        opener = LeafOpener(root, mode=mode, device=target, non_blocking=non_blocking)
+    _unpickle(node, folder, bool(allow_pickle))
     opener.ties = any(leaf.alias is not None for leaf in tree.leaves(node))
     for depth, key in enumerate(only, 1):
         below = _below(node, key)
@@ -102,7 +111,11 @@ def load_memmap(
             return opener(below)
         node = below
     known = cls if cls is not None and _is_wrapper(cls) else None
-    loaded = build(node, opener, saved=Path(root), device=target or torch.device("cpu"), fallback=known)
+    saved = None if archived else Path(root)  # parts of an archive have no path of their own
+    loaded = build(node, opener, saved=saved, device=target or torch.device("cpu"), fallback=known)
+    if archived and opener.device is None:
+        annotate(loaded, "saved_path", Path(root))
+        annotate(loaded, "mode", mode)
     if known is not None and isinstance(node, Dense):
         loaded = known._from_disk_form({}, {WRAPPED: loaded})
     if out is not None:
@@ -280,7 +293,7 @@ def _describes(manifest: Manifest, root: str) -> bool:
     return entry is not None and os.path.getsize(f"{root}/{META}") == entry.size
 
 
-def _unpickle(node: Node, folder: _SavedFolder, allowed: bool) -> None:
+def _unpickle(node: Node, folder: _SavedFolder | Archive, allowed: bool) -> None:
     pickled = [one for one in tree.nodes(node) if isinstance(one, Value) and one.pickle is not None]
     if pickled and not allowed:
         where = f"key {show(pickled[0].key)}" if pickled[0].key else "the value"

@@ -125,13 +125,17 @@ class LeafOpener:
             error.add_note(f"while opening key {show(leaf.key)}")
             raise
 
+    def _document(self, path: str) -> bytes | None:
+        """The content of a small file under the root; None where there is none."""
+        return read_file(f"{self.root}/{path}")
+
     # --- nested tensors: the components' values one after the other, and their shapes in a second file
 
     def _nested(self, leaf: Leaf) -> torch.Tensor:
         count, dims = leaf.shape
         shapes = torch.zeros((count, dims), dtype=torch.int64)
         if count * dims:
-            document = read_file(f"{self.root}/{leaf.shapes_file}")
+            document = self._document(leaf.shapes_file)
             if document is None or len(document) != count * dims * 8:
                 raise ValueError(
                     f"the shapes of the {count} components of key {show(leaf.key)} take {count * dims * 8} bytes, and "

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tensordict_memmap import commit
+from tensordict_memmap.archive import ArchiveSave, is_archive_path
 from tensordict_memmap.build import build, fill
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF
@@ -66,8 +67,8 @@ def memmap(
             after ``memmap_refresh_``.
         existsok: whether an earlier save may be replaced.
         robust_key: accepted for compatibility: file names always escape unusual characters of keys.
-        archive: whether to write one archive file, which this version does not.
-        compression: how that is compressed.
+        archive: whether to write one zip file of the folder's files; None goes by the ending ``.tdz``.
+        compression: how that is compressed (``"deflate"``, ``"bzip2"``, ``"lzma"``); by default not, so it is mapped.
         atomic: whether the save replaces an earlier one as a whole or not at all; otherwise files are overwritten one
         by
             one and keep their inodes, for those who share live mappings.
@@ -88,23 +89,13 @@ def memmap(
     >>> TensorDict.load_memmap("numbers")["a"].tolist()
     [7, 1, 2]
     """
-    _check_options(prefix, archive, compression)
-    packed = _is_packed(prefix, format, shard_size, atomic)
+    options = {"threads": num_threads, "durable": durable, "copy_existing": copy_existing, "existsok": existsok}
+    one = _one_file(td, prefix, archive, compression, format, shard_size, atomic, **options)
+    if one is not None:
+        return one.start(return_early, one.twin)
     if prefix is None:
         return _early(return_early, lambda: _share(td, in_place=False))
-    job: _Save | PackedSave
-    if packed:
-        job = PackedSave(
-            td,
-            prefix,
-            threads=num_threads,
-            durable=durable,
-            copy_existing=copy_existing,
-            existsok=existsok,
-            shard_size=shard_size,
-        )
-    else:
-        job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
+    job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
     return job.start(return_early, job.twin)
 
 
@@ -129,15 +120,12 @@ def memmap_(
     >>> memmap_(td) is td, td.is_memmap(), td.is_locked
     (True, True, True)
     """
-    _check_options(prefix, None, None)
-    packed = _is_packed(prefix, format, None, atomic)
+    options = {"threads": num_threads, "durable": durable, "copy_existing": copy_existing, "existsok": existsok}
+    one = _one_file(td, prefix, None, None, format, None, atomic, **options)
+    if one is not None:
+        return one.start(return_early, lambda: take_over(td, one.twin()))
     if prefix is None:
         return _early(return_early, lambda: _share(td, in_place=True))
-    if packed:
-        one = PackedSave(
-            td, prefix, threads=num_threads, durable=durable, copy_existing=copy_existing, existsok=existsok
-        )
-        return one.start(return_early, lambda: take_over(td, one.twin()))
     job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
     return job.start(return_early, job.itself)
 
@@ -165,13 +153,11 @@ def memmap_like(
     >>> data.batch_size, data["image"].shape, data["image"].max()
     (torch.Size([1000]), torch.Size([1000, 3, 4]), tensor(0.))
     """
-    _check_options(prefix, archive, None)
-    packed = _is_packed(prefix, format, None, True)
+    one = _one_file(td, prefix, archive, None, format, None, True, threads=num_threads, existsok=existsok, like=True)
+    if one is not None:
+        return one.start(return_early, one.twin)
     if prefix is None:
         return _early(return_early, lambda: _share(td, in_place=False, like=True))
-    if packed:
-        one = PackedSave(td, prefix, threads=num_threads, existsok=existsok, like=True)
-        return one.start(return_early, one.twin)
     job = _Save(td, prefix, True, num_threads, existsok, True, False, like=True)
     return job.start(return_early, job.twin)
 
@@ -203,43 +189,40 @@ def save(
     >>> save(td, "saved") is td, TensorDict.load("saved")["a"].tolist()
     (True, [0, 1, 2])
     """
-    _check_options(prefix, archive, compression)
-    job: _Save | PackedSave
-    if _is_packed(prefix, format, shard_size, atomic):
-        job = PackedSave(
-            td,
-            prefix,
-            threads=num_threads,
-            durable=durable,
-            copy_existing=copy_existing,
-            existsok=existsok,
-            shard_size=shard_size,
-        )
-    else:
-        job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
+    options = {"threads": num_threads, "durable": durable, "copy_existing": copy_existing, "existsok": existsok}
+    one = _one_file(td, prefix, archive, compression, format, shard_size, atomic, **options)
+    if one is not None:
+        return one.start(return_early, lambda: td)
+    job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
     return job.start(return_early, lambda: td)
 
 
-def _check_options(prefix: Any, archive: bool | None, compression: Any) -> None:
-    if archive or compression is not None or (prefix is not None and os.fspath(prefix).endswith(".tdz")):
-        raise ValueError(
-            "this version saves to folders, not to archives; pass a folder, without archive, compression or the "
-            "ending .tdz"
-        )
-
-
-def _is_packed(prefix: Any, format: str | None, shard_size: int | None, atomic: bool) -> bool:
-    """Whether a save makes one file rather than a folder with a file a leaf."""
-    packed = is_packed_path(prefix, format)
+def _one_file(
+    td: Any,
+    prefix: Any,
+    archive: bool | None,
+    compression: Any,
+    format: str | None,
+    shard_size: int | None,
+    atomic: bool,
+    **options: Any,
+) -> ArchiveSave | PackedSave | None:
+    """The save to an archive or a safetensors file, None where it is one to a folder or to shared memory."""
+    archived = format is None and is_archive_path(prefix, archive)
+    packed = not archived and is_packed_path(prefix, format)
+    if archive and packed:
+        raise ValueError("an archive is a format of its own; pass archive=True or format, not both")
+    if compression is not None and not archived:
+        raise ValueError("only archives are compressed; pass archive=True, or a path that ends with .tdz")
     if shard_size is not None and not packed:
+        raise ValueError("shards are safetensors files, and this save makes none; pass format='safetensors' too")
+    if (packed or archived) and not atomic:
         raise ValueError(
-            "shards are safetensors files, and this save makes a file a leaf; pass format='safetensors' too"
+            "one file is replaced as a whole, so there is no atomic=False; load it with mode='r+' to write in place"
         )
-    if packed and not atomic:
-        raise ValueError(
-            "a safetensors file is replaced as a whole, so there is no atomic=False; load it with mode='r+' instead"
-        )
-    return packed
+    if archived:
+        return ArchiveSave(td, prefix, compression=compression, **options)
+    return PackedSave(td, prefix, shard_size=shard_size, **options) if packed else None
 
 
 def _early(return_early: bool, work: Callable[[], Any]) -> Any:

@@ -1,0 +1,486 @@
+"""Archives: a tree in one zip file, which any zip tool opens and whose leaves are mapped where they lie.
+
+A save writes all payloads in one pass as any save does, then reads them back from the page cache for the checksums that
+the format asks for. Compressed archives load into memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import lzma
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from tensordict_core.extension import annotate
+from tensordict_memmap import commit, pool
+from tensordict_memmap.build import build
+from tensordict_memmap.formats import tree
+from tensordict_memmap.formats.archive import ENDING, METHODS, Member, closing, local_header, read_index
+from tensordict_memmap.formats.names import META
+from tensordict_memmap.formats.tree import Leaf, show
+from tensordict_memmap.future import SaveFuture
+from tensordict_memmap.manifest import NAME, Entry, Manifest
+from tensordict_memmap.mapping import Mapping
+from tensordict_memmap.onefile import save_file
+from tensordict_memmap.opening import LeafOpener
+from tensordict_memmap.sources import Piece, chunks
+from tensordict_memmap.tensor import MemoryMappedTensor
+from tensordict_memmap.transfer import FileWrite, write_files
+from tensordict_memmap.ways import JOB
+
+__all__ = [
+    "Archive",
+    "ArchiveOpener",
+    "ArchiveSave",
+    "is_archive_path",
+    "is_memmap_archive",
+    "pack_memmap",
+    "refresh_archive_checksums",
+    "unpack_memmap",
+]
+
+# What reading a compressed entry raises where it is damaged; a decompressor may also find no end or no memory.
+_BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError, IndexError, OSError)
+
+_Parts = list[tuple[str, list[Piece], int]]
+"""What an archive is made of: the path, the pieces and the size of each entry."""
+
+
+def is_archive_path(path: str | os.PathLike[str] | None, archive: bool | None) -> bool:
+    """Whether a save makes an archive: as ``archive`` says, else by the ending.
+
+    >>> is_archive_path("x.tdz", None), is_archive_path("x", True), is_archive_path("x.tdz", False)
+    (True, True, False)
+    """
+    if path is None:
+        if archive:
+            raise ValueError("an archive is a file, and there is no path; pass one")
+        return False
+    return archive if archive is not None else os.fspath(path).endswith(ENDING)
+
+
+def is_memmap_archive(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is an archive with a saved tensordict in it.
+
+    >>> _ = TensorDict({"a": torch.zeros(3)}).save("is.tdz")
+    >>> is_memmap_archive("is.tdz"), is_memmap_archive("absent")
+    (True, False)
+    """
+    try:
+        with open(path, "rb") as file:
+            if file.read(2) != b"PK":
+                return False
+        with zipfile.ZipFile(path) as archive:
+            return META in archive.namelist()
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
+        return False
+
+
+def pack_memmap(
+    prefix: str | os.PathLike[str],
+    archive_path: str | os.PathLike[str],
+    *,
+    compression: str | int | None = None,
+    compresslevel: int | None = None,
+) -> Path:
+    """Puts a saved folder into one archive, which loads as the folder does.
+
+    Args:
+        prefix: the folder.
+        archive_path: the archive, outside the folder. What it held before is there until all of the new one is.
+        compression: ``"stored"``, ``"deflate"``, ``"bzip2"``, ``"lzma"`` or a constant of `zipfile`, for the tensors.
+        compresslevel: as `zipfile` takes it.
+
+    Raises:
+        ValueError: The folder has no saved tensordict, or the archive would lie in it.
+
+    >>> _ = TensorDict({"a": torch.arange(3)}).memmap("folder")
+    >>> TensorDict.load_memmap(pack_memmap("folder", "packed.tdz"))["a"].sum()
+    tensor(3)
+    """
+    root, target = os.path.realpath(prefix), os.path.realpath(archive_path)
+    commit.recover(root)
+    if not os.path.isfile(os.path.join(root, META)):
+        raise ValueError(f"a saved folder has a {META}, and {root} has none; give the folder that a save made")
+    if os.path.commonpath([root, target]) == root:
+        raise ValueError(f"an archive lies outside what it holds, and {target} is in {root}; choose another path")
+    own = (NAME, commit.JOURNAL)
+    found: dict[str, int] = {}
+    for place, folders, files in os.walk(root):
+        folders.sort()
+        for name in sorted(files):
+            path = os.path.join(place, name)
+            if name not in own and os.path.isfile(path) and not os.path.islink(path):
+                found[os.path.relpath(path, root).replace(os.sep, "/")] = os.path.getsize(path)
+    parts: _Parts = []
+    for path in sorted(found, key=lambda path: path != META):
+        whole = os.path.join(root, *path.split("/"))
+        pieces = [Piece(path, np.memmap(whole, np.uint8, "r"))] if found[path] else []
+        parts.append((path, pieces, found[path]))
+    save_file(
+        target, functools.partial(_write_archive, parts, _method(compression), compresslevel, None, None, None, False)
+    )
+    return Path(archive_path)
+
+
+def unpack_memmap(archive_path: str | os.PathLike[str], prefix: str | os.PathLike[str]) -> Path:
+    """Makes a saved folder of an archive; the inverse of `pack_memmap`. Checksums are compared.
+
+    Args:
+        archive_path: the archive.
+        prefix: the folder. An earlier save in it is replaced as a whole; other files in it stay.
+
+    Raises:
+        ValueError: It is no archive of a tensordict, or is damaged.
+
+    >>> _ = TensorDict({"a": torch.arange(3)}).save("some.tdz")
+    >>> TensorDict.load_memmap(unpack_memmap("some.tdz", "unpacked"))["a"].sum()
+    tensor(3)
+    """
+    archive = Archive(os.path.abspath(archive_path))
+
+    def write(folder: str) -> Manifest:
+        for name in archive.members:
+            place = os.path.join(folder, *name.split("/"))
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            with open(place, "xb") as out:
+                for block in archive.blocks(name):
+                    out.write(block)
+        return Manifest({name: Entry(member.size) for name, member in archive.members.items()})
+
+    commit.save_folder(prefix, write)
+    return Path(prefix)
+
+
+def refresh_archive_checksums(archive_path: str | os.PathLike[str]) -> Path:
+    """Brings the checksums of an archive up to date after writes through a mapping, in place.
+
+    Args:
+        archive_path: the archive, whose leaves were written to with ``mode="r+"``.
+
+    Raises:
+        ValueError: It is no archive of a tensordict.
+
+    >>> _ = TensorDict({"a": torch.arange(3)}).save("written.tdz")
+    >>> _ = TensorDict.load_memmap("written.tdz", mode="r+")["a"].zero_()
+    >>> zipfile.ZipFile(refresh_archive_checksums("written.tdz")).testzip() is None
+    True
+    """
+    archive = Archive(os.path.abspath(archive_path), mode="r+")
+    stored = [member for member in archive.members.values() if member.stored]
+    _checksum(archive.data, stored, None)
+    array = archive.mapping.array()
+    for member in stored:
+        crc = np.frombuffer(struct.pack("<I", member.crc), np.uint8)
+        array[member.header + 14 : member.header + 18] = crc
+        array[member.central + 16 : member.central + 20] = crc
+    return Path(archive_path)
+
+
+def _method(compression: str | int | None) -> int:
+    if compression is None or compression is False:
+        return zipfile.ZIP_STORED
+    if isinstance(compression, str):
+        if compression not in METHODS:
+            raise ValueError(f"an archive is compressed by one of {', '.join(METHODS)}, not {compression!r}")
+        return METHODS[compression]
+    if compression not in METHODS.values() or isinstance(compression, bool):
+        raise ValueError(
+            f"an archive is compressed by {', '.join(METHODS)} or a constant of zipfile, not {compression!r}"
+        )
+    return compression
+
+
+# --- writing
+
+
+class ArchiveSave:
+    """One save to one archive: planned when it is made, done by `run`."""
+
+    def __init__(
+        self,
+        td: Any,
+        path: str | os.PathLike[str],
+        *,
+        compression: str | int | None = None,
+        threads: int | None = None,
+        durable: bool = False,
+        copy_existing: bool = True,
+        existsok: bool = True,
+        like: bool = False,
+    ) -> None:
+        self.path = os.path.abspath(path)
+        self.method = _method(compression)
+        self.threads, self.durable, self.existsok, self.like = threads, durable, existsok, like
+        self.node = tree.plan(td, tie=False)
+        self.parts: _Parts = []
+        for node in tree.nodes(self.node):
+            place = node.folder + "/" if node.folder else ""
+            for name, document in tree.describe(node).items():
+                self.parts.append((place + name, [Piece(place + name, document)] if document else [], len(document)))
+            for leaf in node.entries.values() if isinstance(node, tree.Dense) else ():
+                if isinstance(leaf, Leaf):
+                    self._add(leaf, copy_existing or like)
+        self.total = sum(size for _, _, size in self.parts)
+
+    def _add(self, leaf: Leaf, copy_existing: bool) -> None:
+        source = leaf.source
+        assert source is not None
+        if isinstance(source, MemoryMappedTensor) and not copy_existing and source.handler.filename is not None:
+            raise RuntimeError(
+                f"an entry stays in its file, and that of key {show(leaf.key)} is {source.handler.filename}; pass "
+                "copy_existing=True to copy it"
+            )
+        key = leaf.key[0] if len(leaf.key) == 1 else leaf.key
+        if leaf.layout == "strided":
+            if leaf.nbytes:
+                self.parts.append((leaf.file, [] if self.like else [Piece(key, source)], leaf.nbytes))
+            return
+        components = [part.detach() for part in source.unbind()]
+        pieces, offset = [], 0
+        for part in components:
+            pieces.append(Piece(key, part, offset))
+            offset += part.numel() * part.element_size()
+        if offset:
+            self.parts.append((leaf.file, [] if self.like else pieces, offset))
+        shapes = torch.tensor([list(part.shape) for part in components], dtype=torch.int64)
+        if shapes.numel():
+            self.parts.append((leaf.shapes_file, [Piece(key, shapes)], shapes.nbytes))
+
+    def start(self, early: bool, result: Callable[[], Any]) -> Any:
+        """Saves, now or in the background, and gives the result."""
+
+        def work(progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None) -> Any:
+            self.run(progress, cancelled)
+            return result()
+
+        return SaveFuture(work, 0 if self.like else self.total) if early else work(None, None)
+
+    def run(self, progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None) -> None:
+        """Writes the archive and puts it in place."""
+        write = functools.partial(
+            _write_archive, self.parts, self.method, None, self.threads, progress, cancelled, self.durable
+        )
+        save_file(self.path, write, durable=self.durable, existsok=self.existsok)
+
+    def twin(self) -> Any:
+        """A locked tensordict over the archive; writes to it make the checksums stale."""
+        archive = Archive(self.path, mode="r+")
+        made = build(self.node, ArchiveOpener(archive), device=torch.device("cpu"))
+        annotate(made, "saved_path", Path(self.path))
+        annotate(made, "mode", "r+")
+        return made.lock_()
+
+
+def _write_archive(
+    parts: _Parts,
+    method: int,
+    level: int | None,
+    threads: int | None,
+    progress: Callable[[int], None] | None,
+    cancelled: Callable[[], bool] | None,
+    durable: bool,
+    draft: str,
+) -> None:
+    if method != zipfile.ZIP_STORED:
+        _write_compressed(parts, method, level, progress, cancelled, draft)
+        if durable:
+            _sync(draft)
+        return
+    members, pieces, position = [], [], 0
+    for name, sources, size in parts:
+        member = Member(name, size)
+        position += len(local_header(member, position, align=not name.endswith((".json", ".pickle", ".pkl"))))
+        for piece in sources:
+            pieces.append(Piece(piece.key, piece.source, member.offset + piece.offset, piece.dtype))
+        position += size
+        members.append(member)
+    whole = all(sources or not size for _, sources, size in parts)  # else room is left, which should take no blocks
+    write_files(
+        [FileWrite(draft, pieces, position, fresh=whole)], threads=threads, progress=progress, cancelled=cancelled
+    )
+    mapping = Mapping.open(draft, position, mode="r")
+    _checksum(_bytes(mapping), members, threads)
+    with open(draft, "r+b") as file:
+        for member in members:
+            aligned = member.offset - member.header
+            file.seek(member.header)
+            header = local_header(member, member.header, align=not member.name.endswith((".json", ".pickle", ".pkl")))
+            assert len(header) == aligned
+            file.write(header)
+        file.seek(position)
+        file.write(closing(members, position))
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _sync(path: str) -> None:
+    with open(path, "r+b") as file:
+        os.fsync(file.fileno())
+
+
+def _write_compressed(
+    parts: _Parts,
+    method: int,
+    level: int | None,
+    progress: Callable[[int], None] | None,
+    cancelled: Callable[[], bool] | None,
+    draft: str,
+) -> None:
+    with zipfile.ZipFile(draft, "w") as file:
+        for name, pieces, size in parts:
+            info = zipfile.ZipInfo(name)
+            info.compress_type = zipfile.ZIP_STORED if name.endswith(".json") else method
+            info._compresslevel = level  # type: ignore[attr-defined]  # what ZipFile.write sets from its own argument
+            with file.open(info, "w", force_zip64=size >= 1 << 31) as out:
+                written = 0
+                for block in _blocks(pieces):
+                    if cancelled is not None and cancelled():
+                        raise CancelledError("the save was cancelled")
+                    out.write(block)
+                    written += len(block)
+                    if progress is not None:
+                        progress(len(block))
+                for start in range(written, size, JOB):  # room that nothing is written to
+                    out.write(bytes(min(JOB, size - start)))
+
+
+def _blocks(pieces: Sequence[Piece]) -> Iterator[bytes]:
+    """The bytes of pieces that follow one another, a few megabytes at a time."""
+    for piece in pieces:
+        source = piece.source
+        if isinstance(source, torch.Tensor):
+            plain = source.detach()
+            for part, _ in chunks(plain, plain.element_size(), JOB):
+                block = part.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+                yield block.as_subclass(torch.Tensor).numpy().tobytes()
+        else:
+            data = memoryview(cast(Any, source)).cast("B") if len(source) else memoryview(b"")
+            for start in range(0, len(data), JOB):
+                yield bytes(data[start : start + JOB])
+
+
+def _checksum(data: memoryview, members: Sequence[Member], threads: int | None) -> None:
+    """Computes the CRC-32 of each member, on several threads."""
+
+    def one(member: Member) -> None:
+        crc = 0
+        for start in range(member.offset, member.offset + member.size, JOB):
+            crc = zlib.crc32(data[start : min(start + JOB, member.offset + member.size)], crc)
+        member.crc = crc
+
+    largest_first = sorted(members, key=lambda member: -member.size)
+    pool.run([[functools.partial(one, member)] for member in largest_first], threads=threads)
+
+
+def _bytes(mapping: Mapping) -> memoryview:
+    return memoryview(mapping.buffer).cast("B") if mapping.nbytes else memoryview(b"")
+
+
+# --- reading
+
+
+class Archive:
+    """An archive that is open: the small files in it, as parsing asks for them, and the mapping of all of it.
+
+    Args:
+        path: its absolute path.
+        mode: how it is mapped; None is ``"r"``.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: It is no archive of a tensordict, or is damaged.
+    """
+
+    def __init__(self, path: str, *, mode: str | None = None) -> None:
+        self.path = self.root = path
+        size = os.stat(path).st_size
+        try:
+            self.mapping = Mapping.open(path, size, mode=mode or "r")
+            self.data = _bytes(self.mapping)
+            with zipfile.ZipFile(path) as file:
+                self.members = read_index(self.data, file, path)
+        except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OverflowError, struct.error) as error:
+            raise ValueError(f"an archive is a zip file, and {path} is not one that can be read ({error})") from None
+        self.folders = {
+            "/".join(name.split("/")[:depth]) for name in self.members for depth in range(1, name.count("/") + 1)
+        }
+
+    def read(self, path: str) -> bytes | None:
+        """The content of an entry; None where there is none."""
+        member = self.members.get(path)
+        if member is None:
+            return None
+        if member.stored:
+            return bytes(self.data[member.offset : member.offset + member.size])
+        data = b"".join(self.blocks(path))
+        if len(data) != member.size:
+            raise ValueError(f"the archive {self.path} is damaged at {path!r}: it has another size; save it again")
+        return data
+
+    def blocks(self, path: str) -> Iterator[bytes]:
+        """The content of an entry, decompressed and checked, a few megabytes at a time."""
+        left = self.members[path].size
+        try:
+            with zipfile.ZipFile(self.path) as file, file.open(path) as source:
+                while left >= 0 and (block := source.read(JOB)):
+                    left -= len(block)
+                    yield block
+        except _BROKEN as error:
+            raise ValueError(f"the archive {self.path} is damaged at {path!r}: {error}; save it again") from None
+
+    def has(self, path: str) -> bool:
+        """Whether there is an entry, or a folder of entries, of that path."""
+        return path in self.members or path in self.folders
+
+    def names(self, path: str) -> list[str]:
+        """The names of the entries and folders in a folder."""
+        start = path + "/" if path else ""
+        return sorted({name[len(start) :].split("/")[0] for name in self.members if name.startswith(start)})
+
+    def numbered(self, path: str) -> list[int]:
+        """The numbers that name folders in a folder, in order."""
+        start = path + "/" if path else ""
+        inside = {name for name in self.names(path) if start + name in self.folders}
+        return sorted(int(name) for name in inside if name.isascii() and name.isdigit())
+
+
+class ArchiveOpener(LeafOpener):
+    """Gives the tensor of a leaf: mapped where it lies, or decompressed into memory."""
+
+    def __init__(self, archive: Archive, *, device: torch.device | None = None, non_blocking: bool = False) -> None:
+        super().__init__(archive.path, mode=archive.mapping.mode, device=device, non_blocking=non_blocking)
+        self.archive = archive
+
+    def _map_file(self, leaf: Leaf, path: str, nbytes: int, shape: tuple[int, ...]) -> MemoryMappedTensor:
+        member = self.archive.members.get(leaf.file)
+        if member is None:
+            raise FileNotFoundError(
+                f"every leaf has its entry, and that of key {show(leaf.key)}, {leaf.file}, is not in "
+                f"{self.archive.path}; save it again"
+            )
+        if member.size != nbytes:
+            raise ValueError(
+                f"key {show(leaf.key)} takes {nbytes} bytes by its shape and dtype, and {leaf.file} in "
+                f"{self.archive.path} has {member.size}; save it again"
+            )
+        if member.stored:
+            return MemoryMappedTensor.from_handler(self.archive.mapping, leaf.dtype, shape, offset=member.offset)
+        data = self.archive.read(leaf.file)
+        assert data is not None
+        memory = Mapping.anonymous(nbytes)
+        memory.array()[:] = np.frombuffer(data, np.uint8)
+        return MemoryMappedTensor.from_handler(memory, leaf.dtype, shape)
+
+    def _document(self, path: str) -> bytes | None:
+        return self.archive.read(path)

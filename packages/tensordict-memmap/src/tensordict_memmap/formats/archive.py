@@ -1,0 +1,177 @@
+"""The archive format: a zip whose entries are the files of a tree, with payloads that can be mapped where they lie.
+
+A stored payload starts at a multiple of 64, by padding in its local header. Sizes and offsets from 4 GiB on are in the
+zip64 extension (PKWARE's APPNOTE, sections 4.3 and 4.5). An index that is read may be anybody's: entries that lie
+outside the file or over one another, or lead out of the folder, are errors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import zipfile
+from dataclasses import dataclass
+
+from tensordict_memmap.formats.names import META
+from tensordict_memmap.manifest import NAME, check_path
+
+__all__ = ["ALIGNMENT", "ENDING", "METHODS", "Member", "closing", "local_header", "read_index"]
+
+ENDING = ".tdz"
+METHODS = {
+    "stored": zipfile.ZIP_STORED,
+    "deflate": zipfile.ZIP_DEFLATED,
+    "deflated": zipfile.ZIP_DEFLATED,
+    "bzip2": zipfile.ZIP_BZIP2,
+    "lzma": zipfile.ZIP_LZMA,
+}
+"""How payloads may be compressed."""
+
+ALIGNMENT = 64
+
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_END = struct.Struct("<4s4H2IH")
+_END64 = struct.Struct("<4sQ2H2I4Q")
+_LOCATOR64 = struct.Struct("<4sIQI")
+_PADDING = 0x6474
+"""The id of the extra field that pads: "td"."""
+
+_WIDE = 0xFFFFFFFF
+_UTF8 = 0x800
+_ENCRYPTED = 0x1
+_VERSION = 45
+_DATE = (1 << 5) | 1
+"""The first day that the format has: when something was saved is no part of it."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One entry of an archive.
+
+    Args:
+        name: its path.
+        size: how many bytes it has.
+        header: where its local header starts.
+        offset: where its payload starts.
+        crc: the CRC-32 of the payload.
+        method: how it is compressed, by `zipfile`'s constants.
+        central: where the archive's directory describes it.
+    """
+
+    name: str
+    size: int
+    header: int = 0
+    offset: int = 0
+    crc: int = 0
+    method: int = zipfile.ZIP_STORED
+    central: int = 0
+
+    @property
+    def stored(self) -> bool:
+        """Whether the payload lies in the archive as it is."""
+        return self.method == zipfile.ZIP_STORED
+
+
+def local_header(member: Member, position: int, *, align: bool) -> bytes:
+    """The local header of a stored member that comes at ``position``; sets where header and payload start."""
+    name = member.name.encode()
+    wide = struct.pack("<2H2Q", 1, 16, member.size, member.size) if member.size >= _WIDE else b""
+    start = position + _LOCAL.size + len(name) + len(wide)
+    extra = wide
+    if align:
+        padding = -(start + 4) % ALIGNMENT
+        extra += struct.pack("<2H", _PADDING, padding) + bytes(padding)
+    member.header = position
+    member.offset = position + _LOCAL.size + len(name) + len(extra)
+    size = min(member.size, _WIDE)
+    fixed = (b"PK\3\4", _VERSION, _UTF8, 0, 0, _DATE, member.crc, size, size, len(name), len(extra))
+    return _LOCAL.pack(*fixed) + name + extra
+
+
+def closing(members: list[Member], position: int) -> bytes:
+    """The directory and end of an archive, from ``position`` on."""
+    parts = []
+    for member in members:
+        name = member.name.encode()
+        wide = [n for n in (member.size, member.size, member.header) if n >= _WIDE]
+        extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
+        size, header = min(member.size, _WIDE), min(member.header, _WIDE)
+        fixed = (
+            b"PK\1\2",
+            _VERSION,
+            _VERSION,
+            _UTF8,
+            0,
+            0,
+            _DATE,
+            member.crc,
+            size,
+            size,
+            len(name),
+            len(extra),
+            0,
+            0,
+            0,
+            0,
+        )
+        parts.append(_CENTRAL.pack(*fixed, header) + name + extra)
+    directory = b"".join(parts)
+    count, size = len(members), len(directory)
+    end = b""
+    if count >= 0xFFFF or position >= _WIDE or size >= _WIDE:
+        end = _END64.pack(b"PK\6\6", 44, _VERSION, _VERSION, 0, 0, count, count, size, position)
+        end += _LOCATOR64.pack(b"PK\6\7", 0, position + size, 1)
+    counts = (min(count, 0xFFFF),) * 2
+    return directory + end + _END.pack(b"PK\5\6", 0, 0, *counts, min(size, _WIDE), min(position, _WIDE), 0)
+
+
+def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str, Member]:
+    """The members of an archive by name, folders left out.
+
+    Args:
+        data: all bytes of the archive.
+        file: the same, opened.
+        where: what errors call it.
+
+    Raises:
+        ValueError: It is none that a save wrote; the error names the entry.
+    """
+    members: dict[str, Member] = {}
+    ranges = []
+    central = file.start_dir
+    for info in file.infolist():
+        here, central = central, _after(data, central, where)
+        name = info.orig_filename
+        if info.is_dir() or name.rpartition("/")[2] == NAME:  # a manifest speaks of the folder that was packed
+            continue
+        try:
+            check_path(name)
+            if name in members or info.flag_bits & _ENCRYPTED or info.compress_type not in METHODS.values():
+                raise ValueError(f"{name[:200]!r} occurs twice, is encrypted or is compressed in a way not known here")
+            fixed = _LOCAL.unpack_from(data, info.header_offset)
+            offset = info.header_offset + _LOCAL.size + fixed[9] + fixed[10]
+            stored = info.compress_type == zipfile.ZIP_STORED
+            if fixed[0] != b"PK\3\4" or offset + info.compress_size > file.start_dir:
+                raise ValueError(f"{name[:200]!r} lies outside the file")
+            if stored and info.file_size != info.compress_size:
+                raise ValueError(f"{name[:200]!r} has two sizes")
+        except (ValueError, struct.error) as error:
+            raise ValueError(f"the archive {where} is damaged: {error}; save it again") from None
+        ranges.append((info.header_offset, offset + info.compress_size, name))
+        members[name] = Member(name, info.file_size, info.header_offset, offset, info.CRC, info.compress_type, here)
+    ranges.sort()
+    for (_, end, _), (start, _, name) in itertools.pairwise(ranges):
+        if start < end:
+            raise ValueError(f"the archive {where} is damaged: {name!r} lies over another entry; save it again")
+    if META not in members:
+        raise ValueError(f"an archive of a tensordict has a {META}, and {where} has none; give one that save wrote")
+    return members
+
+
+def _after(data: memoryview, position: int, where: str) -> int:
+    try:
+        fixed = _CENTRAL.unpack_from(data, position)
+    except struct.error as error:
+        raise ValueError(f"the archive {where} is damaged: {error}; save it again") from None
+    return position + _CENTRAL.size + int(fixed[10]) + int(fixed[11]) + int(fixed[12])
