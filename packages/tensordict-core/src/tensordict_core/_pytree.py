@@ -198,8 +198,9 @@ def _find_change(children: Sequence[Any], layout: Layout) -> Change | None:
     if level is None:
         return None
     dims = len(layout.meta.batch_size)
-    lost = _lost(children, layout, level)
-    added = _added(children, layout, level)
+    inside = layout.level == level  # what was taken apart inside of the transform comes out of it; other things go in
+    lost = set() if inside else _lost(children, layout, level)
+    added = _added(children, layout, level) if inside else None
     for child in children:
         if isinstance(child, Primitives) and child._annotations is not None:
             change = child._annotations.pop("vmap", None)
@@ -255,7 +256,7 @@ def _common_size(children: Sequence[Any], dims: int) -> torch.Size | None:
 
 def _same_size(a: torch.Size, b: torch.Size) -> bool:
     """Whether two sizes are known to be equal; a symbolic one is not asked, because the answer would fix it."""
-    return not any(isinstance(n, torch.SymInt) for n in (*a, *b)) and a == b
+    return torch.SymInt not in {*map(type, a), *map(type, b)} and a == b
 
 
 def _has_leaves(node: Any) -> bool:
@@ -291,6 +292,8 @@ def _new_meta(children: Sequence[Any], layout: Layout, change: Change | None) ->
 
 def _unflatten_dense(children: Iterable[Any], layout: Layout) -> Any:
     children = list(children)
+    if {*map(type, children)} == {int}:  # a tree of numbers, such as the ``in_dims`` of vmap, which asks for one a call
+        return TensorDict._make(dict(zip(layout.keys, children, strict=True)), layout.meta)
     return _dense(children, layout, _find_change(children, layout))
 
 
