@@ -51,12 +51,12 @@ class Annotation:
         """The annotated type, without ``None``; ``Any`` where it names something that is not there (yet)."""
         if self._resolved is not _MISSING:
             return self._resolved
-        found = self.raw.__forward_arg__ if isinstance(self.raw, ForwardRef) else self.raw
-        if isinstance(found, str):
+        found = self.raw
+        while isinstance(found, str | ForwardRef):  # a string is in a string where both are postponed
             scope = {**vars(builtins), **vars(sys.modules.get(self.cls.__module__, types)), **self._local}
             scope[self.cls.__name__] = self.cls
             try:
-                found = eval(found, scope)
+                found = eval(found.__forward_arg__ if isinstance(found, ForwardRef) else found, scope)
             except Exception:  # names of later code: tried again with the next value
                 return Any
         self._resolved = found = _without_none(found, self)

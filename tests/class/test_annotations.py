@@ -1,0 +1,69 @@
+"""What a field may be annotated with: names of later classes, strings, options, unions, the class itself."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Self, TypeVar
+
+import pytest
+import torch
+
+from tensordict_class import TensorClass
+from tensordict_core import TensorDict
+
+T = TypeVar("T")
+
+
+class Tree(TensorClass):
+    value: torch.Tensor
+    leaf: Leaf | None = None
+    same: "Optional[Leaf]" = None  # noqa: UP037, UP045 both spellings are meant
+    parent: Tree | None = None
+
+    def doubled(self) -> Self:
+        return self * 2
+
+    @classmethod
+    def of(cls, value: float) -> Self:
+        return cls(torch.tensor(value))
+
+    @staticmethod
+    def answer() -> int:
+        return 42
+
+
+class Leaf(TensorClass, autocast=True):
+    width: int
+    either: int | str = 0
+    tag: str | None = None
+    tensor: torch.Tensor | None = None
+
+
+def test_a_field_may_name_a_class_that_comes_later():
+    td = TensorDict(
+        {"value": torch.zeros(2)} | {key: TensorDict({"tensor": torch.ones(2)}) for key in ("leaf", "same")}
+    )
+    tree = Tree.from_tensordict(td)
+    assert type(tree.leaf) is type(tree.same) is Leaf and tree.leaf.tensor.tolist() == [1.0, 1.0]
+
+
+def test_a_field_may_name_its_own_class():
+    tree = Tree.from_tensordict(TensorDict({"value": torch.zeros(2), "parent": {"value": torch.ones(2)}}))
+    assert type(tree.parent) is Tree and type((tree + 1).parent) is Tree
+
+
+def test_optional_fields_cast_to_what_is_in_the_option_and_may_be_none():
+    leaf = Leaf("3", tag=5, tensor=[1.0, 2.0])
+    assert (leaf.width, leaf.tag, leaf.tensor.tolist()) == (3, "5", [1.0, 2.0])
+    assert Leaf(3).tag is None and Leaf(3).tensor is None
+
+
+@pytest.mark.parametrize("value", ["text", None])
+def test_unions_of_several_types_take_values_as_they_are(value: Any):
+    assert Leaf(3, either=value).either == value
+
+
+def test_methods_of_every_kind_know_the_class():
+    class Child(Tree):
+        pass
+
+    assert type(Child.of(1.0).doubled()) is Child and Child.answer() == Child.of(1.0).answer() == 42
