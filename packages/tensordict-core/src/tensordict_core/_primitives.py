@@ -279,8 +279,3 @@ class Primitives:
         out: list[Any] = []
         self._collect_aligned(other, out, missing, is_leaf, ())
         return out
-
-    def _shape_is(self, batch_size: torch.Size) -> bool:
-        """Whether the batch size of this node starts with ``batch_size``."""
-        own = self._meta.batch_size
-        return own == batch_size or own[: len(batch_size)] == batch_size
