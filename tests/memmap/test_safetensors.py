@@ -163,7 +163,9 @@ def test_a_tensordict_comes_back_as_it_was(tmp_path, name):
     same(td, from_safetensors(tmp_path / "x.safetensors"))
 
 
-@pytest.mark.parametrize("value", ["text", None, (1, 2), b"bytes", {"a": [1]}])
+@pytest.mark.parametrize(
+    "value", ["text", None, (1, 2), b"bytes", {"a": [1]}, float("inf"), [{"a": (-float("inf"),)}], 2**70]
+)
 def test_a_value_alone_comes_back(tmp_path, value):
     for td in (NonTensorData(value, batch_size=[2]), NonTensorStack(value, value)):
         to_safetensors(td, tmp_path / "x.safetensors")

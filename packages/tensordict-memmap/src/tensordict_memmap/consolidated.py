@@ -23,8 +23,10 @@ from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Va
 from tensordict_memmap.future import SaveFuture
 from tensordict_memmap.mapping import MODES, Mapping
 from tensordict_memmap.onefile import save_file
-from tensordict_memmap.sources import Piece
+from tensordict_memmap.packing import Growing
+from tensordict_memmap.sources import Piece, Run
 from tensordict_memmap.transfer import FileWrite, write_files
+from tensordict_memmap.ways import SMALL
 
 __all__ = ["consolidate", "from_consolidated", "is_consolidated"]
 
@@ -144,6 +146,13 @@ class _Slot:
     ranges: list[tuple[int, int]]
 
 
+def _views(slot: _Slot, storage: torch.Tensor) -> list[torch.Tensor]:
+    return [
+        storage[start:end].view(part.dtype).view(part.shape)
+        for part, (start, end) in zip(slot.sources, slot.ranges, strict=True)
+    ]
+
+
 @dataclass
 class _Job:
     """One consolidation: planned when it is made, done by `run`."""
@@ -159,6 +168,7 @@ class _Job:
     pinned: bool = False
     device: torch.device | None = None
     total: int = 0
+    finite: bool = True
     slots: dict[str, _Slot] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -201,31 +211,27 @@ class _Job:
         return storage.pin_memory() if self.pinned else storage
 
     def _fill(self, storage: torch.Tensor, cancelled: Callable[[], bool] | None) -> None:
-        jobs = [
-            functools.partial(self._copy, storage, part, start, end)
-            for slot in self.slots.values()
-            for part, (start, end) in zip(slot.sources, slot.ranges, strict=True)
-            if start < end
-        ]
-        pool.run([[job] for job in jobs], threads=max(self.threads, 1), cancelled=cancelled)
+        sources = [part.detach() for slot in self.slots.values() for part in slot.sources]
+        views = [view for slot in self.slots.values() for view in _views(slot, storage)]
+        if self.threads > 1:
 
-    def _copy(self, storage: torch.Tensor, part: torch.Tensor, start: int, end: int) -> None:
-        with torch.no_grad():
-            storage[start:end].view(part.dtype).view(part.shape).copy_(part, non_blocking=self.non_blocking)
+            def copy(view: torch.Tensor, part: torch.Tensor) -> None:
+                view.copy_(part, self.non_blocking)
+
+            jobs = [[functools.partial(copy, view, part)] for view, part in zip(views, sources, strict=True)]
+            pool.run(jobs, threads=self.threads, cancelled=cancelled)
+        elif views:
+            torch._foreach_copy_(views, sources, non_blocking=self.non_blocking)
 
     def _write(
         self, storage: torch.Tensor | None, progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None
     ) -> None:
         assert self.path is not None
+        pieces: list[Piece | Run]
         if storage is not None:
             pieces = [Piece("all entries", storage)]
         else:
-            pieces = [
-                Piece(slot.leaf.key, part.detach(), start)
-                for slot in self.slots.values()
-                for part, (start, end) in zip(slot.sources, slot.ranges, strict=True)
-                if start < end
-            ]
+            pieces = self._pieces()
         pieces.append(Piece("the description", self.text, self.total))
         threads = self.threads or None
 
@@ -233,6 +239,26 @@ class _Job:
             write_files([FileWrite(draft, pieces)], threads=threads, progress=progress, cancelled=cancelled)
 
         save_file(self.path, write)
+
+    def _pieces(self) -> list[Piece | Run]:
+        """What goes into the file, small contiguous tensors that follow one another as one run."""
+        pieces: list[Piece | Run] = []
+        run, position = Growing(), 0
+        for slot in self.slots.values():
+            for part, (start, end) in zip(slot.sources, slot.ranges, strict=True):
+                if start == end:
+                    continue
+                if start != position:
+                    run.finish(pieces)
+                position = end
+                plain = part.is_cpu and part.is_contiguous() and not (part.is_conj() or part.is_neg())
+                if plain and end - start < SMALL:
+                    run.add(slot.leaf.key, part.data_ptr(), end - start, part, start)
+                else:
+                    run.finish(pieces)
+                    pieces.append(Piece(slot.leaf.key, part.detach(), start))
+        run.finish(pieces)
+        return pieces
 
     def _put(self, node: Node, storage: torch.Tensor) -> None:
         """Puts views of the storage in place of the leaves that were copied to it."""
@@ -251,10 +277,7 @@ class _Job:
 
     @staticmethod
     def _view(slot: _Slot, storage: torch.Tensor) -> torch.Tensor:
-        parts = [
-            storage[start:end].view(part.dtype).view(part.shape)
-            for part, (start, end) in zip(slot.sources, slot.ranges, strict=True)
-        ]
+        parts = _views(slot, storage)
         if slot.leaf.layout == "strided":
             return parts[0]
         return jagged(parts[0], parts[1], parts[2] if len(parts) > 2 else None, slot.leaf.ragged)
@@ -266,7 +289,7 @@ class _Job:
         record = self._describe(self.node, extra)
         before = values.dumps({"tensordict_memmap": extra}) if extra else b""
         before += b" " * (-len(before) % _ALIGNMENT)
-        text = values.dumps(record)
+        text = values.quick_dumps(record, finite=self.finite)
         return before + text + len(text).to_bytes(8, "little")
 
     def _describe(self, node: Node, extra: list[Any]) -> dict[str, Any]:
@@ -341,10 +364,10 @@ class _Job:
                 record["non_tensors"][str(number)] = [self._plain(value, node, inner, extra), [], None]
         return record
 
-    @staticmethod
-    def _plain(value: Any, node: Value, key: tuple[str, ...], extra: list[Any]) -> Any:
+    def _plain(self, value: Any, node: Value, key: tuple[str, ...], extra: list[Any]) -> Any:
         try:
             exact = values.encode(value)
+            self.finite &= values.is_finite(exact)
         except values.NoJsonForm as reason:
             raise TypeError(
                 f"values in a consolidated file have a JSON form, and that of key {show(node.key)} has none "

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import orjson
 import torch
 
 from tensordict_core import (
@@ -41,7 +40,7 @@ from tensordict_memmap.sources import Piece, Run
 from tensordict_memmap.tensor import MemoryMappedTensor
 from tensordict_memmap.ways import SMALL
 
-__all__ = ["RECORD", "Pack", "Stacked", "pack"]
+__all__ = ["RECORD", "Growing", "Pack", "Stacked", "pack"]
 
 RECORD = "tensordict"
 """The name of the record in the metadata of a file."""
@@ -81,19 +80,17 @@ class Pack:
         record: the structure; None for tensors alone.
         tensors: by name: the dtype and shape that the file gives it, the address of its memory where that is known,
             what it is made from, and its nested key.
+        finite: whether no value in the record is infinite or NaN.
     """
 
     record: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, tuple[torch.dtype, tuple[int, ...], int, Source, Path]] = field(default_factory=dict)
-    nbytes: int = 0
+    finite: bool = True
 
     def metadata(self) -> dict[str, str]:
         """The texts about the file: the record, and what other libraries look for."""
         document = {"version": VERSION, "root": self.record}
-        try:
-            text = orjson.dumps(document).decode()
-        except (TypeError, orjson.JSONEncodeError):  # lone surrogates, integers of more than 64 bits
-            text = values.dumps(document).decode()
+        text = values.quick_dumps(document, finite=self.finite).decode()
         return {"format": "pt", RECORD: text}
 
     def layout(self, names: Sequence[str] | None = None) -> tuple[dict[str, Any], list[Piece | Run]]:
@@ -114,7 +111,7 @@ class Pack:
             group.append(name)
         header: dict[str, Any] = {}
         pieces: list[Piece | Run] = []
-        run = _Growing()
+        run = Growing()
         offset = 0
         for dtype in order(groups):
             code, width = CODES[dtype], dtype.itemsize
@@ -140,8 +137,8 @@ class Pack:
         return header, pieces
 
 
-class _Growing:
-    """A run of small pieces while it grows."""
+class Growing:
+    """A run of small pieces while it grows; ``finish`` ends it, as a gap in the file must."""
 
     def __init__(self) -> None:
         self.keys: list[Path] = []
@@ -151,6 +148,7 @@ class _Growing:
         self.offset = 0
 
     def add(self, key: Path, address: int, nbytes: int, source: Source, offset: int) -> None:
+        """Adds a piece, which lies in memory at ``address`` and goes to ``offset`` of the file."""
         if not self.keys:
             self.offset = offset
         self.keys.append(key)
@@ -159,6 +157,7 @@ class _Growing:
         self.keep.append(source)
 
     def finish(self, pieces: list[Piece | Run]) -> None:
+        """Puts the run among the pieces, and begins another."""
         if self.keys:
             pieces.append(Run(self.keys, self.addresses, self.sizes, self.offset, self.keep))
             self.__init__()  # type: ignore[misc]
@@ -367,6 +366,7 @@ class _Packer:
             about["batch_size"] = list(td.batch_size)
         try:
             exact = values.encode(value)
+            self.out.finite &= values.is_finite(exact)
         except values.NoJsonForm as reason:
             return self.pickled(value, key, full, reason) | about
         try:

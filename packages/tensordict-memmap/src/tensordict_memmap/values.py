@@ -13,17 +13,19 @@ import dataclasses
 import enum
 import io
 import json
+import math
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import orjson
 import torch
 
 from tensordict_core.extension import find_type, type_name
 from tensordict_memmap.dtypes import dtype_from_name
 
-__all__ = ["NoJsonForm", "decode", "dumps", "encode", "loads", "plain"]
+__all__ = ["NoJsonForm", "decode", "dumps", "encode", "is_finite", "loads", "plain", "quick_dumps"]
 
 TAG = "$"
 """The key that marks an object as a tagged value; dictionaries of users that have it are tagged themselves."""
@@ -89,6 +91,33 @@ def plain(value: Any) -> Any:
     if kind is dict and all(type(key) is str for key in value):
         return {key: plain(item) for key, item in value.items()}
     raise NoJsonForm(f"JSON has no values of type {kind.__name__}")
+
+
+def quick_dumps(form: Any, *, finite: bool) -> bytes:
+    """As `dumps`, faster where the caller knows that all numbers are finite; else the quick way would write null.
+
+    >>> quick_dumps({"a": [1.5]}, finite=True), quick_dumps([float("inf")], finite=False)
+    (b'{"a":[1.5]}', b'[Infinity]')
+    """
+    if finite:
+        try:
+            return orjson.dumps(form)
+        except (TypeError, orjson.JSONEncodeError):  # lone surrogates, integers of more than 64 bits
+            pass
+    return dumps(form)
+
+
+def is_finite(form: Any) -> bool:
+    """Whether a form holds no infinity and no NaN.
+
+    >>> is_finite({"a": [1.5, "x"]}), is_finite([[float("nan")]])
+    (True, False)
+    """
+    if type(form) is float:
+        return math.isfinite(form)
+    if type(form) is list:
+        return all(map(is_finite, form))
+    return type(form) is not dict or all(map(is_finite, form.values()))
 
 
 def dumps(form: Any) -> bytes:
