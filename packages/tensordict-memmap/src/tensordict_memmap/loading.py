@@ -123,13 +123,8 @@ def load_memmap(
     return loaded if opener.device is not None else loaded.lock_()
 
 
-def load(prefix: str | os.PathLike[str], *args: Any, **options: Any) -> Any:
-    """`load_memmap` under another name.
-
-    >>> TensorDict({"a": torch.arange(3)}).save("here")["a"] is not load("here")["a"]
-    True
-    """
-    return load_memmap(prefix, *args, **options)
+load = load_memmap
+"""`load_memmap` under another name."""
 
 
 def load_memmap_(

@@ -39,7 +39,7 @@ _Cancelled = Callable[[], bool]
 
 
 def memmap(
-    td: Any,
+    data: Any,
     prefix: str | os.PathLike[str] | None = None,
     *,
     copy_existing: bool = False,
@@ -58,7 +58,7 @@ def memmap(
     """Writes a tensordict to a folder and returns a locked one of the same structure that is mapped onto the files.
 
     Args:
-        td: a tensordict, lazy stack, tensorclass or non-tensor data.
+        data: a tensordict, lazy stack, tensorclass or non-tensor data.
         prefix: the folder; None uses shared memory that goes with its last owner.
         copy_existing: whether entries that are mapped onto other files already are copied rather than refused.
         num_threads: threads that copy; a good number for this machine if None or 0.
@@ -90,12 +90,12 @@ def memmap(
     [7, 1, 2]
     """
     options = {"threads": num_threads, "durable": durable, "copy_existing": copy_existing, "existsok": existsok}
-    one = _one_file(td, prefix, archive, compression, format, shard_size, atomic, **options)
+    one = _one_file(data, prefix, archive, compression, format, shard_size, atomic, **options)
     if one is not None:
         return one.start(return_early, one.twin)
     if prefix is None:
-        return _early(return_early, lambda: _share(td, in_place=False))
-    job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
+        return _early(return_early, lambda: _share(data, in_place=False))
+    job = _Save(data, prefix, copy_existing, num_threads, existsok, atomic, durable)
     return job.start(return_early, job.twin)
 
 
@@ -163,7 +163,7 @@ def memmap_like(
 
 
 def save(
-    td: Any,
+    data: Any,
     prefix: str | os.PathLike[str],
     *,
     copy_existing: bool = True,
@@ -182,7 +182,7 @@ def save(
     """Writes a tensordict to a folder without mapping it; arguments as in `memmap`.
 
     Returns:
-        ``td`` itself, or a `SaveFuture` of it if ``return_early``.
+        ``data`` itself, or a `SaveFuture` of it if ``return_early``.
 
     >>> from tensordict_core import TensorDict
     >>> td = TensorDict({"a": torch.arange(3)}, [3])
@@ -190,11 +190,11 @@ def save(
     (True, [0, 1, 2])
     """
     options = {"threads": num_threads, "durable": durable, "copy_existing": copy_existing, "existsok": existsok}
-    one = _one_file(td, prefix, archive, compression, format, shard_size, atomic, **options)
+    one = _one_file(data, prefix, archive, compression, format, shard_size, atomic, **options)
     if one is not None:
-        return one.start(return_early, lambda: td)
-    job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
-    return job.start(return_early, lambda: td)
+        return one.start(return_early, lambda: data)
+    job = _Save(data, prefix, copy_existing, num_threads, existsok, atomic, durable)
+    return job.start(return_early, lambda: data)
 
 
 def _one_file(

@@ -374,26 +374,55 @@ class MemoryMappedTensor(torch.Tensor):
         return cls._make(target, value.dtype, filename, existsok, value.expand(target))
 
     @classmethod
-    def empty_like(cls, input: torch.Tensor, *, dtype: torch.dtype | None = None, **options: Any) -> Self:
+    def empty_like(
+        cls,
+        input: torch.Tensor,
+        *,
+        filename: str | os.PathLike[str] | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> Self:
         """Like :meth:`empty`, with the shape and dtype of a tensor."""
-        return cls.empty(shape=input.shape, dtype=dtype or input.dtype, **options)
+        return cls.empty(shape=input.shape, filename=filename, dtype=dtype or input.dtype, **options)
 
     @classmethod
-    def zeros_like(cls, input: torch.Tensor, *, dtype: torch.dtype | None = None, **options: Any) -> Self:
+    def zeros_like(
+        cls,
+        input: torch.Tensor,
+        *,
+        filename: str | os.PathLike[str] | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> Self:
         """Like :meth:`zeros`, with the shape and dtype of a tensor."""
-        return cls.empty(shape=input.shape, dtype=dtype or input.dtype, **options)
+        return cls.empty(shape=input.shape, filename=filename, dtype=dtype or input.dtype, **options)
 
     @classmethod
-    def ones_like(cls, input: torch.Tensor, *, dtype: torch.dtype | None = None, **options: Any) -> Self:
+    def ones_like(
+        cls,
+        input: torch.Tensor,
+        *,
+        filename: str | os.PathLike[str] | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> Self:
         """Like :meth:`ones`, with the shape and dtype of a tensor."""
-        return cls.full(shape=input.shape, fill_value=1, dtype=dtype or input.dtype, **options)
+        return cls.full(shape=input.shape, fill_value=1, filename=filename, dtype=dtype or input.dtype, **options)
 
     @classmethod
     def full_like(
-        cls, input: torch.Tensor, fill_value: Any, *, dtype: torch.dtype | None = None, **options: Any
+        cls,
+        input: torch.Tensor,
+        fill_value: Any,
+        *,
+        filename: str | os.PathLike[str] | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
     ) -> Self:
         """Like :meth:`full`, with the shape and dtype of a tensor."""
-        return cls.full(shape=input.shape, fill_value=fill_value, dtype=dtype or input.dtype, **options)
+        return cls.full(
+            shape=input.shape, fill_value=fill_value, filename=filename, dtype=dtype or input.dtype, **options
+        )
 
     # --- where it is
 

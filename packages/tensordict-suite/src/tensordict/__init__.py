@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     from tensordict_memmap import MemoryMappedTensor as MemoryMappedTensor
     from tensordict_memmap import from_consolidated as from_consolidated
     from tensordict_memmap import from_safetensors as from_safetensors
+    from tensordict_memmap import is_memmap_archive as is_memmap_archive
     from tensordict_memmap import load as load
     from tensordict_memmap import load_memmap as load_memmap
     from tensordict_memmap import memmap as memmap
+    from tensordict_memmap import pack_memmap as pack_memmap
+    from tensordict_memmap import refresh_archive_checksums as refresh_archive_checksums
     from tensordict_memmap import save as save
     from tensordict_memmap import to_safetensors as to_safetensors
+    from tensordict_memmap import unpack_memmap as unpack_memmap
     from tensordict_nn import TensorClassModuleBase as TensorClassModuleBase
     from tensordict_nn import TensorClassModuleWrapper as TensorClassModuleWrapper
     from tensordict_nn import TensorDictParams as TensorDictParams
