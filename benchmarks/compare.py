@@ -24,6 +24,7 @@ import torch
 
 from benchmarks.savers import (
     OURS,
+    OURS_ONE_FILE,
     REFERENCE,
     REFERENCE_THREADS,
     SAFETENSORS,
@@ -34,8 +35,8 @@ from benchmarks.savers import (
 )
 from benchmarks.workloads import Tree, flat, gpt2, size, small_leaves, transposed
 
-SAVERS = (OURS, REFERENCE, REFERENCE_THREADS, TORCH, SAFETENSORS)
-LOADERS = (OURS, REFERENCE, TORCH, TORCH_MMAP, SAFETENSORS)
+SAVERS = (OURS, OURS_ONE_FILE, REFERENCE, REFERENCE_THREADS, TORCH, SAFETENSORS)
+LOADERS = (OURS, OURS_ONE_FILE, REFERENCE, TORCH, TORCH_MMAP, SAFETENSORS)
 COLUMNS = tuple(dict.fromkeys((*SAVERS, *LOADERS)))
 IMPORTS = {OURS.name: "tensordict_core", REFERENCE.name: "tensordict"}
 

@@ -14,6 +14,7 @@ import torch
 
 import tensordict as reference
 import tensordict_core
+import tensordict_memmap
 from benchmarks.workloads import Tree, flat
 
 
@@ -37,6 +38,12 @@ OURS = Saver(
     lambda tree: tensordict_core.TensorDict(tree, []),
     lambda td, path: td.memmap(path),
     lambda path: tensordict_core.TensorDict.load_memmap(path),
+)
+OURS_ONE_FILE = Saver(
+    "tensordict-memmap, one file",
+    OURS.hold,
+    tensordict_memmap.to_safetensors,
+    tensordict_memmap.from_safetensors,
 )
 REFERENCE = Saver(
     "reference",
