@@ -101,7 +101,7 @@ def test_options_that_exclude_one_another_are_refused(tmp_path):
     td = TensorDict({"a": torch.arange(3)})
     with pytest.raises(RuntimeError, match="filename or device"):
         td.consolidate(tmp_path / "x", device="meta")
-    with pytest.raises(NotImplementedError, match="return_early"):
+    with pytest.raises(ValueError, match="return_early"):
         td.consolidate(return_early=True, num_threads=2, non_blocking=True)
 
 

@@ -57,7 +57,7 @@ def consolidate(
     if filename is not None and device is not None and torch.device(device).type != "cpu":
         raise RuntimeError(f"a file is mapped into the memory of the CPU, not of {device}; pass filename or device")
     if return_early and (use_buffer or non_blocking):
-        raise NotImplementedError("return_early=True goes with neither use_buffer nor non_blocking; leave them out")
+        raise ValueError("return_early=True goes with neither use_buffer nor non_blocking; leave them out")
     if is_consolidated(td) and filename is None and device is None and not (share_memory or pin_memory):
         return td
     place = _place(td, device)
