@@ -138,9 +138,8 @@ def from_safetensors(
         FileNotFoundError: There is no such file.
         ValueError: It is damaged, or no safetensors file.
 
-    >>> import safetensors.torch
-    >>> safetensors.torch.save_file({"layer.weight": torch.ones(2, 2)}, "published.safetensors")
-    >>> from_safetensors("published.safetensors")["layer", "weight"].shape
+    >>> to_safetensors(TensorDict({"layer": {"weight": torch.ones(2, 2)}}), "model.safetensors")
+    >>> from_safetensors("model.safetensors")["layer", "weight"].shape
     torch.Size([2, 2])
     """
     target = None if device is None else torch.device(device)
