@@ -21,6 +21,7 @@ from typing import Any, Self, cast
 import torch
 
 from tensordict_memmap import travel
+from tensordict_memmap.filled import Filled, check_device
 from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.rows import gather_rows, scatter_rows
 from tensordict_memmap.sources import Piece
@@ -30,7 +31,7 @@ from tensordict_memmap.ways import JOB, ROWS_WORTH_A_CALL
 _BASIC = (int, slice, EllipsisType, type(None))
 
 
-class MemoryMappedTensor(torch.Tensor):
+class MemoryMappedTensor(Filled, torch.Tensor):
     """A tensor over a file, or over shared memory where it has no file.
 
     Writing to it in place writes to the file. ``clone()`` and arithmetic give plain tensors.
@@ -72,7 +73,7 @@ class MemoryMappedTensor(torch.Tensor):
         filename: str | os.PathLike[str] | None = None,
     ) -> Self:
         """Copies ``source``, or takes over ``handler``."""
-        _check_device(device)
+        check_device(device)
         if handler is not None:
             if dtype is None or shape is None:
                 raise TypeError("memory that is mapped already has no type of its own; pass dtype and shape")
@@ -286,143 +287,13 @@ class MemoryMappedTensor(torch.Tensor):
             filename: the file that the storage maps; None takes the storage's word for it.
             handler: memory that is mapped already, instead of the storage's.
         """
-        _check_device(device)
+        check_device(device)
         if dtype is None:
             dtype = storage.dtype if isinstance(storage, torch.TypedStorage) else torch.uint8
         untyped = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
         path = filename if filename is not None else untyped.filename
         mapping = handler or Mapping.over(untyped, None if path is None else os.path.abspath(path))
         return cls.from_handler(mapping, dtype, (mapping.nbytes // dtype.itemsize,) if shape is None else shape, index)
-
-    @classmethod
-    def empty(
-        cls,
-        *size: Any,
-        shape: Sequence[int] | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        filename: str | os.PathLike[str] | None = None,
-        existsok: bool = False,
-    ) -> Self:
-        """A tensor whose values nobody has set yet: zeros, for which a file takes no space.
-
-        Args:
-            *size: the shape, as integers or as one sequence.
-            shape: the shape, in place of ``size``.
-            dtype: the dtype, torch's default if None.
-            device: the CPU.
-            filename: the file to make; None uses shared memory.
-            existsok: whether a file of that name may be replaced.
-
-        >>> MemoryMappedTensor.empty(2, 3, dtype=torch.int8).shape
-        torch.Size([2, 3])
-        """
-        _check_device(device)
-        return cls._make(_size(size, shape), dtype or torch.get_default_dtype(), filename, existsok, None)
-
-    @classmethod
-    def zeros(cls, *size: Any, **options: Any) -> Self:
-        """A tensor of zeros; the arguments are those of :meth:`empty`.
-
-        >>> MemoryMappedTensor.zeros((2,), dtype=torch.int8).tolist()
-        [0, 0]
-        """
-        return cls.empty(*size, **options)
-
-    @classmethod
-    def ones(cls, *size: Any, dtype: torch.dtype | None = None, **options: Any) -> Self:
-        """A tensor of ones; the arguments are those of :meth:`empty`.
-
-        >>> MemoryMappedTensor.ones(2, dtype=torch.int8).tolist()
-        [1, 1]
-        """
-        return cls.full(*size, fill_value=1, dtype=dtype or torch.get_default_dtype(), **options)
-
-    @classmethod
-    def full(
-        cls,
-        *size: Any,
-        fill_value: Any = None,
-        shape: Sequence[int] | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        filename: str | os.PathLike[str] | None = None,
-        existsok: bool = False,
-    ) -> Self:
-        """A tensor of one value; the other arguments are those of :meth:`empty`.
-
-        Args:
-            *size: the shape, as integers or as one sequence; the value may follow it, as in ``torch.full``.
-            fill_value: the value.
-            shape: the shape, in place of ``size``.
-            dtype: the dtype, that of the value if None.
-            device: the CPU.
-            filename: the file to make; None uses shared memory.
-            existsok: whether a file of that name may be replaced.
-
-        >>> MemoryMappedTensor.full((2,), 3.5).tolist()
-        [3.5, 3.5]
-        """
-        _check_device(device)
-        if fill_value is None:
-            if not size:
-                raise TypeError("full needs the value to fill with; pass fill_value")
-            *size_list, fill_value = size
-            size = tuple(size_list)
-        value = torch.full((), fill_value, dtype=dtype)
-        target = _size(size, shape)
-        return cls._make(target, value.dtype, filename, existsok, value.expand(target))
-
-    @classmethod
-    def empty_like(
-        cls,
-        input: torch.Tensor,
-        *,
-        filename: str | os.PathLike[str] | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Any,
-    ) -> Self:
-        """Like :meth:`empty`, with the shape and dtype of a tensor."""
-        return cls.empty(shape=input.shape, filename=filename, dtype=dtype or input.dtype, **options)
-
-    @classmethod
-    def zeros_like(
-        cls,
-        input: torch.Tensor,
-        *,
-        filename: str | os.PathLike[str] | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Any,
-    ) -> Self:
-        """Like :meth:`zeros`, with the shape and dtype of a tensor."""
-        return cls.empty(shape=input.shape, filename=filename, dtype=dtype or input.dtype, **options)
-
-    @classmethod
-    def ones_like(
-        cls,
-        input: torch.Tensor,
-        *,
-        filename: str | os.PathLike[str] | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Any,
-    ) -> Self:
-        """Like :meth:`ones`, with the shape and dtype of a tensor."""
-        return cls.full(shape=input.shape, fill_value=1, filename=filename, dtype=dtype or input.dtype, **options)
-
-    @classmethod
-    def full_like(
-        cls,
-        input: torch.Tensor,
-        fill_value: Any,
-        *,
-        filename: str | os.PathLike[str] | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Any,
-    ) -> Self:
-        """Like :meth:`full`, with the shape and dtype of a tensor."""
-        return cls.full(
-            shape=input.shape, fill_value=fill_value, filename=filename, dtype=dtype or input.dtype, **options
-        )
 
     # --- where it is
 
@@ -595,21 +466,8 @@ class MemoryMappedTensor(torch.Tensor):
 ForkingPickler.register(MemoryMappedTensor, travel.reduce_between_processes)
 
 
-def _check_device(device: torch.device | str | None) -> None:
-    if device is not None and torch.device(device).type != "cpu":
-        raise RuntimeError(f"files are mapped into the memory of the CPU, not of {device}; use .to(device) afterwards")
-
-
 def _reach(shape: Sequence[int], stride: Sequence[int] | None) -> int:
     """How many elements lie between the first of a tensor and its last, both included."""
     if stride is None or 0 in shape:
         return prod(shape)
     return sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
-
-
-def _size(size: tuple[Any, ...], shape: Sequence[int] | None) -> torch.Size:
-    if shape is not None:
-        return torch.Size(shape)
-    if not size:
-        raise TypeError("a new tensor needs a shape; pass integers, or one sequence of them")
-    return torch.Size(size[0]) if len(size) == 1 and not isinstance(size[0], int) else torch.Size(size)

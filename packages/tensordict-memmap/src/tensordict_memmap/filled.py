@@ -1,0 +1,180 @@
+"""New mapped tensors of one value: ``empty``, ``zeros``, ``ones``, ``full`` and their ``_like`` twins, as in torch.
+
+A file of zeros takes no space on the disk until it is written to, so ``empty`` and ``zeros`` are one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+__all__ = ["Filled", "check_device"]
+
+
+class Filled:
+    """The constructors that take a shape; ``_make`` comes from the class that they are for."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @classmethod
+        def _make(
+            cls,
+            shape: Sequence[int],
+            dtype: torch.dtype,
+            filename: str | os.PathLike[str] | None,
+            existsok: bool,
+            source: torch.Tensor | None,
+        ) -> Self: ...
+
+    @classmethod
+    def empty(
+        cls,
+        *size: Any,
+        shape: Sequence[int] | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        filename: str | os.PathLike[str] | None = None,
+        existsok: bool = False,
+    ) -> Self:
+        """A tensor whose values nobody has set yet: zeros, for which a file takes no space.
+
+        Args:
+            *size: the shape, as integers or as one sequence.
+            shape: the shape, in place of ``size``.
+            dtype: the dtype, torch's default if None.
+            device: the CPU.
+            filename: the file to make; None uses shared memory.
+            existsok: whether a file of that name may be replaced.
+
+        >>> from tensordict_memmap import MemoryMappedTensor
+        >>> MemoryMappedTensor.empty(2, 3, dtype=torch.int8).shape
+        torch.Size([2, 3])
+        """
+        check_device(device)
+        return cls._make(_size(size, shape), dtype or torch.get_default_dtype(), filename, existsok, None)
+
+    @classmethod
+    def zeros(cls, *size: Any, **options: Any) -> Self:
+        """A tensor of zeros; the arguments are those of :meth:`empty`.
+
+        >>> from tensordict_memmap import MemoryMappedTensor
+        >>> MemoryMappedTensor.zeros((2,), dtype=torch.int8).tolist()
+        [0, 0]
+        """
+        return cls.empty(*size, **options)
+
+    @classmethod
+    def ones(cls, *size: Any, dtype: torch.dtype | None = None, **options: Any) -> Self:
+        """A tensor of ones; the arguments are those of :meth:`empty`.
+
+        >>> from tensordict_memmap import MemoryMappedTensor
+        >>> MemoryMappedTensor.ones(2, dtype=torch.int8).tolist()
+        [1, 1]
+        """
+        return cls.full(*size, fill_value=1, dtype=dtype or torch.get_default_dtype(), **options)
+
+    @classmethod
+    def full(
+        cls,
+        *size: Any,
+        fill_value: Any = None,
+        shape: Sequence[int] | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        filename: str | os.PathLike[str] | None = None,
+        existsok: bool = False,
+    ) -> Self:
+        """A tensor of one value; the other arguments are those of :meth:`empty`.
+
+        Args:
+            *size: the shape, as integers or as one sequence; the value may follow it, as in ``torch.full``.
+            fill_value: the value.
+            shape: the shape, in place of ``size``.
+            dtype: the dtype, that of the value if None.
+            device: the CPU.
+            filename: the file to make; None uses shared memory.
+            existsok: whether a file of that name may be replaced.
+
+        >>> from tensordict_memmap import MemoryMappedTensor
+        >>> MemoryMappedTensor.full((2,), 3.5).tolist()
+        [3.5, 3.5]
+        """
+        check_device(device)
+        if fill_value is None:
+            if not size:
+                raise TypeError("full needs the value to fill with; pass fill_value")
+            *size_list, fill_value = size
+            size = tuple(size_list)
+        value = torch.full((), fill_value, dtype=dtype)
+        target = _size(size, shape)
+        return cls._make(target, value.dtype, filename, existsok, value.expand(target))
+
+    @classmethod
+    def empty_like(
+        cls,
+        input: torch.Tensor,
+        *,
+        filename: str | os.PathLike[str] | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> Self:
+        """Like :meth:`empty`, with the shape and dtype of a tensor."""
+        return cls.empty(shape=input.shape, filename=filename, dtype=dtype or input.dtype, **options)
+
+    @classmethod
+    def zeros_like(
+        cls,
+        input: torch.Tensor,
+        *,
+        filename: str | os.PathLike[str] | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> Self:
+        """Like :meth:`zeros`, with the shape and dtype of a tensor."""
+        return cls.empty(shape=input.shape, filename=filename, dtype=dtype or input.dtype, **options)
+
+    @classmethod
+    def ones_like(
+        cls,
+        input: torch.Tensor,
+        *,
+        filename: str | os.PathLike[str] | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> Self:
+        """Like :meth:`ones`, with the shape and dtype of a tensor."""
+        return cls.full(shape=input.shape, fill_value=1, filename=filename, dtype=dtype or input.dtype, **options)
+
+    @classmethod
+    def full_like(
+        cls,
+        input: torch.Tensor,
+        fill_value: Any,
+        *,
+        filename: str | os.PathLike[str] | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> Self:
+        """Like :meth:`full`, with the shape and dtype of a tensor."""
+        return cls.full(
+            shape=input.shape, fill_value=fill_value, filename=filename, dtype=dtype or input.dtype, **options
+        )
+
+
+def check_device(device: torch.device | str | None) -> None:
+    """Refuses a device whose memory files cannot be mapped into."""
+    if device is not None and torch.device(device).type != "cpu":
+        raise RuntimeError(f"files are mapped into the memory of the CPU, not of {device}; use .to(device) afterwards")
+
+
+def _size(size: tuple[Any, ...], shape: Sequence[int] | None) -> torch.Size:
+    if shape is not None:
+        return torch.Size(shape)
+    if not size:
+        raise TypeError("a new tensor needs a shape; pass integers, or one sequence of them")
+    return torch.Size(size[0]) if len(size) == 1 and not isinstance(size[0], int) else torch.Size(size)
