@@ -44,6 +44,7 @@ from ._torch.padding import pad, pad_sequence, unpad_sequence
 from .lazy import LazyStackedTensorDict
 from .nontensor import MetaData, NonTensorData, NonTensorDataBase, NonTensorStack, is_non_tensor
 from .subtensordict import SubTensorDict
+from .tensorattrs import TensorAttrs
 from .tensordict import TensorDict
 from .unbatched import UnbatchedTensor
 
@@ -56,6 +57,7 @@ __all__ = [
     "NonTensorDataBase",
     "NonTensorStack",
     "SubTensorDict",
+    "TensorAttrs",
     "TensorCollection",
     "TensorDict",
     "TensorDictBase",

@@ -15,6 +15,7 @@ import torch
 from ._access import Access
 from ._apply import Applying
 from ._attributes import Attributes
+from ._attrs import Description
 from ._autograd import Autograd
 from ._cast import Casting
 from ._convert import Conversion
@@ -70,6 +71,7 @@ class TensorCollection(
     ModuleStubs,
     Locking,
     Attributes,
+    Description,
     Representation,
 ):
     """Anything that holds tensors under keys and behaves like one tensor of its batch size."""

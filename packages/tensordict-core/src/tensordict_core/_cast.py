@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from . import _errors as errors
+from ._attrs import as_described, describes
 from ._compile import is_compiling
 from ._meta import as_batch_size, as_device
 from ._ops.spec import OpSpec, record
@@ -177,7 +178,8 @@ class Casting(Shorthands):
 
         Args:
             *args: A device, a device and a dtype, a dtype, a tensor or a tensordict whose device and dtype are taken
-                (the dtype if all its leaves share one), as in `torch.Tensor.to`; then ``non_blocking``.
+                (the dtype if all its leaves share one), as in `torch.Tensor.to`; then ``non_blocking``. From what
+                ``attrs()`` gives, each leaf takes device and dtype of the leaf under its key.
             device: The device, by name.
             dtype: The dtype, by name.
             other: A tensor or a tensordict whose device and dtype are taken.
@@ -191,7 +193,7 @@ class Casting(Shorthands):
             inplace: Whether the new leaves replace those of this tensordict, which is returned.
 
         Raises:
-            TypeError: The first argument says neither where nor what.
+            TypeError: The first argument says neither where nor what, or more than one argument does.
             RuntimeError: ``inplace`` on a locked tensordict.
 
         >>> td = TensorDict({"a": torch.ones(2)})
@@ -202,8 +204,17 @@ class Casting(Shorthands):
             if args or device is not None or dtype is not None:
                 raise TypeError("to(other=...) takes device and dtype from other; leave them out")
             args = (other,)
-        target = _read_target(args, device, dtype, non_blocking)
-        result = self._moved(target, memory_format, cast_filter, non_blocking_pin, num_threads)
+        if args and isinstance(args[0], Primitives) and describes(args[0]):
+            if len(args) > 1 or any(given is not None for given in (device, dtype, cast_filter, memory_format)):
+                raise TypeError(
+                    "to(attrs) takes device and dtype of each leaf from attrs, so no other device, dtype, filter or "
+                    "memory format goes with it; call to() again for those"
+                )
+            leaves, common = as_described(self, args[0], non_blocking)
+            result = self._rebuild(iter(leaves), How(device=common, lock=True))
+        else:
+            target = _read_target(args, device, dtype, non_blocking)
+            result = self._moved(target, memory_format, cast_filter, non_blocking_pin, num_threads)
         if inplace and result is not self:
             if self._locked:
                 raise errors.locked("to(inplace=True) replaces entries")

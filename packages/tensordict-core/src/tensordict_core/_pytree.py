@@ -21,8 +21,9 @@ from ._meta import Meta, Names
 from ._primitives import Primitives
 from ._rebuild import How
 from .lazy import LazyStackedTensorDict
-from .nontensor import NonTensorData, NonTensorStack
+from .nontensor import MetaData, NonTensorData, NonTensorStack
 from .subtensordict import SubTensorDict
+from .tensorattrs import TensorAttrs
 from .tensordict import TensorDict
 from .unbatched import UnbatchedTensor
 
@@ -141,7 +142,7 @@ def _flatten_lazy(td: Any) -> tuple[list[Any], Layout]:
 
 
 def _flatten_value(node: Any) -> tuple[list[Any], Layout]:
-    return [], Layout("NonTensorData", (), node._meta, (node._value, node._metadata))
+    return [], Layout(type(node).__name__, (), node._meta, (node._value, node._metadata))
 
 
 def _flatten_values(node: Any) -> tuple[list[Any], Layout]:
@@ -404,7 +405,7 @@ def _unflatten_elements(children: Iterable[Any], layout: Layout) -> Any:
 
 def _unflatten_value(children: Iterable[Any], layout: Layout) -> Any:
     value, metadata = layout.extra
-    return NonTensorData._make(value, layout.meta, metadata)
+    return _VALUES[layout.kind]._make(value, layout.meta, metadata)
 
 
 def _unflatten_values(children: Iterable[Any], layout: Layout) -> Any:
@@ -447,11 +448,13 @@ def _unflatten(children: Iterable[Any], layout: Layout) -> Any:
     return _UNFLATTEN[layout.kind](children, layout)
 
 
+_VALUES: dict[str, type[NonTensorData]] = {cls.__name__: cls for cls in (NonTensorData, MetaData, TensorAttrs)}
+
 _UNFLATTEN: dict[str, Callable[[Iterable[Any], Layout], Any]] = {
+    **dict.fromkeys(_VALUES, _unflatten_value),
     "TensorDict": _unflatten_dense,
     "LazyStackedTensorDict": _unflatten_lazy,
     "elements": _unflatten_elements,
-    "NonTensorData": _unflatten_value,
     "NonTensorStack": _unflatten_values,
     "UnbatchedTensor": _unflatten_unbatched,
 }
@@ -465,6 +468,13 @@ def _dump(layout: Layout) -> Any:
         extra = list(extra)
     elif layout.kind in ("LazyStackedTensorDict", "elements"):
         extra = extra[0]
+    elif layout.kind == "TensorAttrs":
+        value = extra[0]
+        extra = [
+            None if value.tgt_device is None else str(value.tgt_device),
+            None if value.tgt_dtype is None else str(value.tgt_dtype).removeprefix("torch."),
+            None if value.tgt_shape is None else list(value.tgt_shape),
+        ]
     device = None if meta.device is None else str(meta.device)
     return [layout.kind, list(layout.keys), list(meta.batch_size), device, meta.names, extra]
 
@@ -476,7 +486,10 @@ def _load(data: Any) -> Layout:
     )
     if kind == "NonTensorStack":
         extra = list(extra)
-    elif kind == "NonTensorData":
+    elif kind == "TensorAttrs":
+        device_name, dtype, shape = extra
+        extra = (TensorAttrs(device_name, None if dtype is None else getattr(torch, dtype), shape)._value, None)
+    elif kind in _VALUES:
         extra = tuple(extra)
     elif kind in ("LazyStackedTensorDict", "elements"):
         extra = (extra, None, None)
@@ -524,7 +537,7 @@ def register_nodes() -> None:
         (TensorDict, _flatten_dense),
         (SubTensorDict, _flatten_dense),
         (LazyStackedTensorDict, _flatten_lazy),
-        (NonTensorData, _flatten_value),
+        *((cls, _flatten_value) for cls in _VALUES.values()),
         (NonTensorStack, _flatten_values),
         (UnbatchedTensor, _flatten_unbatched),
     )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .lazy import LazyStackedTensorDict
     from .nontensor import NonTensorData, NonTensorStack
     from .subtensordict import SubTensorDict
+    from .tensorattrs import TensorAttrs
     from .tensordict import TensorDict
     from .unbatched import UnbatchedTensor
 
@@ -32,6 +33,7 @@ class Containers:
     non_tensor: type[NonTensorData]
     non_tensor_stack: type[NonTensorStack]
     unbatched: type[UnbatchedTensor]
+    attrs: type[TensorAttrs]
 
 
 containers = Containers()

@@ -424,7 +424,7 @@ def _one_for_all(items: Sequence[Any]) -> bool:
     """Whether one value stands for all items: metadata does where they agree, other values if the option says so."""
     first = items[0]
     kind = type(first)
-    if kind is not MetaData and not (kind is NonTensorData and options.capture_non_tensor_stack):
+    if not issubclass(kind, MetaData) and not (kind is NonTensorData and options.capture_non_tensor_stack):
         return False
     return all(type(item) is kind and _same(item._value, first._value) for item in items)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tensordict_core import NonTensorData as NonTensorData
     from tensordict_core import NonTensorDataBase as NonTensorDataBase
     from tensordict_core import NonTensorStack as NonTensorStack
+    from tensordict_core import TensorAttrs as TensorAttrs
     from tensordict_core import is_non_tensor as is_non_tensor
     from tensordict_core import is_tensorclass as is_tensorclass
 else:
