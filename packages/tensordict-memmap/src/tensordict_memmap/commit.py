@@ -406,10 +406,9 @@ def _overwrite(target: str, write: Callable[[str], Manifest], durable: bool) -> 
     os.makedirs(target, exist_ok=True)
     path = os.path.join(target, manifests.NAME)
     stale = _listed_anywhere(target)
-    earlier = _read_if_valid(target)
-    if earlier is not None:
-        earlier.complete = False
-        _replace_file(path, earlier.dumps(), durable)
+    earlier = _read_if_valid(target) or Manifest({})  # files have their sizes before they have their bytes
+    earlier.complete = False
+    _replace_file(path, earlier.dumps(), durable)
     manifest = write(target)
     _remove_files(target, stale - {*manifest.files, manifests.NAME})
     _replace_file(path, manifest.dumps(), durable)
