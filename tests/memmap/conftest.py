@@ -1,0 +1,163 @@
+"""What several tests of this package need: strict equality of tensordicts, children that may die, fingerprints."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import stat
+import sys
+import time
+import traceback
+
+import pytest
+import torch
+
+from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, UnbatchedTensor
+
+
+def _raw_bytes(tensor):
+    tensor = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+    return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).tolist()) if tensor.numel() else b""
+
+
+def _same(a, b):
+    assert type(a) is type(b) and a.batch_size == b.batch_size and a.names == b.names
+    if isinstance(a, LazyStackedTensorDict):
+        assert a.stack_dim == b.stack_dim and len(a.tensordicts) == len(b.tensordicts)
+        for one, two in zip(a.tensordicts, b.tensordicts, strict=True):
+            _same(one, two)
+        return
+    assert list(a.keys()) == list(b.keys())
+    for key in list(a.keys()):
+        one, two = a.get(key), b.get(key)
+        if isinstance(one, torch.Tensor) and one.is_nested:
+            assert one.layout == two.layout and one.dtype == two.dtype
+            for x, y in zip(one.unbind(), two.unbind(), strict=True):
+                assert x.shape == y.shape and _raw_bytes(x) == _raw_bytes(y)
+        elif isinstance(one, torch.Tensor):
+            assert one.dtype == two.dtype and one.shape == two.shape and _raw_bytes(one) == _raw_bytes(two), key
+        elif isinstance(one, UnbatchedTensor):
+            assert type(two) is type(one)
+            assert one.batch_size == two.batch_size and torch.equal(one.tensor, two.tensor)
+        elif isinstance(one, NonTensorData | NonTensorStack):
+            assert type(two) is type(one)
+            assert one.tolist() == two.tolist() and one.batch_size == two.batch_size
+        else:
+            _same(one, two)
+
+
+@pytest.fixture(scope="session")
+def raw_bytes():
+    """The bytes of a tensor, in C order."""
+    return _raw_bytes
+
+
+@pytest.fixture(scope="session")
+def same():
+    """Asserts that two tensordicts are the same: keys and their order, metadata, types, dtypes and bytes."""
+    return _same
+
+
+class Child:
+    """A forked child. It never returns into pytest, whatever happens in it; errors go to its standard error."""
+
+    def __init__(self, function, *arguments):
+        self.status = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 1
+            try:
+                torch.set_num_threads(1)  # as workers do: OpenMP's threads are not there after a fork
+                function(*arguments)
+                status = 0
+            except BaseException:
+                traceback.print_exc(file=sys.__stderr__)
+            finally:
+                os._exit(status)
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+        return self.wait()
+
+    def wait(self, seconds=120.0):
+        """How it ended: 0, the status that it gave, or minus the signal that ended it; ``"hangs"`` after a time."""
+        if self.status is None:
+            deadline = time.monotonic() + seconds
+            pause = 0.0005
+            while True:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.status = os.waitstatus_to_exitcode(status)
+                    break
+                if time.monotonic() > deadline:
+                    os.kill(self.pid, signal.SIGKILL)
+                    os.waitpid(self.pid, 0)
+                    self.status = "hangs"
+                    break
+                time.sleep(pause)
+                pause = min(2 * pause, 0.02)
+        return self.status
+
+
+@pytest.fixture
+def fork():
+    """Runs a function in a forked child; children that a test leaves are killed when it ends."""
+    children = []
+
+    def start(function, *arguments):
+        child = Child(function, *arguments)
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        if child.status is None:
+            child.kill()
+
+
+def _fingerprint(folder):
+    found = {}
+    for place, folders, files in os.walk(folder):
+        for name in [*folders, *files]:
+            path = os.path.join(place, name)
+            info = os.lstat(path)
+            content = ""
+            if stat.S_ISREG(info.st_mode):
+                with open(path, "rb") as file:
+                    content = hashlib.sha256(file.read()).hexdigest()
+            elif stat.S_ISLNK(info.st_mode):
+                content = os.readlink(path)
+            found[os.path.relpath(path, folder)] = (stat.S_IFMT(info.st_mode), info.st_size, info.st_mtime_ns, content)
+            if stat.S_ISDIR(info.st_mode):
+                found[os.path.relpath(path, folder)] = (stat.S_IFDIR,)
+    return found
+
+
+@pytest.fixture(scope="session")
+def fingerprint():
+    """Every file below a folder with its size, time of change and hash."""
+    return _fingerprint
+
+
+def _leftovers(*folders):
+    return [
+        os.path.join(folder, name)
+        for folder in folders
+        if os.path.isdir(folder)
+        for name in os.listdir(folder)
+        if ".tensordict-" in name or name.startswith("tensordict.journal")
+    ]
+
+
+@pytest.fixture(scope="session")
+def leftovers():
+    """What saves left in folders; an earlier save that is on its way out has some seconds to go."""
+
+    def wait_for_none(*folders, seconds=10.0):
+        deadline = time.monotonic() + seconds
+        while (found := _leftovers(*folders)) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return found
+
+    return wait_for_none
