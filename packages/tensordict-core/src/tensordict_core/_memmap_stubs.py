@@ -242,6 +242,7 @@ class MemmapStubs(Primitives):
         mode: str | None = None,
         num_threads: int | None = None,
         allow_pickle: bool | None = None,
+        verify: str = "size",
     ) -> Any:
         """A tensordict mapped onto the files of a folder that ``memmap`` wrote (or the reference did).
 
@@ -252,12 +253,17 @@ class MemmapStubs(Primitives):
             out: A tensordict that the values are written into.
             robust_key: Accepted for compatibility; file names are read as they were written.
             subpath: A nested key to load alone.
-            mode: How files are opened: ``"r+"`` to write through, ``"r"`` for private copies on write.
+            mode: How files are opened: ``"r+"`` to write through, ``"r"`` for private copies on write; by default
+                ``"r+"`` where there are no checksums.
             num_threads: Threads that copy.
             allow_pickle: Whether values without a JSON form may be unpickled.
+            verify: ``"size"`` compares the sizes of files, ``"full"`` reads them and compares the checksums that
+                ``checksum=True`` recorded, ``"none"`` takes files that are too long too.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
+            FileNotFoundError: The folder or the file of an entry is missing; the error names the key.
+            ValueError: A file is damaged; the error names the key.
         """
         return satellite(_NAME, "TensorDict.load_memmap").load_memmap(
             prefix,
@@ -269,6 +275,7 @@ class MemmapStubs(Primitives):
             mode=mode,
             num_threads=num_threads,
             allow_pickle=allow_pickle,
+            verify=verify,
             cls=cls,
         )
 
@@ -287,13 +294,17 @@ class MemmapStubs(Primitives):
         robust_key: bool | None = None,
         allow_pickle: bool | None = None,
         mode: str | None = None,
+        *,
+        verify: str = "size",
     ) -> Self:
-        """Write the values of a folder into the entries of this tensordict.
+        """Write the values of a folder into the entries of this tensordict; ``verify`` is that of ``load_memmap``.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
         """
-        satellite(_NAME, "TensorDict.load_memmap_").load_memmap_(self, prefix, allow_pickle=allow_pickle, mode=mode)
+        satellite(_NAME, "TensorDict.load_memmap_").load_memmap_(
+            self, prefix, allow_pickle=allow_pickle, mode=mode, verify=verify
+        )
         return self
 
     def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:

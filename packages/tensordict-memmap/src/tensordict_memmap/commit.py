@@ -23,7 +23,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tensordict_memmap import manifest as manifests
@@ -123,6 +123,32 @@ def manifest_for(folder: str | os.PathLike[str]) -> Manifest | None:
         if part.files:
             return part
     return None
+
+
+def drop_checksums(folder: str | os.PathLike[str], files: Iterable[str]) -> None:
+    """Forgets, durably, the checksums of files that may now be written to, in every manifest that has them.
+
+    Args:
+        folder: the saved folder, or one inside.
+        files: paths under it. Files that are the same content as one of them lose theirs too.
+
+    Raises:
+        OSError: if the system refuses, as where the folder may not be written to.
+    """
+    path = os.path.realpath(folder)
+    places = [(path, "")] + [(above, inside + "/") for above, _, inside in _manifests_above(path)]
+    for place, prefix in places:
+        with _locked(place):
+            manifest = _read_if_valid(place)
+            if manifest is None:
+                continue
+            dropped = {prefix + name for name in files}
+            dropped |= {manifest.aliases[name] for name in dropped & manifest.aliases.keys()}
+            dropped |= {name for name, first in manifest.aliases.items() if first in dropped}
+            changed = {name: manifests.Entry(entry.size) for name, entry in manifest.files.items() if name in dropped}
+            if any(manifest.files[name].checksum is not None for name in changed):
+                manifest.files |= changed
+                _replace_file(os.path.join(place, manifests.NAME), manifest.dumps(), durable=True)
 
 
 # --- staging

@@ -30,6 +30,7 @@ from tensordict_memmap.mapping import MODES
 from tensordict_memmap.opening import LeafOpener, read_file
 from tensordict_memmap.packed import is_packed, lies_in_its_file, load_packed
 from tensordict_memmap.tensor import MemoryMappedTensor
+from tensordict_memmap.verify import check_level, leaf_files, open_sealed, verify_tree
 
 __all__ = ["is_memmap", "load", "load_memmap", "load_memmap_", "memmap_refresh_"]
 
@@ -45,6 +46,7 @@ def load_memmap(
     mode: str | None = None,
     num_threads: int | None = None,
     allow_pickle: bool | None = None,
+    verify: str = "size",
     cls: type[Any] | None = None,
 ) -> Any:
     """Opens a saved folder as a locked tensordict that is mapped onto its files.
@@ -57,9 +59,12 @@ def load_memmap(
         robust_key: accepted for compatibility: file names are read as they were written.
         subpath: a nested key to load alone; of a leaf it gives the tensor.
         mode: ``"r+"`` writes to the files, ``"r"`` keeps writes in this process; None is ``"r+"`` where files may be
-            written to.
+            written to and have no checksums. Where they have, ``"r+"`` drops those of the leaves first.
         num_threads: accepted for compatibility: mapping takes no threads.
         allow_pickle: whether values without a JSON form may be unpickled, which can run any code that is in them.
+        verify: ``"size"`` compares each file with the size that it should have, ``"full"`` reads all that is loaded
+            and compares it with the checksums that a save with ``checksum=True`` recorded, ``"none"`` takes files that
+            are longer than they should be too.
         cls: the class for a root whose own is not registered here.
 
     Raises:
@@ -81,24 +86,31 @@ def load_memmap(
         raise ValueError(
             f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
         )
+    check_level(verify)
     packed = is_packed(prefix)
     archived = packed and is_memmap_archive(prefix)
     if packed and not archived:
-        return _load_packed(prefix, device, non_blocking, out, subpath, mode, bool(allow_pickle), cls)
+        return _load_packed(prefix, device, non_blocking, out, subpath, mode, bool(allow_pickle), verify, cls)
     root = os.path.abspath(prefix)
     only = () if subpath is None else (subpath,) if isinstance(subpath, str) else tuple(subpath)
     target = None if device is None else torch.device(device)
     folder: _SavedFolder | Archive
     if archived:
         folder = Archive(root, mode=mode)
+        if verify == "full":
+            folder.verify()
         node = parse(folder, only=only)
         opener: LeafOpener = ArchiveOpener(folder, device=target, non_blocking=non_blocking)
     else:
         commit.recover(root)
         folder = _SavedFolder(root)
         node = _parse(folder, only)
-        _apply_manifest(node, root)
-        opener = LeafOpener(root, mode=mode, device=target, non_blocking=non_blocking)
+        manifest = _apply_manifest(node, root)
+        if verify == "full":
+            verify_tree(node, root, manifest or commit.manifest_for(root), only)
+        if manifest is not None:
+            mode = open_sealed(root, manifest, leaf_files(node, only), mode)
+        opener = LeafOpener(root, mode=mode, device=target, non_blocking=non_blocking, exact=verify != "none")
     _unpickle(node, folder, bool(allow_pickle))
     opener.ties = any(leaf.alias is not None for leaf in tree.leaves(node))
     for depth, key in enumerate(only, 1):
@@ -128,7 +140,12 @@ load = load_memmap
 
 
 def load_memmap_(
-    td: Any, prefix: str | os.PathLike[str], *, allow_pickle: bool | None = None, mode: str | None = None
+    td: Any,
+    prefix: str | os.PathLike[str],
+    *,
+    allow_pickle: bool | None = None,
+    mode: str | None = None,
+    verify: str = "size",
 ) -> Any:
     """Writes the values of a saved folder into the entries of a tensordict.
 
@@ -139,7 +156,7 @@ def load_memmap_(
     >>> load_memmap_(td, "there")["a"]
     tensor([0, 1, 2])
     """
-    return td.update_(load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r"))
+    return td.update_(load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify))
 
 
 def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
@@ -187,12 +204,19 @@ def _load_packed(
     subpath: str | tuple[str, ...] | None,
     mode: str | None,
     allow_pickle: bool,
+    verify: str,
     cls: type[Any] | None,
 ) -> Any:
     target = None if device is None else torch.device(device)
     on = target or torch.device("cpu")
     loaded = load_packed(
-        prefix, mode=mode, move_to=target, device=on, non_blocking=non_blocking, allow_pickle=allow_pickle
+        prefix,
+        mode=mode,
+        move_to=target,
+        device=on,
+        non_blocking=non_blocking,
+        allow_pickle=allow_pickle,
+        verify=verify,
     )
     if cls is not None and _is_wrapper(cls) and not isinstance(loaded, cls):
         loaded = cls._from_disk_form({}, {WRAPPED: loaded})
@@ -255,13 +279,14 @@ def _below(node: Node | Leaf, key: str) -> Node | Leaf:
     return found
 
 
-def _apply_manifest(node: Node, root: str) -> None:
+def _apply_manifest(node: Node, root: str) -> Manifest | None:
+    """Takes from a manifest what descriptions do not say, and gives it where it says more than they do."""
     document = read_file(f"{root}/{NAME}")
     if document is not None and _says_nothing_more(document):
-        return
+        return None
     manifest = commit.manifest_for(root)
     if manifest is None:
-        return
+        return None
     if not manifest.complete:
         raise ValueError(
             f"a save that is read was finished, and the one in {root} was stopped while it overwrote files in place; "
@@ -271,6 +296,7 @@ def _apply_manifest(node: Node, root: str) -> None:
     if manifest.aliases and _describes(manifest, root):
         for leaf in tree.leaves(node):
             leaf.alias = manifest.aliases.get(leaf.file)
+    return manifest
 
 
 def _says_nothing_more(document: bytes) -> bool:
@@ -279,7 +305,8 @@ def _says_nothing_more(document: bytes) -> bool:
         record = orjson.loads(document)
     except orjson.JSONDecodeError:
         return False
-    return isinstance(record, dict) and record.get("complete") is True and not record.get("aliases")
+    said = isinstance(record, dict) and record.get("complete") is True
+    return said and not record.get("aliases") and "seal" not in record
 
 
 def _describes(manifest: Manifest, root: str) -> bool:

@@ -6,11 +6,13 @@ inside a saved folder that has a manifest of its own is described by that one.
 The file, version 1::
 
     {"tensordict_manifest": 1, "complete": true,
-     "files": {"a.memmap": 48, "b/c.memmap": [16, "xxh64:..."], "b/meta.json": 120, "meta.json": 95},
-     "names": {"b": {"x.shape": "x%2Eshape.memmap"}}, "aliases": {"tied.memmap": "a.memmap"}}
+     "files": {"a.memmap": 48, "b/c.memmap": [16, "xxh3_64/4194304:..."], "b/meta.json": 120, "meta.json": 95},
+     "names": {"b": {"x.shape": "x%2Eshape.memmap"}}, "aliases": {"tied.memmap": "a.memmap"},
+     "seal": "xxh3_64/4194304:..."}
 
 ``files`` holds each file's size, or its size and checksum; paths are relative, with ``/`` between folders. ``names``
 holds, by folder, the keys whose file is not named as usual. ``aliases`` holds the files that are another one's content.
+``seal``, the last, is there where checksums are: it is that of the bytes in front of the comma before it.
 """
 
 from __future__ import annotations
@@ -20,16 +22,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensordict_memmap.checksums import checksum_of
+
 NAME = "tensordict.manifest.json"
 """The name of the manifest in the folder that it describes."""
 
 VERSION = 1
 _DEEPEST = 200
+_SEAL = b',"seal":"'
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file: its size in bytes, and a checksum with the name of its algorithm in front (``xxh64:...``) or None."""
+    """One file: its size in bytes, and a checksum as ``checksums.py`` writes it, or None."""
 
     size: int
     checksum: str | None = None
@@ -68,7 +73,12 @@ class Manifest:
             record["names"] = self.names
         if self.aliases:
             record["aliases"] = self.aliases
-        return json.dumps(record, separators=(",", ":")).encode()
+        text = json.dumps(record, separators=(",", ":")).encode()
+        return text[:-1] + _SEAL + checksum_of(text[:-1]).encode() + b'"}' if self.is_sealed() else text
+
+    def is_sealed(self) -> bool:
+        """Whether it holds checksums."""
+        return any(entry.checksum is not None for entry in self.files.values())
 
     @classmethod
     def loads(cls, data: bytes, *, where: str = "the manifest") -> Manifest:
@@ -103,6 +113,7 @@ class Manifest:
             unknown = [path for path, other in manifest.aliases.items() if not {path, other} <= manifest.files.keys()]
             if unknown:
                 raise ValueError(f"the alias {unknown[0]!r} is not between files that it lists")
+            _check_seal(data, record.get("seal"), manifest.is_sealed())
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"a manifest lists files with their sizes, and {where} is broken: {error}") from error
         return manifest
@@ -162,6 +173,14 @@ def folders(paths: Iterable[str]) -> set[str]:
         parts = path.split("/")
         found.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
     return found
+
+
+def _check_seal(data: bytes, seal: object, needed: bool) -> None:
+    """Refuses a manifest that is not what was written: one flipped bit could hide another."""
+    if needed or seal is not None:
+        body, found, _ = data.rpartition(_SEAL)
+        if not found or checksum_of(body) != seal:
+            raise ValueError("its seal says that it was changed; restore it")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class LeafOpener:
         device: where tensors are moved; ``meta`` looks at no file.
         non_blocking: whether moves may be asynchronous.
         kept: tensors that are mapped onto a file already, by its path under the root.
+        exact: whether a file that is longer than its tensor is refused; one that is shorter always is.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class LeafOpener:
         device: torch.device | None = None,
         non_blocking: bool = False,
         kept: dict[str, torch.Tensor] | None = None,
+        exact: bool = True,
     ) -> None:
         self.root = root
         self.mode = mode
         self.device = None if device is not None and device.type == "cpu" else device
         self.non_blocking = non_blocking
         self.kept = kept or {}
+        self.exact = exact
         # Where a mode of torch's is active that makes other tensors than plain ones, those are what is wanted.
         self.empty = type(torch.empty(0)) is not torch.Tensor or (device is not None and device.type == "meta")
         self.shared: dict[Any, torch.Tensor] = {}
@@ -91,7 +94,7 @@ class LeafOpener:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode):
                 raise _irregular(leaf, path)
-            if info.st_size != nbytes:
+            if info.st_size != nbytes and (self.exact or info.st_size < nbytes):
                 raise ValueError(
                     f"key {show(leaf.key)} takes {nbytes} bytes {_reason(leaf)}, and its file {path} has "
                     f"{info.st_size}; "

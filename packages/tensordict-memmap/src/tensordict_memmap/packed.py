@@ -266,6 +266,7 @@ def load_packed(
     device: torch.device | None = None,
     non_blocking: bool = False,
     allow_pickle: bool = False,
+    verify: str = "size",
 ) -> Any:
     """The tensordict of a file; `from_safetensors` says what the arguments are.
 
@@ -276,6 +277,7 @@ def load_packed(
         device: the device of every node of the result.
         non_blocking: whether moves may be asynchronous.
         allow_pickle: whether values may be unpickled.
+        verify: how much is compared, as ``verify.py`` says.
     """
     where = os.fspath(path)
     if os.path.isdir(where):

@@ -65,6 +65,11 @@ _munmap = _bind("munmap", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
 _msync = _bind("msync", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _mincore = _bind("mincore", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p) if LINUX else None
 
+_PYBUF_READ = 0x100
+_view_memory = ctypes.pythonapi.PyMemoryView_FromMemory
+_view_memory.restype = ctypes.py_object
+_view_memory.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
+
 
 def _error(code: int, path: str | None = None) -> OSError:
     return OSError(code, os.strerror(code), path)
@@ -112,6 +117,12 @@ def read_at(fd: int, address: int, nbytes: int, offset: int) -> int:
             break
         total += done
     return total
+
+
+def view(address: int, nbytes: int) -> memoryview:
+    """The memory at an address, read-only; whoever owns it must outlive the view."""
+    found: memoryview = _view_memory(address, nbytes, _PYBUF_READ)
+    return found
 
 
 def write_pieces_at(fd: int, pieces: Sequence[tuple[int, int]], offset: int) -> None:
