@@ -15,6 +15,7 @@ from ._build import (
 )
 from ._closeness import assert_allclose_td, assert_close
 from ._keys import KEY_SEPARATOR, NestedKey, unravel_key, unravel_key_list, unravel_key_to_tuple
+from ._older import lazy_legacy, set_lazy_legacy
 from ._options import (
     capture_non_tensor_stack,
     get_defaults_to_none,
@@ -38,6 +39,8 @@ from ._predicates import (
 )
 from ._pytree import register_nodes as _register_nodes
 from ._pytrees import from_pytree
+from ._rebuild import NO_DEFAULT
+from ._rows import DeviceType, IndexType, expand_as_right, expand_right, isin, remove_duplicates
 from ._torch.collate import collate, dense_stack_tds
 from ._torch.combine import cat, lazy_stack, maybe_dense_stack, stack
 from ._torch.padding import pad, pad_sequence, unpad_sequence
@@ -50,6 +53,9 @@ from .unbatched import UnbatchedTensor
 
 __all__ = [
     "KEY_SEPARATOR",
+    "NO_DEFAULT",
+    "DeviceType",
+    "IndexType",
     "LazyStackedTensorDict",
     "MetaData",
     "NestedKey",
@@ -69,6 +75,8 @@ __all__ = [
     "collate",
     "default_is_leaf",
     "dense_stack_tds",
+    "expand_as_right",
+    "expand_right",
     "from_any",
     "from_dict",
     "from_list",
@@ -86,6 +94,8 @@ __all__ = [
     "is_non_tensor",
     "is_tensor_collection",
     "is_tensorclass",
+    "isin",
+    "lazy_legacy",
     "lazy_stack",
     "list_to_stack",
     "make_tensordict",
@@ -94,8 +104,10 @@ __all__ = [
     "pad",
     "pad_sequence",
     "parse_tensor_dict_string",
+    "remove_duplicates",
     "set_capture_non_tensor_stack",
     "set_get_defaults_to_none",
+    "set_lazy_legacy",
     "set_list_to_stack",
     "set_printoptions",
     "stack",

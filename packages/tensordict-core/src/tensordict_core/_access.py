@@ -15,13 +15,13 @@ from ._keys import NestedKey, unravel_key, unravel_key_to_tuple
 from ._meta import starts_with
 from ._options import current as options
 from ._primitives import Primitives
-from ._rebuild import KEEP
+from ._rebuild import KEEP, NO_DEFAULT
 from ._types import containers
 from ._values import to_entry
 from ._views import ItemsView, KeysView, ValuesView
 
 if TYPE_CHECKING:
-    from ._rebuild import IsLeaf
+    from ._rebuild import NO_DEFAULT, IsLeaf
 
 __all__ = ["Access"]
 
@@ -40,7 +40,8 @@ class Access(Primitives):
 
         Args:
             key: A string or a nested key.
-            default: What to return where there is no such entry; by default ``None`` (see `set_get_defaults_to_none`).
+            default: What to return where there is no such entry; by default ``None`` (see `set_get_defaults_to_none`);
+                ``NO_DEFAULT`` raises a ``KeyError``.
             **kwargs: What a container takes beside (a lazy stack: how to combine ragged entries).
 
         >>> td = TensorDict({"a": {"b": torch.zeros(2)}}, batch_size=[2])
@@ -66,10 +67,11 @@ class Access(Primitives):
 
     def _absent(self, key: Any, default: Any) -> Any:
         """What ``get`` gives where there is no entry."""
-        if default is not KEEP:
+        if default is KEEP:
+            if options.get_defaults_to_none:
+                return None
+        elif default is not NO_DEFAULT:
             return default
-        if options.get_defaults_to_none:
-            return None
         raise errors.missing_key(key, self._keys(), type(self).__name__)
 
     def _get_path_value(self, key: tuple[Any, ...]) -> Any:
@@ -385,7 +387,7 @@ class Access(Primitives):
             raise errors.locked(f"pop({key!r})")
         value = self.get(key, None)
         if value is None:
-            if default is KEEP:
+            if default is KEEP or default is NO_DEFAULT:
                 parent, _ = self._find_parent(key)
                 raise errors.missing_key(key, parent._keys(), type(self).__name__)
             return default

@@ -124,10 +124,6 @@ class Attributes(Primitives):
             node.clear_device_()
         return self
 
-    def clear_device(self) -> Self:
-        """``clear_device_`` under its older name."""
-        return self.clear_device_()
-
     def auto_device_(self) -> Self:
         """Set the device to the one that all leaves are on; unset it where they differ.
 

@@ -26,6 +26,7 @@ from ._lock import Locking
 from ._memmap_stubs import MemmapStubs
 from ._meta import Meta
 from ._module_stubs import ModuleStubs
+from ._older import OlderNames
 from ._ops.compare import Comparison
 from ._ops.pointwise import Pointwise
 from ._ops.reduce import Reduction
@@ -73,6 +74,7 @@ class TensorCollection(
     Attributes,
     Description,
     Representation,
+    OlderNames,
 ):
     """Anything that holds tensors under keys and behaves like one tensor of its batch size."""
 

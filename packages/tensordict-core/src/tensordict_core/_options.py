@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, Self, TypeVar
 
 __all__ = [
+    "Setting",
     "capture_non_tensor_stack",
     "current",
     "get_defaults_to_none",
@@ -47,12 +48,13 @@ PRINT_DEFAULTS: Final[dict[str, Any]] = {
 class _Options:
     """The options of this process."""
 
-    __slots__ = ("capture_non_tensor_stack", "get_defaults_to_none", "list_to_stack", "printing")
+    __slots__ = ("capture_non_tensor_stack", "get_defaults_to_none", "lazy_legacy", "list_to_stack", "printing")
 
     def __init__(self) -> None:
         self.list_to_stack = True
         self.capture_non_tensor_stack = True
         self.get_defaults_to_none = True
+        self.lazy_legacy = False
         self.printing = PRINT_DEFAULTS
 
 
@@ -60,7 +62,7 @@ current: Final = _Options()
 """What holds now."""
 
 
-class _Setting:
+class Setting:
     """An option and the value that it is to have."""
 
     _option: str
@@ -90,7 +92,7 @@ class _Setting:
         return wrapped  # type: ignore[return-value]
 
 
-class set_list_to_stack(_Setting):
+class set_list_to_stack(Setting):
     """Whether a list that is no numeric data becomes a `NonTensorStack` of its elements or one value.
 
     As long as it does (the default), a list of the length of the batch has an element for each position.
@@ -107,7 +109,7 @@ class set_list_to_stack(_Setting):
     _option = "list_to_stack"
 
 
-class set_capture_non_tensor_stack(_Setting):
+class set_capture_non_tensor_stack(Setting):
     """Whether equal non-tensor values stay one value when they are stacked or concatenated, or become a list.
 
     Args:
@@ -124,7 +126,7 @@ class set_capture_non_tensor_stack(_Setting):
     _option = "capture_non_tensor_stack"
 
 
-class set_get_defaults_to_none(_Setting):
+class set_get_defaults_to_none(Setting):
     """Whether ``td.get(key)`` without a default gives ``None`` where there is no such entry, or raises a ``KeyError``.
 
     It holds from the call on; as a context manager or decorator, for the block or the function only.
@@ -163,7 +165,7 @@ class set_get_defaults_to_none(_Setting):
         return wrapped  # type: ignore[return-value]
 
 
-class set_printoptions(_Setting):
+class set_printoptions(Setting):
     """How tensordicts print.
 
     Args:

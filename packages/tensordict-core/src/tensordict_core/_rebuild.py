@@ -15,7 +15,7 @@ import torch
 
 from ._meta import Meta, Names
 
-__all__ = ["KEEP", "SAME", "UNLOCKED", "How", "IsLeaf"]
+__all__ = ["KEEP", "NO_DEFAULT", "SAME", "UNLOCKED", "How", "IsLeaf"]
 
 IsLeaf = Callable[[type[Any]], bool]
 
@@ -24,12 +24,16 @@ class Keep(Enum):
     """Stands for "as it is", or "not given", where ``None`` is a value; an enum, because tracers know those."""
 
     KEEP = "KEEP"
+    NO_DEFAULT = "NO_DEFAULT"
 
     def __repr__(self) -> str:
         return self.value
 
 
 KEEP: Final = Keep.KEEP
+
+NO_DEFAULT: Final = Keep.NO_DEFAULT
+"""The default of ``get`` and ``pop`` that asks for a ``KeyError`` where there is no entry, whatever the options say."""
 
 
 class How:
@@ -44,12 +48,14 @@ class How:
             casts).
         is_leaf: Node types that count as leaves; ``None`` means tensors only.
         prune: Whether a node whose leaves were all dropped is dropped too.
+        check: Whether the new leaves are values as users set them, to be checked and converted by the node that
+            takes them; results of operations are known to be valid.
 
     >>> How(size=lambda size: size[1:]).meta(Meta(torch.Size([2, 3]))).batch_size
     torch.Size([3])
     """
 
-    __slots__ = ("device", "is_leaf", "keeps_meta", "lock", "names", "prune", "size")
+    __slots__ = ("check", "device", "is_leaf", "keeps_meta", "lock", "names", "prune", "size")
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class How:
         lock: bool = False,
         is_leaf: IsLeaf | None = None,
         prune: bool = False,
+        check: bool = False,
     ) -> None:
         self.size = size
         self.names = names
@@ -67,6 +74,7 @@ class How:
         self.lock = lock
         self.is_leaf = is_leaf
         self.prune = prune
+        self.check = check
         self.keeps_meta = size is None and names is None and device is KEEP
 
     def meta(self, meta: Meta) -> Meta:

@@ -11,14 +11,15 @@ from collections.abc import Mapping
 OWNERS: Mapping[str, Mapping[str, str]] = {
     "tensordict": {
         "tensordict_core": """
-            KEY_SEPARATOR LazyStackedTensorDict MetaData NestedKey NonTensorData NonTensorDataBase NonTensorStack
-            PackLayout SubTensorDict TensorAttrs TensorCollection TensorDict TensorDictBase UnbatchedTensor
-            assert_allclose_td assert_close capture_non_tensor_stack cat collate default_is_leaf dense_stack_tds
-            from_any from_arrow from_csv from_dict from_json from_list from_namedtuple from_pandas from_parquet
-            from_pytree from_struct_array from_tuple fromkeys get_defaults_to_none get_printoptions group_by is_bool
-            is_floating is_inexact is_integer is_leaf_nontensor is_non_tensor is_tensor_collection is_tensorclass
-            lazy_stack list_to_stack make_tensordict maybe_dense_stack merge_tensordicts pad pad_sequence
-            parse_tensor_dict_string set_capture_non_tensor_stack set_get_defaults_to_none set_list_to_stack
+            DeviceType IndexType KEY_SEPARATOR LazyStackedTensorDict MetaData NO_DEFAULT NestedKey NonTensorData
+            NonTensorDataBase NonTensorStack PackLayout SubTensorDict TensorAttrs TensorCollection TensorDict
+            TensorDictBase UnbatchedTensor assert_allclose_td assert_close capture_non_tensor_stack cat collate
+            default_is_leaf dense_stack_tds expand_as_right expand_right from_any from_arrow from_csv from_dict
+            from_json from_list from_namedtuple from_pandas from_parquet from_pytree from_struct_array from_tuple
+            fromkeys get_defaults_to_none get_printoptions group_by is_bool is_floating is_inexact is_integer
+            is_leaf_nontensor is_non_tensor is_tensor_collection is_tensorclass isin lazy_legacy lazy_stack
+            list_to_stack make_tensordict maybe_dense_stack merge_tensordicts pad pad_sequence parse_tensor_dict_string
+            remove_duplicates set_capture_non_tensor_stack set_get_defaults_to_none set_lazy_legacy set_list_to_stack
             set_printoptions stack to_arrow unpad_sequence unravel_key unravel_key_list unravel_key_to_tuple
         """,
         "tensordict_memmap": """
@@ -73,8 +74,9 @@ OWNERS: Mapping[str, Mapping[str, str]] = {
         "tensordict_core": """
             DeviceType IndexType KEY_SEPARATOR NestedKey assert_allclose_td assert_close capture_non_tensor_stack
             expand_as_right expand_right get_printoptions is_bool is_floating is_inexact is_integer is_non_tensor
-            is_tensorclass isin list_to_stack parse_tensor_dict_string remove_duplicates set_capture_non_tensor_stack
-            set_list_to_stack set_printoptions unravel_key unravel_key_list unravel_key_to_tuple
+            is_tensorclass isin lazy_legacy list_to_stack parse_tensor_dict_string remove_duplicates
+            set_capture_non_tensor_stack set_lazy_legacy set_list_to_stack set_printoptions unravel_key
+            unravel_key_list unravel_key_to_tuple
         """,
         "tensordict_memmap": "print_directory_tree",
     },

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tensordict._lazy import serve
 
 if TYPE_CHECKING:
+    from tensordict_core import NO_DEFAULT as NO_DEFAULT
     from tensordict_core import TensorDictBase as TensorDictBase
     from tensordict_core import from_any as from_any
     from tensordict_core import from_dict as from_dict
