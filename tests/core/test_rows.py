@@ -46,7 +46,7 @@ def test_what_cannot_be_compared_is_refused(td: TensorDict) -> None:
             function("x", 1)
         with pytest.raises(KeyError, match="key 'z' not found"):
             function("z", 0)
-        with pytest.raises(KeyError, match="compares tensors, but key 'n' holds a TensorDict; name a .* of it"):
+        with pytest.raises(KeyError, match=r"compares tensors, but key 'n' holds a TensorDict; name a .* of it"):
             function("n", 0)
     with pytest.raises(ValueError, match=r"equally many batch dimensions.*reshape"):
         isin(td, td.reshape(2, 2), "x")

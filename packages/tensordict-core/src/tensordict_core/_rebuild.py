@@ -24,7 +24,6 @@ class Keep(Enum):
     """Stands for "as it is", or "not given", where ``None`` is a value; an enum, because tracers know those."""
 
     KEEP = "KEEP"
-    NO_DEFAULT = "NO_DEFAULT"
 
     def __repr__(self) -> str:
         return self.value
@@ -32,7 +31,14 @@ class Keep(Enum):
 
 KEEP: Final = Keep.KEEP
 
-NO_DEFAULT: Final = Keep.NO_DEFAULT
+
+class Strict(Enum):
+    """Stands for no default at all."""
+
+    NO_DEFAULT = "NO_DEFAULT"
+
+
+NO_DEFAULT: Final = Strict.NO_DEFAULT
 """The default of ``get`` and ``pop`` that asks for a ``KeyError`` where there is no entry, whatever the options say."""
 
 
