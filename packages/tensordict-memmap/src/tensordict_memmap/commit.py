@@ -4,7 +4,7 @@ Everything is written to a staging folder first, on the file system of the targe
 
 - an absent or empty target: the staging folder is renamed to it;
 - a target that holds nothing but an earlier save, as its manifest tells: the two are exchanged in one atomic step, and
-  the earlier one is removed after that;
+  the earlier one is removed after that, in the background where that takes long (``removal.py``);
 - anything else (files that are not ours, the current folder, a mount point, a system without the exchange): file by
   file under a journal. Once the journal is in place the save counts as made, and whoever comes next, the same process,
   another save or a load, finishes what it lists. Before, it never happened.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import re
@@ -27,8 +28,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tensordict_memmap import manifest as manifests
-from tensordict_memmap import system
+from tensordict_memmap import removal, system
+from tensordict_memmap.growth import LOCK
 from tensordict_memmap.manifest import Manifest
+from tensordict_memmap.ways import is_long_removal
 
 try:
     import fcntl
@@ -48,6 +51,7 @@ def save_folder(
     *,
     durable: bool = False,
     atomic: bool = True,
+    size: int = 1 << 62,
 ) -> Manifest:
     """Makes a folder hold what ``write`` writes, all of it or, if anything fails, what it held before.
 
@@ -58,6 +62,8 @@ def save_folder(
         durable: whether the save survives a power failure once this returns.
         atomic: False overwrites in place, which keeps inodes for those who share live mappings; a save that is stopped
             then leaves a folder whose manifest says so.
+        size: about how many bytes will be written, where that is known: with room for them on the disk nothing waits
+            for the removal of what an earlier save replaced.
 
     Returns:
         What ``write`` returned.
@@ -76,7 +82,8 @@ def save_folder(
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.lexists(path) and not os.path.isdir(path):
         raise FileExistsError(errno.EEXIST, "a save needs a folder, and a file has this name; remove it first", path)
-    with _locked(path):
+    removal.make_room(path, size)
+    with locked(path):
         _finish_journal(path)
         _remove_leftovers(path)
         stage = _new_stage(path) if atomic else None
@@ -94,7 +101,7 @@ def recover(target: str | os.PathLike[str]) -> None:
     """
     path = os.path.realpath(target)
     if os.path.lexists(os.path.join(path, JOURNAL)):
-        with _locked(path):
+        with locked(path):
             _finish_journal(path)
 
 
@@ -138,7 +145,7 @@ def drop_checksums(folder: str | os.PathLike[str], files: Iterable[str]) -> None
     path = os.path.realpath(folder)
     places = [(path, "")] + [(above, inside + "/") for above, _, inside in _manifests_above(path)]
     for place, prefix in places:
-        with _locked(place):
+        with locked(place):
             manifest = _read_if_valid(place)
             if manifest is None:
                 continue
@@ -148,7 +155,7 @@ def drop_checksums(folder: str | os.PathLike[str], files: Iterable[str]) -> None
             changed = {name: manifests.Entry(entry.size) for name, entry in manifest.files.items() if name in dropped}
             if any(manifest.files[name].checksum is not None for name in changed):
                 manifest.files |= changed
-                _replace_file(os.path.join(place, manifests.NAME), manifest.dumps(), durable=True)
+                replace_file(os.path.join(place, manifests.NAME), manifest.dumps(), durable=True)
 
 
 # --- staging
@@ -182,7 +189,7 @@ def _new_stage(target: str) -> _Stage:
 
 
 def _publish_staged(stage: _Stage, target: str, write: Callable[[str], Manifest], durable: bool) -> Manifest:
-    journalled = False
+    journalled = retired = False
     try:
         manifest = write(stage.path)
         _write_file(os.path.join(stage.path, manifests.NAME), manifest.dumps(), durable)
@@ -190,19 +197,41 @@ def _publish_staged(stage: _Stage, target: str, write: Callable[[str], Manifest]
             for folder in manifests.folders(manifest.files):
                 system.sync_folder(os.path.join(stage.path, *folder.split("/")))
             system.sync_folder(stage.path)
-        with _locked(target):
+        with locked(target):
             _finish_journal(target)
             try:
                 _publish(stage.path, target, manifest, durable)
             except BaseException:
                 journalled = os.path.lexists(os.path.join(target, JOURNAL))  # then what is staged is still needed
                 raise
+            retired = _retire(stage.path, target)
         return manifest
     finally:
-        if not journalled:
+        if not journalled and not retired:
             with contextlib.suppress(OSError):  # what is left is what was staged, or the save that was replaced
                 _remove_save(stage.path, keep_in=target)
         stage.close()
+
+
+def _retire(folder: str, target: str) -> bool:
+    """Leaves the removal of a replaced save to the background where it takes long; False where it is the caller's."""
+    replaced = _read_if_valid(folder)
+    if replaced is None or not is_long_removal(sum(one.size for one in replaced.files.values()), len(replaced.files)):
+        return False
+    try:
+        lock = _open_locked(folder, wait=False)  # which other savers take for a sign of life
+    except OSError:
+        return False
+    listed = _listed(folder)
+    if lock < 0 or listed is None:
+        return False
+    try:
+        _rescue(folder, listed, target)
+    except BaseException:
+        os.close(lock)
+        raise
+    removal.later(target, functools.partial(_remove_listed, folder, listed), [lock])
+    return True
 
 
 def _publish(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
@@ -249,7 +278,7 @@ def _listed(folder: str) -> set[str] | None:
         return None
     if manifest is None:
         return None
-    files = {*manifest.files, manifests.NAME}
+    files = {*manifest.files, manifests.NAME, LOCK}
     for inside in manifests.folders(manifest.files):  # another save may have been made into a part of this one
         path = os.path.join(folder, *inside.split("/"))
         if os.path.lexists(os.path.join(path, manifests.NAME)):
@@ -304,17 +333,33 @@ def _remove_save(folder: str, *, keep_in: str) -> None:
     if listed is None:
         shutil.rmtree(folder)  # a staging folder that was never finished: all of it is ours
         return
-    _remove_files(folder, {*listed, _DRAFT})
+    _rescue(folder, listed, keep_in)
+    _remove_listed(folder, listed)
+
+
+def _rescue(folder: str, listed: set[str], keep_in: str) -> None:
+    """Moves what is not listed to another folder, unless that has something under its name."""
+    own = {*listed, _DRAFT, JOURNAL}
     for place, _, names in os.walk(folder):
+        inside = os.path.relpath(place, folder).replace(os.sep, "/") + "/" if place != folder else ""
         for name in names:
-            source = os.path.join(place, name)
-            destination = os.path.join(keep_in, os.path.relpath(source, folder))
-            if name != JOURNAL and not os.path.lexists(destination):
-                os.makedirs(os.path.dirname(destination), exist_ok=True)
-                os.rename(source, destination)
+            if inside + name not in own:
+                destination = os.path.join(keep_in, *f"{inside}{name}".split("/"))
+                if not os.path.lexists(destination):
+                    os.makedirs(os.path.dirname(destination), exist_ok=True)
+                    os.rename(os.path.join(place, name), destination)
+
+
+def _remove_listed(folder: str, listed: set[str]) -> None:
+    """Removes the files of a save, those that say which they are last, and the folders that are empty then."""
+    _remove_files(folder, listed - {manifests.NAME})
     for place, _, _ in os.walk(folder, topdown=False):
-        with contextlib.suppress(OSError):
-            os.rmdir(place)
+        if place != folder:
+            with contextlib.suppress(OSError):
+                os.rmdir(place)
+    _remove_files(folder, {_DRAFT, manifests.NAME})
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
 
 
 def _remove_files(folder: str, files: set[str]) -> None:
@@ -434,10 +479,10 @@ def _overwrite(target: str, write: Callable[[str], Manifest], durable: bool) -> 
     stale = _listed_anywhere(target)
     earlier = _read_if_valid(target) or Manifest({})  # files have their sizes before they have their bytes
     earlier.complete = False
-    _replace_file(path, earlier.dumps(), durable)
+    replace_file(path, earlier.dumps(), durable)
     manifest = write(target)
     _remove_files(target, stale - {*manifest.files, manifests.NAME})
-    _replace_file(path, manifest.dumps(), durable)
+    replace_file(path, manifest.dumps(), durable)
     return manifest
 
 
@@ -454,11 +499,11 @@ def _manifests_above(folder: str) -> Iterator[tuple[str, Manifest, str]]:
 def _tell_folders_above(target: str, manifest: Manifest, durable: bool) -> None:
     """Brings the manifests up to date of which this save is a part. Its own speaks for it until that is done."""
     for above, _, inside in list(_manifests_above(target)):
-        with _locked(above):
+        with locked(above):
             current = _read_if_valid(above)
             if current is not None and current.under(inside).files:
                 changed = current.replaced_under(inside, manifest)
-                _replace_file(os.path.join(above, manifests.NAME), changed.dumps(), durable)
+                replace_file(os.path.join(above, manifests.NAME), changed.dumps(), durable)
 
 
 # --- files and locks
@@ -472,7 +517,8 @@ def _write_file(path: str, data: bytes, durable: bool) -> None:
             os.fsync(file.fileno())
 
 
-def _replace_file(path: str, data: bytes, durable: bool) -> None:
+def replace_file(path: str, data: bytes, durable: bool) -> None:
+    """Makes a small file hold other bytes, in one step; others never see a part of them."""
     draft = f"{path}.{secrets.token_hex(8)}"
     try:
         _write_file(draft, data, durable)
@@ -486,7 +532,7 @@ def _replace_file(path: str, data: bytes, durable: bool) -> None:
 
 
 @contextlib.contextmanager
-def _locked(target: str) -> Iterator[None]:
+def locked(target: str) -> Iterator[None]:
     """Keeps other savers to this target out, by the folder above it, which stays while the target is exchanged."""
     lock = -1
     for folder in (os.path.dirname(target), target):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tensordict_core.extension import Meta, TensorCollection, annotate, annotati
 from tensordict_memmap import commit
 from tensordict_memmap.archive import Archive, ArchiveOpener, is_memmap_archive
 from tensordict_memmap.build import build
+from tensordict_memmap.folder import SavedFolder
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT, parse_oldest
@@ -94,7 +94,7 @@ def load_memmap(
     root = os.path.abspath(prefix)
     only = () if subpath is None else (subpath,) if isinstance(subpath, str) else tuple(subpath)
     target = None if device is None else torch.device(device)
-    folder: _SavedFolder | Archive
+    folder: SavedFolder | Archive
     if archived:
         folder = Archive(root, mode=mode)
         if verify == "full":
@@ -103,14 +103,16 @@ def load_memmap(
         opener: LeafOpener = ArchiveOpener(folder, device=target, non_blocking=non_blocking)
     else:
         commit.recover(root)
-        folder = _SavedFolder(root)
+        folder = SavedFolder(root)
+        manifest = folder.count(_find_manifest(root))
         node = _parse(folder, only)
-        manifest = _apply_manifest(node, root)
+        _tie(node, manifest, root)
         if verify == "full":
             verify_tree(node, root, manifest or commit.manifest_for(root), only)
         if manifest is not None:
             mode = open_sealed(root, manifest, leaf_files(node, only), mode)
         opener = LeafOpener(root, mode=mode, device=target, non_blocking=non_blocking, exact=verify != "none")
+        opener.exact &= manifest is None or manifest.growth is None  # rows are written before they count
     _unpickle(node, folder, bool(allow_pickle))
     opener.ties = any(leaf.alias is not None for leaf in tree.leaves(node))
     for depth, key in enumerate(only, 1):
@@ -230,35 +232,7 @@ def _load_packed(
 # --- reading
 
 
-class _SavedFolder:
-    """The files of a saved folder, read without following links out of it."""
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-
-    def read(self, path: str) -> bytes | None:
-        return read_file(f"{self.root}/{path}")
-
-    def has(self, path: str) -> bool:
-        try:
-            mode = os.lstat(f"{self.root}/{path}").st_mode
-        except (OSError, ValueError):
-            return False
-        return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
-
-    def names(self, path: str) -> list[str]:
-        return os.listdir(f"{self.root}/{path}" if path else self.root)
-
-    def numbered(self, path: str) -> list[int]:
-        with os.scandir(f"{self.root}/{path}" if path else self.root) as entries:
-            return sorted(
-                int(entry.name)
-                for entry in entries
-                if entry.name.isascii() and entry.name.isdigit() and entry.is_dir(follow_symlinks=False)
-            )
-
-
-def _parse(folder: _SavedFolder, only: tuple[str, ...]) -> Node:
+def _parse(folder: SavedFolder, only: tuple[str, ...]) -> Node:
     if folder.has(META):
         return parse(folder, only=only)
     if folder.has(META_PT):
@@ -279,8 +253,8 @@ def _below(node: Node | Leaf, key: str) -> Node | Leaf:
     return found
 
 
-def _apply_manifest(node: Node, root: str) -> Manifest | None:
-    """Takes from a manifest what descriptions do not say, and gives it where it says more than they do."""
+def _find_manifest(root: str) -> Manifest | None:
+    """The manifest, where it says more than descriptions do."""
     document = read_file(f"{root}/{NAME}")
     if document is not None and _says_nothing_more(document):
         return None
@@ -293,10 +267,13 @@ def _apply_manifest(node: Node, root: str) -> Manifest | None:
             "save "
             "again (atomic=True keeps the earlier save until then)"
         )
-    if manifest.aliases and _describes(manifest, root):
+    return manifest
+
+
+def _tie(node: Node, manifest: Manifest | None, root: str) -> None:
+    if manifest is not None and manifest.aliases and _describes(manifest, root):
         for leaf in tree.leaves(node):
             leaf.alias = manifest.aliases.get(leaf.file)
-    return manifest
 
 
 def _says_nothing_more(document: bytes) -> bool:
@@ -306,7 +283,7 @@ def _says_nothing_more(document: bytes) -> bool:
     except orjson.JSONDecodeError:
         return False
     said = isinstance(record, dict) and record.get("complete") is True
-    return said and not record.get("aliases") and "seal" not in record
+    return said and not record.get("aliases") and "seal" not in record and "growing" not in record
 
 
 def _describes(manifest: Manifest, root: str) -> bool:
@@ -315,7 +292,7 @@ def _describes(manifest: Manifest, root: str) -> bool:
     return entry is not None and os.path.getsize(f"{root}/{META}") == entry.size
 
 
-def _unpickle(node: Node, folder: _SavedFolder | Archive, allowed: bool) -> None:
+def _unpickle(node: Node, folder: SavedFolder | Archive, allowed: bool) -> None:
     pickled = [one for one in tree.nodes(node) if isinstance(one, Value) and one.pickle is not None]
     if pickled and not allowed:
         where = f"key {show(pickled[0].key)}" if pickled[0].key else "the value"

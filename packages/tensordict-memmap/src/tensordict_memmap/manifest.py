@@ -12,6 +12,7 @@ The file, version 1::
 
 ``files`` holds each file's size, or its size and checksum; paths are relative, with ``/`` between folders. ``names``
 holds, by folder, the keys whose file is not named as usual. ``aliases`` holds the files that are another one's content.
+``growing`` is there in a dataset that grows, whose files may be longer than they are listed (``growth.py``).
 ``seal``, the last, is there where checksums are: it is that of the bytes in front of the comma before it.
 """
 
@@ -19,10 +20,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensordict_memmap.checksums import checksum_of
+from tensordict_memmap.growth import Growth
 
 NAME = "tensordict.manifest.json"
 """The name of the manifest in the folder that it describes."""
@@ -49,6 +51,7 @@ class Manifest:
         names: by folder (``""`` is the saved one), the file name of each key that is not named as usual.
         aliases: for a file that is a link to, or a copy of, another one, that other one.
         complete: False while files are overwritten in place.
+        growth: how far a dataset has grown; None for other saves.
 
     >>> manifest = Manifest({"meta.json": Entry(95), "b/meta.json": Entry(120)})
     >>> Manifest.loads(manifest.dumps()) == manifest
@@ -61,6 +64,7 @@ class Manifest:
     names: dict[str, dict[str, str]] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     complete: bool = True
+    growth: Growth | None = None
 
     def dumps(self) -> bytes:
         """The manifest as its file holds it."""
@@ -73,6 +77,8 @@ class Manifest:
             record["names"] = self.names
         if self.aliases:
             record["aliases"] = self.aliases
+        if self.growth is not None:
+            record["growing"] = self.growth.record()
         text = json.dumps(record, separators=(",", ":")).encode()
         return text[:-1] + _SEAL + checksum_of(text[:-1]).encode() + b'"}' if self.is_sealed() else text
 
@@ -109,6 +115,7 @@ class Manifest:
                 },
                 aliases={check_path(path): check_path(other) for path, other in record.get("aliases", {}).items()},
                 complete=record["complete"] is True,
+                growth=Growth.read(record["growing"]) if "growing" in record else None,
             )
             unknown = [path for path, other in manifest.aliases.items() if not {path, other} <= manifest.files.keys()]
             if unknown:
@@ -131,6 +138,7 @@ class Manifest:
                 if path.startswith(start) and other.startswith(start)
             },
             self.complete,
+            None if self.growth is None else replace(self.growth, meta=()),
         )
 
     def replaced_under(self, folder: str, part: Manifest) -> Manifest:
@@ -148,6 +156,7 @@ class Manifest:
             {path: other for path, other in self.aliases.items() if outside(path) and outside(other)}
             | {start + path: start + other for path, other in part.aliases.items()},
             self.complete,
+            self.growth,
         )
 
     def problems(self, sizes: Mapping[str, int]) -> list[str]:
@@ -157,7 +166,7 @@ class Manifest:
             size = sizes.get(path)
             if size is None:
                 found.append(f"{path} is missing")
-            elif size != entry.size:
+            elif size < entry.size or (size > entry.size and self.growth is None):
                 found.append(f"{path} has {size} bytes where {entry.size} were saved")
         return found
 

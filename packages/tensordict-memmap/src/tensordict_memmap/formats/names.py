@@ -26,7 +26,7 @@ RESERVED_FIELDS = frozenset(
 )
 """What ``meta.json`` says about the node itself, so that entries of these names stand elsewhere in it."""
 
-_RESERVED_FILES = ("meta.json", "tensordict.manifest.json", "tensordict.journal.json")
+_RESERVED_FILES = ("meta.json", "tensordict.manifest.json", "tensordict.journal.json", "tensordict.lock")
 _STAGING = ".tensordict-"
 _LONGEST = 255
 _CODES = {code: f"%{code:02X}" for code in [*range(0x21), *map(ord, '"%*/:<>?\\|'), 0x7F]}

@@ -1,0 +1,75 @@
+"""A saved folder as parsing reads it: without following links out of it, and a dataset as its manifest counts it."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from tensordict_memmap import commit
+from tensordict_memmap.formats.names import META
+from tensordict_memmap.growth import fingerprint, resized
+from tensordict_memmap.manifest import Manifest
+from tensordict_memmap.opening import read_file
+
+__all__ = ["SavedFolder"]
+
+
+class SavedFolder:
+    """The files of a saved folder.
+
+    Args:
+        root: its absolute path.
+
+    Attributes:
+        rows: how many rows a dataset that grows has; None for other folders. ``meta.json`` files are read accordingly.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.rows: int | None = None
+
+    def count(self, manifest: Manifest | None) -> Manifest | None:
+        """Takes the number of rows from the manifest, and gives the one that it went by: a writer may be at work.
+
+        Raises:
+            ValueError: if the manifest is not valid.
+        """
+        while manifest is not None and manifest.growth is not None:
+            growth = manifest.growth
+            document = read_file(f"{self.root}/{META}") if growth.meta else None
+            if document is None or fingerprint(document) in growth.meta:
+                self.rows = growth.rows
+                break
+            latest = commit.manifest_for(self.root)
+            if latest is not None and latest.growth == growth:
+                break  # another program wrote the description, and knows
+            manifest = latest
+        return manifest
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a regular file; None where there is none."""
+        document = read_file(f"{self.root}/{path}")
+        if self.rows is None or document is None or not (path == META or path.endswith("/" + META)):
+            return document
+        return resized(document, self.rows)
+
+    def has(self, path: str) -> bool:
+        """Whether a file or folder has that path."""
+        try:
+            mode = os.lstat(f"{self.root}/{path}").st_mode
+        except (OSError, ValueError):
+            return False
+        return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
+
+    def names(self, path: str) -> list[str]:
+        """The names in a folder."""
+        return os.listdir(f"{self.root}/{path}" if path else self.root)
+
+    def numbered(self, path: str) -> list[int]:
+        """The numbers that name folders in a folder, in order."""
+        with os.scandir(f"{self.root}/{path}" if path else self.root) as entries:
+            return sorted(
+                int(entry.name)
+                for entry in entries
+                if entry.name.isascii() and entry.name.isdigit() and entry.is_dir(follow_symlinks=False)
+            )
