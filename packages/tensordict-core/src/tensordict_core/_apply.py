@@ -9,49 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-import torch
-from torch import Tensor
-
 from ._keys import unravel_key
-from ._meta import Meta, as_batch_size, as_device, as_names
+from ._meta import as_batch_size, as_device, as_names
 from ._primitives import Primitives
 from ._rebuild import KEEP, How, IsLeaf
-from ._values import to_entry
 
 __all__ = ["Applying"]
 
 
-_PLAIN = How(prune=True)
-_LOCKED = How(prune=True, lock=True)
+_PLAIN = How(prune=True, check=True)
+_LOCKED = How(prune=True, check=True, lock=True)
 
 
 def _any_node(kind: type[Any]) -> bool:
     return issubclass(kind, Primitives)
-
-
-def _valid(
-    td: Any, results: list[Any], is_leaf: IsLeaf | None, device: Any, resized: Callable[[torch.Size], torch.Size] | None
-) -> list[Any]:
-    """The results as entries of nodes whose batch sizes are ``resized``: checked, and converted if no tensors."""
-    leaves = td._leaves(is_leaf)
-    out: list[Any] = []
-    sizes: list[torch.Size] = []
-    keys: list[Any] = []
-    for i, result in enumerate(results):
-        if result is None:
-            out.append(None)
-            continue
-        if isinstance(result, Tensor) and device is None:
-            leaf = leaves[i]
-            if resized is None and isinstance(leaf, Tensor) and leaf.shape == result.shape:
-                out.append(result)
-                continue
-        if not sizes:
-            td._collect_sizes(sizes, is_leaf)
-            keys = td._leaf_keys(is_leaf)
-        size = sizes[i] if resized is None else resized(sizes[i])
-        out.append(to_entry(Meta(size, device), unravel_key(keys[i]), result))
-    return out
 
 
 class Applying(Primitives):
@@ -112,7 +83,7 @@ class Applying(Primitives):
             columns = [leaves, *(self._align(other, default, kind) for other in others)]
             results = [fn(*column) for column in zip(*columns, strict=True)]
         else:
-            results = [fn(leaf) for leaf in leaves]
+            results = list(map(fn, leaves))
         return self._put_results(results, kind, batch_size, device, names, inplace, filter_empty, propagate_lock, out)
 
     def named_apply(
@@ -173,10 +144,8 @@ class Applying(Primitives):
             if out is None:
                 self._write_leaves(results, is_leaf)
                 return self
-            valid = _valid(self, results, is_leaf, None, None)
-            out.update_(self._rebuild(iter(valid), How(is_leaf=is_leaf)))
+            out.update_(self._rebuild(iter(results), How(is_leaf=is_leaf, check=True)))
             return out
-        meta = self._meta
         if (
             batch_size is None
             and device is KEEP
@@ -185,14 +154,13 @@ class Applying(Primitives):
             and filter_empty is None
             and results
         ):
-            how = _LOCKED if propagate_lock else _PLAIN
-            return self._rebuild(iter(_valid(self, results, None, meta.device, None)), how)
+            return self._rebuild(iter(results), _LOCKED if propagate_lock else _PLAIN)
+        meta = self._meta
         dims = len(meta.batch_size)
         size = None if batch_size is None else as_batch_size(batch_size)
         new_names = names if names is KEEP else as_names(names, dims if size is None else len(size))
-        resized = None if size is None else lambda own: size + own[dims:] if own[:dims] == meta.batch_size else size
         how = How(
-            size=resized,
+            size=None if size is None else lambda own: size + own[dims:] if own[:dims] == meta.batch_size else size,
             names=None
             if new_names is KEEP
             else lambda own: new_names if new_names is None or own is None else new_names + own[dims:],
@@ -200,10 +168,9 @@ class Applying(Primitives):
             lock=propagate_lock,
             is_leaf=is_leaf,
             prune=filter_empty is not False,
+            check=True,
         )
-        target_device = meta.device if device is KEEP else as_device(device)
-        valid = _valid(self, results, is_leaf, target_device, resized)
-        result = self._rebuild(iter(valid), how)
+        result = self._rebuild(iter(results), how)
         if result is None and (filter_empty is False or not results):
             return self.empty()  # type: ignore[attr-defined]
         return result

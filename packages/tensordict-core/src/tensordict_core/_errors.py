@@ -154,6 +154,11 @@ def not_stackable(what: str, why: str) -> RuntimeError:
     )
 
 
+def keys_not_stackable(what: str, at: int, keys: Iterable[str], expected: Iterable[str]) -> RuntimeError:
+    """Nodes of different keys cannot be combined densely."""
+    return not_stackable(what, f"tensordict {at} has keys {sorted(keys)} but tensordict 0 has keys {sorted(expected)}")
+
+
 def ragged(key: Any, shapes: Iterable[Any]) -> RuntimeError:
     """An entry of a lazy stack has no dense form."""
     return RuntimeError(

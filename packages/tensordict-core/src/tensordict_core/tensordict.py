@@ -22,7 +22,7 @@ from ._meta import NO_META, Meta, as_batch_size, as_device, as_names, starts_wit
 from ._primitives import Primitives
 from ._rebuild import KEEP, How, IsLeaf
 from ._types import containers
-from ._values import to_entry
+from ._values import check_entries, to_entry
 
 if TYPE_CHECKING:
     from ._base import TensorCollection
@@ -30,6 +30,25 @@ if TYPE_CHECKING:
     from ._ops.shape_ops import ShapeOp
 
 __all__ = ["TensorDict"]
+
+
+def _columns(items: Sequence[Any], what: str, error: type[Exception]) -> Iterable[tuple[str, Sequence[Any]]]:
+    """The keys that nodes share, each with the entries of all nodes under it.
+
+    Raises:
+        Exception: Keys differ; of type ``error``.
+    """
+    tables: list[Any] = [item._entries for item in items]
+    keys = list(tables[0])
+    for table in tables:
+        if list(table) != keys:
+            break
+    else:  # nearly always, and then no key is looked up
+        return zip(keys, zip(*[table.values() for table in tables], strict=True), strict=True)
+    for i, table in enumerate(tables):
+        if set(table) != set(keys):
+            raise error(str(errors.keys_not_stackable(what, i, table, keys)))
+    return [(key, [table[key] for table in tables]) for key in keys]
 
 
 class TensorDict(TensorDictBase):
@@ -163,6 +182,15 @@ class TensorDict(TensorDictBase):
 
     # leaves ----------------------------------------------------------------------------------------------------------
 
+    def _leaves(self, is_leaf: IsLeaf | None = None) -> list[Any]:
+        leaves = list(self._entries.values())
+        for value in leaves:
+            if type(value) is not Tensor and isinstance(value, Primitives):
+                leaves = []
+                self._collect(leaves, is_leaf)
+                break
+        return leaves
+
     def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
         for value in self._entries.values():
             if not isinstance(value, Primitives) or (is_leaf is not None and is_leaf(type(value))):
@@ -194,7 +222,7 @@ class TensorDict(TensorDictBase):
         entries: dict[str, Any] = {}
         is_leaf = how.is_leaf
         for key, value in self._entries.items():
-            if not isinstance(value, Primitives) or (is_leaf is not None and is_leaf(type(value))):
+            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
                 new = next(leaves)
             else:
                 new = value._rebuild(leaves, how)
@@ -202,7 +230,10 @@ class TensorDict(TensorDictBase):
                 entries[key] = new
         if how.prune and not entries and self._entries:
             return None
-        result = self._make(entries, self._meta if how.keeps_meta else how.meta(self._meta))
+        meta = self._meta if how.keeps_meta else how.meta(self._meta)
+        if how.check:
+            check_entries(meta, entries)
+        result = self._make(entries, meta)
         if how.lock and self._locked:
             result.lock_()
         return result
@@ -242,44 +273,38 @@ class TensorDict(TensorDictBase):
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
-        first = items[0]
-        tables = [item._entries if isinstance(item, TensorDict) else dict(item._items()) for item in items]
-        entries = {}
-        for key, value in first._entries.items():
-            column = [table[key] for table in tables]
-            if not isinstance(value, Primitives):
-                try:
-                    entries[key] = torch.stack(column, dim)
-                except RuntimeError as error:
-                    if len({leaf.shape for leaf in column}) > 1:
-                        shapes = sorted({tuple(leaf.shape) for leaf in column})
-                        raise errors.not_stackable("stack", f"key {key!r} has the shapes {shapes}") from None
-                    error.add_note(f"while stacking key {key!r}")
-                    raise
-            else:
-                entries[key] = value._stack_nodes(column, dim)
-        size = first._meta.batch_size
-        names = first._meta.names
+        entries: dict[str, Any] = {}
+        for key, column in _columns(items, "stack", RuntimeError):
+            node = column[0]
+            if isinstance(node, Primitives):
+                entries[key] = node._stack_nodes(column, dim)
+                continue
+            try:
+                entries[key] = torch.stack(column, dim)
+            except RuntimeError as error:
+                shapes = sorted({tuple(leaf.shape) for leaf in column})
+                if len(shapes) > 1:
+                    raise errors.not_stackable("stack", f"key {key!r} has the shapes {shapes}") from None
+                error.add_note(f"while stacking key {key!r}")
+                raise
+        old = items[0]._meta
+        size, names, device = old.batch_size, old.names, old.device
         if names is not None:
             names = (*names[:dim], None, *names[dim:])
-        device = first._meta.device
         if device is not None and any(item._meta.device != device for item in items):
             device = None
         return cls._make(entries, Meta(torch.Size((*size[:dim], len(items), *size[dim:])), device, names))
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
-        first = items[0]
-        tables = [item._entries if isinstance(item, TensorDict) else dict(item._items()) for item in items]
-        entries = {}
-        for key, value in first._entries.items():
-            column = [table[key] for table in tables]
-            entries[key] = (
-                torch.cat(column, dim) if not isinstance(value, Primitives) else value._cat_nodes(column, dim)
-            )
-        size = list(first._meta.batch_size)
-        size[dim] = sum(item._meta.batch_size[dim] for item in items)
-        return cls._make(entries, Meta(torch.Size(size), first._meta.device, first._meta.names))
+        entries: dict[str, Any] = {}
+        for key, column in _columns(items, "cat", KeyError):
+            node = column[0]
+            entries[key] = node._cat_nodes(column, dim) if isinstance(node, Primitives) else torch.cat(column, dim)
+        old = items[0]._meta
+        size = list(old.batch_size)
+        size[dim] = sum([item._meta.batch_size[dim] for item in items])
+        return cls._make(entries, old.resized(torch.Size(size), old.names))
 
     def _unbind(self, dim: int) -> tuple[Any, ...]:
         size = self._meta.batch_size

@@ -157,6 +157,8 @@ class UnbatchedTensor(TensorCollection):
         if new is None:
             return None
         meta = how.meta(self._meta)
+        if how.check:
+            new = as_tensor(type(self)(new)._tensor, meta.device)
         if how.size is not None and meta.batch_size != self._meta.batch_size:
             return self._make(self._tensor, meta)
         return self._make(new, meta)

@@ -15,7 +15,7 @@ from .._ops.shape_ops import normal_dim
 from .._primitives import Primitives
 from .dispatch import implements
 
-__all__ = ["cat", "lazy_stack", "maybe_dense_stack", "stack"]
+__all__ = ["cat", "lazy_stack", "maybe_dense_stack", "same_keys", "stack"]
 
 
 def _nodes(items: Any, what: str) -> list[Any]:
@@ -31,15 +31,17 @@ def _nodes(items: Any, what: str) -> list[Any]:
     return nodes
 
 
-def _same_keys(nodes: list[Any], what: str, error: type[Exception]) -> None:
-    first = nodes[0]._keys()
-    expected = first if len(nodes) > 1 else ()
-    for i, node in enumerate(nodes[1:], 1):
-        keys = node._keys()
-        if keys != expected and set(keys) != set(expected):
-            mine, theirs = set(expected), set(keys)
-            differ = f"tensordict {i} has keys {sorted(theirs)} but tensordict 0 has keys {sorted(mine)}"
-            raise error(str(errors.not_stackable(what, differ)))
+def same_keys(nodes: Sequence[Any], what: str) -> None:
+    """Refuse nodes of different keys, where they are combined without looking at their entries.
+
+    Raises:
+        KeyError: Keys differ.
+    """
+    expected = set(nodes[0]._keys())
+    for i, node in enumerate(nodes):
+        keys = set(node._keys())
+        if keys != expected:
+            raise KeyError(str(errors.keys_not_stackable(what, i, keys, expected)))
 
 
 def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
@@ -73,13 +75,10 @@ def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
 
 def _stack_same(nodes: list[Any], dim: int) -> Any:
     """Nodes of one batch size, stacked by the container that can hold them all."""
-    kind = _common_container(nodes)
-    if not kind._is_opaque:
-        _same_keys(nodes, "stack", RuntimeError)
-    return kind._stack(nodes, dim)
+    return _common_container(nodes)._stack(nodes, dim)
 
 
-def _common_container(nodes: list[Any]) -> Any:
+def _common_container(nodes: Sequence[Any]) -> Any:
     """The type whose ``_stack`` and ``_cat`` combine these nodes: the first's, unless another claims the column."""
     for node in nodes:
         if node._combines_others:
@@ -105,11 +104,7 @@ def stack_nodes(column: Sequence[Any], dim: int) -> Any:
 
 def cat_nodes(column: Sequence[Any], dim: int) -> Any:
     """The nested nodes under one key, concatenated."""
-    nodes = list(column)
-    kind = _common_container(nodes)
-    if not kind._is_opaque:
-        _same_keys(nodes, "cat", KeyError)
-    return kind._cat(nodes, dim)
+    return _common_container(column)._cat(column, dim)
 
 
 def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._grid import reshaped
 from .._ops.shape_ops import Reshape, ShapeOp, Unsqueeze
-from .._torch.combine import cat_nodes, stack_nodes
+from .._torch.combine import cat_nodes, same_keys, stack_nodes
 from .._types import containers
 from .indexing import nest
 
@@ -87,6 +87,7 @@ class LazyReshaping:
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
         first = items[0]
         if all(isinstance(item, containers.lazy) and item.stack_dim == dim for item in items):
+            same_keys(items, "cat")
             return first._again([td for item in items for td in item.tensordicts], dim)
         if _alike(items):
             at = first.stack_dim

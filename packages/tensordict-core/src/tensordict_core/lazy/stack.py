@@ -456,7 +456,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise):
                 "combine it first with densify() or to_tensordict()"
             )
         if how.names is not None or how.size is not None:
-            inner = How(device=how.device, lock=how.lock, is_leaf=how.is_leaf, prune=how.prune)
+            inner = How(device=how.device, lock=how.lock, is_leaf=how.is_leaf, prune=how.prune, check=how.check)
         results = [td._rebuild(leaves, inner) for td in tds]
         if how.prune and all(result is None for result in results):
             return None
