@@ -32,12 +32,17 @@ def _minimum(tensor: Tensor, other: Any) -> Tensor:
     return torch.minimum(tensor, other) if isinstance(other, Tensor) else tensor.clamp_max(other)
 
 
+def _kept(tensor: Tensor) -> Tensor:
+    """What a gradient can still see after the tensor was written to."""
+    return tensor.clone() if tensor.requires_grad else tensor
+
+
 def _maximum_(tensor: Tensor, other: Any) -> Tensor:
-    return tensor.copy_(_maximum(tensor, other))
+    return tensor.copy_(_maximum(_kept(tensor), other))
 
 
 def _minimum_(tensor: Tensor, other: Any) -> Tensor:
-    return tensor.copy_(_minimum(tensor, other))
+    return tensor.copy_(_minimum(_kept(tensor), other))
 
 
 def _logical(name: str) -> Any:
