@@ -167,16 +167,39 @@ def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = Non
         return
     fd, offset = file
     try:
-        with torch._C.DisableTorchFunctionSubclass():
-            part = classify(Piece("source", src.expand(dst.shape), offset, dst.dtype))
-        if isinstance(part, Foreign):
-            _finish_device_work([part.tensor])
-        kernels = load_kernels(part.nbytes if isinstance(part, Strided) else 0)
         system.reserve(fd, offset, dst.nbytes)
-        pool.run([[functools.partial(step, fd) for _, step, _ in _steps([part], kernels)]], threads=threads)
+        write_into([(fd, Piece("source", src.expand(dst.shape), offset, dst.dtype))], threads=threads)
     finally:
         os.close(fd)
     dst.detach()[:0].zero_()  # tells autograd that the values have changed
+
+
+def write_into(targets: Sequence[tuple[int, Piece]], *, threads: int | None = None) -> None:
+    """Writes pieces into files that are open already, over what is there or behind it, in parallel.
+
+    Args:
+        targets: descriptors, each with what to write there.
+        threads: how many threads write, a good number for this machine if None or 0.
+
+    Raises:
+        OSError: if the system refuses; it names the key. What was written until then stays.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        planned = [(fd, classify(piece)) for fd, piece in targets]
+    kernels = load_kernels(sum(part.nbytes for _, part in planned if isinstance(part, Strided)))
+    _finish_device_work(part.tensor for _, part in planned if isinstance(part, Foreign))
+    lanes = [
+        [functools.partial(_run_into, fd, key, step) for key, step, _ in _steps([part], kernels)]
+        for fd, part in planned
+    ]
+    pool.run(lanes, threads=threads)
+
+
+def _run_into(fd: int, key: object, step: _Step) -> None:
+    try:
+        step(fd)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror} (writing {key!r})") from error
 
 
 def _finish_device_work(tensors: Iterable[torch.Tensor]) -> None:
