@@ -143,7 +143,8 @@ def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str,
     for info in file.infolist():
         here, central = central, _after(data, central, where)
         name = info.orig_filename
-        if info.is_dir() or name.rpartition("/")[2] == NAME:  # a manifest speaks of the folder that was packed
+        # is_dir() fails on a name that is empty; a manifest speaks of the folder that was packed
+        if name.endswith("/") or name.rpartition("/")[2] == NAME:
             continue
         try:
             check_path(name)

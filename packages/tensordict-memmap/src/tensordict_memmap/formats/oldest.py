@@ -27,6 +27,9 @@ class Folder(Protocol):
     def read(self, path: str) -> bytes | None:
         """The content of a regular file; None where there is none."""
 
+    def has(self, path: str) -> bool:
+        """Whether a file or folder, and no link to one, has that path."""
+
     def names(self, path: str) -> Iterable[str]:
         """The names of the files and folders in a folder."""
 
@@ -45,7 +48,8 @@ def parse_oldest(folder: Folder, *, place: str = "", key: Path = ()) -> Node:
     start = place + "/" if place else ""
     record = _load(folder, start + META_PT, key)
     found = sorted(folder.names(place))
-    inside = [name for name in found if folder.read(f"{start}{name}/{META_PT}") is not None]
+    # a folder that is a link could lead out of the one that is read
+    inside = [name for name in found if folder.has(f"{start}{name}") and folder.has(f"{start}{name}/{META_PT}")]
     if "stack_dim" in record:
         count = len(inside)
         if {str(number) for number in range(count)} != set(inside):
