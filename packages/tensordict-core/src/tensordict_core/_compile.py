@@ -7,13 +7,24 @@ project asks PyTorch these questions.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["in_functorch", "is_compiling", "mapped_dim", "mapped_size", "may_fuse", "transform_level"]
+__all__ = [
+    "constant_when_traced",
+    "in_functorch",
+    "is_compiling",
+    "mapped_dim",
+    "mapped_size",
+    "may_fuse",
+    "transform_level",
+]
 
 _peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
+_level_of = torch._C._functorch.maybe_get_level
+_dim_of = torch._C._functorch.maybe_get_bdim
 
 
 def is_compiling() -> bool:
@@ -59,11 +70,10 @@ def mapped_dim(tensor: torch.Tensor, level: int) -> int | None:
     >>> mapped_dim(torch.zeros(2), 1) is None
     True
     """
-    functorch = torch._C._functorch
-    if functorch.is_batchedtensor(tensor) and functorch.maybe_get_level(tensor) == level:
-        dim: int = functorch.maybe_get_bdim(tensor)
-        return dim
-    return None
+    if _level_of(tensor) != level:
+        return None
+    dim: int = _dim_of(tensor)
+    return None if dim < 0 else dim  # negative: wrapped by another transform
 
 
 def mapped_size() -> int | None:
@@ -79,7 +89,24 @@ def mapped_size() -> int | None:
     return size
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def constant_when_traced(function: F) -> F:
+    """Have Dynamo call a function while it traces, and take the number that it gives for a constant.
+
+    What ``torch.compiler.assume_constant_result`` does, without its import of Dynamo, which costs a second.
+
+    Args:
+        function: A function of constants that Dynamo cannot follow, such as one that evaluates an annotation.
+
+    >>> constant_when_traced(lambda: 3)()
+    3
+    """
+    setattr(function, "_dynamo_marked_constant", True)  # noqa: B010 (no attribute that a type checker knows)
+    return function
+
+
 for _function in (transform_level, mapped_dim, mapped_size):
-    # What torch.compiler.assume_constant_result does, without its import of Dynamo, which costs a second: levels and
-    # mapped dimensions are facts of the trace, and Dynamo cannot follow the calls that ask for them.
-    setattr(_function, "_dynamo_marked_constant", True)  # noqa: B010 (no attribute that a type checker knows)
+    # levels and mapped dimensions are facts of the trace, and Dynamo cannot follow the calls that ask for them
+    constant_when_traced(_function)

@@ -53,6 +53,9 @@ class Change(NamedTuple):
         return new if any(name is not None for name in new) else None
 
 
+_LOST = tuple(Change(dim, gained=False) for dim in range(4))  # made once: every node of a tree that vmap maps asks
+
+
 class Mapped(list[Any]):
     """Non-tensor values along a dimension that ``vmap`` took: a function inside sees all; they come out again."""
 
@@ -112,14 +115,17 @@ _TENSORS = (Tensor, torch.nn.Parameter)
 
 def _record(kind: str, keys: tuple[str, ...], children: Sequence[Any], meta: Meta, extra: Any = None) -> Layout:
     # (``isinstance(child, Tensor)`` runs Tensor's metaclass, which costs more than all else here for parameters)
-    shapes = tuple(
-        [child.shape if type(child) in _TENSORS or isinstance(child, Tensor) else None for child in children]
-    )
-    return Layout(kind, keys, meta, extra, shapes, transform_level())
+    shapes = [
+        child.shape
+        if type(child) in _TENSORS or (type(child) is not TensorDict and isinstance(child, Tensor))
+        else None
+        for child in children
+    ]
+    return Layout(kind, keys, meta, extra, tuple(shapes), transform_level())
 
 
 def _flatten_dense(td: Any) -> tuple[list[Any], Layout]:
-    entries = dict(td._items())
+    entries = td._entries if type(td) is TensorDict else dict(td._items())
     children = list(entries.values())
     return children, _record("TensorDict", tuple(entries), children, td._meta)
 
@@ -164,9 +170,9 @@ def _lost(children: Sequence[Any], layout: Layout, level: int) -> set[int]:
         return set()
     dims = set()
     for child, shape in zip(children, layout.shapes, strict=True):
-        if shape is not None and (type(child) is Tensor or isinstance(child, Tensor)) and child.ndim == len(shape) - 1:
+        if shape is not None and (type(child) is Tensor or isinstance(child, Tensor)):
             dim = mapped_dim(child, level)
-            if dim is not None:
+            if dim is not None and child.ndim == len(shape) - 1:
                 dims.add(dim)
     return dims
 
@@ -203,7 +209,7 @@ def _find_change(children: Sequence[Any], layout: Layout) -> Change | None:
     lost = set() if inside else _lost(children, layout, level)
     added = _added(children, layout, level) if inside else None
     for child in children:
-        if isinstance(child, Primitives) and child._annotations is not None:
+        if type(child) is not Tensor and isinstance(child, Primitives) and child._annotations is not None:
             change = child._annotations.pop("vmap", None)
             if change is not None and change.gained:
                 fits = {p for p in range(len(child._meta.batch_size)) if change.unsure or p == change.dim}
@@ -218,7 +224,8 @@ def _find_change(children: Sequence[Any], layout: Layout) -> Change | None:
             "because a negative in_dims is counted for each leaf; count it from the front"
         )
     if taken:
-        return Change(taken.pop(), gained=False)
+        dim = taken.pop()
+        return _LOST[dim] if dim < len(_LOST) else Change(dim, gained=False)
     if not added and added is None:
         return None
     allowed = sorted(p for p in added or () if p <= dims)
@@ -293,9 +300,43 @@ def _new_meta(children: Sequence[Any], layout: Layout, change: Change | None) ->
 
 def _unflatten_dense(children: Iterable[Any], layout: Layout) -> Any:
     children = list(children)
-    if {*map(type, children)} == {int}:  # a tree of numbers, such as the ``in_dims`` of vmap, which asks for one a call
-        return TensorDict._make(dict(zip(layout.keys, children, strict=True)), layout.meta)
+    meta = layout.meta
+    if len(meta.batch_size) == 1 and meta.names is None and _lose_it_all(children, layout):
+        inside = TensorDict._make(dict(zip(layout.keys, children, strict=True)), meta.resized(_NO_SIZE))
+        inside._annotations = {"vmap": _LOST[0]}
+        return inside
+    if _are_numbers(children):  # a tree of numbers, such as the ``in_dims`` of vmap, which asks for one a call
+        return TensorDict._make(dict(zip(layout.keys, children, strict=True)), meta)
     return _dense(children, layout, _find_change(children, layout))
+
+
+def _lose_it_all(children: list[Any], layout: Layout) -> bool:
+    """Whether ``vmap`` takes the first dimension of all tensors here and below: what `_find_change` says, found sooner.
+
+    Stacked parameters of an ensemble, whose only batch dimension is mapped, are put together at each call.
+    """
+    level = transform_level()
+    if level is None or layout.level == level or not children:
+        return False
+    for child, shape in zip(children, layout.shapes, strict=True):
+        if type(child) is Tensor:
+            if shape is None or mapped_dim(child, level) != 0 or child.ndim != len(shape) - 1:
+                return False
+        elif type(child) is not TensorDict or (child._annotations or {}).get("vmap") is not _LOST[0]:
+            return False
+    for child in children:
+        if type(child) is not Tensor:
+            child._annotations = None
+    return True
+
+
+def _are_numbers(children: list[Any]) -> bool:
+    """Whether all leaves are plain integers."""
+    for child in children:
+        kind = type(child)
+        if kind is not int and not (kind is TensorDict and child._entries and _are_numbers([*child._entries.values()])):
+            return False
+    return bool(children)
 
 
 def _dense(children: list[Any], layout: Layout, change: Change | None) -> Any:
