@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import TensorDictModuleBase
+from .cudagraph import CudaGraphModule
 from .decorators import as_tensordict_module
 from .dispatch import dispatch
 from .distributions import (
@@ -33,6 +34,7 @@ from .tensorclass_module import TensorClassModuleBase, TensorClassModuleWrapper
 __all__ = [
     "AddStateIndependentNormalScale",
     "CompositeDistribution",
+    "CudaGraphModule",
     "Delta",
     "EnsembleModule",
     "InteractionType",

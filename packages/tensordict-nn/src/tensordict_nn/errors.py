@@ -319,3 +319,40 @@ def bad_parameters(dist: Any, keys: Iterable[Any], error: Exception) -> str:
     """A note: which entries a distribution was made of."""
     name = getattr(dist, "__name__", type(dist).__name__)
     return f"while making a {name} of the keys {_list(keys)}"
+
+
+def bad_warmup(warmup: Any) -> ValueError:
+    """The call that records is counted from one."""
+    return ValueError(f"warmup is the number of the call that records, from 1, got {warmup!r}; pass 2 or more")
+
+
+def graph_input_requires_grad() -> RuntimeError:
+    """Gradients do not reach through a graph."""
+    return RuntimeError(
+        "inputs of a CudaGraphModule do not require gradients, and one does; detach it, or read it from outside of the "
+        "function if it is a parameter"
+    )
+
+
+def graph_output_requires_grad() -> RuntimeError:
+    """Gradients do not reach through a graph."""
+    return RuntimeError(
+        "results of a CudaGraphModule do not require gradients, and one does; call it under torch.no_grad(), or do the "
+        "backward pass inside the function and return loss.detach()"
+    )
+
+
+def graph_input_changed(name: str, got: str, expected: str) -> ValueError:
+    """A graph has fixed memory."""
+    return ValueError(
+        f"the input {name} of a CudaGraphModule {got}, but {expected} when the graph was recorded, and that is fixed; "
+        "make one CudaGraphModule for each form of its inputs"
+    )
+
+
+def graph_structure_changed(got: Any, expected: Any) -> ValueError:
+    """A graph has fixed inputs."""
+    return ValueError(
+        f"the inputs of a CudaGraphModule have the structure {got}, but it was {expected} when the graph was recorded, "
+        "and that is fixed; make one CudaGraphModule for each form of its inputs"
+    )

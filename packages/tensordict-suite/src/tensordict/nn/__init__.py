@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tensordict_core import make_tensordict as make_tensordict
     from tensordict_nn import AddStateIndependentNormalScale as AddStateIndependentNormalScale
     from tensordict_nn import CompositeDistribution as CompositeDistribution
+    from tensordict_nn import CudaGraphModule as CudaGraphModule
     from tensordict_nn import EnsembleModule as EnsembleModule
     from tensordict_nn import InteractionType as InteractionType
     from tensordict_nn import NormalParamExtractor as NormalParamExtractor

@@ -1,0 +1,355 @@
+"""`CudaGraphModule`: a function whose kernels are recorded once and replayed by one call of the driver.
+
+A graph reads from and writes to fixed memory. So the work here is to bring inputs into the buffers that the graph was
+recorded with, to refuse those that do not fit, and to hand out copies of what it wrote. All of that is the same on any
+device; what CUDA does is three methods of `_Recorder`: run once beside, record, replay.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from tensordict_core import NestedKey
+
+from . import errors
+from .base import as_keys
+from .dispatch import dispatch
+from .probabilistic.interaction import interaction_type
+from .probabilistic.module import ProbabilisticTensorDictModule
+
+__all__ = ["CudaGraphModule"]
+
+Call = Callable[..., Any]
+
+
+class _Recorder:
+    """One CUDA graph: a function runs on a stream of its own, is recorded there, and replayed where the caller is.
+
+    Args:
+        device: The device; ``None`` is the current one.
+    """
+
+    def __init__(self, device: torch.device | None) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call] # torch gives it no types
+        self.device: torch.device | None = self._stream.device
+        self._graph: Any = None
+
+    def warm(self, function: Callable[[], Any]) -> Any:
+        """Run a function on the stream, after what the caller has queued and before what it queues next."""
+        stream = self._stream
+        current = torch.cuda.current_stream(stream.device)
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            result = function()
+        current.wait_stream(stream)
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.is_cuda:
+                leaf.record_stream(current)  # its memory belongs to the other stream, which may not reuse it before
+        return result
+
+    def record(self, function: Callable[[], Any]) -> Any:
+        """Record a function; what it returns is filled by `replay`."""
+        self._graph = torch.cuda.CUDAGraph()  # one that failed to record is of no use
+        # "thread_local": threads that load data may allocate meanwhile
+        with (
+            torch.cuda.device(self._stream.device),
+            torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"),
+        ):
+            return function()
+
+    def replay(self) -> None:
+        """Run what was recorded, on the caller's stream."""
+        with torch.cuda.device(self._stream.device):
+            self._graph.replay()
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two values that are no tensors are known to be equal."""
+    try:
+        return first is second or (type(first) is type(second) and bool(first == second))
+    except (RuntimeError, TypeError, ValueError):  # arrays do not say with one word
+        return False
+
+
+def _refuse_gradients(leaves: Sequence[Any]) -> None:
+    if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
+        raise errors.graph_input_requires_grad()
+
+
+class _Recording:
+    """A recorded function with the memory that it reads and writes.
+
+    Args:
+        recorder: What records and replays.
+        function: Takes what ``inputs`` holds and returns tensors in any nest of containers.
+        inputs: The arguments, in any nest of containers; tensors among them may change from call to call.
+
+    Raises:
+        ValueError: A tensor is on another device than the graph.
+        RuntimeError: A result requires gradients.
+    """
+
+    def __init__(self, recorder: Any, function: Callable[[Any], Any], inputs: Any) -> None:
+        leaves, self._layout = pytree.tree_flatten(inputs)
+        self._leaves = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self._at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        self._buffers = [self._leaves[i] for i in self._at]
+        for i in self._at:
+            if recorder.device is not None and self._leaves[i].device != recorder.device:
+                raise errors.graph_input_changed(
+                    self._name(inputs, i), f"is on {self._leaves[i].device}", f"the device was {recorder.device}"
+                )
+        # put together within the function: it may write into the containers, and is run again where there is no graph
+        results = recorder.record(lambda: function(pytree.tree_unflatten(self._leaves, self._layout)))
+        self._results, self._form = pytree.tree_flatten(results)
+        if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in self._results):
+            raise errors.graph_output_requires_grad()
+        self._recorder = recorder
+
+    def __call__(self, inputs: Any) -> Any:
+        """Copy inputs in, replay, and copy results out.
+
+        Raises:
+            ValueError: The inputs are not like those of the recording.
+        """
+        self._fill(inputs)
+        self._recorder.replay()
+        results = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in self._results]
+        return pytree.tree_unflatten(results, self._form)
+
+    @torch.no_grad()
+    def _fill(self, inputs: Any) -> None:
+        leaves, layout = pytree.tree_flatten(inputs)
+        _refuse_gradients(leaves)
+        if layout != self._layout:
+            raise errors.graph_structure_changed(layout, self._layout)
+        for i, (leaf, own) in enumerate(zip(leaves, self._leaves, strict=True)):
+            if not isinstance(own, Tensor) or not isinstance(leaf, Tensor):
+                if not _same(leaf, own):
+                    raise errors.graph_input_changed(self._name(inputs, i), f"is {leaf!r}", f"it was {own!r}")
+            elif leaf.shape != own.shape or leaf.dtype != own.dtype or leaf.device != own.device:
+                got, was = (f"{list(t.shape)} of {t.dtype} on {t.device}" for t in (leaf, own))
+                raise errors.graph_input_changed(self._name(inputs, i), f"is {got}", f"it was {was}")
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, [leaves[i] for i in self._at])
+
+    def _name(self, inputs: Any, position: int) -> str:
+        path, _ = pytree.tree_flatten_with_path(inputs)[0][position]
+        return pytree.keystr(path)
+
+
+class CudaGraphModule:
+    """A function or a module on tensordicts, recorded as a CUDA graph and replayed.
+
+    A replay starts all kernels by one call, which takes away what launching them one by one costs. The first
+    ``warmup - 1`` calls run the function on a stream of its own, the next one records it, and later ones copy their
+    inputs into the graph's memory, replay, and return copies of what the graph wrote.
+
+    **Without CUDA** the constructor warns, and each call runs the function: the results are the same, and nothing is
+    gained.
+
+    What a graph can be made of:
+
+    - The function does the same each time: no branch on values of tensors (use ``torch.where``), no shape that depends
+      on them, no transfer to the CPU.
+    - Inputs keep shape, dtype and device, batch sizes and keys; what is no tensor keeps its value. Anything else is an
+      error.
+    - Inputs and results do not require gradients. Parameters are read from outside (``lambda x: x @ weight``). A
+      training step (``zero_grad``, ``backward``, ``step``) is done inside the function, which returns
+      ``loss.detach()``.
+    - What the function writes into tensors that it is given stays in the graph's memory. Entries that it sets in a
+      tensordict are set in the caller's, as copies.
+    - A probabilistic module takes its values as it did when it was recorded; under another interaction type there is a
+      warning, so make one instance for each.
+
+    It is no ``nn.Module``, so that nobody collects the parameters of what it wraps twice.
+
+    Args:
+        module: Takes and returns tensors, or containers of them; or a tensordict.
+        warmup: The call that records. A compiled function needs one or two more, until it is compiled.
+        in_keys: The keys that a function of a tensordict reads; an empty list takes all. Those of ``module``, if it has
+            some. With keys, it can be called with tensors by name, as by `dispatch`.
+        out_keys: The keys that it writes, for such calls.
+        device: The device of the graph; by default the current one.
+
+    Raises:
+        ValueError: ``warmup`` is no positive integer; or, at a call, an input has changed its form.
+        RuntimeError: At a call, an input or a result requires gradients.
+        KeyError: At a call, an input key is not there.
+
+    >>> import warnings
+    >>> from tensordict_nn import TensorDictModule
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")  # it warns where there is no CUDA
+    ...     add_one = CudaGraphModule(TensorDictModule(lambda x: x + 1, in_keys=["x"], out_keys=["y"]))
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> for i in range(4):
+    ...     td = add_one(TensorDict({"x": torch.full((), i, device=device)}))
+    >>> td["y"].item()
+    4
+    """
+
+    def __init__(
+        self,
+        module: Call,
+        warmup: int = 2,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        device: torch.device | str | int | None = None,
+    ) -> None:
+        if warmup != int(warmup) or warmup < 1:
+            raise errors.bad_warmup(warmup)
+        self.module = module
+        self.warmup = warmup
+        self.counter = 0
+        self.in_keys = _keys_of(module, "in_keys", in_keys)
+        self.out_keys = _keys_of(module, "out_keys", out_keys)
+        if self.in_keys is not None and self.out_keys is None:
+            self.out_keys = []
+        self.device = None if device is None else torch.device(device)
+        self._recorder = _make_recorder(self.device)
+        self._recording: _Recording | None = None
+        parts = module.modules() if isinstance(module, nn.Module) else ()
+        self._drawing = [part for part in parts if isinstance(part, ProbabilisticTensorDictModule)]
+        self._ways: list[Any] = []
+        self._own_keys: set[Any] = set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function, record it, or replay it."""
+        if self.in_keys is None:
+            return self._run(_call, (args, kwargs))
+        return self._on_tensordict(*args, **kwargs)
+
+    @dispatch(auto_batch_size=False)
+    def _on_tensordict(self, tensordict: Any, *args: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
+        keys = self.in_keys
+        # what it wrote itself, at an earlier call, is no input
+        given = tensordict.select(*keys, strict=False) if keys else tensordict.exclude(*self._own_keys)
+        absent = [key for key in keys or () if key not in given]
+        if absent:
+            raise errors.missing_inputs(self.module, absent, tensordict.keys())
+        learning = self._recording is None and not keys
+        read = {key for key, _ in _entries(given)} if learning else set()
+        if self._ready():
+            inputs = (given, None if tensordict_out is None else tensordict_out.empty(), args, kwargs)
+            which, result, *written = self._run(_call_on_tensordict, inputs)
+            for target, entries in zip((tensordict, tensordict_out), written, strict=True):
+                for key, value in entries:
+                    target.set(key, value)
+            result = result if which is None else (tensordict, tensordict_out)[which]
+        else:
+            if tensordict_out is not None:
+                kwargs["tensordict_out"] = tensordict_out
+            result = self._run(_call, ((tensordict, *args), kwargs), checked=(given, args, kwargs))
+        if learning:
+            self._own_keys.update(key for key, _ in _entries(tensordict) if key not in read)
+        return result
+
+    def _ready(self) -> bool:
+        """Whether the next call records or replays."""
+        return self._recorder is not None and self.counter >= self.warmup - 1
+
+    def _run(self, how: Callable[[Call, Any], Any], inputs: Any, checked: Any = None) -> Any:
+        """Call ``how(module, inputs)``, or replay what that did."""
+        module, recorder = self.module, self._recorder
+        if self._recording is not None:
+            self._check_ways()
+            return self._recording(inputs)
+        _refuse_gradients(pytree.tree_leaves(inputs if checked is None else checked))
+        if recorder is None:
+            return how(module, inputs)
+        if not self._ready():
+            result, _ = recorder.warm(lambda: (how(module, inputs), inputs))  # the inputs hold what is set in them
+        else:
+            self._ways = self._current_ways()
+            self._recording = _Recording(recorder, lambda inputs: how(module, inputs), inputs)
+            result = self._recording(inputs)
+        self.counter += 1
+        return result
+
+    def _current_ways(self) -> list[Any]:
+        block = interaction_type()
+        return [block or part.default_interaction_type for part in self._drawing]
+
+    def _check_ways(self) -> None:
+        """Warn, once, where the recorded way to take values is not the current one."""
+        if self._drawing and self._ways != self._current_ways():
+            self._drawing = []
+            warnings.warn(
+                "a CUDA graph takes values as when it was recorded, whatever set_interaction_type says now; make one "
+                "CudaGraphModule for each interaction type",
+                stacklevel=5,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state dict of the module; empty for a function."""
+        state: dict[str, Any] = self.module.state_dict() if hasattr(self.module, "state_dict") else {}
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the state of the module; nothing happens for a function. The graph sees it, as memory stays in place."""
+        if hasattr(self.module, "load_state_dict"):
+            self.module.load_state_dict(state_dict)
+
+    def __repr__(self) -> str:
+        fields = (f"{name}={getattr(self, name)!r}" for name in ("module", "warmup", "in_keys", "out_keys"))
+        lines = "".join(f"    {field},\n".replace("\n", "\n    ")[:-4] for field in fields)
+        return f"{type(self).__name__}(\n{lines})"
+
+
+def _make_recorder(device: torch.device | None) -> Any:
+    """What records; ``None``, with a warning, where there is no CUDA."""
+    if torch.cuda.is_available():
+        return _Recorder(device)
+    warnings.warn(
+        "CudaGraphModule found no CUDA device: calls run the function as it is, with the same results and no gain",
+        stacklevel=3,
+    )
+    return None
+
+
+def _keys_of(module: Any, name: str, given: Any) -> list[Any] | None:
+    """The keys of a module; those that were given where it has none."""
+    own = getattr(module, name, None)
+    if own is None:
+        return None if given is None else as_keys(given)
+    own = as_keys(own)
+    if given and as_keys(given) != own:
+        warnings.warn(f"CudaGraphModule takes the {name} {own} of the module; leave {name}={given} out", stacklevel=3)
+    return own
+
+
+def _call(module: Call, inputs: Any) -> Any:
+    args, kwargs = inputs
+    return module(*args, **kwargs)
+
+
+def _call_on_tensordict(module: Call, inputs: Any) -> tuple[Any, ...]:
+    """Run a function of a tensordict.
+
+    Returns:
+        Which of the containers that it was given it returned (the first, the second, or ``None``), what it returned
+        otherwise, and the entries that it set in each.
+    """
+    td, target, args, kwargs = inputs
+    known = {(key, id(value)) for key, value in _entries(td)}
+    if target is not None:
+        kwargs = {**kwargs, "tensordict_out": target}
+    result = module(td, *args, **kwargs)
+    which = 0 if result is td else 1 if target is not None and result is target else None
+    set_in_td = [(key, value) for key, value in _entries(td) if (key, id(value)) not in known]
+    return which, result if which is None else None, set_in_td, _entries(target)
+
+
+def _entries(td: Any) -> list[tuple[Any, Any]]:
+    """The leaves of a tensordict, values that are no tensors included."""
+    if td is None:
+        return []
+    values = ((key, value._entry_value()) for key, value in td.non_tensor_items(include_nested=True))
+    return [*zip(td._leaf_keys(), td._leaves(), strict=True), *values]
