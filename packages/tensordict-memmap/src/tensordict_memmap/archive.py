@@ -338,22 +338,40 @@ def _write_compressed(
     cancelled: Callable[[], bool] | None,
     draft: str,
 ) -> None:
-    with zipfile.ZipFile(draft, "w") as file:
-        for name, pieces, size in parts:
-            info = zipfile.ZipInfo(name)
-            info.compress_type = zipfile.ZIP_STORED if name.endswith(".json") else method
-            info._compresslevel = level  # type: ignore[attr-defined]  # what ZipFile.write sets from its own argument
-            with file.open(info, "w", force_zip64=size >= 1 << 31) as out:
-                written = 0
-                for block in _blocks(pieces):
-                    if cancelled is not None and cancelled():
-                        raise CancelledError("the save was cancelled")
-                    out.write(block)
-                    written += len(block)
-                    if progress is not None:
-                        progress(len(block))
-                for start in range(written, size, JOB):  # room that nothing is written to
-                    out.write(bytes(min(JOB, size - start)))
+    key: object = None
+    try:
+        with zipfile.ZipFile(draft, "w") as file:
+            for name, pieces, size in parts:
+                key = pieces[0].key if pieces else name
+                _compress(file, name, pieces, size, method, level, progress, cancelled)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror} (writing {key!r})", draft) from error
+
+
+def _compress(
+    file: zipfile.ZipFile,
+    name: str,
+    pieces: Sequence[Piece],
+    size: int,
+    method: int,
+    level: int | None,
+    progress: Callable[[int], None] | None,
+    cancelled: Callable[[], bool] | None,
+) -> None:
+    info = zipfile.ZipInfo(name)
+    info.compress_type = zipfile.ZIP_STORED if name.endswith(".json") else method
+    info._compresslevel = level  # type: ignore[attr-defined]  # what ZipFile.write sets from its own argument
+    with file.open(info, "w", force_zip64=size >= 1 << 31) as out:
+        written = 0
+        for block in _blocks(pieces):
+            if cancelled is not None and cancelled():
+                raise CancelledError("the save was cancelled")
+            out.write(block)
+            written += len(block)
+            if progress is not None:
+                progress(len(block))
+        for start in range(written, size, JOB):  # room that nothing is written to
+            out.write(bytes(min(JOB, size - start)))
 
 
 def _blocks(pieces: Sequence[Piece]) -> Iterator[bytes]:

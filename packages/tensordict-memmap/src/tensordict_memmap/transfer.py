@@ -59,6 +59,7 @@ class _Open:
     durable: bool
     jobs: int = 0
     fd: int = -1
+    has_room: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def enter(self) -> int:
@@ -73,6 +74,7 @@ class _Open:
                     or (self.size >= SMALL and not system.reserve(fd, 0, self.size))
                 ):
                     os.ftruncate(fd, self.size)
+                self.has_room = True
             return self.fd
 
     def leave(self) -> None:
@@ -317,11 +319,22 @@ def _run_step(
             step(fd)
         file.leave()
     except OSError as error:
+        if not file.has_room:  # all of the file was refused, and the largest part has most to do with it
+            key = max(map(_largest, file.write.pieces), default=(0, key), key=lambda found: found[0])[1]
         what = "" if key is None else f" (writing {key!r})"
         path = os.fspath(file.write.path)
         raise OSError(error.errno, f"{error.strerror}{what}", path) from error
     if progress is not None and nbytes:
         progress(nbytes)
+
+
+def _largest(piece: Piece | Run) -> tuple[int, object]:
+    """The bytes and the key of a piece, or of the largest of many."""
+    if isinstance(piece, Run):
+        nbytes = max(piece.sizes)
+        return nbytes, piece.keys[piece.sizes.index(nbytes)]
+    source = piece.source
+    return source.nbytes if isinstance(source, torch.Tensor | np.ndarray) else len(source), piece.key
 
 
 def _write_flat(part: Flat, start: int, count: int, fd: int) -> None:
