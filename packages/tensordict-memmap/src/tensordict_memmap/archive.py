@@ -271,7 +271,7 @@ class ArchiveSave:
         write = functools.partial(
             _write_archive, self.parts, self.method, None, self.threads, progress, cancelled, self.durable
         )
-        save_file(self.path, write, durable=self.durable, existsok=self.existsok)
+        save_file(self.path, write, durable=self.durable, existsok=self.existsok, size=self.total)
 
     def twin(self) -> Any:
         """A locked tensordict over the archive; writes to it make the checksums stale."""

@@ -238,7 +238,7 @@ class _Job:
         def write(draft: str) -> None:
             write_files([FileWrite(draft, pieces)], threads=threads, progress=progress, cancelled=cancelled)
 
-        save_file(self.path, write)
+        save_file(self.path, write, size=self.total)
 
     def _pieces(self) -> list[Piece | Run]:
         """What goes into the file, small contiguous tensors that follow one another as one run."""

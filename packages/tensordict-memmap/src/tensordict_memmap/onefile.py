@@ -14,7 +14,8 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 
-from tensordict_memmap import system
+from tensordict_memmap import removal, system
+from tensordict_memmap.ways import is_long_removal
 
 try:
     import fcntl
@@ -27,7 +28,12 @@ _FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | 
 
 
 def save_file(
-    target: str | os.PathLike[str], write: Callable[[str], None], *, durable: bool = False, existsok: bool = True
+    target: str | os.PathLike[str],
+    write: Callable[[str], None],
+    *,
+    durable: bool = False,
+    existsok: bool = True,
+    size: int = 1 << 62,
 ) -> None:
     """Makes a file hold what ``write`` writes, all of it or, if anything fails, what it held before.
 
@@ -36,6 +42,7 @@ def save_file(
         write: called with the path of an empty file to write to. It syncs what it wrote where that is wanted.
         durable: whether the new name survives a power failure once this returns.
         existsok: whether an earlier file may be replaced.
+        size: about how many bytes will be written, as ``commit.save_folder`` takes it.
 
     Raises:
         IsADirectoryError: A folder has that name.
@@ -54,14 +61,35 @@ def save_file(
         )
     if not existsok and os.path.lexists(path):
         raise RuntimeError(f"with existsok=False a save makes a new file, and there is {path}; choose another name")
+    removal.make_room(path, size)
     with draft_beside(path) as draft:
         write(draft)
         if os.path.lexists(path):
             with contextlib.suppress(OSError):
                 shutil.copymode(path, draft)
-        os.replace(draft, path)
+        with _kept_open(path):
+            os.replace(draft, path)
         if durable:
             system.sync_folder(os.path.dirname(path))
+
+
+@contextlib.contextmanager
+def _kept_open(path: str) -> Iterator[None]:
+    """Keeps the blocks of a file that is replaced until the background gives them back, where that takes long."""
+    earlier = -1
+    if os.name == "posix":  # elsewhere a file that is open cannot be replaced
+        with contextlib.suppress(OSError):
+            if is_long_removal(os.stat(path).st_size):
+                earlier = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        if earlier >= 0:
+            removal.later(path, _nothing, [earlier])
+
+
+def _nothing() -> None:
+    """What is left to do for a file that has no name any more, beside closing it."""
 
 
 @contextlib.contextmanager

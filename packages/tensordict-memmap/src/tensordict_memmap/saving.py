@@ -294,6 +294,7 @@ class _Save:
         if not like:
             for leaf in self.leaves:
                 self._check_source(leaf, copy_existing)
+        self.total = 0 if like else sum(leaf.nbytes for leaf in self.leaves if leaf.file not in self.kept)
 
     def _check_source(self, leaf: Leaf, copy_existing: bool) -> None:
         source = leaf.source
@@ -326,9 +327,7 @@ class _Save:
 
         if not early:
             return work(None, None)
-        return SaveFuture(
-            work, 0 if self.like else sum(leaf.nbytes for leaf in self.leaves if leaf.file not in self.kept)
-        )
+        return SaveFuture(work, self.total)
 
     def run(self, progress: _Progress | None, cancelled: _Cancelled | None) -> None:
         """Writes all files and puts them in place."""
@@ -336,7 +335,7 @@ class _Save:
         def write(folder: str) -> Manifest:
             return self._write(folder, progress, cancelled)
 
-        commit.save_folder(self.root, write, durable=self.durable, atomic=self.atomic)
+        commit.save_folder(self.root, write, durable=self.durable, atomic=self.atomic, size=self.total)
 
     def opener(self) -> LeafOpener:
         """What maps the files once they are in place."""

@@ -29,6 +29,18 @@ ROWS_WORTH_A_CALL = 16 << 10
 KERNEL_WORTH_AN_IMPORT = 96 << 20
 """Strided bytes in one call from which it pays to import Numba and load the kernels (0.4-0.7 s)."""
 
+REMOVED_AT_ONCE = 32 << 20
+"""Bytes of a replaced save up to which it is removed before a save returns; a file counts as 256 KiB more."""
+
+
+def is_long_removal(nbytes: int, files: int = 1) -> bool:
+    """Whether removing files takes long enough to leave it to the background.
+
+    >>> is_long_removal(1000, 3), is_long_removal(1 << 30)
+    (False, True)
+    """
+    return nbytes + files * SMALL > REMOVED_AT_ONCE
+
 
 def writable_file(dst: torch.Tensor, src: torch.Tensor) -> tuple[int, int] | None:
     """A descriptor and offset to write to instead of the memory of ``dst``, where that is faster."""
