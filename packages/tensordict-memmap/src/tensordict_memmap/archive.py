@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from tensordict_core.extension import annotate
-from tensordict_memmap import commit, pool
+from tensordict_memmap import commit, pool, system
 from tensordict_memmap.build import build
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.archive import ENDING, METHODS, Member, closing, local_header, read_index
@@ -178,7 +178,7 @@ def refresh_archive_checksums(archive_path: str | os.PathLike[str]) -> Path:
     """
     archive = Archive(os.path.abspath(archive_path), mode="r+")
     stored = [member for member in archive.members.values() if member.stored]
-    _checksum(archive.data, stored, None)
+    _checksum(_slices(archive.data), stored, None)
     array = archive.mapping.array()
     for member in stored:
         crc = np.frombuffer(struct.pack("<I", member.crc), np.uint8)
@@ -309,9 +309,12 @@ def _write_archive(
     write_files(
         [FileWrite(draft, pieces, position, fresh=whole)], threads=threads, progress=progress, cancelled=cancelled
     )
-    mapping = Mapping.open(draft, position, mode="r")
-    _checksum(_bytes(mapping), members, threads)
     with open(draft, "r+b") as file:
+        if whole or not system.POSIX:
+            mapping = Mapping.open(draft, position, mode="r")
+            _checksum(_slices(_bytes(mapping)), members, threads)
+        else:  # looking at room through a mapping takes memory on tmpfs, and a signal ends who finds none
+            _checksum(lambda start, stop: os.pread(file.fileno(), stop - start, start), members, threads)
         for member in members:
             aligned = member.offset - member.header
             file.seek(member.header)
@@ -389,13 +392,19 @@ def _blocks(pieces: Sequence[Piece]) -> Iterator[bytes]:
                 yield bytes(data[start : start + JOB])
 
 
-def _checksum(data: memoryview, members: Sequence[Member], threads: int | None) -> None:
-    """Computes the CRC-32 of each member, on several threads."""
+def _slices(data: memoryview) -> Callable[[int, int], memoryview]:
+    return lambda start, stop: data[start:stop]
+
+
+def _checksum(
+    read: Callable[[int, int], bytes | memoryview], members: Sequence[Member], threads: int | None
+) -> None:
+    """Computes the CRC-32 of each member, on several threads, of the bytes that ``read`` gives from start to stop."""
 
     def one(member: Member) -> None:
         crc = 0
         for start in range(member.offset, member.offset + member.size, JOB):
-            crc = zlib.crc32(data[start : min(start + JOB, member.offset + member.size)], crc)
+            crc = zlib.crc32(read(start, min(start + JOB, member.offset + member.size)), crc)
         member.crc = crc
 
     largest_first = sorted(members, key=lambda member: -member.size)
