@@ -396,9 +396,7 @@ def _slices(data: memoryview) -> Callable[[int, int], memoryview]:
     return lambda start, stop: data[start:stop]
 
 
-def _checksum(
-    read: Callable[[int, int], bytes | memoryview], members: Sequence[Member], threads: int | None
-) -> None:
+def _checksum(read: Callable[[int, int], bytes | memoryview], members: Sequence[Member], threads: int | None) -> None:
     """Computes the CRC-32 of each member, on several threads, of the bytes that ``read`` gives from start to stop."""
 
     def one(member: Member) -> None:
