@@ -28,6 +28,7 @@ from tensordict_memmap.formats.archive import ENDING, METHODS, Member, closing, 
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.tree import Leaf, show
 from tensordict_memmap.future import SaveFuture
+from tensordict_memmap.listed import ListedFolder
 from tensordict_memmap.manifest import NAME, Entry, Manifest
 from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.onefile import save_file
@@ -416,7 +417,7 @@ def _bytes(mapping: Mapping) -> memoryview:
 # --- reading
 
 
-class Archive:
+class Archive(ListedFolder):
     """An archive that is open: the small files in it, as parsing asks for them, and the mapping of all of it.
 
     Args:
@@ -438,9 +439,7 @@ class Archive:
                 self.members = read_index(self.data, file, path)
         except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OverflowError, struct.error) as error:
             raise ValueError(f"an archive is a zip file, and {path} is not one that can be read ({error})") from None
-        self.folders = {
-            "/".join(name.split("/")[:depth]) for name in self.members for depth in range(1, name.count("/") + 1)
-        }
+        super().__init__(self.members)
 
     def read(self, path: str) -> bytes | None:
         """The content of an entry; None where there is none."""
@@ -484,21 +483,6 @@ class Archive:
         pool.run([[functools.partial(check, name)] for name in largest_first])
         if failed:
             raise damaged(sorted(failed), self.path)
-
-    def has(self, path: str) -> bool:
-        """Whether there is an entry, or a folder of entries, of that path."""
-        return path in self.members or path in self.folders
-
-    def names(self, path: str) -> list[str]:
-        """The names of the entries and folders in a folder."""
-        start = path + "/" if path else ""
-        return sorted({name[len(start) :].split("/")[0] for name in self.members if name.startswith(start)})
-
-    def numbered(self, path: str) -> list[int]:
-        """The numbers that name folders in a folder, in order."""
-        start = path + "/" if path else ""
-        inside = {name for name in self.names(path) if start + name in self.folders}
-        return sorted(int(name) for name in inside if name.isascii() and name.isdigit())
 
 
 class ArchiveOpener(LeafOpener):

@@ -1,4 +1,6 @@
-"""Loading: the descriptions of a saved folder are read, its files checked and mapped, and nothing on disk is changed.
+"""Loading: the descriptions of what was saved are read, its files checked and mapped, and nothing on disk is changed.
+
+``reading.py`` opens each format, ``partial.py`` says what a part is, ``report.py`` what differs from what is wanted.
 
 Folders of the reference load too, those of its oldest layout included. Values that were pickled are unpickled only
 where the caller allows it; without that the error comes before a byte of any is.
@@ -6,33 +8,24 @@ where the caller allows it; without that the error comes before a byte of any is
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
-from pathlib import Path
 from typing import Any
 
-import orjson
 import torch
 
-from tensordict_core.extension import Meta, TensorCollection, annotate, annotation
-from tensordict_memmap import commit
-from tensordict_memmap.archive import Archive, ArchiveOpener, is_memmap_archive
-from tensordict_memmap.build import build
-from tensordict_memmap.folder import SavedFolder
+from tensordict_core.extension import Meta, annotate, annotation
 from tensordict_memmap.formats import tree
-from tensordict_memmap.formats.names import META
-from tensordict_memmap.formats.oldest import META_PT, parse_oldest
-from tensordict_memmap.formats.parse import parse, stack_size
-from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
-from tensordict_memmap.manifest import NAME, Manifest
+from tensordict_memmap.formats.tree import Dense, Leaf, Node, Parts
 from tensordict_memmap.mapping import MODES
-from tensordict_memmap.opening import LeafOpener, read_file
-from tensordict_memmap.packed import is_packed, lies_in_its_file, load_packed
+from tensordict_memmap.packed import lies_in_its_file
+from tensordict_memmap.partial import Keys, Rows, Selection
+from tensordict_memmap.reading import Request, describe, open_any
+from tensordict_memmap.remote import here
+from tensordict_memmap.report import fit
 from tensordict_memmap.tensor import MemoryMappedTensor
-from tensordict_memmap.verify import check_level, leaf_files, open_sealed, verify_tree
+from tensordict_memmap.verify import check_level
 
-__all__ = ["is_memmap", "load", "load_memmap", "load_memmap_", "memmap_refresh_"]
+__all__ = ["describe_saved", "is_memmap", "load", "load_memmap", "load_memmap_", "memmap_refresh_"]
 
 
 def load_memmap(
@@ -47,12 +40,19 @@ def load_memmap(
     num_threads: int | None = None,
     allow_pickle: bool | None = None,
     verify: str = "size",
+    keys: Keys | None = None,
+    rows: Rows | None = None,
+    like: Any = None,
+    strict: bool = True,
+    fill: float | None = None,
+    cast: bool = False,
     cls: type[Any] | None = None,
 ) -> Any:
-    """Opens a saved folder as a locked tensordict that is mapped onto its files.
+    """Opens what was saved, in any format, as a locked tensordict that is mapped onto its files.
 
     Args:
-        prefix: the folder, or one inside for a nested tensordict alone.
+        prefix: the folder, or one inside for a nested tensordict alone; a safetensors file, archive or consolidated
+            file; or an address such as ``s3://bucket/run``, whose bytes are read into memory.
         device: where entries are moved; by default they stay mapped. ``"meta"`` looks at no data.
         non_blocking: whether moves may be asynchronous.
         out: a tensordict that the values are written into, and that is returned.
@@ -65,12 +65,25 @@ def load_memmap(
         verify: ``"size"`` compares each file with the size that it should have, ``"full"`` reads all that is loaded
             and compares it with the checksums that a save with ``checksum=True`` recorded, ``"none"`` takes files that
             are longer than they should be too.
+        keys: what to load alone: a pattern or several, ``[("encoder", "*"), "decoder.**.weight"]``. Tuples are matched
+            part by part, strings are split on ``.``; ``*``, ``?`` and ``[...]`` stand for characters of one part,
+            ``**`` for any number of parts, and what is named comes with all below it. Nothing else is opened.
+        rows: what to take along the first batch dimension: a slice (stays mapped), a number, or a list of numbers.
+        like: a tensordict of the structure that is wanted, on the ``meta`` device too. The result has its keys in its
+            order, and its class.
+        strict: with ``like``, whether keys that are missing or unexpected, and other dtypes, are refused. Otherwise
+            what is missing keeps the values of ``like``, what is unexpected is left out, and dtypes stay as saved.
+            Other shapes are refused always.
+        fill: with ``like``, the number that entries get which were not saved.
+        cast: with ``like``, whether entries are converted to its dtypes.
         cls: the class for a root whose own is not registered here.
 
     Raises:
         FileNotFoundError: There is no saved tensordict, or a leaf lacks its file; the error names the key.
         ValueError: A file is short, long or damaged, or pickled where that is not allowed; the error names the key.
-        KeyError: There is nothing under ``subpath``.
+        KeyError: There is nothing under ``subpath``, or a pattern of ``keys`` names nothing.
+        RuntimeError: What is saved differs from ``like``; the error says all that does.
+        ImportError: An address needs fsspec.
 
     Warns:
         UserWarning: A class is not known here, and its content becomes a plain tensordict.
@@ -81,64 +94,55 @@ def load_memmap(
     MemoryMappedTensor([1., 1.])
     >>> load_memmap("things", subpath="b").saved_path.name
     'b'
+    >>> list(load_memmap("things", keys="b.*").keys(True, True)), load_memmap("things", subpath="a", rows=[2, 0])
+    ([('b', 'c')], tensor([2, 0]))
     """
     if mode is not None and mode not in MODES:
         raise ValueError(
             f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
         )
     check_level(verify)
-    packed = is_packed(prefix)
-    archived = packed and is_memmap_archive(prefix)
-    if packed and not archived:
-        return _load_packed(prefix, device, non_blocking, out, subpath, mode, bool(allow_pickle), verify, cls)
-    root = os.path.abspath(prefix)
-    only = () if subpath is None else (subpath,) if isinstance(subpath, str) else tuple(subpath)
     target = None if device is None else torch.device(device)
-    folder: SavedFolder | Archive
-    if archived:
-        folder = Archive(root, mode=mode)
-        if verify == "full":
-            folder.verify()
-        node = parse(folder, only=only)
-        opener: LeafOpener = ArchiveOpener(folder, device=target, non_blocking=non_blocking)
-    else:
-        commit.recover(root)
-        folder = SavedFolder(root)
-        manifest = folder.count(_find_manifest(root))
-        node = _parse(folder, only)
-        _tie(node, manifest, root)
-        if verify == "full":
-            verify_tree(node, root, manifest or commit.manifest_for(root), only)
-        if manifest is not None:
-            mode = open_sealed(root, manifest, leaf_files(node, only), mode)
-        opener = LeafOpener(root, mode=mode, device=target, non_blocking=non_blocking, exact=verify != "none")
-        opener.exact &= manifest is None or manifest.growth is None  # rows are written before they count
-    _unpickle(node, folder, bool(allow_pickle))
-    opener.ties = any(leaf.alias is not None for leaf in tree.leaves(node))
-    for depth, key in enumerate(only, 1):
-        below = _below(node, key)
-        if isinstance(below, Leaf):
-            if depth < len(only):
-                raise KeyError(
-                    f"there is nothing below key {show(below.key)}, which is a tensor; leave {only[depth:]} out"
-                )
-            return opener(below)
-        node = below
-    known = cls if cls is not None and _is_wrapper(cls) else None
-    saved = None if archived else Path(root)  # parts of an archive have no path of their own
-    loaded = build(node, opener, saved=saved, device=target or torch.device("cpu"), fallback=known)
-    if archived and opener.device is None:
-        annotate(loaded, "saved_path", Path(root))
-        annotate(loaded, "mode", mode)
-    if known is not None and isinstance(node, Dense):
-        loaded = known._from_disk_form({}, {WRAPPED: loaded})
+    moved = target is not None and target.type != "cpu"
+    # what is only a part, or is put together with something else, moves when it is
+    late = target if moved and device != "meta" and (rows is not None or like is not None) else None
+    request = Request(
+        _path(subpath),
+        None if keys is None else Selection(keys),
+        rows,
+        mode,
+        target if late is None else None,
+        non_blocking,
+        bool(allow_pickle),
+        verify,
+        cls,
+    )
+    loaded = open_any(here(prefix), request)
+    if like is not None:
+        loaded = fit(loaded, like, strict=strict, fill=fill, cast=cast)
+    elif keys is not None and not isinstance(loaded, torch.Tensor):
+        annotate(loaded, "keys", keys)
+    if late is not None:
+        loaded = loaded.to(late, non_blocking=non_blocking)
     if out is not None:
         return out.update_(loaded)
-    return loaded if opener.device is not None else loaded.lock_()
+    return loaded if moved or isinstance(loaded, torch.Tensor) else loaded.lock_()
 
 
 load = load_memmap
 """`load_memmap` under another name."""
+
+
+def describe_saved(
+    prefix: str | os.PathLike[str], *, subpath: str | tuple[str, ...] | None = None, keys: Keys | None = None
+) -> Node | Leaf:
+    """The tree of records of what was saved, of a part of it, or of one tensor; nothing but descriptions is read."""
+    selection = None if keys is None else Selection(keys)
+    return describe(here(prefix), Request(_path(subpath), selection, device=torch.device("meta"), allow_pickle=None))
+
+
+def _path(subpath: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return () if subpath is None else (subpath,) if isinstance(subpath, str) else tuple(subpath)
 
 
 def load_memmap_(
@@ -179,7 +183,9 @@ def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
             "load_memmap or save it with memmap(path)"
         )
     mode = annotation(td, "mode")
-    return take_over(td, load_memmap(place, allow_pickle=allow_pickle, mode=mode))
+    keys = annotation(td, "keys")
+    fresh = load_memmap(place, allow_pickle=allow_pickle, mode=mode, keys=keys)
+    return take_over(td, fresh)
 
 
 def is_memmap(td: Any) -> bool:
@@ -196,129 +202,6 @@ def is_memmap(td: Any) -> bool:
 def _strided(td: Any) -> list[Leaf]:
     # nested tensors over a file are no MemoryMappedTensor: torch makes its own kind of them
     return [leaf for leaf in tree.leaves(tree.structure(td)) if leaf.layout == "strided"]
-
-
-def _load_packed(
-    prefix: str | os.PathLike[str],
-    device: torch.device | str | None,
-    non_blocking: bool,
-    out: Any,
-    subpath: str | tuple[str, ...] | None,
-    mode: str | None,
-    allow_pickle: bool,
-    verify: str,
-    cls: type[Any] | None,
-) -> Any:
-    target = None if device is None else torch.device(device)
-    on = target or torch.device("cpu")
-    loaded = load_packed(
-        prefix,
-        mode=mode,
-        move_to=target,
-        device=on,
-        non_blocking=non_blocking,
-        allow_pickle=allow_pickle,
-        verify=verify,
-    )
-    if cls is not None and _is_wrapper(cls) and not isinstance(loaded, cls):
-        loaded = cls._from_disk_form({}, {WRAPPED: loaded})
-    if subpath is not None:
-        loaded = loaded.get(subpath)
-    if out is not None:
-        return out.update_(loaded)
-    return loaded if target is not None or isinstance(loaded, torch.Tensor) else loaded.lock_()
-
-
-# --- reading
-
-
-def _parse(folder: SavedFolder, only: tuple[str, ...]) -> Node:
-    if folder.has(META):
-        return parse(folder, only=only)
-    if folder.has(META_PT):
-        return parse_oldest(folder)
-    raise FileNotFoundError(
-        f"a saved tensordict has a {META}, and {folder.root} "
-        + ("has none; give the folder that it was saved to" if os.path.isdir(folder.root) else "is no folder")
-    )
-
-
-def _below(node: Node | Leaf, key: str) -> Node | Leaf:
-    while isinstance(node, Parts) and WRAPPED in node.parts:
-        node = node.parts[WRAPPED]
-    table: dict[str, Any] = node.entries if isinstance(node, Dense) else node.parts if isinstance(node, Parts) else {}
-    if key not in table:
-        raise KeyError(f"no entry {key!r} was saved there; there are {sorted(table)[:10]}")
-    found: Node | Leaf = table[key]
-    return found
-
-
-def _find_manifest(root: str) -> Manifest | None:
-    """The manifest, where it says more than descriptions do."""
-    document = read_file(f"{root}/{NAME}")
-    if document is not None and _says_nothing_more(document):
-        return None
-    manifest = commit.manifest_for(root)
-    if manifest is None:
-        return None
-    if not manifest.complete:
-        raise ValueError(
-            f"a save that is read was finished, and the one in {root} was stopped while it overwrote files in place; "
-            "save "
-            "again (atomic=True keeps the earlier save until then)"
-        )
-    return manifest
-
-
-def _tie(node: Node, manifest: Manifest | None, root: str) -> None:
-    if manifest is not None and manifest.aliases and _describes(manifest, root):
-        for leaf in tree.leaves(node):
-            leaf.alias = manifest.aliases.get(leaf.file)
-
-
-def _says_nothing_more(document: bytes) -> bool:
-    """Whether a manifest only lists files, which their descriptions do too; checking thousands of lines takes time."""
-    try:
-        record = orjson.loads(document)
-    except orjson.JSONDecodeError:
-        return False
-    said = isinstance(record, dict) and record.get("complete") is True
-    return said and not record.get("aliases") and "seal" not in record and "growing" not in record
-
-
-def _describes(manifest: Manifest, root: str) -> bool:
-    """Whether the folder is the one that the manifest describes: another library may have saved over it."""
-    entry = manifest.files.get(META)
-    return entry is not None and os.path.getsize(f"{root}/{META}") == entry.size
-
-
-def _unpickle(node: Node, folder: SavedFolder | Archive, allowed: bool) -> None:
-    pickled = [one for one in tree.nodes(node) if isinstance(one, Value) and one.pickle is not None]
-    if pickled and not allowed:
-        where = f"key {show(pickled[0].key)}" if pickled[0].key else "the value"
-        raise ValueError(
-            f"{where} was pickled, and unpickling runs whatever code is in the file; pass allow_pickle=True if you "
-            "trust "
-            f"who wrote {folder.root}"
-        )
-    for value in pickled:
-        assert value.pickle is not None
-        data = folder.read(value.pickle)
-        if data is None:
-            raise FileNotFoundError(f"the value of key {show(value.key)}, {value.pickle}, is missing; restore it")
-        is_archive = data[:2] == b"PK"  # what torch.save writes
-        content = torch.load(io.BytesIO(data), weights_only=False) if is_archive else pickle.loads(data)
-        if not value.stack and isinstance(content, dict) and "data" in content:
-            content = content["data"]
-        value.value = content
-        if value.stack:
-            value.batch_size = stack_size(value.value, value.batch_size)
-
-
-def _is_wrapper(cls: type[Any]) -> bool:
-    """Whether a class is put together from the tensordict that it holds, as tensorclasses are."""
-    own, default = getattr(cls, "_from_disk_form", None), TensorCollection._from_disk_form
-    return own is not None and getattr(own, "__func__", None) is not getattr(default, "__func__", None)
 
 
 # --- refreshing

@@ -46,7 +46,9 @@ __all__ = [
     "is_packed_path",
     "lies_in_its_file",
     "load_packed",
+    "open_shards",
     "to_safetensors",
+    "views",
 ]
 
 FORMATS = ("tree", "safetensors")
@@ -197,7 +199,7 @@ class PackedSave:
             def write(draft: str) -> None:
                 self._write([self._file(draft, None, self.pack.metadata())], progress, cancelled)
 
-            save_file(self.path, write, durable=self.durable, existsok=self.existsok)
+            save_file(self.path, write, durable=self.durable, existsok=self.existsok, size=self.total)
             return
         if not self.existsok and os.path.isdir(self.path) and os.listdir(self.path):
             raise RuntimeError(f"with existsok=False a save makes a new folder, and {self.path} holds something")
@@ -205,7 +207,7 @@ class PackedSave:
         def write_shards(folder: str) -> Manifest:
             return self._write_shards(folder, progress, cancelled)
 
-        commit.save_folder(self.path, write_shards, durable=self.durable)
+        commit.save_folder(self.path, write_shards, durable=self.durable, size=self.total)
 
     def _write_shards(
         self, folder: str, progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None
@@ -265,7 +267,7 @@ def load_packed(
     move_to: torch.device | None = None,
     device: torch.device | None = None,
     non_blocking: bool = False,
-    allow_pickle: bool = False,
+    allow_pickle: bool | None = False,
     verify: str = "size",
 ) -> Any:
     """The tensordict of a file; `from_safetensors` says what the arguments are.
@@ -276,7 +278,7 @@ def load_packed(
         move_to: where tensors are moved; ``meta`` reads the header only.
         device: the device of every node of the result.
         non_blocking: whether moves may be asynchronous.
-        allow_pickle: whether values may be unpickled.
+        allow_pickle: whether values may be unpickled; None leaves them out.
         verify: how much is compared, as ``verify.py`` says.
     """
     where = os.fspath(path)
@@ -290,7 +292,13 @@ def load_packed(
             f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
         )
     meta = move_to is not None and move_to.type == "meta"
-    opened = [_open(where, mode, meta)] if not where.endswith(INDEX_ENDING) else _open_shards(where, mode, meta)
+    if where.endswith(INDEX_ENDING):
+        folder = os.path.dirname(where)
+        with open(where, "rb") as file:
+            document = file.read()
+        opened = open_shards(where, document, lambda name: _open(os.path.join(folder, name), mode, meta))
+    else:
+        opened = [_open(where, mode, meta)]
     tensors: dict[str, torch.Tensor] = {}
     metadata: dict[str, str] = {}
     for part, texts, _ in opened:
@@ -348,7 +356,7 @@ def _open(path: str, mode: str, meta: bool = False) -> _Opened:
             mapping = Mapping.nothing(os.path.abspath(path))
     finally:
         os.close(fd)
-    return _views(mapping, slots), metadata, mapping
+    return views(mapping, slots), metadata, mapping
 
 
 def _read(fd: int, nbytes: int) -> bytes:
@@ -367,7 +375,7 @@ _NUMPY = {
 }
 
 
-def _views(mapping: Mapping, slots: Sequence[Slot]) -> dict[str, torch.Tensor]:
+def views(mapping: Mapping, slots: Sequence[Slot]) -> dict[str, torch.Tensor]:
     """The tensors of a file over its mapping; their addresses need not be aligned."""
     buffer, frombuffer, from_numpy, ndarray = mapping.buffer, torch.frombuffer, torch.from_numpy, np.ndarray
     tensors: dict[str, torch.Tensor] = {}
@@ -410,22 +418,28 @@ def split(sizes: dict[str, int], most: int) -> list[list[str]]:
     return shards
 
 
-def _open_shards(path: str, mode: str, meta: bool) -> list[_Opened]:
-    with open(path, "rb") as file:
-        try:
-            index = orjson.loads(file.read())
-            places: dict[str, Any] = index["weight_map"]
-            files = sorted(set(places.values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"the index of a safetensors save maps names to files, and {path} does not ({error}); get it again"
-            ) from None
+def open_shards(path: str, document: bytes, open_one: Callable[[str], _Opened]) -> list[_Opened]:
+    """Opens the files that an index names.
+
+    Args:
+        path: what errors call the index.
+        document: its content.
+        open_one: opens the file of a name beside it.
+    """
+    try:
+        index = orjson.loads(document)
+        places: dict[str, Any] = index["weight_map"]
+        files = sorted(set(places.values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"the index of a safetensors save maps names to files, and {path} does not ({error}); get it again"
+        ) from None
     for name in files:
         if not isinstance(name, str) or os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name:
             raise ValueError(
                 f"the files of {path} lie beside it, and {name!r:.200} does not; it is damaged: get it again"
             )
-    opened = [_open(os.path.join(os.path.dirname(path), name), mode, meta) for name in files]
+    opened = [open_one(name) for name in files]
     for name, (tensors, _, _) in zip(files, opened, strict=True):
         wrong = [one for one in tensors if places.get(one) != name]
         if wrong:

@@ -25,7 +25,7 @@ from tensordict_memmap.formats.parse import stack_size
 from tensordict_memmap.formats.tree import WRAPPED, Path, find_class, show
 from tensordict_memmap.packing import RECORD, VERSION
 
-__all__ = ["by_names", "unpack"]
+__all__ = ["by_names", "needed_at_once", "unpack"]
 
 _DEEPEST = 64
 
@@ -36,7 +36,7 @@ def unpack(
     *,
     where: str,
     device: torch.device | None = None,
-    allow_pickle: bool = False,
+    allow_pickle: bool | None = False,
 ) -> Any:
     """The tensordict of a file.
 
@@ -45,7 +45,7 @@ def unpack(
         metadata: its texts.
         where: what errors call it.
         device: the device of every node.
-        allow_pickle: whether values without a JSON form may be unpickled.
+        allow_pickle: whether values without a JSON form may be unpickled; None puts None in their place.
 
     Raises:
         ValueError: The record is damaged or does not fit the tensors; the error names the key.
@@ -111,6 +111,27 @@ def by_names(tensors: Mapping[str, torch.Tensor], device: torch.device | None = 
     return _nested(root, Meta(torch.Size(()), device))
 
 
+def needed_at_once(metadata: Mapping[str, str], where: str) -> list[str]:
+    """The names of the tensors whose values `unpack` looks at: nested ones with their shapes, and what was pickled.
+
+    >>> needed_at_once({"tensordict": '{"version":1,"root":{"keys":{"n":{"tensor":"n","shapes":"n.shape"}}}}'}, "x")
+    ['n', 'n.shape']
+    """
+    text = metadata.get(RECORD)
+    found: list[str] = []
+    stack: list[Any] = [] if text is None else [_parse(text, where)["root"]]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, dict):
+            if "shapes" in one or "pickled" in one:
+                found.extend(name for name in (one.get("tensor"), one.get("shapes")) if isinstance(name, str))
+            else:
+                stack.extend(inner for name, inner in one.items() if name not in ("non_tensor", "exact"))
+        elif isinstance(one, list):
+            stack.extend(one)
+    return found
+
+
 def _starts_with_a_tensor(parts: list[str], tensors: Mapping[str, torch.Tensor]) -> bool:
     return any(".".join(parts[:count]) in tensors for count in range(1, len(parts) + 1))
 
@@ -124,7 +145,7 @@ class _Reader:
     tensors: Mapping[str, torch.Tensor]
     where: str
     device: torch.device | None
-    allow_pickle: bool
+    allow_pickle: bool | None
     used: set[str] = field(default_factory=set)
 
     def root(self, record: dict[str, Any]) -> Any:
@@ -291,11 +312,16 @@ class _Reader:
                 raise ValueError(f"the value of {_place(key)} in {self.where} cannot be read: {error}") from error
         if not about.get("stack"):
             return NonTensorData(value, batch_size=own, device=self.device)
+        if value is None and self.allow_pickle is None:
+            return NonTensorData(None, batch_size=own, device=self.device)
         if not isinstance(value, list):
             raise self.damaged(key, "no list of values")
         return NonTensorStack.from_list(value, batch_size=stack_size(value, own), device=self.device)
 
     def unpickled(self, about: dict[str, Any], key: Path) -> Any:
+        if self.allow_pickle is None:
+            self.tensor(about, key)
+            return None
         if not self.allow_pickle:
             raise ValueError(
                 f"{_place(key)} was pickled, and unpickling runs whatever code is in the file; pass allow_pickle=True "

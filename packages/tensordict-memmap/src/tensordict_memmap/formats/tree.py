@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 import torch
 
-from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, is_non_tensor
+from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, UnbatchedTensor, is_non_tensor
 from tensordict_core.extension import Primitives, find_type, type_name
 from tensordict_memmap import values
 from tensordict_memmap.formats.names import LEAF, META, SHAPES, FileNames, encode_key
@@ -266,6 +266,9 @@ class _Planner:
                 stem = names.nested(name) if nested else names.leaf(name)
                 file = f"{prefix}{stem}{LEAF}"
                 entries[name] = _plan_nested(value, inner, file) if nested else self.leaf(value, inner, file)
+            elif not self.values_too and type(value) is UnbatchedTensor:  # only one file has a place for them
+                entries[name] = self.leaf(value.tensor, inner, f"{prefix}{names.leaf(name)}{LEAF}")
+                continue
             else:
                 stem = names.node(name)
                 entries[name] = self.node(value, inner, prefix + stem, size)

@@ -1,0 +1,267 @@
+"""Parts of what was saved: which keys and which rows, said once for every format.
+
+A pattern is a nested key whose parts may hold wildcards. A tuple is taken part by part, a string is split on ``.`` as
+names of state dicts are; ``*``, ``?`` and ``[...]`` stand for characters within one part, and the part ``**`` for any
+number of parts. What a pattern names comes with everything below it. The elements of a lazy stack and the inside of a
+tensorclass have no part of their own: keys are those that the loaded tensordict has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+
+from tensordict_memmap.formats.tree import Dense, Leaf, Node, Parts, Path, show, structure
+
+__all__ = ["Keys", "Rows", "Selection", "as_index", "prune", "row_runs", "select", "take_rows"]
+
+Keys = str | tuple[str, ...] | Iterable[str | tuple[str, ...]]
+"""What ``keys=`` takes: a pattern, or several."""
+
+Rows = int | slice | range | Sequence[int] | torch.Tensor
+"""What ``rows=`` takes: an index of the first batch dimension."""
+
+_END = "\0"
+
+
+class Selection:
+    """The keys that patterns name.
+
+    Args:
+        keys: a pattern, or several.
+
+    Raises:
+        TypeError: A pattern is no string and no tuple of strings.
+        ValueError: There are no patterns, or an empty one.
+
+    >>> chosen = Selection([("encoder", "*", "weight"), "head.**.bias"])
+    >>> [chosen.takes(key) for key in [("encoder", "0", "weight"), ("encoder", "0", "bias"), ("head", "bias")]]
+    [True, False, True]
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        if isinstance(keys, str) or (isinstance(keys, tuple) and all(isinstance(part, str) for part in keys)):
+            patterns: list[Any] = [keys]
+        else:
+            patterns = list(keys)
+        if not patterns:
+            raise ValueError("keys= names what is loaded, and an empty list names nothing; leave it out to load all")
+        self.patterns = [_parts(one) for one in patterns]
+        self._matches = [re.compile("".join(map(_expression, parts)), re.DOTALL).match for parts in self.patterns]
+        self._used = [False] * len(patterns)
+
+    def takes(self, key: Path) -> bool:
+        """Whether a pattern names a key, or one above it."""
+        text = _END.join(key) + _END
+        found = False
+        for number, match in enumerate(self._matches):
+            if match(text):
+                self._used[number] = found = True
+        return found
+
+    def check(self, known: Iterable[Path]) -> None:
+        """Refuses patterns that named nothing so far.
+
+        Args:
+            known: the keys that there are.
+
+        Raises:
+            KeyError: A pattern named nothing.
+        """
+        for parts, used in zip(self.patterns, self._used, strict=True):
+            if not used:
+                names = sorted({".".join(key) for key in known})
+                near = ", ".join(get_close_matches(".".join(parts), names, 3) or names[:10]) or "none"
+                raise KeyError(
+                    f"each of keys= names something that was saved, and {show(parts)} names nothing; the nearest are "
+                    f"{near}"
+                )
+
+
+def _parts(pattern: Any) -> tuple[str, ...]:
+    parts = tuple(pattern.split(".")) if isinstance(pattern, str) else pattern
+    if not isinstance(parts, tuple) or not all(isinstance(part, str) for part in parts):
+        raise TypeError(f"keys= takes strings and tuples of strings, not {pattern!r:.100}")
+    if not parts:
+        raise ValueError("a pattern has at least one part, and () has none; leave keys= out to load all")
+    return parts
+
+
+def _expression(part: str) -> str:
+    if part == "**":
+        return f"(?:[^{_END}]*{_END})*"
+    out, position = "", 0
+    while position < len(part):
+        character = part[position]
+        end = part.find("]", position + 2) if character == "[" else -1
+        if character in "*?":
+            out += f"[^{_END}]" + ("*" if character == "*" else "")
+        elif end > 0:
+            inside = part[position + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
+            out += f"[^{_END}{inside[1:]}]" if inside[0] == "!" else f"[{inside.replace('^', chr(92) + '^')}]"
+            position = end
+        else:
+            out += re.escape(character)
+        position += 1
+    return out + _END
+
+
+# --- keys
+
+
+def prune(node: Node, selection: Selection) -> Node:
+    """The tree with only what a selection names; nodes that only lead there stay.
+
+    Raises:
+        KeyError: A pattern names nothing.
+    """
+    known: list[Path] = []
+    pruned = _prune(node, selection, (), known)
+    selection.check(known)
+    assert pruned is not None
+    return pruned
+
+
+def _prune(node: Node, selection: Selection, path: Path, known: list[Path]) -> Node | None:
+    if isinstance(node, Parts):
+        kept = {name: _prune(part, selection, path, known) for name, part in node.parts.items()}
+        if path and not any(kept.values()):
+            return None
+        for name, part in kept.items():
+            node.parts[name] = part if part is not None else _emptied(node.parts[name])
+    elif isinstance(node, Dense):
+        entries: dict[str, Any] = {}
+        for name, entry in node.entries.items():
+            key = (*path, name)
+            known.append(key)
+            taken = selection.takes(key)
+            if not isinstance(entry, Leaf):
+                inner = _prune(entry, selection, key, known)
+                if inner is not None or taken:
+                    entries[name] = entry
+            elif taken:
+                entries[name] = entry
+        if path and not entries and not selection.takes(path):
+            return None
+        node.entries = entries
+    elif path and not selection.takes(path):
+        return None
+    return node
+
+
+def _emptied(node: Node) -> Node:
+    """An element of a stack none of whose entries is wanted: the stack keeps its length."""
+    if isinstance(node, Dense):
+        node.entries = {}
+    elif isinstance(node, Parts):
+        node.parts = {name: _emptied(part) for name, part in node.parts.items()}
+    return node
+
+
+def select(td: Any, selection: Selection) -> Any:
+    """A tensordict with only what a selection names.
+
+    Raises:
+        KeyError: A pattern names nothing.
+
+    >>> list(select(TensorDict({"a": 1, "b": {"c": 2, "d": 3}}), Selection(["a", "b.c"])).keys(True, True))
+    ['a', ('b', 'c')]
+    """
+    known: list[Path] = []
+    chosen: dict[Path, None] = {}
+    _choose(structure(td), selection, (), known, chosen)
+    selection.check(known)
+    return td.select(*chosen)
+
+
+def _choose(node: Node, selection: Selection, path: Path, known: list[Path], chosen: dict[Path, None]) -> None:
+    if isinstance(node, Parts):
+        for part in node.parts.values():
+            _choose(part, selection, path, known, chosen)
+    elif isinstance(node, Dense):
+        for name, entry in node.entries.items():
+            key = (*path, name)
+            known.append(key)
+            if selection.takes(key):
+                chosen[key] = None
+            if not isinstance(entry, Leaf):
+                _choose(entry, selection, key, known, chosen)
+
+
+# --- rows
+
+
+def take_rows(loaded: Any, rows: Rows) -> Any:
+    """Rows of what was loaded: a slice stays mapped, and other rows are read into memory, no row beside them.
+
+    Raises:
+        ValueError: There is no batch dimension to take rows of.
+        IndexError: A row is not there.
+
+    >>> take_rows(TensorDict({"a": torch.arange(4)}, [4]), range(1, 3))["a"].tolist()
+    [1, 2]
+    """
+    return loaded[as_index(rows, _count(loaded))]
+
+
+def row_runs(loaded: Any, rows: Rows) -> list[slice]:
+    """The runs of neighbours that rows consist of, in order.
+
+    >>> row_runs(torch.zeros(10), [7, 2, 3, 2])
+    [slice(2, 4, None), slice(7, 8, None)]
+    """
+    count = _count(loaded)
+    index = as_index(rows, count)
+    if isinstance(index, int):
+        index = torch.tensor([index % count])
+    elif isinstance(index, slice):
+        index = torch.arange(count)[index]
+    numbers = index.unique()
+    ends = (numbers.diff() != 1).nonzero()[:, 0] + 1
+    return [slice(int(run[0]), int(run[-1]) + 1) for run in numbers.tensor_split(ends) if run.numel()]
+
+
+def _count(loaded: Any) -> int:
+    size = loaded.shape if isinstance(loaded, torch.Tensor) else loaded.batch_size
+    if not size:
+        raise ValueError(
+            "rows= counts along the first batch dimension, and what is loaded has the batch size []; leave rows= out, "
+            "or name one entry by subpath="
+        )
+    return int(size[0])
+
+
+def as_index(rows: Rows, count: int) -> int | slice | torch.Tensor:
+    """An index of rows as tensors take it, with negative steps as numbers.
+
+    >>> as_index(slice(None, None, -2), 5), as_index(range(2), 5)
+    (tensor([4, 2, 0]), slice(0, 2, 1))
+    """
+    if isinstance(rows, bool) or not isinstance(rows, int | slice | range | Sequence | torch.Tensor):
+        raise TypeError(f"rows= takes a number, a slice, a range, a list or a tensor of numbers, not {rows!r:.100}")
+    if isinstance(rows, slice):
+        rows = range(*rows.indices(count))
+    elif isinstance(rows, range) and rows and not -count <= min(rows) <= max(rows) < count:
+        raise IndexError(f"there are {count} rows, and {rows} leads beyond them")
+    if isinstance(rows, range):
+        if rows.step > 0 and (not rows or rows[0] >= 0):
+            return slice(rows.start, rows.stop, rows.step) if rows else slice(0, 0)
+        rows = list(rows)
+    if isinstance(rows, int):
+        if not -count <= rows < count:
+            raise IndexError(f"there are {count} rows, and row {rows} is not one of them")
+        return rows
+    index = torch.as_tensor(rows, dtype=None if len(rows) else torch.int64)
+    if index.dtype is torch.bool:
+        if tuple(index.shape) != (count,):
+            raise IndexError(f"a mask says of each of {count} rows whether it is wanted, not {list(index.shape)}")
+        return index.nonzero()[:, 0]
+    if index.ndim != 1 or index.is_floating_point():
+        raise TypeError(f"rows= takes a list of numbers, not {index.dtype} of shape {list(index.shape)}")
+    if index.numel() and not -count <= int(index.min()) <= int(index.max()) < count:
+        raise IndexError(f"there are {count} rows, and one of {rows!r:.100} is not one of them")
+    return index % count

@@ -1,0 +1,219 @@
+"""Reports: how what was saved differs from what is wanted, said before anything is written.
+
+Both sides are trees of records, so nothing is read for a report but descriptions. Names and rules are those of
+``Module.load_state_dict``: ``strict`` refuses keys that are missing or unexpected, and another shape is refused always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tensordict_core import UnbatchedTensor
+from tensordict_core.extension import Meta, Primitives
+from tensordict_memmap.formats import tree
+from tensordict_memmap.formats.tree import Dense, Leaf, Node, Parts, Path, Value, show
+
+__all__ = ["Report", "differences", "fit", "plain", "refuse", "table", "write"]
+
+_SHOWN = 20
+
+Key = str | Path
+
+
+@dataclass(slots=True)
+class Report:
+    """How one structure differs from another; it is true where it does.
+
+    Attributes:
+        missing: keys that are wanted and are not there.
+        unexpected: keys that are there and not wanted.
+        shapes: for each key of another shape, the one found and the one wanted.
+        dtypes: for each key of another dtype, the one found and the one wanted.
+        values: keys whose values differ, where those were compared.
+
+    >>> report = Report(missing=["a"], shapes={("b", "c"): ((3,), (4,))})
+    >>> bool(report), bool(Report())
+    (True, False)
+    >>> print(report)
+    missing: a
+    another shape: b.c has [3] where [4] is wanted
+    """
+
+    missing: list[Key] = field(default_factory=list)
+    unexpected: list[Key] = field(default_factory=list)
+    shapes: dict[Key, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    dtypes: dict[Key, tuple[torch.dtype, torch.dtype]] = field(default_factory=dict)
+    values: list[Key] = field(default_factory=list)
+
+    @property
+    def missing_keys(self) -> list[Key]:
+        """``missing``, as ``Module.load_state_dict`` calls it."""
+        return self.missing
+
+    @property
+    def unexpected_keys(self) -> list[Key]:
+        """``unexpected``, as ``Module.load_state_dict`` calls it."""
+        return self.unexpected
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.unexpected or self.shapes or self.dtypes or self.values)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines()) or "no difference"
+
+    def _lines(self) -> Iterator[str]:
+        if self.missing:
+            yield "missing: " + _listed(map(_dotted, self.missing))
+        if self.unexpected:
+            yield "unexpected: " + _listed(map(_dotted, self.unexpected))
+        if self.shapes:
+            yield "another shape: " + _listed(
+                f"{_dotted(key)} has {list(found)} where {list(wanted)} is wanted"
+                for key, (found, wanted) in self.shapes.items()
+            )
+        if self.dtypes:
+            yield "another dtype: " + _listed(
+                f"{_dotted(key)} has {found} where {wanted} is wanted" for key, (found, wanted) in self.dtypes.items()
+            )
+        if self.values:
+            yield "other values: " + _listed(map(_dotted, self.values))
+
+
+def _dotted(key: Key) -> str:
+    return key if isinstance(key, str) else ".".join(key)
+
+
+def _listed(lines: Any) -> str:
+    shown = list(lines)
+    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
+
+
+def fit(loaded: Any, like: Any, *, strict: bool, fill: float | None, cast: bool) -> Any:
+    """What was loaded in the structure of ``like``; `load_memmap` says what the arguments are."""
+    if not isinstance(like, Primitives):
+        raise TypeError(f"like= takes a tensordict of the structure that is wanted, not a {type(like).__name__}")
+    made: Any = like._clone(False)
+    if made.is_locked:
+        made.unlock_()
+    old, new = tree.structure(made), tree.structure(loaded)
+    report = differences(new, old)
+    refuse(report, strict=strict, cast=cast, filled=fill is not None)
+    _take(old, new, fill, cast)
+    return made
+
+
+def refuse(report: Report, *, strict: bool, cast: bool, filled: bool = False) -> None:
+    """Raises where a report holds what is not allowed.
+
+    Args:
+        report: what differs.
+        strict: whether missing and unexpected keys, and other dtypes, are refused.
+        cast: whether other dtypes are converted.
+        filled: whether missing keys are filled.
+    """
+    bad = Report(shapes=report.shapes)
+    if strict:
+        bad.unexpected = report.unexpected
+        bad.missing = [] if filled else report.missing
+        bad.dtypes = {} if cast else report.dtypes
+    if bad:
+        ways = "pass strict=False, or cast=True for dtypes" if not bad.shapes else "shapes are never converted"
+        raise RuntimeError(f"what is loaded has the structure that is wanted, and here differ: {bad}; {ways}")
+
+
+# --- trees
+
+
+def table(node: Node) -> dict[Path, Leaf | Value]:
+    """The leaves and values of a tree by their keys."""
+    found: dict[Path, Leaf | Value] = {}
+    for one in tree.nodes(node):
+        if isinstance(one, Value):
+            found[one.key] = one
+        elif isinstance(one, Dense):
+            found.update((entry.key, entry) for entry in one.entries.values() if isinstance(entry, Leaf))
+    return found
+
+
+def plain(key: Path) -> Key:
+    """A nested key as tensordicts give it: a string where it has one part."""
+    return key[0] if len(key) == 1 else key
+
+
+def differences(new: Node, old: Node) -> Report:
+    """How a tree differs from the one that is wanted."""
+    found, wanted = table(new), table(old)
+    report = Report(
+        [plain(key) for key in wanted if key not in found], [plain(key) for key in found if key not in wanted]
+    )
+    for key, want in wanted.items():
+        have = found.get(key)
+        if have is None:
+            continue
+        if isinstance(have, Value) or isinstance(want, Value):
+            if type(have) is not type(want):  # a tensor where a value is wanted, or the other way round
+                report.missing.append(plain(key))
+                report.unexpected.append(plain(key))
+            continue
+        if have.shape != want.shape or have.layout != want.layout:
+            report.shapes[plain(key)] = (have.shape, want.shape)
+        if have.dtype != want.dtype:
+            report.dtypes[plain(key)] = (have.dtype, want.dtype)
+    return report
+
+
+# --- putting one into the other
+
+
+def _pairs(old: Node, new: Node) -> Iterator[tuple[Any, str, Leaf | Value, Any]]:
+    """Each leaf and value of a tree: the container that holds it, its name, itself, and its twin or None."""
+    twins = table(new)
+    for one in tree.nodes(old):
+        for name, entry in one.entries.items() if isinstance(one, Dense) else ():
+            if isinstance(entry, Leaf | Value):
+                yield one.origin, name, entry, twins.get(entry.key)
+
+
+def write(old: Node, new: Node) -> None:
+    """Writes the values of a tree over those of another, in place, where both have the key."""
+    for container, name, entry, twin in _pairs(old, new):
+        if isinstance(entry, Leaf) and isinstance(twin, Leaf):
+            assert entry.source is not None and twin.source is not None
+            if entry.layout == "strided":
+                entry.source.copy_(twin.source)
+            else:
+                for part, other in zip(entry.source.unbind(), twin.source.unbind(), strict=True):
+                    part.copy_(other)
+        elif isinstance(entry, Value) and isinstance(twin, Value):
+            container._set(name, twin.origin, True)
+
+
+def _take(old: Node, new: Node, fill: float | None, cast: bool) -> None:
+    for container, name, entry, twin in _pairs(old, new):
+        if type(twin) is type(entry):
+            taken = twin.source if isinstance(twin, Leaf) else twin.origin
+            if isinstance(entry, Leaf) and cast and taken.dtype != entry.dtype:
+                taken = taken.to(entry.dtype)
+            own = container._get(name)
+            if type(own) is UnbatchedTensor:
+                taken = UnbatchedTensor(taken, own.batch_size)
+        elif isinstance(entry, Leaf) and fill is not None:
+            assert entry.source is not None
+            taken = torch.full_like(entry.source, fill, device="cpu")
+        elif isinstance(entry, Leaf) and entry.source is not None and entry.source.device.type == "meta":
+            raise ValueError(
+                f"what is not saved is taken from like=, whose key {show(entry.key)} is on the meta device and has no "
+                "values; pass fill="
+            )
+        else:
+            continue
+        container._set(name, taken, False)
+    device = next((one.origin._meta.device for one in tree.nodes(new) if not isinstance(one, Parts)), None)
+    for one in tree.nodes(old):
+        if not isinstance(one, Parts):
+            meta = one.origin._meta
+            one.origin._set_meta(Meta(meta.batch_size, device, meta.names))
