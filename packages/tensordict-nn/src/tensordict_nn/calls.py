@@ -13,6 +13,8 @@ from typing import Any
 from torch import nn
 from torch.nn.modules import module as registry
 
+from tensordict_core.extension import constant_when_traced
+
 __all__ = ["CALL", "is_bare", "watched"]
 
 CALL: Any = nn.Module.__call__
@@ -31,6 +33,10 @@ def watched() -> bool:
     False
     """
     return bool(_forward_pre or _forward or _backward_pre or _backward) or nn.Module.__call__ is not CALL
+
+
+# Dynamo looks at no hooks when a compiled function is called, and every look of ours would cost each of these calls
+constant_when_traced(watched)
 
 
 def is_bare(own: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tensordict_core import NestedKey, TensorDict, unravel_key
-from tensordict_core.extension import Primitives, TensorCollection
+from tensordict_core.extension import Primitives, TensorCollection, is_compiling
 
 from . import errors
 from .base import Keys, TensorDictModuleBase, as_keys, device_of
@@ -101,9 +101,10 @@ class TensorDictModule(TensorDictModuleBase):
 
     def _step(self, tensordict: Any) -> Any:
         """What a call with a tensordict does where no hooks for all modules are there."""
-        own = self.__dict__
-        if is_bare(own) and type(self).forward is _FORWARD and "forward" not in own:
-            return self._run(tensordict, None, {}, True)
+        if not is_compiling():
+            own = self.__dict__
+            if is_bare(own) and type(self).forward is _FORWARD and "forward" not in own:
+                return self._run(tensordict, None, {}, True)
         return CALL(self, tensordict)
 
     @dispatch(auto_batch_size=False)
