@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from ._base import TensorCollection, TensorDictBase
-from ._compile import in_functorch, is_compiling, may_fuse
+from ._compile import constant_when_traced, in_functorch, is_compiling, may_fuse
 from ._deferred import deferred, is_deferred
 from ._index import Index
 from ._meta import Meta, as_batch_size, as_device, as_names
@@ -47,6 +47,7 @@ __all__ = [
     "as_batch_size",
     "as_device",
     "as_names",
+    "constant_when_traced",
     "deferred",
     "dense",
     "dense_locked",
