@@ -8,6 +8,7 @@ that is mapped onto the very file it would be saved to is not written again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from tensordict_memmap.loading import take_over
 from tensordict_memmap.manifest import Entry, Manifest
 from tensordict_memmap.opening import LeafOpener
 from tensordict_memmap.packed import PackedSave, is_packed_path
+from tensordict_memmap.remote import here, is_remote, save_remote
 from tensordict_memmap.sources import Piece
 from tensordict_memmap.tensor import MemoryMappedTensor
 from tensordict_memmap.transfer import FileWrite, write_files
@@ -181,6 +183,9 @@ def save(
 ) -> Any:
     """Writes a tensordict to a folder without mapping it; arguments as in `memmap`.
 
+    The folder may be an address such as ``s3://bucket/run`` too, through fsspec (``tensordict-memmap[remote]``): the
+    save is staged in a temporary folder here and then goes out in parallel, all or nothing.
+
     Returns:
         ``data`` itself, or a `SaveFuture` of it if ``return_early``.
 
@@ -189,12 +194,23 @@ def save(
     >>> save(td, "saved") is td, TensorDict.load("saved")["a"].tolist()
     (True, [0, 1, 2])
     """
+    if is_remote(prefix):
+        return _save_elsewhere(dict(locals()))
+    prefix = here(prefix)
     options = {"threads": num_threads, "durable": durable, "copy_existing": copy_existing, "existsok": existsok}
     one = _one_file(data, prefix, archive, compression, format, shard_size, atomic, **options)
     if one is not None:
         return one.start(return_early, lambda: data)
     job = _Save(data, prefix, copy_existing, num_threads, existsok, atomic, durable)
     return job.start(return_early, lambda: data)
+
+
+def _save_elsewhere(options: dict[str, Any]) -> Any:
+    """A save to an address, from the arguments of `save`."""
+    data, url, early = options.pop("data"), options.pop("prefix"), options.pop("return_early")
+    existsok = options.pop("existsok")
+    stage = functools.partial(save, data, **options)
+    return save_remote(url, stage, total=data.bytes(), existsok=existsok, early=early, result=data)
 
 
 def _one_file(
@@ -208,6 +224,8 @@ def _one_file(
     **options: Any,
 ) -> ArchiveSave | PackedSave | None:
     """The save to an archive or a safetensors file, None where it is one to a folder or to shared memory."""
+    if is_remote(prefix) or here(prefix) != prefix:
+        raise ValueError(f"files are mapped by their path here, and {prefix!r} is an address; save there and load it")
     archived = format is None and is_archive_path(prefix, archive)
     packed = not archived and is_packed_path(prefix, format)
     if archive and packed:
