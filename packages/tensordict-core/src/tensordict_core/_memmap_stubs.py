@@ -243,11 +243,18 @@ class MemmapStubs(Primitives):
         num_threads: int | None = None,
         allow_pickle: bool | None = None,
         verify: str = "size",
+        keys: Any = None,
+        rows: Any = None,
+        like: Any = None,
+        strict: bool = True,
+        fill: float | None = None,
+        cast: bool = False,
     ) -> Any:
         """A tensordict mapped onto the files of a folder that ``memmap`` wrote (or the reference did).
 
         Args:
-            prefix: The folder, or a sub-folder for a nested tensordict alone.
+            prefix: The folder, or a sub-folder for a nested tensordict alone; a safetensors file, archive or
+                consolidated file; or an address such as ``s3://bucket/run``, whose bytes are read into memory.
             device: Where entries are moved; by default they stay mapped. ``"meta"`` reads no data.
             non_blocking: Whether moves may be asynchronous.
             out: A tensordict that the values are written into.
@@ -259,11 +266,27 @@ class MemmapStubs(Primitives):
             allow_pickle: Whether values without a JSON form may be unpickled.
             verify: ``"size"`` compares the sizes of files, ``"full"`` reads them and compares the checksums that
                 ``checksum=True`` recorded, ``"none"`` takes files that are too long too.
+            keys: What to load alone: a pattern or several, ``[("encoder", "*"), "decoder.**.weight"]``. Tuples are
+                matched part by part, strings are split on ``.``; ``*``, ``?`` and ``[...]`` stand for characters of one
+                part, ``**`` for any number of parts, and what is named comes with all below it.
+            rows: What to take along the first batch dimension: a slice (stays mapped), a number, or several.
+            like: A tensordict of the structure that is wanted, on the ``meta`` device too.
+            strict: With ``like``, whether keys that are missing or unexpected, and other dtypes, are refused. Otherwise
+                what is missing keeps the values of ``like``, and what is unexpected is left out.
+            fill: With ``like``, the number that entries get which were not saved.
+            cast: With ``like``, whether entries are converted to its dtypes.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
             FileNotFoundError: The folder or the file of an entry is missing; the error names the key.
             ValueError: A file is damaged; the error names the key.
+            KeyError: There is nothing under ``subpath``, or a pattern of ``keys`` names nothing.
+            RuntimeError: What is saved differs from ``like``; the error says all that does.
+
+        >>> _ = TensorDict({"a": torch.arange(4), "b": {"c": torch.ones(4), "d": torch.ones(4)}}, [4]).save("parts")
+        >>> part = TensorDict.load_memmap("parts", keys=["a", "b.c"], rows=slice(1, 3))
+        >>> part["a"].tolist(), ("b", "d") in part
+        ([1, 2], False)
         """
         return satellite(_NAME, "TensorDict.load_memmap").load_memmap(
             prefix,
@@ -276,6 +299,12 @@ class MemmapStubs(Primitives):
             num_threads=num_threads,
             allow_pickle=allow_pickle,
             verify=verify,
+            keys=keys,
+            rows=rows,
+            like=like,
+            strict=strict,
+            fill=fill,
+            cast=cast,
             cls=cls,
         )
 
