@@ -120,7 +120,10 @@ def _is_path(side: Any) -> bool:
 
 def _node(side: Any, *, subpath: str | tuple[str, ...] | None = None, keys: Keys | None = None) -> Node:
     if _is_path(side):
-        return describe_saved(side, subpath=subpath, keys=keys)
+        node = describe_saved(side, subpath=subpath, keys=keys)
+        if isinstance(node, Leaf):
+            raise TypeError(f"tensordicts are compared, and {subpath!r} of {side} is a tensor; name what holds it")
+        return node
     if isinstance(side, torch.nn.Module) and not isinstance(side, Primitives):
         side = by_names({name: one for name, one in side.state_dict().items() if isinstance(one, torch.Tensor)})
     if not isinstance(side, Primitives):

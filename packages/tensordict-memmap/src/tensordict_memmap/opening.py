@@ -81,14 +81,14 @@ class LeafOpener:
         tensor = self._map(leaf) if leaf.layout == "strided" else self._nested(leaf)
         return tensor if self.device is None else tensor.to(self.device, non_blocking=self.non_blocking)
 
-    def _map(self, leaf: Leaf) -> MemoryMappedTensor:
+    def _map(self, leaf: Leaf) -> torch.Tensor:
         path = f"{self.root}/{leaf.file}"
         nbytes = leaf.nbytes
         if not nbytes:
             return MemoryMappedTensor.from_filename(path, leaf.dtype, leaf.shape, mode=self.mode)
         return self._map_file(leaf, path, nbytes, leaf.shape)
 
-    def _map_file(self, leaf: Leaf, path: str, nbytes: int, shape: tuple[int, ...]) -> MemoryMappedTensor:
+    def _map_file(self, leaf: Leaf, path: str, nbytes: int, shape: tuple[int, ...]) -> torch.Tensor:
         fd, mode = self._open(leaf, path, nbytes)
         try:
             info = os.fstat(fd)
@@ -159,7 +159,7 @@ class LeafOpener:
         total = sum(numbers)
         path = f"{self.root}/{leaf.file}"
         if total:
-            mapped = self._map_file(leaf, path, total * leaf.dtype.itemsize, (total,))
+            mapped: torch.Tensor = self._map_file(leaf, path, total * leaf.dtype.itemsize, (total,))
         else:
             mapped = MemoryMappedTensor.from_filename(path, leaf.dtype, (0,), mode=self.mode)
         values = mapped.as_subclass(torch.Tensor)

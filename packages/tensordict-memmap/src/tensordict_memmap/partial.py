@@ -220,7 +220,7 @@ def row_runs(loaded: Any, rows: Rows) -> list[slice]:
         index = torch.tensor([index % count])
     elif isinstance(index, slice):
         index = torch.arange(count)[index]
-    numbers = index.unique()
+    numbers = torch.unique(index)
     ends = (numbers.diff() != 1).nonzero()[:, 0] + 1
     return [slice(int(run[0]), int(run[-1]) + 1) for run in numbers.tensor_split(ends) if run.numel()]
 

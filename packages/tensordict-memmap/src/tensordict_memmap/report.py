@@ -195,7 +195,7 @@ def write(old: Node, new: Node) -> None:
 def _take(old: Node, new: Node, fill: float | None, cast: bool) -> None:
     for container, name, entry, twin in _pairs(old, new):
         if type(twin) is type(entry):
-            taken = twin.source if isinstance(twin, Leaf) else twin.origin
+            taken: Any = twin.source if isinstance(twin, Leaf) else twin.origin
             if isinstance(entry, Leaf) and cast and taken.dtype != entry.dtype:
                 taken = taken.to(entry.dtype)
             own = container._get(name)
