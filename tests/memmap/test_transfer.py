@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensordict_memmap import pool, transfer, ways
+from tensordict_memmap import pool, steps, transfer, ways
 from tensordict_memmap.dtypes import DTYPES
 from tensordict_memmap.rows import gather_rows, scatter_rows
 from tensordict_memmap.sources import Piece
@@ -85,7 +85,7 @@ def with_kernels(request, monkeypatch):
     if request.param:
         monkeypatch.setattr(ways, "KERNEL_WORTH_AN_IMPORT", 0)
         monkeypatch.setattr(ways, "KERNEL_WORTH_A_CALL", 0)
-        monkeypatch.setattr(transfer, "KERNEL_WORTH_A_CALL", 0)
+        monkeypatch.setattr(steps, "KERNEL_WORTH_A_CALL", 0)
     else:
         monkeypatch.setattr(transfer, "load_kernels", lambda nbytes: None)
     return request.param
@@ -101,9 +101,9 @@ def test_every_dtype_and_layout_is_written_bit_for_bit(tmp_path, dtype, name, wi
 @pytest.mark.parametrize("permutation", [(0, 1, 2, 3), (3, 2, 1, 0), (0, 3, 1, 2), (2, 3, 0, 1), (1, 0, 3, 2)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.complex128], ids=str)
 def test_permutations_that_need_several_jobs_and_stagings(tmp_path, permutation, dtype, monkeypatch, with_kernels):
-    monkeypatch.setattr(transfer, "JOB", 3000)
-    monkeypatch.setattr(transfer, "STAGING", 2048)
-    monkeypatch.setattr(transfer, "_local", threading.local())
+    monkeypatch.setattr(steps, "JOB", 3000)
+    monkeypatch.setattr(steps, "STAGING", 2048)
+    monkeypatch.setattr(steps, "_local", threading.local())
     source = bits((5, 31, 7, 12), dtype).permute(permutation)
     assert written(tmp_path, source, threads=3) == raw(source)
 

@@ -6,9 +6,7 @@ are any, because two that write one file wait for each other in the kernel. What
 
 - a new file is filled by positional writes into blocks that were reserved first, two to five times faster than through
   a fresh mapping, where a page fault a page costs more than the copy;
-- contiguous memory is written from where it lies; strided memory goes through a staging block of cache size, by a
-  kernel where the bytes are worth loading Numba for, else by NumPy in bounded chunks; what torch alone can read (other
-  devices, lazy conjugates, another dtype) by torch, in chunks too;
+- memory is written from where it lies, or through a staging block of cache size (``steps.py``);
 - pages that are in memory already are copied to through their mapping, by torch, which runs at memory speed.
 
 ``ways.py`` holds those choices.
@@ -19,17 +17,19 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import prod
-from types import ModuleType
 
 import numpy as np
 import torch
 
 from tensordict_memmap import pool, system
-from tensordict_memmap.sources import Flat, Foreign, Piece, Run, Strided, as_array, chunks, classify, dense_axis
-from tensordict_memmap.ways import JOB, KERNEL_WORTH_A_CALL, SMALL, STAGING, load_kernels, writable_file
+from tensordict_memmap.checksums import Extent
+from tensordict_memmap.sources import Foreign, Piece, Run, Strided, classify
+from tensordict_memmap.steps import Step, finish_device_work, steps
+from tensordict_memmap.ways import JOB, SMALL, load_kernels, writable_file
+
+__all__ = ["FileWrite", "copy_into", "write_files", "write_into"]
 
 
 @dataclass(slots=True)
@@ -48,6 +48,7 @@ class FileWrite:
     pieces: Sequence[Piece | Run]
     size: int | None = None
     fresh: bool = True
+    extents: Sequence[Extent] = ()
 
 
 @dataclass(slots=True)
@@ -124,7 +125,7 @@ def write_files(
         ]
     strided = sum(part.nbytes for _, parts in planned for part in parts if isinstance(part, Strided))
     kernels = load_kernels(strided)
-    _finish_device_work(part.tensor for _, parts in planned for part in parts if isinstance(part, Foreign))
+    finish_device_work(part.tensor for _, parts in planned for part in parts if isinstance(part, Foreign))
 
     opened: list[_Open] = []
     lanes: list[tuple[int, list[pool.Job]]] = []
@@ -132,10 +133,10 @@ def write_files(
         end = max((part.offset + part.nbytes for part in parts), default=0)
         file = _Open(write, end if write.size is None else write.size, durable)
         opened.append(file)
-        steps = list(_steps(parts, kernels))
-        file.jobs = len(steps) or 1
+        cut = list(steps(parts, kernels, {extent.offset: extent for extent in write.extents}))
+        file.jobs = len(cut) or 1
         jobs: list[pool.Job] = []
-        jobs.extend(functools.partial(_run_step, file, key, step, nbytes, progress) for key, step, nbytes in steps)
+        jobs.extend(functools.partial(_run_step, file, key, step, nbytes, progress) for key, step, nbytes in cut)
         lanes.append((file.size, jobs or [functools.partial(_run_step, file, None, None, 0, progress)]))
     lanes.sort(key=lambda lane: -lane[0])
     try:
@@ -143,6 +144,21 @@ def write_files(
     finally:
         for file in opened:
             file.close()
+    missed = [(write, [(extent, *block) for extent in write.extents for block in extent.missing()]) for write in files]
+    pool.run(
+        [[functools.partial(_read_back, write, *block) for block in blocks] for write, blocks in missed if blocks],
+        threads=threads,
+        cancelled=cancelled,
+    )
+
+
+def _read_back(write: FileWrite, extent: Extent, start: int, nbytes: int) -> None:
+    """Hashes what no step could: a block that is made of several pieces, or was not written from front to back."""
+    fd = os.open(write.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        extent.read_back(fd, start, nbytes)
+    finally:
+        os.close(fd)
 
 
 def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = None) -> None:
@@ -189,130 +205,21 @@ def write_into(targets: Sequence[tuple[int, Piece]], *, threads: int | None = No
     with torch._C.DisableTorchFunctionSubclass():
         planned = [(fd, classify(piece)) for fd, piece in targets]
     kernels = load_kernels(sum(part.nbytes for _, part in planned if isinstance(part, Strided)))
-    _finish_device_work(part.tensor for _, part in planned if isinstance(part, Foreign))
+    finish_device_work(part.tensor for _, part in planned if isinstance(part, Foreign))
     lanes = [
-        [functools.partial(_run_into, fd, key, step) for key, step, _ in _steps([part], kernels)]
-        for fd, part in planned
+        [functools.partial(_run_into, fd, key, step) for key, step, _ in steps([part], kernels)] for fd, part in planned
     ]
     pool.run(lanes, threads=threads)
 
 
-def _run_into(fd: int, key: object, step: _Step) -> None:
+def _run_into(fd: int, key: object, step: Step) -> None:
     try:
         step(fd)
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror} (writing {key!r})") from error
 
 
-def _finish_device_work(tensors: Iterable[torch.Tensor]) -> None:
-    # The threads copy on streams of their own, so what is still being computed must be done first.
-    for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
-        torch.cuda.current_stream(device).synchronize()
-
-
-_Step = Callable[[int], None]
-
-
-def _steps(
-    parts: Iterable[Flat | Run | Strided | Foreign], kernels: ModuleType | None
-) -> Iterator[tuple[object, _Step, int]]:
-    """Yields ``(key, step, bytes)``; a step takes the file's descriptor and may run in any thread, in any order."""
-    group: list[Flat] = []
-    size = 0
-    for part in sorted(parts, key=lambda part: part.offset):
-        if part.nbytes == 0:
-            continue
-        if isinstance(part, Flat) and part.nbytes < SMALL:
-            if group and (group[-1].offset + group[-1].nbytes != part.offset or size + part.nbytes > JOB):
-                yield _joined(group, size)
-                group, size = [], 0
-            group.append(part)
-            size += part.nbytes
-            continue
-        if isinstance(part, Run):
-            yield from _run_steps(part)
-        elif isinstance(part, Flat):
-            for start in range(0, part.nbytes, JOB):
-                count = min(JOB, part.nbytes - start)
-                yield part.key, functools.partial(_write_flat, part, start, count), count
-        elif isinstance(part, Foreign):
-            width = part.dtype.itemsize
-            for chunk, start in chunks(part.tensor, max(width, part.tensor.element_size()), JOB):
-                place = part.offset + start * width
-                yield part.key, functools.partial(_write_chunk, chunk, part.dtype, place), chunk.numel() * width
-        elif kernels is not None and part.nbytes >= KERNEL_WORTH_A_CALL:
-            for step, count in _kernel_steps(part, kernels):
-                yield part.key, step, count
-        else:
-            for array, start in chunks(as_array(part), part.width, JOB):
-                place = part.offset + start * part.width
-                yield part.key, functools.partial(_write_array, array, place), array.nbytes
-    if group:
-        yield _joined(group, size)
-
-
-def _joined(group: list[Flat], size: int) -> tuple[object, _Step, int]:
-    first = group[0]
-    if len(group) == 1:
-        return first.key, functools.partial(_write_flat, first, 0, size), size
-    pieces = [(part.address, part.nbytes) for part in group]
-    return first.key, functools.partial(_write_group, group, pieces), size
-
-
-def _run_steps(part: Run) -> Iterator[tuple[object, _Step, int]]:
-    first, size, offset = 0, 0, part.offset
-    for number, nbytes in enumerate(part.sizes, 1):
-        size += nbytes
-        if size >= JOB or number == len(part.sizes):
-            yield part.keys[first], functools.partial(_write_run, part, first, number, offset), size
-            first, size, offset = number, 0, offset + size
-
-
-def _kernel_steps(part: Strided, kernels: ModuleType) -> Iterator[tuple[_Step, int]]:
-    width, shape = part.width, part.shape
-    arrays = np.array(shape, dtype=np.int64), np.array(part.strides, dtype=np.int64)
-    axis = dense_axis(shape, part.strides)
-    if axis is None:
-        total, block = prod(shape), JOB // width
-        for first in range(0, total, block):
-            last = min(first + block, total)
-            yield functools.partial(_write_range, part, kernels, arrays, first, last), (last - first) * width
-        return
-    outer, rows, behind = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
-    row = behind * width
-    if rows * row <= JOB:
-        step = max(JOB // (rows * row), 1)
-        boxes = [(o, min(o + step, outer), 0, rows, 0, behind) for o in range(0, outer, step)]
-    else:
-        # A job takes at least a cache line along the dense axis, so it may have to split the axes behind.
-        height = max(JOB // row, 64 // width, 8)
-        columns = behind if height * row <= 2 * JOB else max(JOB // (height * width), 1)
-        boxes = [
-            (o, o + 1, i, min(i + height, rows), q, min(q + columns, behind))
-            for o in range(outer)
-            for i in range(0, rows, height)
-            for q in range(0, behind, columns)
-        ]
-    for box in boxes:
-        count = (box[1] - box[0]) * (box[3] - box[2]) * (box[5] - box[4]) * width
-        yield functools.partial(_write_tiled, part, kernels, arrays, axis, box), count
-
-
-_local = threading.local()
-
-
-def _staging() -> int:
-    """The address of this thread's staging block."""
-    block = getattr(_local, "block", None)
-    if block is None:
-        block = _local.block = np.empty(STAGING, dtype=np.uint8)
-        _local.address = block.ctypes.data
-    return int(_local.address)
-
-
-def _run_step(
-    file: _Open, key: object, step: _Step | None, nbytes: int, progress: Callable[[int], None] | None
-) -> None:
+def _run_step(file: _Open, key: object, step: Step | None, nbytes: int, progress: Callable[[int], None] | None) -> None:
     try:
         fd = file.enter()
         if step is not None:
@@ -335,80 +242,3 @@ def _largest(piece: Piece | Run) -> tuple[int, object]:
         return nbytes, piece.keys[piece.sizes.index(nbytes)]
     source = piece.source
     return source.nbytes if isinstance(source, torch.Tensor | np.ndarray) else len(source), piece.key
-
-
-def _write_flat(part: Flat, start: int, count: int, fd: int) -> None:
-    system.write_at(fd, part.address + start, count, part.offset + start)
-
-
-def _write_group(group: list[Flat], pieces: list[tuple[int, int]], fd: int) -> None:
-    system.write_pieces_at(fd, pieces, group[0].offset)
-
-
-def _write_run(part: Run, first: int, last: int, offset: int, fd: int) -> None:
-    pieces = list(zip(part.addresses[first:last], part.sizes[first:last], strict=True))
-    system.write_pieces_at(fd, pieces, offset)
-
-
-def _write_range(
-    part: Strided,
-    kernels: ModuleType,
-    arrays: tuple[np.ndarray, np.ndarray],
-    first: int,
-    last: int,
-    fd: int,
-) -> None:
-    unit = kernels.UNITS[part.width]
-    address = _staging()
-    _check(kernels.write_range(fd, part.offset, part.address, *arrays, first, last, address, STAGING, unit))
-
-
-def _write_tiled(
-    part: Strided,
-    kernels: ModuleType,
-    arrays: tuple[np.ndarray, np.ndarray],
-    axis: int,
-    box: tuple[int, ...],
-    fd: int,
-) -> None:
-    unit = kernels.UNITS[part.width]
-    address, corners = _staging(), np.array(box, dtype=np.int64)
-    _check(kernels.write_tiled(fd, part.offset, part.address, *arrays, axis, corners, address, STAGING, unit))
-
-
-def _check(code: int) -> None:
-    if code:
-        raise OSError(code, os.strerror(code))
-
-
-def _write_array(chunk: np.ndarray, offset: int, fd: int) -> None:
-    block = np.ascontiguousarray(chunk)
-    system.write_at(fd, block.ctypes.data, block.nbytes, offset)
-
-
-def _write_chunk(chunk: torch.Tensor, dtype: torch.dtype, offset: int, fd: int) -> None:
-    if chunk.device.type == "cuda":
-        block = _from_cuda(chunk.to(dtype) if chunk.dtype != dtype else chunk)
-    else:
-        block = chunk.to(device="cpu", dtype=dtype)
-    block = block.resolve_conj().resolve_neg().contiguous()
-    system.write_at(fd, block.data_ptr(), block.nbytes, offset)
-
-
-def _from_cuda(chunk: torch.Tensor) -> torch.Tensor:
-    """Brings a chunk to this thread's pinned block, on this thread's stream: others write while this one transfers."""
-    streams = getattr(_local, "streams", None)
-    if streams is None:
-        streams = _local.streams = {}
-        _local.pinned = torch.empty(JOB, dtype=torch.uint8, pin_memory=True)
-    stream = streams.get(chunk.device)
-    if stream is None:
-        stream = streams[chunk.device] = torch.cuda.Stream(chunk.device)  # type: ignore[no-untyped-call]
-    # What ran on the thread's own stream (a dtype change) comes first; the caller's work was waited for.
-    stream.wait_stream(torch.cuda.current_stream(chunk.device))
-    with torch.cuda.stream(stream):
-        dense = chunk.resolve_conj().resolve_neg().contiguous()
-        block: torch.Tensor = _local.pinned[: dense.nbytes].view(dense.dtype).view(dense.shape)
-        block.copy_(dense, non_blocking=True)
-    stream.synchronize()
-    return block

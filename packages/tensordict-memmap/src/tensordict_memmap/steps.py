@@ -1,0 +1,291 @@
+"""Steps: how a piece of memory reaches the file of a descriptor, cut into parts that any thread may write in any order.
+
+Contiguous memory is written from where it lies; strided memory goes through a staging block of cache size, by a kernel
+where there is one, else by NumPy in bounded chunks; what torch alone can read by torch, in chunks too. Where checksums
+are wanted, bytes are hashed in pieces of cache size just before they are written; a part that does not fall on blocks
+of its extent is left, and whoever runs the steps reads it back.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import prod
+from types import ModuleType
+
+import numpy as np
+import torch
+
+from tensordict_memmap import system
+from tensordict_memmap.checksums import HOT, BlockHash, Extent, hash_bytes
+from tensordict_memmap.sources import Flat, Foreign, Run, Strided, as_array, chunks, dense_axis
+from tensordict_memmap.ways import JOB, KERNEL_WORTH_A_CALL, SMALL, STAGING
+
+__all__ = ["Step", "finish_device_work", "steps"]
+
+def finish_device_work(tensors: Iterable[torch.Tensor]) -> None:
+    """Waits for what is still computed on the devices of tensors."""
+    # The threads copy on streams of their own, so what is still being computed must be done first.
+    for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
+        torch.cuda.current_stream(device).synchronize()
+
+
+Step = Callable[[int], None]
+"""Writes its bytes to the file of a descriptor."""
+
+
+def steps(
+    parts: Iterable[Flat | Run | Strided | Foreign],
+    kernels: ModuleType | None,
+    extents: Mapping[int, Extent] | None = None,
+) -> Iterator[tuple[object, Step, int]]:
+    """Cuts pieces into steps.
+
+    Args:
+        parts: the pieces.
+        kernels: what moves strided memory faster, where that could be loaded.
+        extents: what gets a checksum, by its offset.
+
+    Yields:
+        ``(key, step, bytes)``; a step takes the file's descriptor and may run in any thread, in any order.
+    """
+    extents = extents or {}
+    group: list[Flat] = []
+    size = 0
+    for part in sorted(parts, key=lambda part: part.offset):
+        if part.nbytes == 0:
+            continue
+        if isinstance(part, Flat) and part.nbytes < SMALL:
+            if group and (group[-1].offset + group[-1].nbytes != part.offset or size + part.nbytes > JOB):
+                yield _joined(group, size, extents)
+                group, size = [], 0
+            group.append(part)
+            size += part.nbytes
+            continue
+        if isinstance(part, Run):
+            yield from _run_steps(part, extents)
+        elif isinstance(part, Flat):
+            extent = _whole(part, extents)
+            job = JOB if extent is None else extent.block
+            for start in range(0, part.nbytes, job):
+                count = min(job, part.nbytes - start)
+                yield part.key, functools.partial(_write_flat, part, start, count, extent), count
+        elif isinstance(part, Foreign):
+            width = part.dtype.itemsize
+            for chunk, start in chunks(part.tensor, max(width, part.tensor.element_size()), JOB):
+                place = part.offset + start * width
+                yield part.key, functools.partial(_write_chunk, chunk, part.dtype, place), chunk.numel() * width
+        elif kernels is not None and part.nbytes >= KERNEL_WORTH_A_CALL:
+            for step, count in _kernel_steps(part, kernels, _whole(part, extents)):
+                yield part.key, step, count
+        else:
+            for array, start in chunks(as_array(part), part.width, JOB):
+                place = part.offset + start * part.width
+                yield part.key, functools.partial(_write_array, array, place), array.nbytes
+    if group:
+        yield _joined(group, size, extents)
+
+
+def _whole(part: Flat | Strided, extents: Mapping[int, Extent]) -> Extent | None:
+    """The extent that a piece is all of."""
+    extent = extents.get(part.offset)
+    return extent if extent is not None and extent.nbytes == part.nbytes else None
+
+
+def _joined(group: list[Flat], size: int, extents: Mapping[int, Extent]) -> tuple[object, Step, int]:
+    first = group[0]
+    if len(group) == 1:
+        return first.key, functools.partial(_write_flat, first, 0, size, _whole(first, extents)), size
+    pieces = [(part.address, part.nbytes) for part in group]
+    return first.key, functools.partial(_write_group, pieces, group, first.offset, extents), size
+
+
+def _run_steps(part: Run, extents: Mapping[int, Extent]) -> Iterator[tuple[object, Step, int]]:
+    first, size, offset = 0, 0, part.offset
+    for number, nbytes in enumerate(part.sizes, 1):
+        size += nbytes
+        if size >= JOB or number == len(part.sizes):
+            pieces = list(zip(part.addresses[first:number], part.sizes[first:number], strict=True))
+            yield part.keys[first], functools.partial(_write_group, pieces, part, offset, extents), size
+            first, size, offset = number, 0, offset + size
+
+
+def _kernel_steps(part: Strided, kernels: ModuleType, extent: Extent | None) -> Iterator[tuple[Step, int]]:
+    width, shape = part.width, part.shape
+    arrays = np.array(shape, dtype=np.int64), np.array(part.strides, dtype=np.int64)
+    axis = dense_axis(shape, part.strides)
+    if axis is None:
+        total, block = prod(shape), (JOB if extent is None else extent.block) // width
+        for first in range(0, total, block):
+            last = min(first + block, total)
+            yield functools.partial(_write_range, part, kernels, arrays, first, last, extent), (last - first) * width
+        return
+    outer, rows, behind = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+    row = behind * width
+    if rows * row <= JOB:
+        step = max(JOB // (rows * row), 1)
+        boxes = [(o, min(o + step, outer), 0, rows, 0, behind) for o in range(0, outer, step)]
+        if 8 * row > STAGING or rows * row < SMALL or extent is None or not extent.cut(step * rows * row):
+            extent = None
+    else:
+        # A job takes at least a cache line along the dense axis, so it may have to split the axes behind.
+        height = max(JOB // row, 64 // width, 8)
+        columns = behind if height * row <= 2 * JOB else max(JOB // (height * width), 1)
+        boxes = [
+            (o, o + 1, i, min(i + height, rows), q, min(q + columns, behind))
+            for o in range(outer)
+            for i in range(0, rows, height)
+            for q in range(0, behind, columns)
+        ]
+        in_order = columns == behind and (outer == 1 or rows % height == 0)
+        if 8 * row > STAGING or not in_order or extent is None or not extent.cut(height * row):
+            extent = None
+    for box in boxes:
+        count = (box[1] - box[0]) * (box[3] - box[2]) * (box[5] - box[4]) * width
+        if extent is None:
+            yield functools.partial(_write_tiled, part, kernels, arrays, axis, box), count
+        else:
+            yield functools.partial(_write_rows, part, kernels, arrays, axis, box, extent), count
+
+
+_local = threading.local()
+
+
+def _staging() -> int:
+    """The address of this thread's staging block."""
+    block = getattr(_local, "block", None)
+    if block is None:
+        block = _local.block = np.empty(STAGING, dtype=np.uint8)
+        _local.address = block.ctypes.data
+    return int(_local.address)
+
+
+def _write_flat(part: Flat, start: int, count: int, extent: Extent | None, fd: int) -> None:
+    if extent is None:
+        system.write_at(fd, part.address + start, count, part.offset + start)
+        return
+    state = BlockHash()
+    for position in range(start, start + count, HOT):
+        nbytes = min(HOT, start + count - position)
+        state.add(part.address + position, nbytes)
+        system.write_at(fd, part.address + position, nbytes, part.offset + position)
+    extent.put(start, state.value())
+
+
+def _write_group(
+    pieces: list[tuple[int, int]], keep: object, offset: int, extents: Mapping[int, Extent], fd: int
+) -> None:
+    if extents:
+        place = offset
+        for address, nbytes in pieces:
+            extent = extents.get(place)
+            if extent is not None and extent.nbytes == nbytes:
+                extent.put(0, hash_bytes(system.view(address, nbytes)))
+            place += nbytes
+    system.write_pieces_at(fd, pieces, offset)
+
+
+def _write_range(
+    part: Strided,
+    kernels: ModuleType,
+    arrays: tuple[np.ndarray, np.ndarray],
+    first: int,
+    last: int,
+    extent: Extent | None,
+    fd: int,
+) -> None:
+    unit = kernels.UNITS[part.width]
+    address = _staging()
+    if extent is None:
+        _check(kernels.write_range(fd, part.offset, part.address, *arrays, first, last, address, STAGING, unit))
+        return
+    state, count = BlockHash(), STAGING // part.width
+    for start in range(first, last, count):
+        end = min(start + count, last)
+        kernels.pack_range(address, part.address, *arrays, start, end, unit)
+        state.add(address, (end - start) * part.width)
+        system.write_at(fd, address, (end - start) * part.width, part.offset + start * part.width)
+    extent.put(first * part.width, state.value())
+
+
+def _write_rows(
+    part: Strided,
+    kernels: ModuleType,
+    arrays: tuple[np.ndarray, np.ndarray],
+    axis: int,
+    box: tuple[int, ...],
+    extent: Extent,
+    fd: int,
+) -> None:
+    """What `_write_tiled` does, for a box that is one run of bytes and a block of its extent, hashing on the way."""
+    shape, strides, width = part.shape, part.strides, part.width
+    unit = kernels.UNITS[width]
+    address, state = _staging(), BlockHash()
+    rows_all, behind = shape[axis], prod(shape[axis + 1 :])
+    first, last, begin, end, *_ = box
+    for outer in range(first, last):
+        base, rest = part.address, outer
+        for before in range(axis - 1, -1, -1):
+            base += rest % shape[before] * strides[before]
+            rest //= shape[before]
+        step = STAGING // (behind * width)
+        for row in range(begin, end, step):
+            rows = min(step, end - row)
+            kernels.pack_block(address, base + row * strides[axis], strides[axis], rows, *arrays, axis, 0, behind, unit)
+            nbytes = rows * behind * width
+            state.add(address, nbytes)
+            system.write_at(fd, address, nbytes, part.offset + (outer * rows_all + row) * behind * width)
+    extent.put((first * rows_all + begin) * behind * width, state.value())
+
+
+def _write_tiled(
+    part: Strided,
+    kernels: ModuleType,
+    arrays: tuple[np.ndarray, np.ndarray],
+    axis: int,
+    box: tuple[int, ...],
+    fd: int,
+) -> None:
+    unit = kernels.UNITS[part.width]
+    address, corners = _staging(), np.array(box, dtype=np.int64)
+    _check(kernels.write_tiled(fd, part.offset, part.address, *arrays, axis, corners, address, STAGING, unit))
+
+
+def _check(code: int) -> None:
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+def _write_array(chunk: np.ndarray, offset: int, fd: int) -> None:
+    block = np.ascontiguousarray(chunk)
+    system.write_at(fd, block.ctypes.data, block.nbytes, offset)
+
+
+def _write_chunk(chunk: torch.Tensor, dtype: torch.dtype, offset: int, fd: int) -> None:
+    if chunk.device.type == "cuda":
+        block = _from_cuda(chunk.to(dtype) if chunk.dtype != dtype else chunk)
+    else:
+        block = chunk.to(device="cpu", dtype=dtype)
+    block = block.resolve_conj().resolve_neg().contiguous()
+    system.write_at(fd, block.data_ptr(), block.nbytes, offset)
+
+
+def _from_cuda(chunk: torch.Tensor) -> torch.Tensor:
+    """Brings a chunk to this thread's pinned block, on this thread's stream: others write while this one transfers."""
+    streams = getattr(_local, "streams", None)
+    if streams is None:
+        streams = _local.streams = {}
+        _local.pinned = torch.empty(JOB, dtype=torch.uint8, pin_memory=True)
+    stream = streams.get(chunk.device)
+    if stream is None:
+        stream = streams[chunk.device] = torch.cuda.Stream(chunk.device)  # type: ignore[no-untyped-call]
+    # What ran on the thread's own stream (a dtype change) comes first; the caller's work was waited for.
+    stream.wait_stream(torch.cuda.current_stream(chunk.device))
+    with torch.cuda.stream(stream):
+        dense = chunk.resolve_conj().resolve_neg().contiguous()
+        block: torch.Tensor = _local.pinned[: dense.nbytes].view(dense.dtype).view(dense.shape)
+        block.copy_(dense, non_blocking=True)
+    stream.synchronize()
+    return block
