@@ -106,6 +106,14 @@ def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> Run
     )
 
 
+def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> RuntimeError:
+    """An indexed write of another shape."""
+    return RuntimeError(
+        f"key {_show(key)} takes values of shape {list(expected)} at this index, and the value of shape {list(got)} "
+        "cannot be broadcast to it; reshape or expand the value"
+    )
+
+
 def ambiguous_bool() -> RuntimeError:
     """Truth of a tensordict is not defined."""
     return RuntimeError(

@@ -343,7 +343,7 @@ class Indexing(Primitives):
         """Write a value into the part of an entry that ``index`` selects; containers that hold slices override it."""
         entry = self._get(name)
         if not isinstance(entry, Primitives):
-            entry[index.idx] = value
+            _write(entry, index, value, name)
             return
         source = value if isinstance(value, Primitives) else to_entry(Meta(index.size), name, value)
         replaced = entry._put_node(index, source)  # type: ignore[attr-defined]
@@ -368,7 +368,7 @@ class Indexing(Primitives):
             if isinstance(entry, Tensor):
                 if not isinstance(source, Tensor):
                     raise errors.not_a_node(key, entry)
-                entry[index.idx] = source.to(entry.device) if source.device != entry.device else source
+                _write(entry, index, source.to(entry.device) if source.device != entry.device else source, key)
             elif isinstance(source, Primitives):
                 replaced = entry._put_node(index, source)
                 if replaced is not entry:
@@ -378,7 +378,7 @@ class Indexing(Primitives):
 
     def _write_plain_at(self, index: Index, value: Any) -> None:
         dims = len(index.size)
-        for _, entry in self._items():
+        for key, entry in self._items():
             if isinstance(entry, Primitives):
                 if not entry._is_opaque:
                     entry._index_put(index, value)
@@ -386,7 +386,7 @@ class Indexing(Primitives):
             source = value
             if isinstance(value, Tensor) and 0 < value.ndim <= dims:
                 source = value.reshape(value.shape + (1,) * (entry.ndim - index.dims))
-            entry[index.idx] = source
+            _write(entry, index, source, key)
 
     def _check_fits(self, index: Index, value: Primitives) -> None:
         got = value._meta.batch_size
@@ -415,6 +415,23 @@ class Indexing(Primitives):
             entry = source._room(size, index)
         self._set(key, entry, False)
         return entry
+
+
+def _write(entry: Tensor, index: Index, value: Any, key: str) -> None:
+    """Write into part of a leaf; an error says which leaf, and what it takes there."""
+    try:
+        entry[index.idx] = value
+    except RuntimeError as error:
+        expected = entry[index.idx].shape
+        got = getattr(value, "shape", ())
+        try:
+            fits = torch.broadcast_shapes(got, expected) == expected  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise errors.indexed_write_shape(key, got, expected) from None
+        error.add_note(f"while writing into part of key {key!r}")
+        raise
 
 
 def _is_path(index: tuple[Any, ...]) -> bool:

@@ -284,9 +284,11 @@ class Shape(Primitives):
         size = self._meta.batch_size
         a, b = (normal_dim(d, size) for d in dims)
         new = list(size)
+        order = list(range(len(new)))
         if k % 2:
             new[a], new[b] = new[b], new[a]
-        return self._batch_op(lambda leaf: leaf.rot90(k, (a, b)), new)
+            order[a], order[b] = b, a
+        return self._batch_op(lambda leaf: leaf.rot90(k, (a, b)), new, lambda names: tuple(names[i] for i in order))
 
     def repeat(self, *repeats: Any, inplace: bool = False) -> Self:
         """The batch repeated along each batch dimension (a copy, as in torch).

@@ -106,7 +106,7 @@ class Unsqueeze(ShapeOp):
         self.dim = dim
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        return tensor.unsqueeze(self.dim)
+        return torch.unsqueeze(tensor, self.dim)
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         return (*names[: self.dim], None, *names[self.dim :])
@@ -131,7 +131,7 @@ class Squeeze(ShapeOp):
         self.dims = dims
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        return tensor.squeeze(self.dims)
+        return torch.squeeze(tensor, self.dims)
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         return tuple(name for i, name in enumerate(names) if i not in self.dims)
@@ -156,7 +156,7 @@ class Permute(ShapeOp):
         self.dims = dims
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        return tensor.permute((*self.dims, *range(len(self.dims), tensor.ndim)))
+        return torch.permute(tensor, (*self.dims, *range(len(self.dims), tensor.ndim)))
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         return tuple(names[d] for d in self.dims)
@@ -195,15 +195,23 @@ class Reshape(ShapeOp):
     def __init__(self, old: torch.Size, new: torch.Size, *, copies: bool) -> None:
         super().__init__(old, new)
         self.copies = copies
-        self._from = self._to = torch.Size(())
+        self._from: torch.Size | None = None
+        self._to = new
 
     def leaf(self, tensor: Tensor) -> Tensor:
         shape = tensor.shape
-        if shape != self._from or not self._to:
+        if shape != self._from:
             # neighbouring leaves often have one shape, and taking shapes apart costs as much as the view
             self._from, self._to = shape, self.new + shape[len(self.old) :]
         # a shape as one argument of a method costs torch twice as much to read
         return torch.reshape(tensor, self._to) if self.copies else tensor.view(*self._to)
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        # dimensions before and behind the ones that are regrouped are what they were
+        most = min(len(self.old), len(self.new))
+        front = next((i for i in range(most) if self.old[i] != self.new[i]), most)
+        back = next((i for i in range(most - front) if self.old[-1 - i] != self.new[-1 - i]), most - front)
+        return names[:front] + (None,) * (len(self.new) - front - back) + names[len(names) - back :]
 
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
         # the stack dimension passes where it stays whole: the sizes before it and behind it are regrouped apart
@@ -250,7 +258,7 @@ def infer_size(shape: tuple[Any, ...], numel: int, what: str) -> torch.Size:
     Raises:
         RuntimeError: The shape does not hold ``numel`` elements.
     """
-    if len(shape) == 1 and isinstance(shape[0], list | tuple | torch.Size):
+    if len(shape) == 1 and isinstance(shape[0], list | tuple):
         shape = tuple(shape[0])
     unknown = [i for i, n in enumerate(shape) if isinstance(n, int) and n == -1]
     known = 1

@@ -320,8 +320,20 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise):
                 value.hook_out, value.hook_in = self.hook_out, self.hook_in
             if self._locked:
                 value._set_locked(True)
+            if self._meta.names is not None:
+                value._set_meta(self._named_below(value._meta))
             return value
         return value if self.hook_out is None else self.hook_out(value)
+
+    def _named_below(self, meta: Meta) -> Meta:
+        """The metadata of a nested stack with the name of this stack dimension, which its elements cannot know."""
+        name = self._meta.names[self._stack_dim] if self._meta.names is not None else None
+        dims = len(meta.batch_size)
+        if name is None or dims <= self._stack_dim:
+            return meta
+        names = list(meta.names or (None,) * dims)
+        names[self._stack_dim] = name
+        return meta.named(tuple(names))
 
     def _peek(self, key: str) -> Any:
         first = None
