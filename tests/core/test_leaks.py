@@ -71,11 +71,11 @@ LOOPS: dict[str, Callable[[Any], Any]] = {
 
 
 def _left_behind(function: Callable[[Any], Any], times: int) -> tuple[int, int]:
-    """How many objects and bytes ``times`` calls leave: the least of four rounds, as caches fill in the others."""
+    """How many objects and bytes ``times`` calls leave: the least of three rounds, as caches fill in the others."""
     td = _td()
     left = []
     tracemalloc.start()  # before the first round, which replaces objects that were there before
-    for _ in range(4):
+    for _ in range(3):
         gc.collect()
         objects, before = len(gc.get_objects()), tracemalloc.get_traced_memory()[0]
         for _ in range(times):
@@ -90,9 +90,9 @@ def _left_behind(function: Callable[[Any], Any], times: int) -> tuple[int, int]:
 def test_a_loop_leaves_nothing_behind(name: str) -> None:
     times = 100
     objects, size = _left_behind(LOOPS[name], times)
-    # a leak is an object or 16 bytes a call
+    # a leak is an object a call, and an object takes 48 bytes at least; allocators move less than that about
     assert objects < times // 4, f"{objects} objects"
-    assert size < 16 * times, f"{size} bytes"
+    assert size < 48 * times, f"{size} bytes"
 
 
 def _resident() -> int:
