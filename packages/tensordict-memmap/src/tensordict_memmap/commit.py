@@ -27,16 +27,11 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from tensordict_memmap import flock, removal, system
 from tensordict_memmap import manifest as manifests
-from tensordict_memmap import removal, system
 from tensordict_memmap.growth import LOCK
 from tensordict_memmap.manifest import Manifest
 from tensordict_memmap.ways import is_long_removal
-
-try:
-    import fcntl
-except ImportError:  # Windows: saves are whole, but two at once to one place are not kept apart
-    fcntl = None  # type: ignore[assignment]
 
 JOURNAL = "tensordict.journal.json"
 """The name of the journal, in the target, while a save is published file by file."""
@@ -168,7 +163,7 @@ class _Stage:
 
     def close(self) -> None:
         if self.lock >= 0:
-            os.close(self.lock)
+            flock.close(self.lock)
             self.lock = -1
 
 
@@ -228,7 +223,7 @@ def _retire(folder: str, target: str) -> bool:
     try:
         _rescue(folder, listed, target)
     except BaseException:
-        os.close(lock)
+        flock.close(lock)
         raise
     removal.later(target, functools.partial(_remove_listed, folder, listed), [lock])
     return True
@@ -391,7 +386,7 @@ def _remove_leftovers(target: str) -> None:
                         try:
                             _remove_save(path, keep_in=target)
                         finally:
-                            os.close(lock)
+                            flock.close(lock)
 
 
 # --- publishing file by file
@@ -543,7 +538,7 @@ def locked(target: str) -> Iterator[None]:
         yield
     finally:
         if lock >= 0:
-            os.close(lock)
+            flock.close(lock)
 
 
 def _open_locked(folder: str, *, wait: bool) -> int:
@@ -552,15 +547,14 @@ def _open_locked(folder: str, *, wait: bool) -> int:
     Raises:
         BlockingIOError: if another holds it and ``wait`` is False.
     """
-    if fcntl is None:
+    if os.name != "posix":
         return -1
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = flock.open_for_lock(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        if flock.lock(fd, wait=wait):
+            return fd
     except BlockingIOError:
-        os.close(fd)
+        flock.close(fd)
         raise
-    except OSError:  # a file system without locks
-        os.close(fd)
-        return -1
-    return fd
+    flock.close(fd)
+    return -1

@@ -14,13 +14,8 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 
-from tensordict_memmap import removal, system
+from tensordict_memmap import flock, removal, system
 from tensordict_memmap.ways import is_long_removal
-
-try:
-    import fcntl
-except ImportError:  # Windows: drafts of a killed process stay
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["draft_beside", "save_file"]
 
@@ -104,32 +99,29 @@ def draft_beside(path: str) -> Iterator[str]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(draft)
-        os.close(lock)
+        flock.close(lock)
 
 
 def _new_draft(folder: str, name: str) -> tuple[str, int]:
     while True:
         draft = os.path.join(folder, f".{name}.tensordict-{secrets.token_hex(8)}")
-        fd = os.open(draft, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
+        fd = flock.open_for_lock(draft, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
         if _lock(fd, wait=True):
             # another saver may have taken it for a leftover before it was locked
             with contextlib.suppress(OSError):
                 if os.path.samestat(os.fstat(fd), os.stat(draft)):
                     return draft, fd
-            os.close(fd)
+            flock.close(fd)
             continue
         return draft, fd
 
 
 def _lock(fd: int, *, wait: bool) -> bool:
-    """Whether the file is locked now; False where there are no locks, or another process has it."""
-    if fcntl is None:
-        return False
+    """Whether the file is locked now; False where there are no locks, or another has it."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
+        return flock.lock(fd, wait=wait)
+    except BlockingIOError:
         return False
-    return True
 
 
 def _remove_leftovers(folder: str, name: str) -> None:
@@ -138,9 +130,9 @@ def _remove_leftovers(folder: str, name: str) -> None:
         for leftover in filter(pattern.fullmatch, os.listdir(folder)):
             path = os.path.join(folder, leftover)
             with contextlib.suppress(OSError):
-                fd = os.open(path, _FLAGS)
+                fd = flock.open_for_lock(path, _FLAGS)
                 try:
                     if _lock(fd, wait=False):
                         os.unlink(path)
                 finally:
-                    os.close(fd)
+                    flock.close(fd)

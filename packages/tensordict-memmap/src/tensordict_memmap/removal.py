@@ -16,6 +16,8 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 
+from tensordict_memmap import flock
+
 __all__ = ["later", "make_room", "wait"]
 
 _Work = Callable[[], None]
@@ -77,7 +79,7 @@ def _serve() -> None:
                 work()
         finally:
             for fd in descriptors:
-                os.close(fd)
+                flock.close(fd)
             with _condition:
                 _pending[place].pop(0)
                 if not _pending[place]:
