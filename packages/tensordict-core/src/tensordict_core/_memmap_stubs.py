@@ -135,10 +135,13 @@ class MemmapStubs(Primitives):
         share_non_tensor: bool = False,
         robust_key: bool | None = None,
         archive: bool | None = None,
+        reserve: bool = False,
     ) -> Any:
         """A mapped tensordict of the same structure, filled with zeros.
 
-        Nothing is copied; expanded entries get files of their expanded size.
+        Nothing is copied; expanded entries get files of their expanded size. Other arguments are those of ``memmap``.
+        Files take no space on the disk until they are written to; ``reserve=True`` takes it now, so that a disk that is
+        too small is an ``OSError`` now.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
@@ -156,6 +159,7 @@ class MemmapStubs(Primitives):
             share_non_tensor=share_non_tensor,
             robust_key=robust_key,
             archive=archive,
+            reserve=reserve,
         )
 
     def save(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tensordict_memmap.archive import is_memmap_archive, pack_memmap, refresh_archive_checksums, unpack_memmap
 from tensordict_memmap.consolidated import consolidate, from_consolidated, is_consolidated
+from tensordict_memmap.dataset import MemmapDataset, append_memmap
 from tensordict_memmap.future import SaveFuture
 from tensordict_memmap.listing import print_directory_tree
 from tensordict_memmap.loading import is_memmap, load, load_memmap, load_memmap_, memmap_refresh_
@@ -19,9 +20,11 @@ MemmapTensor = MemoryMappedTensor
 """The old name of `MemoryMappedTensor`."""
 
 __all__ = [
+    "MemmapDataset",
     "MemmapTensor",
     "MemoryMappedTensor",
     "SaveFuture",
+    "append_memmap",
     "consolidate",
     "from_consolidated",
     "from_safetensors",

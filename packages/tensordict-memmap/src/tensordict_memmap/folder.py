@@ -7,11 +7,18 @@ import stat
 
 from tensordict_memmap import commit
 from tensordict_memmap.formats.names import META
+from tensordict_memmap.formats.tree import WRAPPED
 from tensordict_memmap.growth import fingerprint, resized
 from tensordict_memmap.manifest import Manifest
 from tensordict_memmap.opening import read_file
 
-__all__ = ["SavedFolder"]
+__all__ = ["SavedFolder", "described_in"]
+
+
+def described_in(root: str) -> str:
+    """The path of the ``meta.json`` that says how many rows there are: that of a tensorclass lies one level below."""
+    wrapped = f"{WRAPPED}/{META}"
+    return wrapped if os.path.lexists(f"{root}/{wrapped}") else META
 
 
 class SavedFolder:
@@ -36,7 +43,7 @@ class SavedFolder:
         """
         while manifest is not None and manifest.growth is not None:
             growth = manifest.growth
-            document = read_file(f"{self.root}/{META}") if growth.meta else None
+            document = read_file(f"{self.root}/{described_in(self.root)}") if growth.meta else None
             if document is None or fingerprint(document) in growth.meta:
                 self.rows = growth.rows
                 break

@@ -79,7 +79,7 @@ class Growth:
         if (
             any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers)
             or shown < rows
-            or any(not rows <= part.start <= part.done <= part.stop for part in parts)
+            or any(not part.start <= part.done <= part.stop or part.done < rows for part in parts)
             or not isinstance(meta, list)
             or not all(isinstance(mark, str) for mark in meta)
         ):
@@ -93,7 +93,6 @@ class Growth:
         for other in parts:
             if other.start <= rows:
                 rows = max(rows, other.done)
-                other = Part(rows, other.stop, rows)
             if other.done < other.stop or other.start > rows:
                 open_parts.append(other)
         return Growth(rows, max(rows, self.shown), self.meta, tuple(open_parts))
@@ -127,8 +126,8 @@ def resized(document: bytes, rows: int) -> bytes:
         return document
     tables = [record, record["_entries"]] if isinstance(record.get("_entries"), dict) else [record]
     leaves = [about for table in tables for about in table.values() if isinstance(about, dict) and "dtype" in about]
-    shapes = [about.get("shape") for about in leaves if not about.get("is_nested")] + [record["shape"]]
-    shapes = [shape for shape in shapes if isinstance(shape, list) and shape]
+    found = [record["shape"], *(about.get("shape") for about in leaves if not about.get("is_nested"))]
+    shapes = [shape for shape in found if isinstance(shape, list) and shape]
     for shape in shapes:
         shape[0] = rows
     try:

@@ -42,6 +42,7 @@ class FileWrite:
         size: bytes of the whole file; None ends it behind its last piece.
         fresh: whether the file is created or emptied first; False overwrites in place and keeps the inode, for those
             who share live mappings of it, and cuts or extends it to ``size``.
+        key: what errors name where there are no pieces.
     """
 
     path: str | os.PathLike[str]
@@ -49,6 +50,7 @@ class FileWrite:
     size: int | None = None
     fresh: bool = True
     extents: Sequence[Extent] = ()
+    key: object = None
 
 
 @dataclass(slots=True)
@@ -137,7 +139,7 @@ def write_files(
         file.jobs = len(cut) or 1
         jobs: list[pool.Job] = []
         jobs.extend(functools.partial(_run_step, file, key, step, nbytes, progress) for key, step, nbytes in cut)
-        lanes.append((file.size, jobs or [functools.partial(_run_step, file, None, None, 0, progress)]))
+        lanes.append((file.size, jobs or [functools.partial(_run_step, file, write.key, None, 0, progress)]))
     lanes.sort(key=lambda lane: -lane[0])
     try:
         pool.run([jobs for _, jobs in lanes], threads=threads, cancelled=cancelled)

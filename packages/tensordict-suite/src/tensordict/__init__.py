@@ -21,7 +21,9 @@ refuse_beside_reference()
 if TYPE_CHECKING:
     from tensordict_class import *
     from tensordict_core import *
+    from tensordict_memmap import MemmapDataset as MemmapDataset
     from tensordict_memmap import MemoryMappedTensor as MemoryMappedTensor
+    from tensordict_memmap import append_memmap as append_memmap
     from tensordict_memmap import from_consolidated as from_consolidated
     from tensordict_memmap import from_safetensors as from_safetensors
     from tensordict_memmap import is_memmap_archive as is_memmap_archive

@@ -23,9 +23,9 @@ OWNERS: Mapping[str, Mapping[str, str]] = {
             set_printoptions stack to_arrow unpad_sequence unravel_key unravel_key_list unravel_key_to_tuple
         """,
         "tensordict_memmap": """
-            LazyStackedTensorDictStore MemoryMappedTensor PersistentTensorDict TensorDictStore append_memmap
-            from_consolidated from_h5 from_safetensors from_zarr is_memmap_archive load load_memmap memmap pack_memmap
-            refresh_archive_checksums save to_safetensors unpack_memmap
+            LazyStackedTensorDictStore MemmapDataset MemoryMappedTensor PersistentTensorDict TensorDictStore
+            append_memmap from_consolidated from_h5 from_safetensors from_zarr is_memmap_archive load load_memmap memmap
+            pack_memmap refresh_archive_checksums save to_safetensors unpack_memmap
         """,
         "tensordict_nn": """
             TensorClassModuleBase TensorClassModuleWrapper TensorDictParams as_tensordict_module from_module

@@ -1,0 +1,119 @@
+"""Locks on ranges of rows: one writer of a whole dataset, or several of ranges that do not overlap.
+
+A byte of the lock file stands for a row. The system drops a lock when its process ends, however it ends, so a killed
+writer keeps nobody out. Locks belong to the open file, not to the process, where the system has such (Linux): two
+writers in one process exclude each other too, and a forked child is no second owner, since it closes its copy.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import time
+import weakref
+
+try:
+    import fcntl
+except ImportError:  # Windows: that there is one writer is up to the user
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["EVERY_ROW", "RowLock"]
+
+EVERY_ROW = (0, 1 << 62)
+
+_OPEN_FILE_LOCK = getattr(fcntl, "F_OFD_SETLK", None)
+_BUSY = (errno.EAGAIN, errno.EACCES)
+_PATIENCE = 0.1
+"""Seconds to wait for a lock: a child that was just forked holds those of its parent until it runs."""
+
+
+class RowLock:
+    """A lock on a range of rows, held until it is closed.
+
+    Args:
+        path: the lock file, made where it is absent.
+        rows: the first row, and the one behind the last.
+
+    Raises:
+        BlockingIOError: if another writer holds a row of these.
+
+    >>> lock = RowLock("rows.lock", (0, 10))
+    >>> RowLock("rows.lock", (5, 6))
+    Traceback (most recent call last):
+        ...
+    BlockingIOError: [Errno 11] rows have one writer at a time, and another one holds some of 5 to 6; close it ...
+    >>> lock.close()
+    """
+
+    def __init__(self, path: str, rows: tuple[int, int]) -> None:
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+        self.path = path
+        self.fd = os.open(path, flags, 0o666)
+        try:
+            self._wait(*rows)
+        except OSError as error:
+            self.close()
+            if error.errno not in _BUSY:
+                raise
+            what = "all rows" if rows == EVERY_ROW else f"some of {rows[0]} to {rows[1]}"
+            raise BlockingIOError(
+                errno.EAGAIN,
+                f"rows have one writer at a time, and another one holds {what}; close it first, or read with mode='r'",
+                path,
+            ) from None
+        _held.add(self)
+
+    def _wait(self, start: int, stop: int) -> None:
+        end = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return self._take(start, stop)
+            except OSError as error:
+                if error.errno not in _BUSY or time.monotonic() > end:
+                    raise
+            time.sleep(0.005)
+
+    def _take(self, start: int, stop: int) -> None:
+        if fcntl is None:
+            return
+        try:
+            if _OPEN_FILE_LOCK is None:
+                fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, stop - start, start)
+            else:
+                # struct flock: type, whence, start, length, process (0 for locks of open files)
+                request = struct.pack("@hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, start, stop - start, 0)
+                fcntl.fcntl(self.fd, _OPEN_FILE_LOCK, request)
+        except OSError as error:
+            if error.errno in _BUSY:
+                raise
+            # a file system without locks
+
+    def is_held(self) -> bool:
+        """Whether it is held, by this process, on the file that has the name."""
+        try:
+            return self.fd >= 0 and os.path.samestat(os.fstat(self.fd), os.stat(self.path))
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Lets others have the rows."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            self.close()
+
+
+_held: weakref.WeakSet[RowLock] = weakref.WeakSet()
+
+
+def _let_go_after_fork() -> None:
+    for lock in list(_held):
+        lock.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_after_fork)
