@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["from_module", "from_modules", "to_module"]
 
 _META = Meta(torch.Size(()))
-_EXTRA_STATE = "_extra_state"
+_PARAMETER = {Parameter}
 
 
 # out of modules -----------------------------------------------------------------------------------------------------
@@ -46,14 +46,22 @@ _EXTRA_STATE = "_extra_state"
 def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
     """The parameters and buffers of a module and those below it; ``None`` if it has none and they are filtered."""
     own = module.__dict__
-    table = {}
-    if own["_parameters"]:
-        table = {name: value for name, value in own["_parameters"].items() if value is not None}
-    if own["_buffers"]:
-        table |= {name: value for name, value in own["_buffers"].items() if value is not None}
+    parameters, buffers, modules = own["_parameters"], own["_buffers"], own["_modules"]
+    if filter_empty and not (parameters or buffers or modules):
+        return None
+    table: dict[str, Any] = {}
+    # (loops and no comprehensions, which are calls: this runs for every module of a model)
+    if parameters:
+        for name, value in parameters.items():
+            if value is not None:
+                table[name] = value
+    if buffers:
+        for name, value in buffers.items():
+            if value is not None:
+                table[name] = value
     nodes = []
-    if own["_modules"]:
-        for name, child in own["_modules"].items():
+    if modules:
+        for name, child in modules.items():
             if child is not None:
                 node = _node(child, filter_empty, lock)
                 if node is not None:
@@ -299,9 +307,11 @@ def _keep(td: Any, path: tuple[str, ...], value: Tensor) -> None:
 
 def _as_parameters(plan: Plan, leaves: list[Any], held: list[Any]) -> list[Any]:
     """The leaves, with plain tensors that take the place of parameters made parameters."""
+    if _PARAMETER.issuperset(map(type, map(leaves.__getitem__, plan.parameters))):
+        return leaves
     plain = [i for i in plan.parameters if type(leaves[i]) is not Parameter]
     # tensors of a transform stand for values that a parameter cannot wrap
-    if not plain or in_functorch():
+    if in_functorch():
         return leaves
     plain = [i for i in plain if not leaves[i].requires_grad and not isinstance(leaves[i], Parameter)]
     if not plain:
