@@ -33,6 +33,8 @@ RUNS = {name: [f"tests/{name}"] for name in HOLDS} | {
     "suite": ["tests/suite", "tests/property", "tests/packaging", "tests/docs", "packages", "--doctest-modules"]
 }
 EXTRAS = {"core": "[progress]", "class": "[pydantic]"}
+# What tests of a package look at beside it: an engine whose executors run map(); the builder of wheels for packaging's.
+BESIDE = {"core": ["distributed"], "suite": ["hatchling"]}
 each_package = nox.parametrize("package", list(HOLDS), ids=list(HOLDS))
 
 
@@ -58,8 +60,7 @@ def pytest(session: nox.Session, *arguments: str, profile: str = "short") -> Non
 @each_package
 def tests(session: nox.Session, package: str) -> None:
     """Tests: each package alone with what it needs; the suite with all, examples of the docs, short property runs."""
-    # hatchling builds the wheels that tests/packaging looks at.
-    install(session, HOLDS[package], *TEST_TOOLS, *(["hatchling"] if package == "suite" else []))
+    install(session, HOLDS[package], *TEST_TOOLS, *BESIDE.get(package, []))
     pytest(session, *RUNS[package], "-m", "not long and not cuda")
 
 
@@ -67,7 +68,7 @@ def tests(session: nox.Session, package: str) -> None:
 @each_package
 def tests_long(session: nox.Session, package: str) -> None:
     """Long tests: faults, fuzzing, compile matrices, thousands of examples a law, wheels in fresh environments."""
-    install(session, HOLDS[package], *TEST_TOOLS, *(["hatchling"] if package == "suite" else []))
+    install(session, HOLDS[package], *TEST_TOOLS, *BESIDE.get(package, []))
     # Laws are long by their profile (hypothesis marks its tests itself), everything else by its mark.
     pytest(session, *RUNS[package], "-m", "(long or hypothesis) and not cuda", profile="long")
 
