@@ -88,16 +88,29 @@ def save_folder(
 
 
 def recover(target: str | os.PathLike[str]) -> None:
-    """Finishes a save that was stopped while it was published; one look at the folder where there is none.
+    """Finishes a save that was stopped while it was published, to the folder or to one that it is a part of.
 
-    Loading calls this first.
+    Loading calls this first. A journal in a folder above counts only if it is this user's: anybody may write to some.
 
     >>> recover("anywhere")
     """
     path = os.path.realpath(target)
-    if os.path.lexists(os.path.join(path, JOURNAL)):
-        with locked(path):
-            _finish_journal(path)
+    folder = path
+    while True:
+        journal = os.path.join(folder, JOURNAL)
+        if os.path.lexists(journal) and (folder == path or _is_mine(journal)):
+            with locked(folder):
+                _finish_journal(folder)
+        if folder == os.path.dirname(folder):
+            return
+        folder = os.path.dirname(folder)
+
+
+def _is_mine(path: str) -> bool:
+    try:
+        return os.name != "posix" or os.lstat(path).st_uid == os.geteuid()
+    except FileNotFoundError:
+        return False
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
@@ -427,7 +440,10 @@ def _finish_journal(target: str, *, durable: bool = True) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     stage, files, stale = _read_journal(target, data)
+    _check_real(journal, [stage])
     _remove_files(target, stale)
+    inner = [inside.split("/") for inside in manifests.folders(files)]
+    _check_real(journal, [os.path.join(base, *parts) for parts in inner for base in (stage, target)])
     for name in files:
         source = os.path.join(stage, *name.split("/"))
         destination = os.path.join(target, *name.split("/"))
@@ -445,6 +461,13 @@ def _finish_journal(target: str, *, durable: bool = True) -> None:
         system.sync_folder(target)
     os.unlink(journal)
     shutil.rmtree(stage, ignore_errors=True)
+
+
+def _check_real(journal: str, folders: list[str]) -> None:
+    """Refuses to move files through links: they could come from, or go, anywhere."""
+    for folder in folders:
+        if os.path.islink(folder):
+            raise ValueError(f"a journal moves files between folders, and {folder} is a link; remove it, or {journal}")
 
 
 def _read_journal(target: str, data: bytes) -> tuple[str, list[str], set[str]]:

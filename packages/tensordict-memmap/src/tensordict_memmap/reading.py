@@ -34,6 +34,7 @@ from tensordict_memmap.opening import LeafOpener, read_file
 from tensordict_memmap.packed import load_packed
 from tensordict_memmap.partial import Rows, Selection, prune, row_runs, select, take_rows
 from tensordict_memmap.remote import RemoteFolder, RemoteOpener, RemoteSave, is_remote, load_remote_packed
+from tensordict_memmap.settled import settled
 from tensordict_memmap.verify import leaf_files, open_sealed, verify_tree
 
 __all__ = ["Request", "describe", "open_any"]
@@ -78,7 +79,9 @@ def describe(path: str | os.PathLike[str], request: Request) -> Node | Leaf:
 def _open_here(path: str | os.PathLike[str], request: Request) -> Any:
     """The tensordict, not locked, or the tensor that is asked for."""
     kind = kind_of(path)
-    if kind in (TREE, ARCHIVE):
+    if kind == TREE:
+        loaded = settled(path, lambda: _open_tree(path, kind, request))
+    elif kind == ARCHIVE:
         loaded = _open_tree(path, kind, request)
     elif kind == CONSOLIDATED:
         whole = from_consolidated(path, mode=request.mode or "r")
