@@ -1,0 +1,158 @@
+"""Parameters of several modules, and parameters under torch.func."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tensordict_core import LazyStackedTensorDict, TensorDict
+from tensordict_nn import from_module, from_modules
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+def snapshot(module: nn.Module) -> list[tuple[str, int, int]]:
+    """Names, identities and versions of everything a module holds, in order."""
+    held = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return [(name, id(value), value._version) for name, value in held]
+
+
+def test_stacked_parameters_are_new_parameters():
+    modules = [nn.BatchNorm1d(2) for _ in range(3)]
+    params = from_modules(*modules)
+    assert params.batch_size == (3,) and params.is_locked
+    assert type(params["weight"]) is nn.Parameter and params["weight"].is_leaf
+    assert type(params["running_mean"]) is torch.Tensor
+
+
+def test_an_ensemble_equals_its_members():
+    modules, x = [mlp().eval() for _ in range(3)], torch.randn(5, 3)
+    params, empty = from_modules(*modules), mlp().eval().to("meta")
+
+    def call(params, x):
+        with params.to_module(empty):
+            return empty(x)
+
+    out = torch.vmap(call, (0, None))(params, x)
+    torch.testing.assert_close(out, torch.stack([module(x) for module in modules]))
+    out.sum().backward()
+    sum(module(x).sum() for module in modules).backward()
+    for i, module in enumerate(modules):
+        torch.testing.assert_close(params["0", "weight"].grad[i], module[0].weight.grad)
+    assert all(parameter.is_meta for parameter in empty.parameters())
+
+
+def test_lazy_stacks_send_gradients_to_the_modules():
+    modules = [nn.Linear(2, 3) for _ in range(2)]
+    params = from_modules(*modules, lazy_stack=True)
+    assert isinstance(params, LazyStackedTensorDict)
+
+    def call(params, x):
+        with params.to_module(modules[0]):
+            return modules[0](x)
+
+    torch.vmap(call, (0, None))(params, torch.ones(2)).sum().backward()
+    assert all((module.weight.grad == 1).all() for module in modules)
+
+
+def test_parameters_that_all_share_are_expanded():
+    first, second = nn.Linear(2, 3), nn.Linear(2, 3)
+    second.weight = first.weight
+    params = from_modules(first, second, expand_identical=True)
+    assert params["weight"].data_ptr() == first.weight.data_ptr() and params["weight"].shape == (2, 3, 2)
+    assert type(params["bias"]) is nn.Parameter
+
+
+def test_modules_that_do_not_stack_are_refused():
+    with pytest.raises(RuntimeError, match="at least one"):
+        from_modules()
+    with pytest.raises(RuntimeError, match="equal size"):
+        from_modules(nn.Linear(2, 3), nn.Linear(3, 3))
+    for pair in ([True, False], [False, True]):
+        with pytest.raises(KeyError, match="bias"):
+            from_modules(*(nn.Linear(2, 3, bias=bias) for bias in pair))
+    with pytest.raises(RuntimeError, match="without shape"):
+        from_modules(nn.LazyLinear(2), nn.LazyLinear(2))
+    with pytest.raises(RuntimeError, match="not both"):
+        from_modules(nn.Linear(2, 3), lazy_stack=True, as_module=True)
+
+
+def test_vmap_over_slices_with_and_without_gradients():
+    module, x = nn.Linear(3, 4), torch.randn(10, 3)
+    params = from_module(module)
+
+    def call(x, params):
+        with params.to_module(module):
+            return module(x)
+
+    for source in (params, params.data):
+        stacked = torch.stack([source, source * 2], 0)
+        out = torch.vmap(call, (None, 0))(x, stacked)
+        torch.testing.assert_close(out, torch.stack([module(x), module(x) * 2]))
+
+
+def test_grad_and_jacrev_follow_the_parameters():
+    module, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), torch.randn(5, 3)
+    params = from_module(module).data.clone()
+
+    def loss(params):
+        with params.to_module(module):
+            return module(x).pow(2).mean()
+
+    grads = torch.func.grad(loss)(params)
+    module(x).pow(2).mean().backward()
+    for name, parameter in module.named_parameters():
+        torch.testing.assert_close(grads[tuple(name.split("."))], parameter.grad)
+
+    def outputs(params):
+        with params.to_module(module):
+            return module(x)
+
+    jacobian = torch.func.jacrev(outputs)(params)
+    assert jacobian["0", "weight"].shape == (5, 1, 4, 3)
+
+
+def test_gradients_of_single_samples():
+    module = nn.Linear(3, 1)
+    params, x = from_module(module).data.clone(), torch.randn(6, 3)
+
+    def loss(params, sample):
+        with params.to_module(module):
+            return module(sample).sum()
+
+    grads = torch.vmap(torch.func.grad(loss), (None, 0))(params, x)
+    assert grads.batch_size == (6,)
+    torch.testing.assert_close(grads["weight"].squeeze(1), x)
+
+
+def test_an_inner_loop_of_meta_learning():
+    module, x = nn.Linear(1, 1, bias=False), torch.ones(1)
+    params = from_module(module)
+    with params.to_module(module):
+        inner = module(x).pow(2).sum()
+    (grad,) = torch.autograd.grad(inner, [params["weight"]], create_graph=True)
+    updated = params - TensorDict({"weight": grad}) * 0.1
+    with updated.to_module(module):
+        module(x).pow(2).sum().backward()
+    # w' = w - 0.2 w, so d(w'^2)/dw = 2 * 0.8 * 0.8 * w
+    torch.testing.assert_close(module.weight.grad, 1.28 * module.weight.detach())
+
+
+def test_compiled_in_one_graph():
+    module, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3)
+    params = from_module(module)
+    doubled = (params * 2).detach()
+
+    def call(params, x):
+        with params.to_module(module):
+            return module(x)
+
+    eager = call(doubled, x)
+    before = snapshot(module)
+    compiled = torch.compile(call, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(doubled, x), eager)
+    torch.testing.assert_close(compiled(doubled, x), eager)
+    assert snapshot(module) == before
