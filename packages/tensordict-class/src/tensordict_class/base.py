@@ -99,6 +99,7 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
         cls._types = _annotations(cls, declaration, flags)
         cls._rules = {name: rule_for(flags, cls._types[name]) for name in declaration.names}
         cls._casts = flags.autocast
+        cls._plain = frozenset() if flags.autocast or flags.frozen else frozenset(declaration.names)
         cls._restarts = hasattr(cls, "__post_init__") and not flags.skip_post_init_on_rebuild
         if flags.tensor_only:
             for name in declaration.own:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core import NonTensorData, TensorDict
-from tensordict_core.extension import Meta, TensorCollection, to_entry
+from tensordict_core.extension import Meta, TensorCollection, constant_when_traced, is_compiling, to_entry
 
 from . import errors
 from .flags import Flags
@@ -41,16 +41,27 @@ class Annotation:
     """
 
     def __init__(self, cls: type[Any], name: str, raw: Any, local: Mapping[str, Any]) -> None:
+        def settle() -> bool:  # a function, because no method can be marked
+            return self._find()
+
         self.cls = cls
         self.name = name
         self.raw = raw
         self._local = local
         self._resolved: Any = _MISSING
+        self._settle = constant_when_traced(settle)
 
     def resolve(self) -> Any:
         """The annotated type, without ``None``; ``Any`` where it names something that is not there (yet)."""
+        # Dynamo would guard what is read before it is found on staying as it is
+        if is_compiling() or self._resolved is _MISSING:
+            self._settle()
+        return Any if self._resolved is _MISSING else self._resolved
+
+    def _find(self) -> bool:
+        """Resolve it if that can be done by now."""
         if self._resolved is not _MISSING:
-            return self._resolved
+            return True
         found = self.raw
         while isinstance(found, str | ForwardRef):  # a string is in a string where both are postponed
             scope = {**vars(builtins), **vars(sys.modules.get(self.cls.__module__, types)), **self._local}
@@ -58,9 +69,9 @@ class Annotation:
             try:
                 found = eval(found.__forward_arg__ if isinstance(found, ForwardRef) else found, scope)
             except Exception:  # names of later code: tried again with the next value
-                return Any
-        self._resolved = found = _without_none(found, self)
-        return found
+                return False
+        self._resolved = _without_none(found, self)
+        return True
 
 
 def _without_none(annotation: Any, owner: Annotation) -> Any:
@@ -107,6 +118,8 @@ def _tensor_only(value: Any, meta: Meta) -> Any:
 def _cast(annotation: Annotation) -> Rule:
     def rule(value: Any, meta: Meta) -> Any:
         target = annotation.resolve()
+        if target is Tensor and isinstance(value, Tensor):
+            return value
         origin = get_origin(target) or target
         if not isinstance(origin, type) or origin in (object, Any, types.UnionType):
             return _plain(value, meta)

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from tensordict_core import TensorDict
-from tensordict_core.extension import Meta, as_batch_size, as_names, dense
+from tensordict_core.extension import Meta, as_batch_size, as_device, as_names, dense, dense_locked
 
 from .fields import Declaration
 
@@ -55,7 +55,10 @@ def start(
     size = as_batch_size(batch_size)
     dims = len(size)
     first = size[0] if dims else 0
-    plain = device is None and not casts
+    if casts:
+        meta, rules = Meta(size, as_device(device)), self._rules
+        values = {name: None if value is None else rules[name](value, meta) for name, value in values.items()}
+    plain = device is None
     if plain:
         for value in values.values():
             if value.__class__ is not Tensor:
@@ -68,12 +71,19 @@ def start(
                     plain = False
                     break
     if plain:
-        object.__setattr__(self, "_tensordict", dense(values, Meta(size, None, as_names(names, dims))))
-    else:
-        object.__setattr__(self, "_tensordict", TensorDict({}, size, device, names))
-        for name, value in values.items():
-            if value is not None:
-                self._assign(name, value)
+        meta = Meta(size, None, as_names(names, dims))
+        made = dense_locked(values, meta, ()) if lock or frozen else dense(values, meta)
+        object.__setattr__(self, "_tensordict", made)
+        return
+    td = TensorDict({}, size, device, names)
+    object.__setattr__(self, "_tensordict", td)
+    for name, value in values.items():
+        if value is None:
+            continue
+        if casts:
+            td.set(name, value)
+        else:
+            self._assign(name, value)
     if lock or frozen:
         self.lock_()
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 _WRITTEN = frozenset(
     {"__dict__", "__weakref__", "__dataclass_fields__", "__dataclass_params__", "__match_args__"}
-    | {"_rules", "_types", "_flags", "_declaration", "_casts", "_restarts"}
+    | {"_rules", "_types", "_flags", "_declaration", "_casts", "_plain", "_restarts"}
 )
 """What `dataclasses`, `TensorClass` or Python put on a class, and will put on the new one."""
 

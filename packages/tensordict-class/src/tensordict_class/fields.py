@@ -106,11 +106,11 @@ def reader(name: str) -> property:
 
     def read(self: Any) -> Any:
         try:
-            value = self._tensordict._entries[name]
+            # one step: a variable that is stored and loaded again costs a tenth of the whole
+            if type(value := self._tensordict._entries[name]) is Tensor:
+                return value
         except KeyError:
             return None
-        if value.__class__ is Tensor:
-            return value
         return value._entry_value() if isinstance(value, TensorCollection) else value
 
     read.__name__ = read.__qualname__ = name

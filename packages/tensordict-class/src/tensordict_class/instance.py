@@ -39,6 +39,8 @@ class Instance(Forwarding):
     _flags: ClassVar[Flags] = NO_FLAGS
     _casts: ClassVar[bool] = False
     """Whether tensors too pass through the rules of the fields."""
+    _plain: ClassVar[frozenset[str]] = frozenset()
+    """The fields that can be assigned and take plain tensors as they are."""
     _types: ClassVar[Mapping[str, Annotation]] = {}
     """The annotation of each field."""
     _restarts: ClassVar[bool] = False
@@ -87,7 +89,9 @@ class Instance(Forwarding):
 
         def __setattr__(self, name: str, value: Any) -> None:
             cls = type(self)
-            if name in cls._rules:
+            if type(value) is Tensor and name in cls._plain:
+                self._tensordict.set(name, value)
+            elif name in cls._rules:
                 if cls._flags.frozen:
                     raise errors.frozen_field(name)
                 self._assign(name, value)

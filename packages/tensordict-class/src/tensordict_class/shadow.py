@@ -31,7 +31,7 @@ def reach_past(cls: type[Any], shadowed: Iterable[str]) -> None:
     twin = type(cls.__name__, (Instance,), {"__slots__": (), "__module__": cls.__module__})
     twin.__qualname__ = cls.__qualname__
     twin._rules, twin._types, twin._flags = cls._rules, cls._types, cls._flags  # type: ignore[attr-defined]
-    twin._declaration, twin._casts = cls._declaration, cls._casts  # type: ignore[attr-defined]
+    twin._declaration, twin._casts, twin._plain = cls._declaration, cls._casts, cls._plain  # type: ignore[attr-defined]
     hidden = set(cls._rules)
     for name in dir(TensorCollection):
         if name in hidden or (name[0] == "_" and name not in _OPERATORS):

@@ -35,7 +35,7 @@ from ._ops.shape import Shape
 from ._repr import Representation
 from ._stacking import Stacking
 from ._state import State
-from ._torch import creation, dispatch, functions
+from ._torch import creation, dispatch, functions, operators
 from ._torch.combine import cat_nodes, stack_nodes
 from ._types import containers
 from ._update import Updating
@@ -136,7 +136,10 @@ class TensorCollection(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Runs ``torch`` functions that have a meaning for tensordicts; others are a ``TypeError``."""
-        return dispatch.call(func, args, kwargs)
+        handler = dispatch.HANDLERS.get(func) or operators.find_listed(func)
+        if handler is None:
+            return NotImplemented  # so that torch raises
+        return handler(*args, **kwargs) if kwargs else handler(*args)
 
     def __enter__(self) -> Self:
         """Start a block that undoes the operation which returned this tensordict (``lock_``, ``to_module``, ...)."""
@@ -164,5 +167,6 @@ class TensorDictBase(TensorCollection):
 
 MutableMapping.register(TensorDictBase)  # type: ignore[type-abstract]
 dispatch.register_operations()
+operators.register_operators()
 functions.register()
 creation.register()

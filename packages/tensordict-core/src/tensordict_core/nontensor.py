@@ -101,6 +101,12 @@ class NonTensorDataBase(TensorCollection):
     def _cat_nodes(self, column: Sequence[Any], dim: int) -> Any:
         return NonTensorStack._cat(column, dim)
 
+    def _has_values_of(self, other: Any) -> bool:
+        """Whether values are equal at every position; told without a tensor, where Dynamo would stop, if it can be."""
+        if isinstance(self, NonTensorData) and isinstance(other, NonTensorData):
+            return _same(self._value, other._value)
+        return bool((self == other).all())
+
     def is_empty(self) -> bool:
         """Never: there is a value."""
         return False
