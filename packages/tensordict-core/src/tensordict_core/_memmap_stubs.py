@@ -43,6 +43,8 @@ class MemmapStubs(Primitives):
         compression: Any = None,
         atomic: bool = True,
         durable: bool = False,
+        checksum: bool = False,
+        pbar: bool = False,
         format: str | None = None,
     ) -> Any:
         """Write all entries to disk and return a locked tensordict of the same structure that is mapped onto the files.
@@ -61,6 +63,9 @@ class MemmapStubs(Primitives):
             atomic: Whether the save replaces an earlier one as a whole or not at all; otherwise files are overwritten
                 one by one.
             durable: Whether files and folders are synced to the disk before this returns.
+            checksum: Whether checksums are recorded, which ``load_memmap(..., verify="full")`` compares. The result is
+                then mapped copy-on-write, so that they stay true.
+            pbar: Whether to show how many bytes are out.
             format: ``"tree"`` for a folder with a file for each entry, ``"safetensors"`` for one file; by default
                 decided by the ending ``.safetensors``.
 
@@ -85,6 +90,8 @@ class MemmapStubs(Primitives):
             compression=compression,
             atomic=atomic,
             durable=durable,
+            checksum=checksum,
+            pbar=pbar,
             format=format,
         )
 
@@ -100,6 +107,8 @@ class MemmapStubs(Primitives):
         robust_key: bool | None = None,
         atomic: bool = True,
         durable: bool = False,
+        checksum: bool = False,
+        pbar: bool = False,
         format: str | None = None,
     ) -> Any:
         """As ``memmap``, for this tensordict itself: its entries are replaced by mapped ones, and it is locked.
@@ -121,6 +130,8 @@ class MemmapStubs(Primitives):
             robust_key=robust_key,
             atomic=atomic,
             durable=durable,
+            checksum=checksum,
+            pbar=pbar,
             format=format,
         )
 
@@ -176,6 +187,8 @@ class MemmapStubs(Primitives):
         compression: Any = None,
         atomic: bool = True,
         durable: bool = False,
+        checksum: bool = False,
+        pbar: bool = False,
         format: str | None = None,
     ) -> Any:
         """Write all entries to disk without mapping them, and return this tensordict as it is.
@@ -198,6 +211,8 @@ class MemmapStubs(Primitives):
             compression=compression,
             atomic=atomic,
             durable=durable,
+            checksum=checksum,
+            pbar=pbar,
             format=format,
         )
 
@@ -215,6 +230,8 @@ class MemmapStubs(Primitives):
         compression: Any = None,
         atomic: bool = True,
         durable: bool = False,
+        checksum: bool = False,
+        pbar: bool = False,
         format: str | None = None,
     ) -> Any:
         """``save`` under another name."""
@@ -230,6 +247,8 @@ class MemmapStubs(Primitives):
             compression=compression,
             atomic=atomic,
             durable=durable,
+            checksum=checksum,
+            pbar=pbar,
             format=format,
         )
 

@@ -27,7 +27,7 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.archive import ENDING, METHODS, Member, closing, local_header, read_index
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.tree import Leaf, show
-from tensordict_memmap.future import SaveFuture
+from tensordict_memmap.future import Cancelled, Progress, carry_out
 from tensordict_memmap.listed import ListedFolder
 from tensordict_memmap.manifest import NAME, Entry, Manifest
 from tensordict_memmap.mapping import Mapping
@@ -206,7 +206,7 @@ def _method(compression: str | int | None) -> int:
 
 
 class ArchiveSave:
-    """One save to one archive: planned when it is made, done by `run`."""
+    """One save to one archive: planned when it is made, done by `run`. It has checksums, asked for or not."""
 
     def __init__(
         self,
@@ -216,6 +216,7 @@ class ArchiveSave:
         compression: str | int | None = None,
         threads: int | None = None,
         durable: bool = False,
+        checksum: bool = True,
         copy_existing: bool = True,
         existsok: bool = True,
         like: bool = False,
@@ -258,16 +259,11 @@ class ArchiveSave:
         if shapes.numel():
             self.parts.append((leaf.shapes_file, [Piece(key, shapes)], shapes.nbytes))
 
-    def start(self, early: bool, result: Callable[[], Any]) -> Any:
+    def start(self, early: bool, result: Callable[[], Any], pbar: bool = False) -> Any:
         """Saves, now or in the background, and gives the result."""
+        return carry_out(self.run, result, 0 if self.like else self.total, early=early, pbar=pbar)
 
-        def work(progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None) -> Any:
-            self.run(progress, cancelled)
-            return result()
-
-        return SaveFuture(work, 0 if self.like else self.total) if early else work(None, None)
-
-    def run(self, progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None) -> None:
+    def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
         """Writes the archive and puts it in place."""
         write = functools.partial(
             _write_archive, self.parts, self.method, None, self.threads, progress, cancelled, self.durable
@@ -288,8 +284,8 @@ def _write_archive(
     method: int,
     level: int | None,
     threads: int | None,
-    progress: Callable[[int], None] | None,
-    cancelled: Callable[[], bool] | None,
+    progress: Progress | None,
+    cancelled: Cancelled | None,
     durable: bool,
     draft: str,
 ) -> None:
@@ -338,8 +334,8 @@ def _write_compressed(
     parts: _Parts,
     method: int,
     level: int | None,
-    progress: Callable[[int], None] | None,
-    cancelled: Callable[[], bool] | None,
+    progress: Progress | None,
+    cancelled: Cancelled | None,
     draft: str,
 ) -> None:
     key: object = None
@@ -359,8 +355,8 @@ def _compress(
     size: int,
     method: int,
     level: int | None,
-    progress: Callable[[int], None] | None,
-    cancelled: Callable[[], bool] | None,
+    progress: Progress | None,
+    cancelled: Cancelled | None,
 ) -> None:
     info = zipfile.ZipInfo(name)
     info.compress_type = zipfile.ZIP_STORED if name.endswith(".json") else method

@@ -34,21 +34,24 @@ class Extent:
     Args:
         offset: where it starts in the file.
         nbytes: how long it is.
+        fixed: whether blocks keep their usual size.
     """
 
-    __slots__ = ("_hashes", "block", "nbytes", "offset")
+    __slots__ = ("_hashes", "block", "fixed", "nbytes", "offset")
 
-    def __init__(self, offset: int, nbytes: int) -> None:
+    def __init__(self, offset: int, nbytes: int, *, fixed: bool = False) -> None:
         self.offset = offset
         self.nbytes = nbytes
-        self.cut(BLOCK)
+        self.fixed = fixed
+        self.block = BLOCK
+        self._hashes: list[int | None] = [None] * -(-nbytes // BLOCK)
 
     def cut(self, block: int) -> bool:
-        """Sets the size of its blocks before any is hashed; False where no reader would take that size."""
-        if not _SMALLEST <= block <= _LARGEST:
-            return False
+        """Sets the size of its blocks before any is hashed; False where it is fixed, or no reader would take it."""
+        if self.fixed or not _SMALLEST <= block <= _LARGEST:
+            return self.block == block
         self.block = block
-        self._hashes: list[int | None] = [None] * -(-self.nbytes // block)
+        self._hashes = [None] * -(-self.nbytes // block)
         return True
 
     def put(self, start: int, value: int) -> None:

@@ -8,18 +8,56 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
-__all__ = ["SaveFuture"]
+from tensordict_memmap.progress import shown
+
+__all__ = ["Cancelled", "Progress", "SaveFuture", "carry_out"]
+
+Progress = Callable[[int], None]
+"""Takes the number of bytes that just went out."""
+
+Cancelled = Callable[[], bool]
+"""Whether to stop."""
+
+
+def carry_out(
+    run: Callable[[Progress | None, Cancelled | None], Any],
+    result: Callable[[], Any],
+    total: int,
+    *,
+    early: bool = False,
+    pbar: bool = False,
+) -> Any:
+    """Does a save that is planned, now or in the background.
+
+    Args:
+        run: does it.
+        result: what it gives once it is done.
+        total: the bytes that will be written.
+        early: whether to return a `SaveFuture` of the result at once.
+        pbar: whether to show how far it is.
+    """
+
+    def work(progress: Progress | None, cancelled: Cancelled | None) -> Any:
+        if pbar:
+            with shown(total, progress) as report:
+                run(report, cancelled)
+        else:
+            run(progress, cancelled)
+        return result()
+
+    return SaveFuture(work, total) if early else work(None, None)
 
 
 class SaveFuture(Future[Any]):
     """What a save with ``return_early=True`` returns: `result` waits for it and gives the mapped tensordict.
 
-    The tensors are read while the save goes on, without a copy: change them only once `done` says True.
+    Which entries there are is settled when the save is asked for: later changes to the tensordict do not reach it.
+    Their values are read while the save goes on, without a copy, which would double the memory: change tensors in place
+    only once `done` says True, or save a ``clone()``.
 
     Args:
         work: what saves; called in a thread with a function that takes the bytes just written, and one that says
-        whether
-            to stop.
+            whether to stop.
         total: the bytes that will be written.
 
     >>> from tensordict_core import TensorDict
@@ -28,7 +66,7 @@ class SaveFuture(Future[Any]):
     ([0, 1, 2], 1.0)
     """
 
-    def __init__(self, work: Callable[[Callable[[int], None], Callable[[], bool]], Any], total: int) -> None:
+    def __init__(self, work: Callable[[Progress, Cancelled], Any], total: int) -> None:
         super().__init__()
         self.bytes_total = total
         self._written = 0
@@ -40,7 +78,7 @@ class SaveFuture(Future[Any]):
         self._thread = threading.Thread(target=self._run, args=(work,), name="tensordict-save")
         self._thread.start()
 
-    def _run(self, work: Callable[[Callable[[int], None], Callable[[], bool]], Any]) -> None:
+    def _run(self, work: Callable[[Progress, Cancelled], Any]) -> None:
         try:
             result = work(self._add, self._stop.is_set)
         except BaseException as error:  # whatever it is, the caller of result() gets it

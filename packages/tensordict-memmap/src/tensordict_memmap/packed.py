@@ -19,6 +19,7 @@ import torch
 
 from tensordict_core.extension import annotate, annotation
 from tensordict_memmap import commit
+from tensordict_memmap.checksums import Extent
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT
 from tensordict_memmap.formats.safetensors import (
@@ -30,14 +31,22 @@ from tensordict_memmap.formats.safetensors import (
     dump_header,
     load_header,
 )
-from tensordict_memmap.future import SaveFuture
+from tensordict_memmap.future import Cancelled, Progress, carry_out
 from tensordict_memmap.manifest import Entry, Manifest
 from tensordict_memmap.mapping import MODES, Mapping
 from tensordict_memmap.onefile import save_file
+from tensordict_memmap.packed_checksums import (
+    CHECKSUMS,
+    drop_packed_checksums,
+    reserve_checksums,
+    verify_packed,
+    write_checksums,
+)
 from tensordict_memmap.packing import pack
-from tensordict_memmap.sources import Piece
+from tensordict_memmap.sources import Piece, Run
 from tensordict_memmap.transfer import FileWrite, write_files
 from tensordict_memmap.unpacking import unpack
+from tensordict_memmap.verify import check_level
 
 __all__ = [
     "PackedSave",
@@ -94,6 +103,7 @@ def to_safetensors(
     *,
     num_threads: int | None = None,
     durable: bool = False,
+    checksum: bool = False,
     shard_size: int | None = None,
 ) -> None:
     """Writes a tensordict to a safetensors file, which any tool of that ecosystem opens.
@@ -106,6 +116,8 @@ def to_safetensors(
         path: the file. What it held before is there, whole, until all of the new content is.
         num_threads: threads that write; a good number for this machine if None or 0.
         durable: whether the file survives a power failure once this returns.
+        checksum: whether the file's metadata records a checksum of each tensor and of the header, which
+            ``verify="full"`` compares.
         shard_size: the most bytes of tensors in one file. Then ``path`` is a folder, with shards
             ``model-00001-of-00003.safetensors`` and so on, and ``model.safetensors.index.json``.
 
@@ -117,7 +129,9 @@ def to_safetensors(
     >>> from_safetensors("x.safetensors")["b"].batch_size
     torch.Size([3])
     """
-    PackedSave(data, path, threads=num_threads, durable=durable, shard_size=shard_size).run(None, None)
+    PackedSave(data, path, threads=num_threads, durable=durable, checksum=checksum, shard_size=shard_size).run(
+        None, None
+    )
 
 
 def from_safetensors(
@@ -126,6 +140,7 @@ def from_safetensors(
     *,
     mode: str = "r",
     allow_pickle: bool = False,
+    verify: str = "size",
 ) -> Any:
     """Opens a safetensors file as a tensordict, without a copy: ours, the reference's, or any published checkpoint.
 
@@ -133,8 +148,11 @@ def from_safetensors(
         path: the file, or the ``.safetensors.index.json`` of several. Without a structure in it, names are split on
             ``.``.
         device: where tensors are moved; None leaves them mapped, and the result without a device.
-        mode: ``"r"`` keeps writes to tensors in this process, ``"r+"`` writes them to the file.
+        mode: ``"r"`` keeps writes to tensors in this process, ``"r+"`` writes them to the file, whose checksums of
+            tensors are dropped first.
         allow_pickle: whether values without a JSON form may be unpickled, which can run any code that is in them.
+        verify: ``"full"`` reads the file and compares the checksums that ``checksum=True`` recorded; otherwise header
+            and size are compared.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -145,7 +163,8 @@ def from_safetensors(
     torch.Size([2, 2])
     """
     target = None if device is None else torch.device(device)
-    return load_packed(path, mode=mode, move_to=target, device=target, allow_pickle=allow_pickle)
+    check_level(verify)
+    return load_packed(path, mode=mode, move_to=target, device=target, allow_pickle=allow_pickle, verify=verify)
 
 
 # --- saving
@@ -168,6 +187,7 @@ class PackedSave:
         *,
         threads: int | None = None,
         durable: bool = False,
+        checksum: bool = False,
         copy_existing: bool = True,
         existsok: bool = True,
         like: bool = False,
@@ -179,20 +199,15 @@ class PackedSave:
         if shard_size is not None and shard_size <= 0:
             raise ValueError(f"a shard takes at least one byte, not {shard_size}; pass a positive shard_size")
         self.threads, self.durable, self.existsok = threads, durable, existsok
-        self.like, self.shard_size = like, shard_size
+        self.like, self.shard_size, self.checksum = like, shard_size, checksum
         self.pack = pack(td, copy_existing=copy_existing or like)
         self.total = sum(_size(one) for one in self.pack.tensors.values())
 
-    def start(self, early: bool, result: Callable[[], Any]) -> Any:
+    def start(self, early: bool, result: Callable[[], Any], pbar: bool = False) -> Any:
         """Saves, now or in the background, and gives the result."""
+        return carry_out(self.run, result, 0 if self.like else self.total, early=early, pbar=pbar)
 
-        def work(progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None) -> Any:
-            self.run(progress, cancelled)
-            return result()
-
-        return SaveFuture(work, 0 if self.like else self.total) if early else work(None, None)
-
-    def run(self, progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None) -> None:
+    def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
         """Writes the file and puts it in place."""
         if self.shard_size is None:
 
@@ -209,9 +224,7 @@ class PackedSave:
 
         commit.save_folder(self.path, write_shards, durable=self.durable, size=self.total)
 
-    def _write_shards(
-        self, folder: str, progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None
-    ) -> Manifest:
+    def _write_shards(self, folder: str, progress: Progress | None, cancelled: Cancelled | None) -> Manifest:
         assert self.shard_size is not None
         shards = split({name: _size(one) for name, one in self.pack.tensors.items()}, self.shard_size)
         names = _shard_names(len(shards))
@@ -229,25 +242,36 @@ class PackedSave:
 
     def _file(self, path: str, names: Sequence[str] | None, metadata: dict[str, str]) -> FileWrite:
         header, pieces = self.pack.layout(names)
+        ranges = [entry["data_offsets"] for entry in header.values()] if self.checksum else []
+        ranges = [(begin, end) for begin, end in ranges if begin != end]
+        if self.checksum:
+            metadata[CHECKSUMS] = reserve_checksums(len(ranges))
         start = dump_header(header, metadata)
+        extents = [Extent(len(start) + begin, end - begin, fixed=True) for begin, end in ranges]
         size = len(start) + max((entry["data_offsets"][1] for entry in header.values()), default=0)
         for piece in pieces:
             piece.offset += len(start)
         # not emptied first means cut to its size, which leaves room that takes no blocks
-        return FileWrite(path, [Piece("the header", start), *([] if self.like else pieces)], size, fresh=not self.like)
+        all_pieces: list[Piece | Run] = [Piece("the header", start), *([] if self.like else pieces)]
+        return FileWrite(path, all_pieces, size, fresh=not self.like, extents=extents)
 
     def _write(
         self,
         files: Sequence[FileWrite],
-        progress: Callable[[int], None] | None,
-        cancelled: Callable[[], bool] | None,
+        progress: Progress | None,
+        cancelled: Cancelled | None,
     ) -> None:
         write_files(files, threads=self.threads, durable=self.durable, progress=progress, cancelled=cancelled)
+        for file in files if self.checksum else ():
+            header = file.pieces[0]
+            assert isinstance(header, Piece) and isinstance(header.source, bytes)
+            if CHECKSUMS.encode() in header.source:
+                write_checksums(os.fspath(file.path), header.source, file.extents, durable=self.durable)
 
     def twin(self) -> Any:
         """A locked tensordict over the file."""
         cpu = torch.device("cpu")
-        return load_packed(self.path, mode="r+", device=cpu, allow_pickle=True).lock_()
+        return load_packed(self.path, mode="r" if self.checksum else "r+", device=cpu, allow_pickle=True).lock_()
 
 
 def _size(entry: tuple[torch.dtype, tuple[int, ...], int, Any, Any]) -> int:
@@ -296,9 +320,9 @@ def load_packed(
         folder = os.path.dirname(where)
         with open(where, "rb") as file:
             document = file.read()
-        opened = open_shards(where, document, lambda name: _open(os.path.join(folder, name), mode, meta))
+        opened = open_shards(where, document, lambda name: _open(os.path.join(folder, name), mode, meta, verify))
     else:
-        opened = [_open(where, mode, meta)]
+        opened = [_open(where, mode, meta, verify)]
     tensors: dict[str, torch.Tensor] = {}
     metadata: dict[str, str] = {}
     for part, texts, _ in opened:
@@ -330,7 +354,9 @@ def lies_in_its_file(td: Any, leaves: Sequence[torch.Tensor]) -> bool:
 _Opened = tuple[dict[str, torch.Tensor], dict[str, str], Mapping]
 
 
-def _open(path: str, mode: str, meta: bool = False) -> _Opened:
+def _open(path: str, mode: str, meta: bool, verify: str) -> _Opened:
+    if verify == "full":
+        verify_packed(path)
     flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     fd = os.open(path, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY))
     try:
@@ -344,7 +370,10 @@ def _open(path: str, mode: str, meta: bool = False) -> _Opened:
                 f"that would be {length}; it was cut off, or is no such file"
             )
         data_size = info.st_size - 8 - length
-        slots, metadata = load_header(_read(fd, length), data_size, path)
+        text = _read(fd, length)
+        slots, metadata = load_header(text, data_size, path)
+        if MODES[mode] and CHECKSUMS in metadata:
+            drop_packed_checksums(path, metadata, length.to_bytes(8, "little") + text)
         if meta:
             made = {slot.name: torch.empty(slot.shape, dtype=slot.dtype, device="meta") for slot in slots}
             return made, metadata, Mapping.nothing()

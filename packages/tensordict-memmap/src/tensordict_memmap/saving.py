@@ -21,23 +21,22 @@ import torch
 from tensordict_memmap import commit
 from tensordict_memmap.archive import ArchiveSave, is_archive_path
 from tensordict_memmap.build import build, fill
+from tensordict_memmap.checksums import Extent
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF
 from tensordict_memmap.formats.tree import Dense, Leaf, show
-from tensordict_memmap.future import SaveFuture
+from tensordict_memmap.future import Cancelled, Progress, SaveFuture, carry_out
 from tensordict_memmap.loading import take_over
 from tensordict_memmap.manifest import Entry, Manifest
 from tensordict_memmap.opening import LeafOpener
 from tensordict_memmap.packed import PackedSave, is_packed_path
 from tensordict_memmap.remote import here, is_remote, save_remote
 from tensordict_memmap.sources import Piece
+from tensordict_memmap.space import named, reserve_file, reserve_leaves
 from tensordict_memmap.tensor import MemoryMappedTensor
 from tensordict_memmap.transfer import FileWrite, write_files
 
 __all__ = ["memmap", "memmap_", "memmap_like", "save"]
-
-_Progress = Callable[[int], None]
-_Cancelled = Callable[[], bool]
 
 
 def memmap(
@@ -54,6 +53,8 @@ def memmap(
     compression: Any = None,
     atomic: bool = True,
     durable: bool = False,
+    checksum: bool = False,
+    pbar: bool = False,
     format: str | None = None,
     shard_size: int | None = None,
 ) -> Any:
@@ -72,9 +73,12 @@ def memmap(
         archive: whether to write one zip file of the folder's files; None goes by the ending ``.tdz``.
         compression: how that is compressed (``"deflate"``, ``"bzip2"``, ``"lzma"``); by default not, so it is mapped.
         atomic: whether the save replaces an earlier one as a whole or not at all; otherwise files are overwritten one
-        by
-            one and keep their inodes, for those who share live mappings.
+            by one and keep their inodes, for those who share live mappings. What an earlier save held leaves the disk
+            when that is done, large ones soon after this returns.
         durable: whether the save survives a power failure once this returns.
+        checksum: whether checksums are recorded, which ``load_memmap(..., verify="full")`` compares. Files are then
+            mapped copy-on-write, so that the checksums stay true; ``load_memmap(..., mode="r+")`` drops them.
+        pbar: whether to show how many bytes are out.
         format: ``"tree"`` for a folder with a file a leaf, ``"safetensors"`` for one file; None goes by the path, whose
             ending for that is ``.safetensors``.
         shard_size: the most bytes of tensors in one safetensors file; ``prefix`` is then a folder of several.
@@ -91,14 +95,20 @@ def memmap(
     >>> TensorDict.load_memmap("numbers")["a"].tolist()
     [7, 1, 2]
     """
-    options = {"threads": num_threads, "durable": durable, "copy_existing": copy_existing, "existsok": existsok}
+    options = {
+        "threads": num_threads,
+        "durable": durable,
+        "checksum": checksum,
+        "copy_existing": copy_existing,
+        "existsok": existsok,
+    }
     one = _one_file(data, prefix, archive, compression, format, shard_size, atomic, **options)
     if one is not None:
-        return one.start(return_early, one.twin)
+        return one.start(return_early, one.twin, pbar)
     if prefix is None:
         return _early(return_early, lambda: _share(data, in_place=False))
-    job = _Save(data, prefix, copy_existing, num_threads, existsok, atomic, durable)
-    return job.start(return_early, job.twin)
+    job = _Save(data, prefix, copy_existing, num_threads, existsok, atomic, durable, checksum=checksum)
+    return job.start(return_early, job.twin, pbar)
 
 
 def memmap_(
@@ -113,6 +123,8 @@ def memmap_(
     robust_key: bool | None = None,
     atomic: bool = True,
     durable: bool = False,
+    checksum: bool = False,
+    pbar: bool = False,
     format: str | None = None,
 ) -> Any:
     """Maps a tensordict itself: its entries are replaced by mapped ones, and it is locked. Arguments as in `memmap`.
@@ -122,14 +134,20 @@ def memmap_(
     >>> memmap_(td) is td, td.is_memmap(), td.is_locked
     (True, True, True)
     """
-    options = {"threads": num_threads, "durable": durable, "copy_existing": copy_existing, "existsok": existsok}
+    options = {
+        "threads": num_threads,
+        "durable": durable,
+        "checksum": checksum,
+        "copy_existing": copy_existing,
+        "existsok": existsok,
+    }
     one = _one_file(td, prefix, None, None, format, None, atomic, **options)
     if one is not None:
-        return one.start(return_early, lambda: take_over(td, one.twin()))
+        return one.start(return_early, lambda: take_over(td, one.twin()), pbar)
     if prefix is None:
         return _early(return_early, lambda: _share(td, in_place=True))
-    job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable)
-    return job.start(return_early, job.itself)
+    job = _Save(td, prefix, copy_existing, num_threads, existsok, atomic, durable, checksum=checksum)
+    return job.start(return_early, job.itself, pbar)
 
 
 def memmap_like(
@@ -144,11 +162,14 @@ def memmap_like(
     robust_key: bool | None = None,
     archive: bool | None = None,
     format: str | None = None,
+    reserve: bool = False,
 ) -> Any:
     """A mapped tensordict of the same structure, filled with zeros; other arguments as in `memmap`.
 
     Nothing is copied, and files take no space on the disk until they are written to. Expanded entries get files of
-    their expanded size. Writing through a mapping where the disk is full ends the process with SIGBUS.
+    their expanded size. Writing through a mapping where the disk is full ends the process with SIGBUS, unless the space
+    was taken before: ``reserve=True`` takes it now, so that a disk that is too small is an ``OSError`` that names the
+    key, and nothing is left of what was begun.
 
     >>> from tensordict_core import TensorDict
     >>> data = memmap_like(TensorDict({"image": torch.ones(3, 4)}).expand(1000), "images")
@@ -156,11 +177,14 @@ def memmap_like(
     (torch.Size([1000]), torch.Size([1000, 3, 4]), tensor(0.))
     """
     one = _one_file(td, prefix, archive, None, format, None, True, threads=num_threads, existsok=existsok, like=True)
+    if one is not None and reserve:
+        raise ValueError("space is reserved in a folder or in shared memory, not in one file; leave reserve out")
     if one is not None:
         return one.start(return_early, one.twin)
     if prefix is None:
-        return _early(return_early, lambda: _share(td, in_place=False, like=True))
+        return _early(return_early, lambda: _share(td, in_place=False, like=True, reserve=reserve))
     job = _Save(td, prefix, True, num_threads, existsok, True, False, like=True)
+    job.reserve = reserve
     return job.start(return_early, job.twin)
 
 
@@ -178,6 +202,8 @@ def save(
     compression: Any = None,
     atomic: bool = True,
     durable: bool = False,
+    checksum: bool = False,
+    pbar: bool = False,
     format: str | None = None,
     shard_size: int | None = None,
 ) -> Any:
@@ -197,12 +223,18 @@ def save(
     if is_remote(prefix):
         return _save_elsewhere(dict(locals()))
     prefix = here(prefix)
-    options = {"threads": num_threads, "durable": durable, "copy_existing": copy_existing, "existsok": existsok}
+    options = {
+        "threads": num_threads,
+        "durable": durable,
+        "checksum": checksum,
+        "copy_existing": copy_existing,
+        "existsok": existsok,
+    }
     one = _one_file(data, prefix, archive, compression, format, shard_size, atomic, **options)
     if one is not None:
-        return one.start(return_early, lambda: data)
-    job = _Save(data, prefix, copy_existing, num_threads, existsok, atomic, durable)
-    return job.start(return_early, lambda: data)
+        return one.start(return_early, lambda: data, pbar)
+    job = _Save(data, prefix, copy_existing, num_threads, existsok, atomic, durable, checksum=checksum)
+    return job.start(return_early, lambda: data, pbar)
 
 
 def _save_elsewhere(options: dict[str, Any]) -> Any:
@@ -250,7 +282,7 @@ def _early(return_early: bool, work: Callable[[], Any]) -> Any:
 # --- shared memory
 
 
-def _share(td: Any, *, in_place: bool, like: bool = False) -> Any:
+def _share(td: Any, *, in_place: bool, like: bool = False, reserve: bool = False) -> Any:
     node = tree.plan(td, tie=not like)
     made: dict[str, torch.Tensor] = {}
 
@@ -259,7 +291,8 @@ def _share(td: Any, *, in_place: bool, like: bool = False) -> Any:
         assert source is not None
         first = made.get(leaf.alias or leaf.file)
         if first is None:
-            first = made[leaf.alias or leaf.file] = _zeros(leaf, source) if like else _to_shared_memory(leaf, source)
+            first = _zeros(leaf, source, reserve) if like else _to_shared_memory(leaf, source)
+            made[leaf.alias or leaf.file] = first
         return first
 
     if in_place:
@@ -274,10 +307,14 @@ def _to_shared_memory(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:
     return MemoryMappedTensor.from_tensor(source.detach() if source.requires_grad else source)
 
 
-def _zeros(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:
+def _zeros(leaf: Leaf, source: torch.Tensor, reserve: bool) -> torch.Tensor:
     if leaf.layout != "strided":
         return torch.zeros_like(source, device="cpu")
-    return MemoryMappedTensor.zeros(shape=source.shape, dtype=source.dtype)
+    made = MemoryMappedTensor.zeros(shape=source.shape, dtype=source.dtype)
+    if reserve and made.handler.descriptor is not None:
+        with named(_name(leaf)):
+            reserve_file(made.handler.descriptor.fd, made.nbytes)
+    return made
 
 
 # --- folders
@@ -297,10 +334,13 @@ class _Save:
         durable: bool,
         *,
         like: bool = False,
+        checksum: bool = False,
     ) -> None:
         self.td = td
+        self.checksum = checksum
         self.root = os.path.abspath(prefix)
         self.threads, self.atomic, self.durable, self.like = threads, atomic, durable, like
+        self.reserve = False
         if not existsok and os.path.isdir(self.root) and os.listdir(self.root):
             raise RuntimeError(
                 f"a save goes to a new or empty folder with existsok=False, and {self.root} holds something; choose "
@@ -325,8 +365,11 @@ class _Save:
             info = os.stat(f"{self.root}/{leaf.file}")
             if (info.st_dev, info.st_ino) == mapping.identity and mapping.mode == "r+":
                 whole = source.is_contiguous() and source.offset == 0 and source.nbytes == info.st_size
-                if whole:
+                if whole and not self.checksum:
                     self.kept[leaf.file] = source
+                elif whole and not self.atomic:
+                    leaf.source = source.clone()
+                if whole:  # with checksums it is copied: who has it mapped could make them wrong
                     return
         if not copy_existing:
             raise RuntimeError(
@@ -336,18 +379,11 @@ class _Save:
         if not self.atomic and os.path.realpath(mapping.filename).startswith(os.path.realpath(self.root) + os.sep):
             leaf.source = source.clone()  # its file is overwritten before it is read, maybe
 
-    def start(self, early: bool, result: Callable[[], Any]) -> Any:
+    def start(self, early: bool, result: Callable[[], Any], pbar: bool = False) -> Any:
         """Saves, now or in the background, and gives the result."""
+        return carry_out(self.run, result, self.total, early=early, pbar=pbar)
 
-        def work(progress: _Progress | None, cancelled: _Cancelled | None) -> Any:
-            self.run(progress, cancelled)
-            return result()
-
-        if not early:
-            return work(None, None)
-        return SaveFuture(work, self.total)
-
-    def run(self, progress: _Progress | None, cancelled: _Cancelled | None) -> None:
+    def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
         """Writes all files and puts them in place."""
 
         def write(folder: str) -> Manifest:
@@ -357,7 +393,7 @@ class _Save:
 
     def opener(self) -> LeafOpener:
         """What maps the files once they are in place."""
-        opener = LeafOpener(self.root, kept=self.kept)
+        opener = LeafOpener(self.root, kept=self.kept, mode="r" if self.checksum else None)
         opener.ties = any(leaf.alias is not None for leaf in self.leaves)
         return opener
 
@@ -372,15 +408,16 @@ class _Save:
 
     # --- writing
 
-    def _write(self, folder: str, progress: _Progress | None, cancelled: _Cancelled | None) -> Manifest:
+    def _write(self, folder: str, progress: Progress | None, cancelled: Cancelled | None) -> Manifest:
         entries: dict[str, Entry] = {}
         names: dict[str, dict[str, str]] = {}
         files: list[FileWrite] = []
 
-        def add(path: str, pieces: list[Piece], size: int) -> None:
+        def add(path: str, pieces: list[Piece], size: int, key: Any = None) -> None:
             entries[path] = Entry(size)
             place = f"{folder}/{path}"
-            files.append(FileWrite(place, pieces, size, fresh=self.atomic or _make_way(place)))
+            extents = [Extent(0, size)] if self.checksum else []
+            files.append(FileWrite(place, pieces, size, self.atomic or _make_way(place), extents, key))
 
         for node in tree.nodes(self.node):
             place = node.folder + "/" if node.folder else ""
@@ -407,13 +444,19 @@ class _Save:
                     entries[leaf.file] = Entry(leaf.nbytes)
                 else:
                     pieces = [] if self.like or leaf.source is None else [Piece(_name(leaf), leaf.source)]
-                    add(leaf.file, pieces, leaf.nbytes)
+                    add(leaf.file, pieces, leaf.nbytes, _name(leaf))
         if self.atomic:
             for file in kept:
                 self._keep(file, folder, add)
         write_files(files, threads=self.threads, durable=self.durable, progress=progress, cancelled=cancelled)
+        if self.reserve:
+            reserve_leaves(folder, self.leaves)
+        for written in files if self.checksum else ():
+            path = os.path.relpath(written.path, folder).replace(os.sep, "/")
+            entries[path] = Entry(entries[path].size, written.extents[0].checksum())
         for file, first in aliases.items():
             _link(f"{folder}/{first}", f"{folder}/{file}")
+            entries[file] = entries[first]
         return Manifest(entries, names, aliases)
 
     def _keep(self, file: str, folder: str, add: Callable[[str, list[Piece], int], None]) -> None:

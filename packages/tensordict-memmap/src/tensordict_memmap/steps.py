@@ -25,6 +25,7 @@ from tensordict_memmap.ways import JOB, KERNEL_WORTH_A_CALL, SMALL, STAGING
 
 __all__ = ["Step", "finish_device_work", "steps"]
 
+
 def finish_device_work(tensors: Iterable[torch.Tensor]) -> None:
     """Waits for what is still computed on the devices of tensors."""
     # The threads copy on streams of their own, so what is still being computed must be done first.

@@ -1,0 +1,106 @@
+"""Checksums within safetensors files: one of each tensor and one of the header, in a text that is reserved beforehand.
+
+The text is a value of the file's metadata, so any tool reads the file as before: ``xxh3_64/4194304:`` and then 16
+hexadecimal digits for the header and for each tensor that has bytes, in the order of those. The header's own is over
+the header with hyphens in place of all digits, and so is where a tensor's checksum was dropped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from tensordict_memmap.checksums import BLOCK, Extent, checksum_of
+from tensordict_memmap.formats.safetensors import Slot, load_header
+from tensordict_memmap.verify import Range, damaged, verify_ranges, without_checksum
+
+__all__ = ["CHECKSUMS", "drop_packed_checksums", "reserve_checksums", "verify_packed", "write_checksums"]
+
+CHECKSUMS = "tensordict_checksums"
+"""The name of the text in the metadata of a file."""
+
+_START = f"xxh3_64/{BLOCK}:"
+_DIGITS = 16
+
+
+def reserve_checksums(count: int) -> str:
+    """The text before there are any, for so many tensors."""
+    return _START + "-" * (_DIGITS * (count + 1))
+
+
+def write_checksums(path: str, header: bytes, extents: Sequence[Extent], *, durable: bool = False) -> None:
+    """Puts checksums into the room that a header has for them.
+
+    Args:
+        path: the file.
+        header: how it starts.
+        extents: what was hashed, in the order of the file.
+        durable: whether they survive a power failure.
+    """
+    digits = checksum_of(header)[-_DIGITS:] + "".join(extent.checksum()[-_DIGITS:] for extent in extents)
+    _overwrite(path, header.index(reserve_checksums(len(extents)).encode()) + len(_START), digits, durable)
+
+
+def drop_packed_checksums(path: str, metadata: dict[str, str], header: bytes) -> None:
+    """Forgets, durably, the checksums of the tensors of a file that is to be written to.
+
+    Args:
+        path: the file.
+        metadata: its metadata.
+        header: how it starts.
+    """
+    text = metadata.get(CHECKSUMS, "")
+    dropped = len(text) - len(_START) - _DIGITS
+    if text.startswith(_START) and dropped > 0 and set(text[-dropped:]) != {"-"}:
+        place = header.index(text.encode()) + len(_START) + _DIGITS
+        _overwrite(path, place, "-" * dropped, durable=True)
+
+
+def verify_packed(path: str) -> None:
+    """Compares the header and all tensors of a file with their checksums.
+
+    Raises:
+        ValueError: They differ, or have none; the error names the tensors.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise ValueError(
+                f"a safetensors file starts with the length of its header, and {path} is cut off; restore it"
+            )
+        file.seek(0)
+        header = file.read(8 + length)
+    slots, metadata = load_header(header[8:], size - 8 - length, path)
+    filled = [slot for slot in slots if slot.begin != slot.end]
+    text = metadata.get(CHECKSUMS)
+    if text is None or not text.startswith(_START) or len(text) != len(reserve_checksums(len(filled))):
+        raise without_checksum(["any tensor"], path)
+    own, *parts = [text[place : place + _DIGITS] for place in range(len(_START), len(text), _DIGITS)]
+    blank = header.replace(text.encode(), reserve_checksums(len(filled)).encode(), 1)
+    if checksum_of(blank)[-_DIGITS:] != own:
+        raise damaged(["the header"], path)
+    missing = [_name(slot) for slot, digits in zip(filled, parts, strict=True) if "-" in digits]
+    if missing:
+        raise without_checksum(missing, path)
+    start = len(header)
+    verify_ranges(
+        (
+            Range(_name(slot), path, start + slot.begin, slot.end - slot.begin, _START + digits)
+            for slot, digits in zip(filled, parts, strict=True)
+        ),
+        path,
+    )
+
+
+def _name(slot: Slot) -> str:
+    return f"tensor {slot.name!r}"
+
+
+def _overwrite(path: str, place: int, digits: str, durable: bool) -> None:
+    with open(path, "r+b") as file:
+        file.seek(place)
+        file.write(digits.encode())
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())

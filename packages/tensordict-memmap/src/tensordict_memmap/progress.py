@@ -1,0 +1,59 @@
+"""Progress: how many bytes of a save are out, as a bar where tqdm is installed and as a plain counter where not."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["shown"]
+
+
+@contextlib.contextmanager
+def shown(total: int, also: Callable[[int], None] | None = None) -> Iterator[Callable[[int], None]]:
+    """Shows how many bytes are out, on the standard error stream.
+
+    Args:
+        total: what it counts to.
+        also: who else wants to know.
+
+    Yields:
+        A function that takes the number of bytes that just went out, from any thread.
+    """
+    bar = _bar(total)
+    lock = threading.Lock()
+
+    def report(nbytes: int) -> None:
+        if also is not None:
+            also(nbytes)
+        with lock:
+            bar.update(min(nbytes, max(total - bar.n, 0)))  # descriptions are written too, and not counted
+
+    try:
+        yield report
+    finally:
+        bar.close()
+
+
+def _bar(total: int) -> Any:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return _Counter(total)
+    return tqdm(total=total, desc="save", unit="B", unit_scale=True, unit_divisor=1024)
+
+
+class _Counter:
+    """``save: 12/500 MB``, over and over on one line."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.n = total, 0
+
+    def update(self, nbytes: int) -> None:
+        self.n += nbytes
+        print(f"\rsave: {self.n / 1e6:,.0f}/{self.total / 1e6:,.0f} MB", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        print(file=sys.stderr)

@@ -1,0 +1,339 @@
+"""Checksums: what a save records, what a load compares, and that none is ever stale."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from xxhash import xxh3_64_intdigest
+
+from tensordict_core import LazyStackedTensorDict, TensorDict
+from tensordict_memmap import from_safetensors, load_memmap, load_memmap_, to_safetensors
+from tensordict_memmap.checksums import BLOCK, Extent, checksum_of, read_checksum
+from tensordict_memmap.commit import read_manifest
+from tensordict_memmap.manifest import NAME, Entry, Manifest
+from tensordict_memmap.packed_checksums import CHECKSUMS
+from tensordict_memmap.sources import Piece
+from tensordict_memmap.transfer import FileWrite, write_files
+
+
+def naive(data, block=BLOCK):
+    """The checksum by its definition, from bytes that are there already."""
+    hashes = [xxh3_64_intdigest(data[start : start + block]) for start in range(0, len(data), block)]
+    whole = xxh3_64_intdigest(b"".join(one.to_bytes(8, "little") for one in hashes))
+    return f"xxh3_64/{block}:{whole:016x}"
+
+
+def flip(path, position, bit=0):
+    with open(path, "r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ (1 << bit)]))
+
+
+def tree():
+    w = torch.arange(6.0)
+    return TensorDict(
+        {
+            "a": torch.arange(1000),
+            "b": {"c": torch.ones(3, 5, dtype=torch.bfloat16), "w": w},
+            "tied": w,
+            "s": "text",
+            "lazy": LazyStackedTensorDict(TensorDict({"i": torch.zeros(1)}), TensorDict({"i": torch.ones(2)})),
+            "empty": torch.zeros(0, 3),
+        }
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
+def test_a_checksum_is_the_hash_of_the_hashes_of_its_blocks(size):
+    data = np.arange(size, dtype=np.uint8).tobytes()
+    assert checksum_of(data) == naive(data)
+
+
+def test_checksums_of_other_kinds_and_of_absurd_blocks_are_not_known():
+    digits = ":0123456789abcdef"
+    assert read_checksum(f"xxh3_64/{BLOCK}{digits}") == BLOCK
+    for text in ("", "xxh3_64/1" + digits, f"xxh3_64/{1 << 40}{digits}", f"xxh3_64/{BLOCK}:12", "crc32/1" + digits):
+        assert read_checksum(text) is None
+    assert not Extent(0, 10).cut(1) and not Extent(0, 10, fixed=True).cut(BLOCK + 1)
+
+
+LAYOUTS = {
+    "contiguous": lambda: torch.arange(3_000_001, dtype=torch.int32),
+    "transposed": lambda: torch.arange(3000 * 1001, dtype=torch.int32).reshape(3000, 1001).T,
+    "transposed, of many parts": lambda: torch.arange(40 * 300 * 331).reshape(40, 300, 331).transpose(1, 2),
+    "with long rows": lambda: torch.arange(9 * 300_000, dtype=torch.int32).reshape(300_000, 9).T,
+    "every second": lambda: torch.arange(3_000_001, dtype=torch.int32)[::2],
+    "conjugate": lambda: torch.arange(700_000.0).to(torch.complex64).conj(),
+    "small": lambda: torch.arange(10),
+}
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_bytes_are_hashed_on_their_way_whatever_their_layout(tmp_path, monkeypatch, layout, kernels):
+    from tensordict_memmap import kernels as module
+    from tensordict_memmap import transfer
+
+    monkeypatch.setattr(transfer, "load_kernels", lambda nbytes: module if kernels else None)
+    source = LAYOUTS[layout]()
+    extent = Extent(64, source.nbytes)
+    write_files([FileWrite(tmp_path / "x", [Piece("x", source, 64)], extents=[extent])])
+    data = (tmp_path / "x").read_bytes()[64:]
+    assert data == source.resolve_conj().contiguous().numpy().tobytes()
+    assert extent.checksum() == naive(data, extent.block)
+
+
+def test_transposed_memory_is_hashed_without_reading_it_back(tmp_path, monkeypatch):
+    from tensordict_memmap import kernels, transfer
+
+    monkeypatch.setattr(transfer, "load_kernels", lambda nbytes: kernels)
+    monkeypatch.setattr(Extent, "read_back", None)
+    source = torch.arange(3000 * 1001, dtype=torch.int32).reshape(3000, 1001).T
+    extent = Extent(0, source.nbytes)
+    write_files([FileWrite(tmp_path / "x", [Piece("x", source)], extents=[extent])])
+    assert extent.block != BLOCK and extent.checksum() == naive((tmp_path / "x").read_bytes(), extent.block)
+
+
+def test_pieces_that_make_up_one_extent_and_small_ones_side_by_side_are_hashed(tmp_path):
+    pieces = [Piece("x", torch.full((10,), float(n)), 40 * n) for n in range(5)]
+    extents = [Extent(0, 80), Extent(80, 40), Extent(120, 80)]
+    write_files([FileWrite(tmp_path / "x", pieces, extents=extents)])
+    data = (tmp_path / "x").read_bytes()
+    assert [one.checksum() for one in extents] == [naive(data[:80]), naive(data[80:120]), naive(data[120:])]
+
+
+# --- folders
+
+
+def test_the_manifest_holds_the_checksum_of_every_file_and_is_sealed(tmp_path):
+    tree().save(tmp_path / "x", checksum=True)
+    manifest = read_manifest(tmp_path / "x")
+    assert manifest.is_sealed() and manifest.aliases
+    for path, entry in manifest.files.items():
+        assert entry.checksum == naive((tmp_path / "x" / path).read_bytes())
+    tree().save(tmp_path / "y")
+    assert not read_manifest(tmp_path / "y").is_sealed()
+
+
+def test_what_was_saved_with_checksums_loads_under_every_level(tmp_path):
+    tree().save(tmp_path, checksum=True)
+    for verify in ("none", "size", "full"):
+        assert load_memmap(tmp_path, verify=verify)["b", "w"].tolist() == [0, 1, 2, 3, 4, 5]
+    TensorDict({"a": torch.arange(3)}).save(tmp_path / "few", checksum=True)
+    mine = TensorDict({"a": torch.zeros(3, dtype=torch.int64)})
+    assert load_memmap_(mine, tmp_path / "few", verify="full")["a"].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="'none', 'size', 'full', not 'all'"):
+        load_memmap(tmp_path, verify="all")
+
+
+@pytest.mark.parametrize(
+    ("file", "key"),
+    [
+        ("a.memmap", "'a'"),
+        ("b/c.memmap", r"\('b', 'c'\)"),
+        ("tied.memmap", "'tied'"),
+        ("lazy/1/i.memmap", r"\('lazy', '1', 'i'\)"),
+        ("s/meta.json", "'s'"),
+        ("b/meta.json", "'b'"),
+    ],
+)
+def test_every_flipped_bit_is_named_by_its_key(tmp_path, file, key):
+    tree().save(tmp_path, checksum=True)
+    size = (tmp_path / file).stat().st_size
+    for position in {0, size // 2, size - 1}:
+        flip(tmp_path / file, position, position % 8)
+        if file.endswith("memmap"):
+            load_memmap(tmp_path)
+            with pytest.raises(ValueError, match=key):
+                load_memmap(tmp_path, verify="full")
+        else:
+            with pytest.raises((ValueError, FileNotFoundError, KeyError)):
+                load_memmap(tmp_path, verify="full")
+        flip(tmp_path / file, position, position % 8)
+    load_memmap(tmp_path, verify="full")
+
+
+def test_no_bit_of_a_manifest_can_be_flipped_unseen(tmp_path):
+    TensorDict({"a": torch.arange(3)}).save(tmp_path, checksum=True)
+    for position in range((tmp_path / NAME).stat().st_size):
+        flip(tmp_path / NAME, position, position % 8)
+        with pytest.raises((ValueError, FileNotFoundError)):
+            load_memmap(tmp_path, verify="full")
+        flip(tmp_path / NAME, position, position % 8)
+    load_memmap(tmp_path, verify="full")
+
+
+def test_swapped_and_missing_files_are_seen(tmp_path):
+    TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}).save(tmp_path, checksum=True)
+    shutil.copy(tmp_path / "a.memmap", tmp_path / "b.memmap")
+    with pytest.raises(ValueError, match="'b'"):
+        load_memmap(tmp_path, verify="full")
+    os.unlink(tmp_path / "a.memmap")
+    with pytest.raises(FileNotFoundError, match="'a'"):
+        load_memmap(tmp_path, verify="full")
+
+
+def test_only_what_is_loaded_is_compared(tmp_path):
+    tree().save(tmp_path, checksum=True)
+    flip(tmp_path / "a.memmap", 3)
+    assert load_memmap(tmp_path, subpath="b", verify="full")["w"].sum() == 15
+    assert load_memmap(tmp_path / "b", verify="full")["w"].sum() == 15
+    with pytest.raises(ValueError, match="'a'"):
+        load_memmap(tmp_path, subpath="a", verify="full")
+
+
+def test_without_checksums_full_verification_is_an_error_that_says_how_to_get_them(tmp_path):
+    tree().save(tmp_path)
+    with pytest.raises(ValueError, match="checksum=True"):
+        load_memmap(tmp_path, verify="full")
+
+
+def test_an_absurd_size_in_a_manifest_is_no_reason_to_read_on(tmp_path):
+    TensorDict({"a": torch.arange(3)}).save(tmp_path, checksum=True)
+    manifest = read_manifest(tmp_path)
+    manifest.files["a.memmap"] = Entry(1 << 62, manifest.files["a.memmap"].checksum)
+    (tmp_path / NAME).write_bytes(manifest.dumps())
+    with pytest.raises(ValueError, match="'a'"):
+        load_memmap(tmp_path, verify="full")
+
+
+def test_longer_files_are_taken_only_where_nothing_is_verified(tmp_path):
+    TensorDict({"a": torch.arange(3)}).save(tmp_path)
+    with open(tmp_path / "a.memmap", "ab") as file:
+        file.write(b"more")
+    with pytest.raises(ValueError, match="'a'"):
+        load_memmap(tmp_path)
+    assert load_memmap(tmp_path, verify="none")["a"].tolist() == [0, 1, 2]
+    os.truncate(tmp_path / "a.memmap", 20)
+    with pytest.raises(ValueError, match="'a'"):
+        load_memmap(tmp_path, verify="none")
+
+
+# --- sealed
+
+
+def test_a_sealed_save_is_mapped_copy_on_write(tmp_path):
+    for td in (TensorDict({"a": torch.arange(3)}).memmap(tmp_path, checksum=True), load_memmap(tmp_path)):
+        td["a"][0] = 9
+        assert td["a"][0] == 9
+    assert load_memmap(tmp_path, verify="full")["a"].tolist() == [0, 1, 2]
+
+
+def test_opening_it_to_write_drops_the_checksums_of_its_leaves_first(tmp_path):
+    tree().save(tmp_path, checksum=True)
+    load_memmap(tmp_path, subpath="b", mode="r+")["c"].zero_()
+    manifest = read_manifest(tmp_path)
+    dropped = {path for path, entry in manifest.files.items() if entry.checksum is None}
+    assert dropped == {"b/c.memmap", "b/w.memmap", "tied.memmap"}, "what is another name of one of them too"
+    with pytest.raises(ValueError, match=r"'tied', key \('b', 'c'\)"):
+        load_memmap(tmp_path, verify="full")
+    assert load_memmap(tmp_path, subpath="a", verify="full").sum() == 499_500
+    load_memmap(tmp_path, mode="r+")["a"].zero_()
+    assert not any(entry.checksum for path, entry in read_manifest(tmp_path).files.items() if path.endswith("memmap"))
+    assert load_memmap(tmp_path)["a"].sum() == 0
+
+
+def test_checksums_are_dropped_durably_and_before_a_leaf_is_mapped(tmp_path, monkeypatch):
+    from tensordict_memmap import commit, opening
+
+    TensorDict({"a": torch.arange(3)}).save(tmp_path, checksum=True)
+    calls = []
+    replace, opened = commit.replace_file, opening.LeafOpener.__call__
+    monkeypatch.setattr(
+        commit, "replace_file", lambda path, data, durable: calls.append(durable) or replace(path, data, durable)
+    )
+    monkeypatch.setattr(
+        opening.LeafOpener, "__call__", lambda self, leaf: calls.append(leaf.file) or opened(self, leaf)
+    )
+    load_memmap(tmp_path, mode="r+")
+    assert calls == [True, "a.memmap"]
+
+
+def test_saving_over_itself_with_checksums_copies_what_others_have_mapped(tmp_path):
+    td = TensorDict({"a": torch.arange(3)}).memmap(tmp_path)
+    sealed = td.memmap(tmp_path, checksum=True)
+    td["a"][0] = 9
+    assert sealed["a"][0] == 0 and load_memmap(tmp_path, verify="full")["a"][0] == 0
+
+
+def test_a_save_into_a_part_of_a_sealed_one_is_known_above(tmp_path):
+    tree().save(tmp_path, checksum=True)
+    TensorDict({"new": torch.arange(4)}).save(tmp_path / "b", checksum=True)
+    assert load_memmap(tmp_path, subpath="a", verify="full").sum() == 499_500
+    assert load_memmap(tmp_path / "b", verify="full")["new"].sum() == 6
+
+
+def test_manifests_with_a_wrong_seal_are_refused():
+    sealed = Manifest({"a": Entry(3, checksum_of(b"abc"))}).dumps()
+    assert Manifest.loads(sealed).files["a"].checksum == checksum_of(b"abc")
+    for broken in (sealed.replace(b'"a"', b'"b"'), sealed[: sealed.index(b',"seal"')] + b"}"):
+        with pytest.raises(ValueError, match="seal"):
+            Manifest.loads(broken)
+
+
+# --- one file
+
+
+def test_a_file_holds_the_checksums_of_its_tensors_and_others_read_it(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch", reason="the library whose files these are")
+    td = tree()
+    td.save(tmp_path / "x.safetensors", checksum=True)
+    assert torch.equal(safetensors.load_file(tmp_path / "x.safetensors")["a"], td["a"])
+    for verify in ("none", "size", "full"):
+        assert from_safetensors(tmp_path / "x.safetensors", verify=verify)["s"] == "text"
+        assert load_memmap(tmp_path / "x.safetensors", verify=verify)["b", "w"].sum() == 15
+
+
+def test_every_flipped_bit_of_a_file_is_named(tmp_path):
+    path = tmp_path / "x.safetensors"
+    TensorDict({"a": torch.zeros(3), "b": {"c": torch.ones(5, dtype=torch.int8)}}).save(path, checksum=True)
+    size = path.stat().st_size
+    length = int.from_bytes(path.read_bytes()[:8], "little")
+    for position in range(size):
+        flip(path, position, position % 8)
+        name = "'a'" if 8 + length <= position < 8 + length + 12 else "'b.c'" if position >= 8 + length else "."
+        with pytest.raises((ValueError, FileNotFoundError, RuntimeError), match=name):
+            from_safetensors(path, verify="full")
+        flip(path, position, position % 8)
+    from_safetensors(path, verify="full")
+
+
+def test_a_file_opened_to_write_loses_the_checksums_of_its_tensors_first(tmp_path):
+    path = tmp_path / "x.safetensors"
+    td = TensorDict({"a": torch.arange(3.0)})
+    twin = td.memmap(path, checksum=True)
+    twin["a"][0] = 9
+    assert from_safetensors(path, verify="full")["a"][0] == 0, "it was mapped copy-on-write"
+    from_safetensors(path, mode="r+")["a"][0] = 7
+    assert from_safetensors(path)["a"][0] == 7
+    with pytest.raises(ValueError, match=r"'a'.*checksum=True"):
+        from_safetensors(path, verify="full")
+
+
+def test_files_without_checksums_and_shards(tmp_path):
+    td = TensorDict({"a": torch.arange(300.0), "b": torch.arange(500.0)})
+    to_safetensors(td, tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match="checksum=True"):
+        from_safetensors(tmp_path / "x.safetensors", verify="full")
+    to_safetensors(td, tmp_path / "shards", checksum=True, shard_size=1500)
+    assert load_memmap(tmp_path / "shards", verify="full")["b"].sum() == td["b"].sum()
+    shard = sorted((tmp_path / "shards").glob("*.safetensors"))[1]
+    assert CHECKSUMS.encode() in shard.read_bytes()
+    flip(shard, shard.stat().st_size - 1)
+    with pytest.raises(ValueError, match="'b'"):
+        load_memmap(tmp_path / "shards", verify="full")
+
+
+def test_archives_always_have_checksums(tmp_path):
+    path = tmp_path / "x.tdz"
+    TensorDict({"a": torch.arange(100)}).save(path, checksum=True)
+    assert load_memmap(path, verify="full")["a"].sum() == 4950
+    flip(path, path.read_bytes().index(torch.arange(100).numpy().tobytes()) + 9)
+    with pytest.raises(ValueError, match=r"a\.memmap"):
+        load_memmap(path, verify="full")
