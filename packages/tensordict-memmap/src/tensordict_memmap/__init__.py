@@ -6,13 +6,16 @@ Core's methods of these names (``td.memmap``, ``TensorDict.load_memmap``, ...) c
 from __future__ import annotations
 
 from tensordict_memmap.archive import is_memmap_archive, pack_memmap, refresh_archive_checksums, unpack_memmap
+from tensordict_memmap.compare import compare, load_into
 from tensordict_memmap.consolidated import consolidate, from_consolidated, is_consolidated
+from tensordict_memmap.convert import convert
 from tensordict_memmap.dataset import MemmapDataset, append_memmap
 from tensordict_memmap.future import SaveFuture
 from tensordict_memmap.listing import print_directory_tree
 from tensordict_memmap.loading import is_memmap, load, load_memmap, load_memmap_, memmap_refresh_
 from tensordict_memmap.make import make_memmap, make_memmap_from_storage, make_memmap_from_tensor
 from tensordict_memmap.packed import from_safetensors, to_safetensors
+from tensordict_memmap.report import Report
 from tensordict_memmap.saving import memmap, memmap_, memmap_like, save
 from tensordict_memmap.tensor import MemoryMappedTensor
 
@@ -23,15 +26,19 @@ __all__ = [
     "MemmapDataset",
     "MemmapTensor",
     "MemoryMappedTensor",
+    "Report",
     "SaveFuture",
     "append_memmap",
+    "compare",
     "consolidate",
+    "convert",
     "from_consolidated",
     "from_safetensors",
     "is_consolidated",
     "is_memmap",
     "is_memmap_archive",
     "load",
+    "load_into",
     "load_memmap",
     "load_memmap_",
     "make_memmap",

@@ -21,7 +21,7 @@ from tensordict_memmap.packed import lies_in_its_file
 from tensordict_memmap.partial import Keys, Rows, Selection
 from tensordict_memmap.reading import Request, describe, open_any
 from tensordict_memmap.remote import here
-from tensordict_memmap.report import fit
+from tensordict_memmap.report import differences, fit
 from tensordict_memmap.tensor import MemoryMappedTensor
 from tensordict_memmap.verify import check_level
 
@@ -156,13 +156,20 @@ def load_memmap_(
     """Writes the values of a saved folder into the entries of a tensordict.
 
     Raises:
-        KeyError: The folder holds a key that the tensordict lacks.
+        KeyError: The folder holds a key that the tensordict lacks; nothing was written then.
 
     >>> td = TensorDict({"a": torch.arange(3)}).save("there").zero_()
     >>> load_memmap_(td, "there")["a"]
     tensor([0, 1, 2])
     """
-    return td.update_(load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify))
+    loaded = load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify)
+    unknown = differences(tree.structure(loaded), tree.structure(td)).unexpected
+    if unknown:
+        raise KeyError(
+            f"what is loaded has a place in the tensordict, and key {unknown[0]!r} has none; use load_into(..., "
+            "strict=False) to leave it out"
+        )
+    return td.update_(loaded)
 
 
 def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:

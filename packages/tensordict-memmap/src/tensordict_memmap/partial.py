@@ -241,7 +241,7 @@ def as_index(rows: Rows, count: int) -> int | slice | torch.Tensor:
     >>> as_index(slice(None, None, -2), 5), as_index(range(2), 5)
     (tensor([4, 2, 0]), slice(0, 2, 1))
     """
-    if isinstance(rows, bool) or not isinstance(rows, int | slice | range | Sequence | torch.Tensor):
+    if isinstance(rows, bool | str) or not isinstance(rows, int | slice | range | Sequence | torch.Tensor):
         raise TypeError(f"rows= takes a number, a slice, a range, a list or a tensor of numbers, not {rows!r:.100}")
     if isinstance(rows, slice):
         rows = range(*rows.indices(count))

@@ -332,6 +332,8 @@ def _unpickle(node: Node, folder: SavedFolder | Archive | RemoteFolder, allowed:
     """Reads the values of a tree that were pickled; None leaves them out."""
     pickled = [one for one in tree.nodes(node) if isinstance(one, Value) and one.pickle is not None]
     if allowed is None:
+        for value in pickled:
+            value.stack = False
         return
     if pickled and not allowed:
         where = f"key {show(pickled[0].key)}" if pickled[0].key else "the value"

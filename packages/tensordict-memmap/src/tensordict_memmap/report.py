@@ -129,13 +129,14 @@ def refuse(report: Report, *, strict: bool, cast: bool, filled: bool = False) ->
 
 
 def table(node: Node) -> dict[Path, Leaf | Value]:
-    """The leaves and values of a tree by their keys."""
+    """The leaves and values of a tree by their keys, which start at the tree where it is a part of another."""
     found: dict[Path, Leaf | Value] = {}
+    start = len(node.key)
     for one in tree.nodes(node):
         if isinstance(one, Value):
-            found[one.key] = one
+            found[one.key[start:]] = one
         elif isinstance(one, Dense):
-            found.update((entry.key, entry) for entry in one.entries.values() if isinstance(entry, Leaf))
+            found.update((entry.key[start:], entry) for entry in one.entries.values() if isinstance(entry, Leaf))
     return found
 
 
@@ -171,11 +172,11 @@ def differences(new: Node, old: Node) -> Report:
 
 def _pairs(old: Node, new: Node) -> Iterator[tuple[Any, str, Leaf | Value, Any]]:
     """Each leaf and value of a tree: the container that holds it, its name, itself, and its twin or None."""
-    twins = table(new)
+    twins, start = table(new), len(old.key)
     for one in tree.nodes(old):
         for name, entry in one.entries.items() if isinstance(one, Dense) else ():
             if isinstance(entry, Leaf | Value):
-                yield one.origin, name, entry, twins.get(entry.key)
+                yield one.origin, name, entry, twins.get(entry.key[start:])
 
 
 def write(old: Node, new: Node) -> None:

@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from tensordict_memmap import MemmapDataset as MemmapDataset
     from tensordict_memmap import MemoryMappedTensor as MemoryMappedTensor
     from tensordict_memmap import append_memmap as append_memmap
+    from tensordict_memmap import compare as compare
+    from tensordict_memmap import convert as convert
     from tensordict_memmap import from_consolidated as from_consolidated
     from tensordict_memmap import from_safetensors as from_safetensors
     from tensordict_memmap import is_memmap_archive as is_memmap_archive
     from tensordict_memmap import load as load
+    from tensordict_memmap import load_into as load_into
     from tensordict_memmap import load_memmap as load_memmap
     from tensordict_memmap import memmap as memmap
     from tensordict_memmap import pack_memmap as pack_memmap

@@ -24,8 +24,8 @@ OWNERS: Mapping[str, Mapping[str, str]] = {
         """,
         "tensordict_memmap": """
             LazyStackedTensorDictStore MemmapDataset MemoryMappedTensor PersistentTensorDict TensorDictStore
-            append_memmap from_consolidated from_h5 from_safetensors from_zarr is_memmap_archive load load_memmap memmap
-            pack_memmap refresh_archive_checksums save to_safetensors unpack_memmap
+            append_memmap compare convert from_consolidated from_h5 from_safetensors from_zarr is_memmap_archive load
+            load_into load_memmap memmap pack_memmap refresh_archive_checksums save to_safetensors unpack_memmap
         """,
         "tensordict_nn": """
             TensorClassModuleBase TensorClassModuleWrapper TensorDictParams as_tensordict_module from_module

@@ -1,0 +1,10 @@
+"""``python -m tensordict_memmap``: the command line of ``cli.py``."""
+
+from __future__ import annotations
+
+import sys
+
+from tensordict_memmap.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

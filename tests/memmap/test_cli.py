@@ -1,0 +1,144 @@
+"""The command line: what it prints, and the exit codes that scripts go by."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tensordict_core import TensorDict
+from tensordict_memmap import load_memmap
+from tensordict_memmap.cli import main
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """The current folder, with a save ``x`` in it."""
+    monkeypatch.chdir(tmp_path)
+    TensorDict({"a": torch.zeros(3, 2), "b": {"c": torch.arange(2, dtype=torch.int8)}, "s": "text"}).save("x")
+    return tmp_path
+
+
+def run(capsys, *words):
+    """The exit code and what was printed of a command."""
+    code = main(words)
+    return code, capsys.readouterr()
+
+
+def test_the_tree_shows_keys_shapes_dtypes_and_bytes(saved, capsys):
+    code, said = run(capsys, "tree", "x")
+    assert code == 0
+    assert said.out.splitlines() == [
+        "a    float32  [3, 2]  24 B",
+        "b.c  int8     [2]     2 B",
+        "s    value",
+        "3 entries, 26 bytes, tree",
+    ]
+    code, said = run(capsys, "tree", "x", "--json", "--keys", "b.*")
+    assert code == 0
+    assert json.loads(said.out) == {
+        "path": "x",
+        "format": "tree",
+        "bytes": 2,
+        "entries": [{"key": ["b", "c"], "dtype": "int8", "shape": [2], "bytes": 2}],
+    }
+
+
+def test_nested_tensors_are_shown_without_a_shape(saved, capsys):
+    TensorDict({"n": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)}).save("n")
+    assert run(capsys, "tree", "n")[1].out.splitlines()[0] == "n  float32, jagged"
+
+
+@pytest.mark.parametrize("name", ["x", "x.safetensors", "x.tdz", "x.bin"])
+def test_what_is_whole_is_fine_and_what_is_damaged_is_not(saved, capsys, name):
+    if name != "x":
+        assert (
+            main(
+                ["convert", "x", name, "--format", {"z": "archive", "s": "safetensors", "n": "consolidated"}[name[-1]]]
+            )
+            == 0
+        )
+    assert run(capsys, "verify", name)[0] == 0
+    path = saved / name / "a.memmap" if name == "x" else saved / name
+    path.write_bytes(path.read_bytes()[:-4])
+    code, said = run(capsys, "verify", name, "--json")
+    assert code == 1 and json.loads(said.out)["fine"] is False and json.loads(said.out)["problem"]
+    assert not said.err
+
+
+def test_a_flipped_bit_is_found_where_all_is_read(saved, capsys):
+    TensorDict({"a": torch.zeros(1000)}).save("sums", checksum=True)
+    assert run(capsys, "verify", "sums", "--full")[0] == 0
+    path = saved / "sums" / "a.memmap"
+    data = bytearray(path.read_bytes())
+    data[77] ^= 1
+    path.write_bytes(bytes(data))
+    assert run(capsys, "verify", "sums")[0] == 0
+    code, said = run(capsys, "verify", "sums", "--full")
+    assert code == 1 and "'a'" in said.out
+
+
+def test_pickled_values_are_not_unpickled_to_look_at_a_save(saved, capsys):
+    with pytest.warns(UserWarning, match="pickled"):
+        TensorDict({"odd": object, "a": torch.ones(1)}).save("odd")
+    assert run(capsys, "tree", "odd")[0] == 0 and run(capsys, "verify", "odd")[0] == 0
+    code, said = run(capsys, "convert", "odd", "odd.safetensors")
+    assert code == 2 and "allow_pickle" in said.err
+
+
+def test_converting_and_comparing(saved, capsys):
+    assert run(capsys, "convert", "x", "y.safetensors") == (0, ("", ""))
+    assert run(capsys, "diff", "x", "y.safetensors") == (0, ("", ""))
+    td = load_memmap("y.safetensors").clone().unlock_()
+    td["b", "c"][0] = 5
+    td["new"] = torch.ones(1)
+    td["a"] = torch.zeros(3, dtype=torch.int16)
+    td.save("z")
+    code, said = run(capsys, "diff", "x", "z")
+    assert code == 1
+    assert said.out.splitlines() == [
+        "only in z: new",
+        "shape of a: [3, 2] and [3]",
+        "dtype of a: torch.float32 and torch.int16",
+        "values of b.c",
+    ]
+    code, said = run(capsys, "diff", "x", "z", "--json", "--structure")
+    record = json.loads(said.out)
+    assert code == 1 and record["only_in_b"] == [["new"]] and record["values"] == [] and record["same"] is False
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tree", "absent"],
+        ["verify", "absent"],
+        ["diff", "x", "absent"],
+        ["convert", "absent", "y"],
+        ["tree", "x", "--keys", "nothing"],
+        ["convert", "x", "y", "--shard-size", "-1"],
+    ],
+)
+def test_what_cannot_be_done_is_said_and_exits_with_2(saved, capsys, words):
+    code, said = run(capsys, *words)
+    assert code == 2 and said.err.startswith("tensordict_memmap: ") and not said.out
+
+
+@pytest.mark.parametrize("words", [[], ["nothing"], ["tree"], ["convert", "x", "y", "--format", "zip"]])
+def test_wrong_words_exit_with_2(saved, capsys, words):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+
+
+def test_it_runs_as_a_module(saved):
+    done = subprocess.run(
+        [sys.executable, "-m", "tensordict_memmap", "tree", "x"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0 and done.stdout.endswith("3 entries, 26 bytes, tree\n"), done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "tensordict_memmap", "diff", "x", "absent"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2 and "absent" in done.stderr

@@ -1,0 +1,191 @@
+"""Reports and checked loads: what differs is said before anything is written, and then nothing was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensordict_core import NonTensorData, TensorDict
+from tensordict_memmap import Report, compare, load_into, load_memmap
+
+
+def content():
+    return TensorDict(
+        {"a": torch.arange(6.0).view(3, 2), "b": {"c": torch.arange(3), "d": torch.ones(3)}, "s": "text"}, [3]
+    )
+
+
+@pytest.fixture(params=["x", "x.safetensors", "x.tdz"])
+def saved(request, tmp_path):
+    """A path with `content`."""
+    content().save(tmp_path / request.param)
+    return tmp_path / request.param
+
+
+def wanted():
+    return TensorDict(
+        {
+            "a": torch.zeros(3, 3),
+            "b": {"c": torch.zeros(3), "e": torch.full((3,), 5.0)},
+            "s": NonTensorData("own", [3]),
+        },
+        [3],
+    )
+
+
+def test_a_report_says_all_that_differs(saved):
+    report = compare(saved, wanted())
+    assert report and report.missing == [("b", "e")] and report.unexpected == [("b", "d")]
+    assert report.missing_keys == report.missing and report.unexpected_keys == report.unexpected
+    assert report.shapes == {"a": ((3, 2), (3, 3))}
+    assert report.dtypes == {("b", "c"): (torch.int64, torch.float32)}
+    assert str(report).splitlines() == [
+        "missing: b.e",
+        "unexpected: b.d",
+        "another shape: a has [3, 2] where [3, 3] is wanted",
+        "another dtype: b.c has torch.int64 where torch.float32 is wanted",
+    ]
+
+
+def test_what_is_the_same_gives_a_report_that_is_false(saved):
+    report = compare(saved, content().to("meta"))
+    assert not report and str(report) == "no difference" and report == Report()
+
+
+def test_parts_and_paths_are_compared(saved, tmp_path):
+    assert not compare(saved, content()["b"], subpath="b")
+    assert compare(saved, content(), keys=["b"]).missing == ["a", "s"]
+    content().exclude("a").save(tmp_path / "other")
+    assert compare(saved, tmp_path / "other").unexpected == ["a"]
+
+
+def test_values_are_compared_bit_by_bit_where_asked(saved, tmp_path):
+    other = content()
+    other["b", "c"][1] = 9
+    other["s"] = "other"
+    assert not compare(saved, other)
+    assert compare(saved, other, values=True).values == [("b", "c"), "s"]
+    odd = TensorDict({"x": torch.tensor([float("nan"), -0.0])})
+    odd.save(tmp_path / "nan")
+    assert not compare(tmp_path / "nan", odd, values=True)
+    assert compare(tmp_path / "nan", TensorDict({"x": torch.tensor([float("nan"), 0.0])}), values=True).values == ["x"]
+
+
+def test_a_tensor_where_a_value_is_wanted_is_both_missing_and_unexpected(saved):
+    other = content()
+    other["s"] = torch.zeros(3)
+    report = compare(saved, other)
+    assert report.missing == ["s"] and report.unexpected == ["s"]
+
+
+def test_pickled_values_need_not_be_read_to_compare_structures(tmp_path):
+    with pytest.warns(UserWarning, match="pickled"):
+        TensorDict({"odd": object, "a": torch.ones(1)}).save(tmp_path / "x")
+        TensorDict({"odd": object, "a": torch.ones(1)}).save(tmp_path / "x.safetensors")
+    assert not compare(tmp_path / "x", tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match="allow_pickle"):
+        compare(tmp_path / "x", tmp_path / "x.safetensors", values=True)
+
+
+def test_what_has_no_structure_is_refused(saved):
+    with pytest.raises(TypeError, match="structure"):
+        compare(saved, {"a": torch.zeros(1)})
+    with pytest.raises(TypeError, match="tensor"):
+        compare(saved, content(), subpath="a")
+
+
+# --- into a given structure
+
+
+def test_strict_loads_refuse_every_difference(saved):
+    with pytest.raises(RuntimeError, match=r"missing: b.e.*|unexpected: b.d") as error:
+        load_memmap(saved, like=wanted())
+    assert all(word in str(error.value) for word in ("b.e", "b.d", "[3, 2]", "int64"))
+
+
+def test_the_result_has_the_structure_that_is_wanted(saved):
+    like = TensorDict({"s": "own", "b": {"d": torch.zeros(3), "c": torch.zeros(3)}, "a": torch.zeros(3, 2)}, [3])
+    td = load_memmap(saved, like=like, cast=True)
+    assert list(td.keys()) == ["s", "b", "a"] and td.is_locked and td["s"] == "text"
+    assert td["b", "c"].dtype == torch.float32 and td["b", "c"].tolist() == [0, 1, 2]
+    assert torch.equal(td["a"], content()["a"]) and like["a"].sum() == 0 and not like.is_locked
+    with pytest.raises(RuntimeError, match="int64"):
+        load_memmap(saved, like=like)
+    assert load_memmap(saved, like=like, strict=False)["b", "c"].dtype == torch.int64
+
+
+def test_what_is_missing_keeps_its_values_or_is_filled(saved):
+    like = wanted().exclude("a")
+    td = load_memmap(saved, like=like, strict=False)
+    assert td["b", "e"].tolist() == [5, 5, 5] and ("b", "d") not in td.keys(True, True)
+    assert load_memmap(saved, like=like, strict=False, fill=-1)["b", "e"].tolist() == [-1, -1, -1]
+    meta = content().to("meta")
+    meta["new"] = torch.zeros(3, device="meta")
+    assert load_memmap(saved, like=meta, fill=2.5)["new"].tolist() == [2.5] * 3
+    with pytest.raises(ValueError, match="fill="):
+        load_memmap(saved, like=meta, strict=False)
+    with pytest.raises(RuntimeError, match="new"):
+        load_memmap(saved, like=meta)
+
+
+def test_other_shapes_are_refused_always(saved):
+    with pytest.raises(RuntimeError, match="shapes are never converted"):
+        load_memmap(saved, like=wanted(), strict=False, fill=0, cast=True)
+
+
+def test_rows_come_before_the_structure(saved):
+    td = load_memmap(saved, like=content()[:2], rows=slice(1, 3))
+    assert td.batch_size == (2,) and td["b", "c"].tolist() == [1, 2]
+    with pytest.raises(TypeError, match="like="):
+        load_memmap(saved, like={"a": 1})
+
+
+# --- into what is there
+
+
+def test_a_difference_leaves_a_tensordict_as_it_was(saved):
+    target = wanted()
+    before = target.clone()
+    for strict in (True, False):  # the shape of a is refused either way
+        with pytest.raises(RuntimeError, match=r"\[3, 2\]"):
+            load_into(target, saved, strict=strict)
+    assert not compare(target, before, values=True)
+
+
+def test_what_fits_is_written_into_a_locked_tensordict(saved):
+    target = content().apply(torch.zeros_like).lock_()
+    target_leaf = target["a"]
+    assert not load_into(target, saved)
+    assert target["a"] is target_leaf and torch.equal(target_leaf, content()["a"])
+    part = wanted().exclude("a")
+    report = load_into(part, saved, strict=False)
+    assert (
+        report.missing == [("b", "e")] and part["b", "c"].tolist() == [0, 1, 2] and part["b", "e"].tolist() == [5] * 3
+    )
+    assert part["b", "c"].dtype == torch.float32 and part["s"] == "text"
+
+
+def test_a_module_is_written_whole_or_not_at_all(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    state = {name: torch.full_like(value, 2) for name, value in model.state_dict().items()}
+    nested = TensorDict({"0": {}, "1": {}})
+    for name, value in state.items():
+        nested[tuple(name.split("."))] = value
+    nested.save(tmp_path / "model")
+    assert not compare(tmp_path / "model", model)
+    load_into(model, tmp_path / "model")
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    nested["0", "weight"] = torch.zeros(4, 2)
+    nested["1", "weight"] = torch.zeros(3)
+    nested.save(tmp_path / "model")
+    with pytest.raises(RuntimeError, match=r"0\.weight"):
+        load_into(model, tmp_path / "model", strict=False)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_loading_over_a_tensordict_that_lacks_a_key_writes_nothing(saved):
+    target = content().exclude("s").apply(torch.zeros_like)
+    del target["b", "d"]
+    with pytest.raises(KeyError):
+        target.load_memmap_(saved)
+    assert target["a"].sum() == 0 and target["b", "c"].sum() == 0

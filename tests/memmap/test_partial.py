@@ -1,0 +1,258 @@
+"""Partial loads: keys by pattern, rows and devices, of every format; what is not asked for is not opened."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensordict_core import LazyStackedTensorDict, NonTensorStack, TensorDict, UnbatchedTensor
+from tensordict_memmap import MemoryMappedTensor, convert, load_memmap, to_safetensors
+from tensordict_memmap.partial import Selection, as_index
+
+FORMATS = {
+    "tree": "x",
+    "safetensors": "x.safetensors",
+    "shards": "shards",
+    "archive": "x.tdz",
+    "compressed": "y.tdz",
+    "consolidated": "x.bin",
+}
+
+
+def content():
+    return TensorDict(
+        {
+            "encoder": {
+                "0": {"weight": torch.arange(12.0).view(6, 2), "bias": torch.arange(6)},
+                "1": {"weight": torch.ones(6, 2), "bias": torch.zeros(6, dtype=torch.int64)},
+            },
+            "decoder": {"weight": torch.full((6, 3), 2.0, dtype=torch.bfloat16)},
+            "label": torch.arange(6, dtype=torch.uint8),
+            "name": "all",
+            "names": NonTensorStack(*"uvwxyz"),
+            "lazy": TensorDict.lazy_stack(
+                [TensorDict({"i": torch.full((6, n), n), "j": torch.zeros(6)}, [6]) for n in range(1, 3)], 1
+            ),
+        },
+        [6],
+    )
+
+
+@pytest.fixture(scope="module", params=list(FORMATS))
+def saved(request, tmp_path_factory):
+    """A path with `content` in one of the formats."""
+    folder = tmp_path_factory.mktemp(request.param)
+    path = folder / FORMATS[request.param]
+    td = content()
+    if request.param == "consolidated":
+        td.consolidate(path)
+    elif request.param == "shards":
+        to_safetensors(td, path, shard_size=100)
+        assert len(list(path.glob("*.safetensors"))) > 2
+    else:
+        td.save(path, compression="deflate" if request.param == "compressed" else None)
+    return path
+
+
+def keys(td):
+    return set(td.keys(True, True))
+
+
+# --- keys
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        ("label", {"label"}),
+        (["label", ("encoder", "0", "bias")], {"label", ("encoder", "0", "bias")}),
+        ("encoder.1", {("encoder", "1", "weight"), ("encoder", "1", "bias")}),
+        (("encoder", "*"), {("encoder", i, n) for i in "01" for n in ("weight", "bias")}),
+        ([("encoder", "*", "bias")], {("encoder", "0", "bias"), ("encoder", "1", "bias")}),
+        (
+            ["**.weight"],
+            {("encoder", "0", "weight"), ("encoder", "1", "weight"), ("decoder", "weight")},
+        ),
+        (["decoder.**", "name*"], {("decoder", "weight"), "names", "name"}),
+        (["encoder.[!1].b?as"], {("encoder", "0", "bias")}),
+        (["lazy.i"], {("lazy", "i")}),
+    ],
+)
+def test_what_patterns_name_loads_alone(saved, patterns, names):
+    td = load_memmap(saved, keys=patterns)
+    top = set(td.keys())
+    found = set(td.exclude("lazy").keys(True, True)) | (top & {"name", "names"})
+    found |= {("lazy", key) for key in set(td["lazy"].tensordicts[0].keys())} if "lazy" in top else set()
+    assert found == names and td.is_locked and td.batch_size == (6,)
+    whole = content()
+    for key in names - {"name", "names"} - {("lazy", "i")}:
+        assert torch.equal(td[key], whole[key])
+    if "name" in names:
+        assert td["name"] == "all" and td[3]["names"] == "x"
+
+
+def test_elements_of_a_lazy_stack_keep_their_place_without_the_rest(saved):
+    lazy = load_memmap(saved, keys=["lazy.i"])["lazy"]
+    assert isinstance(lazy, LazyStackedTensorDict) and lazy.stack_dim == 1
+    assert [one["i"].shape[1] for one in lazy.tensordicts] == [1, 2] and "j" not in set(lazy.tensordicts[0].keys())
+
+
+@pytest.mark.parametrize("pattern", ["encodr", ("encoder", "2"), "label.x", ["label", "decoder.bias"]])
+def test_a_pattern_that_names_nothing_is_a_key_error(saved, pattern):
+    with pytest.raises(KeyError, match="names nothing"):
+        load_memmap(saved, keys=pattern)
+
+
+def test_keys_go_on_from_a_nested_key(saved):
+    td = load_memmap(saved, subpath="encoder", keys=["0.*"])
+    assert keys(td) == {("0", "weight"), ("0", "bias")}
+    with pytest.raises(KeyError, match="tensor"):
+        load_memmap(saved, subpath="label", keys=["x"])
+    with pytest.raises(KeyError, match="nothing"):
+        load_memmap(saved, subpath=("encoder", "nothing"))
+
+
+@pytest.mark.parametrize("bad", [[], [()], [3], 3.5, [("a", 3)]])
+def test_what_is_no_pattern_is_refused(saved, bad):
+    with pytest.raises((TypeError, ValueError)):
+        load_memmap(saved, keys=bad)
+
+
+def test_files_of_other_keys_are_not_opened(tmp_path):
+    content().save(tmp_path / "x")
+    (tmp_path / "x" / "label.memmap").unlink()
+    (tmp_path / "x" / "encoder" / "0" / "bias.memmap").write_bytes(b"short")
+    assert load_memmap(tmp_path / "x", keys=["decoder", "encoder.*.weight"])["encoder", "0", "weight"].shape == (6, 2)
+    with pytest.raises(FileNotFoundError, match="label"):
+        load_memmap(tmp_path / "x", keys=["l*"])
+
+
+def test_values_of_other_keys_are_not_unpickled(tmp_path):
+    with pytest.warns(UserWarning, match="pickled"):
+        TensorDict({"a": torch.ones(2), "b": {"odd": object}}).save(tmp_path / "x")
+    assert load_memmap(tmp_path / "x", keys="a")["a"].sum() == 2
+    with pytest.raises(ValueError, match="odd"):
+        load_memmap(tmp_path / "x", keys="b")
+
+
+def test_parts_stay_mapped_and_are_written_through(tmp_path):
+    content().save(tmp_path / "x")
+    part = load_memmap(tmp_path / "x", keys=["encoder.0.bias"], mode="r+")
+    assert part.is_memmap() and isinstance(part["encoder", "0", "bias"], MemoryMappedTensor)
+    part["encoder", "0", "bias"][:] = 7
+    assert load_memmap(tmp_path / "x")["encoder", "0", "bias"].tolist() == [7] * 6
+
+
+def test_a_part_of_one_file_stays_mapped_and_refreshes_to_that_part(tmp_path):
+    for name in ("x", "x.safetensors"):
+        content().save(tmp_path / name)
+        part = load_memmap(tmp_path / name, keys=["label", "encoder.0"])
+        assert part.is_memmap()
+        changed = content()
+        changed["label"] += 1
+        changed.save(tmp_path / name)
+        part.memmap_refresh_()
+        assert part["label"].tolist() == [1, 2, 3, 4, 5, 6] and set(part.keys()) == {"label", "encoder"}
+
+
+def test_keys_with_dots_are_named_by_tuples(tmp_path):
+    TensorDict({"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}, "[": torch.ones(1)}).save(tmp_path / "x")
+    assert keys(load_memmap(tmp_path / "x", keys=[("a.b",)])) == {"a.b"}
+    assert keys(load_memmap(tmp_path / "x", keys=["a.b"])) == {("a", "b")}
+    assert keys(load_memmap(tmp_path / "x", keys=[("[",)])) == {"["}
+
+
+def test_unbatched_tensors_are_entries_like_others(tmp_path):
+    td = TensorDict({"a": torch.zeros(3)}, [3])
+    td["table"] = UnbatchedTensor(torch.arange(7), torch.Size([3]))
+    td.save(tmp_path / "x.safetensors")
+    part = load_memmap(tmp_path / "x.safetensors", keys=["table"])
+    assert isinstance(part.get("table"), UnbatchedTensor) and part.get("table").tensor.tolist() == list(range(7))
+    assert load_memmap(tmp_path / "x.safetensors").is_memmap()
+
+
+def test_patterns_match_within_one_part():
+    taken = Selection(["a.*.c", "**.z", "q"]).takes
+    assert taken(("a", "b", "c")) and taken(("a", "b", "c", "d")) and not taken(("a", "b", "b", "c"))
+    assert taken(("z",)) and taken(("k", "l", "z", "m")) and taken(("q", "r")) and not taken(("qr",))
+
+
+# --- rows
+
+
+ROWS = [slice(1, 4), slice(None, None, 2), slice(None, None, -1), slice(9, 20), [4, 0, 4], range(5, 2, -1), 2, -1]
+ROWS += [torch.tensor([1, -1]), torch.tensor([True, False, True, False, False, True]), []]
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=str)
+def test_rows_are_those_of_indexing(saved, rows):
+    td = load_memmap(saved, rows=rows)
+    whole = content()
+    like = torch.arange(6)[list(rows)] if isinstance(rows, range) else None
+    index = rows if not isinstance(rows, slice) or rows.step is None or rows.step > 0 else torch.arange(5, -1, -1)
+    wanted = whole[like if like is not None else index if not isinstance(index, list) else torch.tensor(index).long()]
+    assert td.batch_size == wanted.batch_size and td.is_locked
+    for key in ("label", ("encoder", "0", "weight"), ("decoder", "weight")):
+        assert torch.equal(td[key], wanted[key])
+    if isinstance(rows, int):
+        assert td["names"] == "uvwxyz"[rows]
+
+
+def test_a_slice_of_rows_stays_mapped(tmp_path):
+    content().save(tmp_path / "x")
+    part = load_memmap(tmp_path / "x", rows=slice(2, 4), mode="r+")
+    part["label"][:] = 9
+    assert load_memmap(tmp_path / "x")["label"].tolist() == [0, 1, 9, 9, 4, 5]
+
+
+def test_rows_of_one_tensor(saved):
+    assert load_memmap(saved, subpath="label", rows=[3, 1]).tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("rows", [6, -7, [0, 6], range(4, 8), torch.tensor([True])])
+def test_rows_that_are_not_there_are_an_index_error(saved, rows):
+    with pytest.raises(IndexError):
+        load_memmap(saved, rows=rows)
+
+
+@pytest.mark.parametrize("rows", [True, "1", 1.5, torch.zeros(2), torch.zeros(2, 2, dtype=torch.int64)])
+def test_what_is_no_row_is_a_type_error(rows):
+    with pytest.raises(TypeError, match="rows="):
+        as_index(rows, 6)
+
+
+def test_rows_need_a_batch_dimension(tmp_path):
+    TensorDict({"a": torch.ones(3)}).save(tmp_path / "x")
+    with pytest.raises(ValueError, match="batch size"):
+        load_memmap(tmp_path / "x", rows=1)
+
+
+# --- where to
+
+
+def test_the_meta_device_goes_with_parts(saved):
+    td = load_memmap(saved, device="meta", keys=["encoder", "label"], rows=slice(0, 2))
+    assert td["encoder", "0", "weight"].is_meta and td["encoder", "0", "weight"].shape == (2, 2)
+
+
+def test_parts_go_into_a_given_tensordict(saved):
+    out = content().zero_()
+    assert load_memmap(saved, keys=["label", "encoder.0"], out=out.select("label", ("encoder", "0"))) is not None
+    assert out["label"].tolist() == list(range(6)) and out["decoder", "weight"].sum() == 0
+
+
+@pytest.mark.cuda
+def test_rows_go_to_another_device(saved):
+    td = load_memmap(saved, device="cuda", keys=["label"], rows=[5, 0])
+    assert td["label"].is_cuda and td["label"].tolist() == [5, 0]
+
+
+def test_every_format_is_recognized_by_its_content(saved, tmp_path):
+    other = tmp_path / "other"
+    saved.rename(other)
+    try:
+        assert load_memmap(other, keys="label")["label"].tolist() == list(range(6))
+        convert(other, tmp_path / "again")
+        assert load_memmap(tmp_path / "again")["encoder", "0", "bias"].tolist() == list(range(6))
+    finally:
+        other.rename(saved)
