@@ -1,0 +1,189 @@
+"""What a save replaced leaves the disk in the background, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+from collections import namedtuple
+
+import pytest
+import torch
+
+from tensordict_core import TensorDict
+from tensordict_memmap import commit, onefile, removal, system
+from tensordict_memmap.ways import REMOVED_AT_ONCE
+
+pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked")
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """However little is replaced, the background removes it."""
+    monkeypatch.setattr(commit, "is_long_removal", lambda nbytes, files=1: True)
+    monkeypatch.setattr(onefile, "is_long_removal", lambda nbytes, files=1: True)
+    yield
+    removal.wait()
+
+
+@pytest.fixture
+def held(always, monkeypatch):
+    """Removals wait for the event."""
+    go, remove = threading.Event(), commit._remove_listed
+
+    def slow(folder, listed):
+        assert go.wait(60)
+        remove(folder, listed)
+
+    monkeypatch.setattr(commit, "_remove_listed", slow)
+    yield go
+    go.set()
+    removal.wait()
+
+
+def save(version, target):
+    TensorDict({"a": torch.full((3,), version), "b": {"c": torch.zeros(2)}}).save(target)
+
+
+def found(target):
+    return TensorDict.load_memmap(target)["a"].tolist()[0]
+
+
+def in_child(function):
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            function()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_large_save_that_is_replaced_gives_its_blocks_back(tmp_path):
+    big = TensorDict({"a": torch.zeros(REMOVED_AT_ONCE // 4)})
+    big.save(tmp_path / "x")
+    with open(tmp_path / "x" / "a.memmap", "rb") as early:
+        big.save(tmp_path / "x")
+        removal.wait()
+        assert os.fstat(early.fileno()).st_nlink == 0
+    assert os.listdir(tmp_path) == ["x"]
+    assert sorted(os.listdir(tmp_path / "x")) == ["a.memmap", "meta.json", "tensordict.manifest.json"]
+
+
+def test_a_save_returns_before_what_it_replaced_is_gone(tmp_path, held):
+    save(0, tmp_path / "x")
+    save(1, tmp_path / "x")
+    assert found(tmp_path / "x") == 1 and len(os.listdir(tmp_path)) == 2
+    held.set()
+    removal.wait()
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_saves_one_at_once_after_another_do_not_collide(tmp_path, always):
+    for version in range(10):
+        save(version, tmp_path / "x")
+        assert found(tmp_path / "x") == version
+        assert len(os.listdir(tmp_path)) <= 2, "no place has more than one removal under way"
+    removal.wait()
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_another_process_leaves_a_removal_under_way_alone(tmp_path, held):
+    save(0, tmp_path / "x")
+    save(1, tmp_path / "x")
+    (under_way,) = set(os.listdir(tmp_path)) - {"x"}
+    code = "import sys; sys.argv; from tensordict_core import TensorDict; import torch; "
+    code += "TensorDict({'a': torch.full((3,), 2)}).save(sys.argv[1])"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "x")], check=True)
+    assert found(tmp_path / "x") == 2 and os.path.exists(tmp_path / under_way / "a.memmap")
+    held.set()
+    removal.wait()
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_the_next_save_removes_what_a_process_that_died_left(tmp_path, held):
+    save(0, tmp_path / "x")
+    in_child(lambda: save(1, tmp_path / "x"))  # ends without waiting
+    assert found(tmp_path / "x") == 1 and len(os.listdir(tmp_path)) == 2
+    held.set()
+    save(2, tmp_path / "x")
+    removal.wait()
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_forked_child_leaves_removals_to_its_parent(tmp_path, held):
+    save(0, tmp_path / "x")
+    save(1, tmp_path / "x")
+
+    def child():
+        removal.wait()
+        save(2, tmp_path / "y")
+        assert len(os.listdir(tmp_path)) == 3
+
+    in_child(child)
+    held.set()
+    removal.wait()
+    assert sorted(os.listdir(tmp_path)) == ["x", "y"]
+
+
+def test_an_interpreter_that_ends_waits(tmp_path):
+    code = """
+        import sys, time, torch
+        from tensordict_core import TensorDict
+        from tensordict_memmap import commit
+        remove = commit._remove_listed
+        commit.is_long_removal = lambda *sizes: True
+        commit._remove_listed = lambda *what: time.sleep(0.2) or remove(*what)
+        for _ in range(2):
+            TensorDict({"a": torch.zeros(3)}).save(sys.argv[1])
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), str(tmp_path / "x")]
+    subprocess.run(command, check=True)
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_save_waits_where_the_disk_has_no_room_beside_what_was_replaced(tmp_path, held, monkeypatch):
+    save(0, tmp_path / "x")
+    save(1, tmp_path / "x")
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: held.set() or usage(0))
+    save(2, tmp_path / "x")
+    assert len(os.listdir(tmp_path)) <= 2, "the first was gone before the second came"
+
+
+@pytest.mark.parametrize("name", ["x.safetensors", "x.tdz"])
+def test_a_file_that_is_replaced_is_given_back_in_the_background(tmp_path, always, monkeypatch, name):
+    given = []
+    later = removal.later
+
+    def spy(place, work, descriptors=()):
+        given.extend(os.fstat(fd).st_nlink for fd in descriptors)
+        later(place, work, descriptors)
+
+    monkeypatch.setattr(removal, "later", spy)
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    for version in range(3):
+        save(version, tmp_path / name)
+        assert TensorDict.load_memmap(tmp_path / name, mode="r")["a"][0] == version
+    assert given == [0, 0], "its name is gone, and the descriptor still holds its blocks"
+    removal.wait()
+    assert os.listdir(tmp_path) == [name]
+    assert before is None or len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_foreign_files_that_come_late_are_moved_before_anything_is_removed(tmp_path, held, monkeypatch):
+    save(0, tmp_path / "x")
+    exchange = system.exchange
+
+    def late(a, b):
+        (tmp_path / "x" / "b" / "late.txt").write_text("mine")
+        return exchange(a, b)
+
+    monkeypatch.setattr(system, "exchange", late)
+    save(1, tmp_path / "x")
+    assert (tmp_path / "x" / "b" / "late.txt").read_text() == "mine"
