@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import prod
+
 import torch
 
 DTYPES: dict[str, torch.dtype] = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
@@ -30,6 +33,15 @@ def dtype_from_name(name: str) -> torch.dtype:
             f"a file names a dtype of torch, and {name!r} is none in torch {torch.__version__}; "
             "load it with the torch that wrote it"
         ) from None
+
+
+def is_possible(shape: Iterable[int], dtype: torch.dtype) -> bool:
+    """Whether a tensor may have a shape: torch counts bytes in 63 bits, those of strides of empty ones included.
+
+    >>> is_possible((1 << 30, 1 << 30), torch.uint8), is_possible((0, 1 << 32, 1 << 32), torch.uint8)
+    (True, False)
+    """
+    return prod(max(n, 1) for n in shape) * dtype.itemsize < 1 << 62
 
 
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tensordict_memmap.dtypes import is_possible
 from tensordict_memmap.formats.tree import Leaf, show
 from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.tensor import MemoryMappedTensor
@@ -136,7 +137,7 @@ class LeafOpener:
 
     def _nested(self, leaf: Leaf) -> torch.Tensor:
         count, dims = leaf.shape
-        shapes = torch.zeros((count, dims), dtype=torch.int64)
+        shapes = torch.zeros((count, dims) if not count * dims else (0, 0), dtype=torch.int64)
         if count * dims:
             document = self._document(leaf.shapes_file)
             if document is None or len(document) != count * dims * 8:
@@ -148,10 +149,10 @@ class LeafOpener:
             shapes = torch.tensor(memoryview(document).cast("q").tolist()).reshape(count, dims)
         rows: list[list[int]] = shapes.tolist()
         numbers = [prod(row) for row in rows]
-        if any(n < 0 for row in rows for n in row):
+        if any(n < 0 for row in rows for n in row) or not all(is_possible(row, leaf.dtype) for row in rows):
             raise ValueError(
-                f"shapes are not negative, and those of key {show(leaf.key)} in {leaf.shapes_file} are; restore the "
-                "file"
+                f"shapes are not negative and can be counted, and those of key {show(leaf.key)} in {leaf.shapes_file} "
+                "are not so; restore the file"
             )
         if self.empty:
             device = self.device

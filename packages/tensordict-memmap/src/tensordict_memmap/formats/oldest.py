@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from tensordict_core import LazyStackedTensorDict
+from tensordict_memmap.dtypes import is_possible
 from tensordict_memmap.formats.names import LEAF
 from tensordict_memmap.formats.tree import LAZY, Dense, Leaf, Node, Parts, Path, show
 
@@ -70,6 +71,10 @@ def parse_oldest(folder: Folder, *, place: str = "", key: Path = ()) -> Node:
             about = _load(folder, start + name, (*key, stem))
             if not (isinstance(about.get("shape"), torch.Size) and isinstance(about.get("dtype"), torch.dtype)):
                 raise ValueError(f"{start}{name} gives shape and dtype of key {show((*key, stem))}; restore the file")
+            if not is_possible(about["shape"], about["dtype"]):
+                raise ValueError(
+                    f"{start}{name} gives key {show((*key, stem))} a shape that cannot be; restore the file"
+                )
             node.entries[stem] = Leaf((*key, stem), f"{start}{stem}{LEAF}", about["dtype"], tuple(about["shape"]))
         elif name in inside:
             node.entries[name] = parse_oldest(folder, place=start + name, key=(*key, name))

@@ -14,7 +14,7 @@ import orjson
 
 from tensordict_core import LazyStackedTensorDict
 from tensordict_memmap import values
-from tensordict_memmap.dtypes import dtype_from_name
+from tensordict_memmap.dtypes import dtype_from_name, is_possible
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF, META, RESERVED_FIELDS, encode_key, is_escape
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, show
@@ -193,6 +193,8 @@ def _parse_leaf(about: dict[str, Any], key: Path, place: str, stem: str) -> Leaf
     except (ValueError, AttributeError) as error:
         raise damaged(key, place, f"gives a dtype that is none ({error})") from None
     leaf = Leaf(key, f"{place}/{stem}{LEAF}" if place else stem + LEAF, dtype, tuple(shape))
+    if not is_possible(leaf.shape, dtype):
+        raise damaged(key, place, f"gives the shape {shape!r:.100}, whose elements nothing could count")
     if about.get("is_nested"):
         leaf.layout = "jagged" if about.get("layout") == "torch.jagged" else "nested"
         ragged = about.get("ragged", 1)
@@ -224,7 +226,7 @@ def _elements(folder: Folder, record: dict[str, Any], place: str, key: Path) -> 
     """The numbers of the elements of a stack, none of which may be missing."""
     found = folder.numbered(place)
     count = record.get("_count", len(found))
-    if type(count) is not int or found[:count] != list(range(count)) or count < 0:
+    if type(count) is not int or not 0 <= count <= len(found) or found[:count] != list(range(count)):
         missing = next((number for number, real in enumerate(found) if number != real), len(found))
         where = show(key) if key else "the saved lazy stack"
         raise ValueError(
