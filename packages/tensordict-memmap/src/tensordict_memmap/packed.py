@@ -7,6 +7,7 @@ storage of its own, so that autograd, pickling and ``torch.save`` see a tensor a
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ import torch
 
 from tensordict_core.extension import annotate, annotation
 from tensordict_memmap import commit
+from tensordict_memmap import manifest as manifests
 from tensordict_memmap.checksums import Extent
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT
@@ -43,6 +45,7 @@ from tensordict_memmap.packed_checksums import (
     write_checksums,
 )
 from tensordict_memmap.packing import pack
+from tensordict_memmap.settled import settled
 from tensordict_memmap.sources import Piece, Run
 from tensordict_memmap.transfer import FileWrite, write_files
 from tensordict_memmap.unpacking import unpack
@@ -305,6 +308,20 @@ def load_packed(
         allow_pickle: whether values may be unpickled; None leaves them out.
         verify: how much is compared, as ``verify.py`` says.
     """
+    folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
+    load = functools.partial(_load, path, mode, move_to, device, non_blocking, allow_pickle, verify)
+    return load() if folder is None else settled(folder, load)
+
+
+def _load(
+    path: str | os.PathLike[str],
+    mode: str | None,
+    move_to: torch.device | None,
+    device: torch.device | None,
+    non_blocking: bool,
+    allow_pickle: bool | None,
+    verify: str,
+) -> Any:
     where = os.fspath(path)
     if os.path.isdir(where):
         commit.recover(where)
@@ -320,7 +337,7 @@ def load_packed(
         folder = os.path.dirname(where)
         with open(where, "rb") as file:
             document = file.read()
-        opened = open_shards(where, document, lambda name: _open(os.path.join(folder, name), mode, meta, verify))
+        opened = open_shards(where, document, lambda name: _open(_shard(folder, name), mode, meta, verify))
     else:
         opened = [_open(where, mode, meta, verify)]
     tensors: dict[str, torch.Tensor] = {}
@@ -349,6 +366,14 @@ def lies_in_its_file(td: Any, leaves: Sequence[torch.Tensor]) -> bool:
         for leaf in leaves
         if leaf.numel()
     )
+
+
+def _shard(folder: str, name: str) -> str:
+    """The path of a shard. Folders of ours hold files; caches of published ones are made of links, manifest and all."""
+    path, manifest = os.path.join(folder, name), os.path.join(folder, manifests.NAME)
+    if os.path.islink(path) and os.path.lexists(manifest) and not os.path.islink(manifest):
+        raise ValueError(f"shards lie in regular files inside the saved folder, and {path} is a link; put the file there")
+    return path
 
 
 _Opened = tuple[dict[str, torch.Tensor], dict[str, str], Mapping]
