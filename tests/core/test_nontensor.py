@@ -137,3 +137,11 @@ def test_wrapped_values_are_unwrapped_once():
     assert NonTensorData(NonTensorData("x")).data == "x"
     assert NonTensorData("x", batch_size=[2]).tolist() == ["x", "x"]
     assert repr(NonTensorData("x")).startswith("NonTensorData(data=x")
+
+
+def test_stacks_of_equal_values_are_concatenated_as_stacks():
+    td = TensorDict({"v": NonTensorStack("q", "q")}, [2])
+    both = torch.cat([td, td])
+    assert isinstance(both.get("v"), NonTensorStack) and both["v"] == ["q"] * 4 and both.get("v").batch_size == (4,)
+    wide = TensorDict({"v": NonTensorStack(["p", "q"], ["p", "q"])}, [2, 2])
+    assert torch.cat([wide, wide[:, :1]], 1)["v"] == [["p", "q", "p"]] * 2

@@ -391,11 +391,7 @@ class NonTensorStack(NonTensorDataBase):
         if _one_for_all(items):
             return type(first)._make(first._value, meta, first._metadata)
         slices = [part for item in items for part in _as_stack(item)._unbind(dim)]
-        return cls._stack(slices, dim)._with_meta(meta)
-
-    def _with_meta(self, meta: Meta) -> Self:
-        self._meta = meta
-        return self
+        return cls._make(list(_flat(cls._stack(slices, dim))), meta)
 
     def _clone(self, recurse: bool) -> Self:
         return self._make(list(self._flat) if recurse else self._flat, self._meta)
