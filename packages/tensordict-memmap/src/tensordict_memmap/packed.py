@@ -372,7 +372,7 @@ def _shard(folder: str, name: str) -> str:
     """The path of a shard. Folders of ours hold files; caches of published ones are made of links, manifest and all."""
     path, manifest = os.path.join(folder, name), os.path.join(folder, manifests.NAME)
     if os.path.islink(path) and os.path.lexists(manifest) and not os.path.islink(manifest):
-        raise ValueError(f"shards lie in regular files inside the saved folder, and {path} is a link; put the file there")
+        raise ValueError(f"shards lie inside the saved folder, and {path} is a link; put the file itself there")
     return path
 
 
