@@ -141,7 +141,7 @@ def test_a_quota_is_an_error_that_names_the_key_and_keeps_the_earlier_save(tmp_p
     td = too_much(kind)
 
     def work():
-        with pytest.raises(OSError, match="in.*large") as caught:
+        with pytest.raises(OSError, match=r"in.*large") as caught:
             store(td, target)
         assert caught.value.errno == errno.EFBIG
 

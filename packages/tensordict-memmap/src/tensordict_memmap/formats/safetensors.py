@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import orjson
 import torch
 
+from tensordict_memmap.dtypes import is_possible
+
 __all__ = [
     "CODES",
     "ENDING",
@@ -165,7 +167,7 @@ def _in_order(header: dict[str, Any], where: str) -> list[Slot] | None:
                     return None
                 size *= n
             following = position + size
-            if begin != position or end != following:
+            if begin != position or end != following or (not size and not is_possible(shape, dtype)):
                 return None
             slots.append(make(Slot, (name, dtype, tuple(shape), position, following)))
             position = following
@@ -187,6 +189,8 @@ def _checked(header: dict[str, Any], where: str) -> Iterator[Slot]:
         except ValueError as error:
             raise error if str(error).startswith("tensor ") else _bad(name, where, "offsets that are no pair") from None
         size = width * prod(shape)
+        if not is_possible(shape, dtype):
+            raise _bad(name, where, f"the shape {shape!r:.100}")
         if type(begin) is not int or type(end) is not int or end - begin != size or begin < 0:
             raise _bad(
                 name, where, f"the bytes {begin!r:.40} to {end!r:.40} for {size} bytes of {dtype} {shape!r:.100}"
