@@ -32,9 +32,10 @@ HOLDS = {
 RUNS = {name: [f"tests/{name}"] for name in HOLDS} | {
     "suite": ["tests/suite", "tests/property", "tests/packaging", "tests/docs", "packages", "--doctest-modules"]
 }
-EXTRAS = {"core": "[progress]", "class": "[pydantic]"}
-# What tests of a package look at beside it: an engine whose executors run map(); the builder of wheels for packaging's.
-BESIDE = {"core": ["distributed"], "suite": ["hatchling"]}
+EXTRAS = {"core": "[progress]", "memmap": "[remote]", "class": "[pydantic]"}
+# What tests of a package look at beside it: an engine whose executors run map(); a server of the S3 protocol with its
+# client; the builder of wheels for packaging's.
+BESIDE = {"core": ["distributed"], "memmap": ["moto[s3]", "flask", "flask-cors", "s3fs"], "suite": ["hatchling"]}
 each_package = nox.parametrize("package", list(HOLDS), ids=list(HOLDS))
 
 
