@@ -1,0 +1,98 @@
+"""A real server of the S3 protocol: saves, loads, ranged reads and replacement over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensordict_core import TensorDict
+from tensordict_memmap import compare, convert, load_memmap, save
+from tensordict_memmap.fetching import Store
+
+server = pytest.importorskip("moto.server", reason="the server is moto's, which this environment may lack")
+s3fs = pytest.importorskip("s3fs", reason="s3:// needs s3fs")
+
+KEYS = {"key": "test", "secret": "test", "client_kwargs": {"region_name": "eu-west-1"}}
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """The address of an empty bucket on a server of this process, on a free port, stopped at the end."""
+    import fsspec
+
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    before = fsspec.config.conf.get("s3")
+    fsspec.config.conf["s3"] = {**KEYS, "endpoint_url": f"http://{host}:{port}"}
+    s3fs.S3FileSystem.clear_instance_cache()
+    try:
+        s3fs.S3FileSystem().mkdir("bucket")
+        yield "s3://bucket"
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()
+        fsspec.config.conf.pop("s3")
+        if before is not None:
+            fsspec.config.conf["s3"] = before
+        running.stop()
+
+
+def content(value=0.0):
+    return TensorDict(
+        {
+            "x": torch.arange(60_000.0).view(2000, 30) + value,
+            "b": {str(n): torch.full((2000,), n + value) for n in range(10)},
+            "s": "text",
+        },
+        [2000],
+    )
+
+
+@pytest.mark.parametrize("name", ["tree", "one.safetensors", "one.tdz"])
+def test_what_is_saved_comes_back_and_is_replaced_as_a_whole(bucket, name):
+    url = f"{bucket}/{name}"
+    for value in (0.0, 1.0):
+        save(content(value), url)
+        assert not compare(url, content(value), values=True)
+    generations = {path.split("/")[0] for path in Store(url).sizes()} if name == "tree" else {1, 2}
+    assert len(generations) == 2
+
+
+@pytest.mark.parametrize("name", ["parts", "parts.safetensors", "parts.tdz"])
+def test_parts_are_read_by_ranges(bucket, name, monkeypatch):
+    url = f"{bucket}/{name}"
+    td = TensorDict({"x": torch.arange(400_000).view(20_000, 20), "y": torch.arange(20_000)}, [20_000])
+    save(td, url)
+    seen = []
+    plain = Store.ranges
+    monkeypatch.setattr(Store, "ranges", lambda self, wanted: seen.extend(wanted) or plain(self, wanted))
+    assert torch.equal(load_memmap(url, keys="x", rows=[19_999, 4])["x"], td["x"][[19_999, 4]])
+    assert torch.equal(load_memmap(url, subpath="y", rows=slice(7, 9)), td["y"][7:9])
+    assert sum(end - start for _, start, end in seen) < 1 << 19
+
+
+def test_shards_and_conversions(bucket, tmp_path):
+    save(content(), f"{bucket}/shards", format="safetensors", shard_size=100_000)
+    convert(f"{bucket}/shards", tmp_path / "x")
+    convert(tmp_path / "x", f"{bucket}/again.tdz")
+    assert not compare(f"{bucket}/again.tdz", content(), values=True)
+
+
+def test_a_save_that_fails_leaves_the_earlier_one(bucket, monkeypatch):
+    url = f"{bucket}/kept"
+    save(content(), url)
+    before = sorted(Store(url).sizes())
+    with monkeypatch.context() as patch:
+
+        def gone(self, path, data):
+            raise OSError("the network is gone")
+
+        patch.setattr(Store, "write", gone)  # all is there but the manifest
+        with pytest.raises(OSError, match="network"):
+            save(content(1.0), url)
+    assert sorted(Store(url).sizes()) == before and not compare(url, content(), values=True)
+
+
+def test_nothing_there_is_a_file_not_found_error(bucket):
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        load_memmap(f"{bucket}/nothing")
