@@ -1,14 +1,16 @@
-"""Modules that keep parameters in their own way: tied, reacting, parametrized, recurrent, lazy."""
+"""Modules that keep parameters in their own way: tied, reacting, parametrized, recurrent, lazy, quantized, hooked."""
 
 from __future__ import annotations
+
+import warnings
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from tensordict_core import TensorDict
-from tensordict_nn import from_module
+from tensordict_core import TensorDict, is_leaf_nontensor
+from tensordict_nn import from_module, from_modules
 
 
 def snapshot(module: nn.Module) -> list[tuple[str, int, int]]:
@@ -129,3 +131,128 @@ def test_a_transformer():
     with from_module(module).to_module(other):
         torch.testing.assert_close(other(src, tgt), expected)
     assert snapshot(module) == before
+
+
+def quantized(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.LSTM(4, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch announces another home for it
+        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear, nn.LSTM}, dtype=torch.qint8)
+
+
+needs_quantization = pytest.mark.skipif(
+    torch.backends.quantized.engine == "none", reason="torch has no kernels for quantized layers on this processor"
+)
+
+
+@needs_quantization
+def test_packed_parameters_are_not_lost_without_a_word():
+    with pytest.warns(UserWarning, match=r"Packed\w+ keeps .* pass use_state_dict=True"):
+        from_module(quantized(0))
+
+
+@needs_quantization
+def test_quantized_modules_go_through_their_state_dict():
+    model, other, x = quantized(0), quantized(1), torch.randn(2, 1, 4)
+    assert not other(x)[0].equal(model(x)[0])
+    state = from_module(model, use_state_dict=True)
+    keys = state.keys(True, True, is_leaf=is_leaf_nontensor)
+    assert {".".join(key) for key in keys} == set(model.state_dict())
+    before = other(x)[0]
+    with state.to_module(other, use_state_dict=True):
+        assert other(x)[0].equal(model(x)[0])
+    assert other(x)[0].equal(before)
+
+
+class Slotted(nn.Module):
+    """Has a place for an attribute outside of its dictionary."""
+
+    __slots__ = ("scale",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        object.__setattr__(self, "scale", 3.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * self.scale
+
+
+def test_modules_with_slots_are_like_others():
+    module, x = Slotted(), torch.ones(2)
+    expected, before = module(x), snapshot(module)
+    with (from_module(module) * 0).to_module(module):
+        assert (module(x) == 0).all() and module.scale == 3.0
+    torch.testing.assert_close(module(x), expected)
+    assert snapshot(module) == before
+
+
+class Frozen(nn.Module):
+    """Refuses every attribute once it is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.done = True
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if self.__dict__.get("done"):
+            raise AttributeError(f"{name} is fixed")
+        super().__setattr__(name, value)
+
+
+def test_a_module_that_refuses_a_parameter_is_left_as_it_was():
+    module = Frozen()
+    before = snapshot(module)
+    with pytest.raises(AttributeError, match="weight is fixed"):
+        TensorDict({"weight": torch.zeros(2)}).to_module(module)
+    assert snapshot(module) == before
+    TensorDict({"weight": torch.zeros(2)}).to_module(module, inplace=True)  # nothing is set, values are written
+    assert module.weight.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("norm", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm])
+def test_normalized_weights_are_computed_from_the_new_originals(norm):
+    torch.manual_seed(0)
+    one, other, x = norm(nn.Linear(3, 4)).eval(), norm(nn.Linear(3, 4)).eval(), torch.randn(3)
+    params = from_module(one)
+    with params.to_module(other):
+        torch.testing.assert_close(other(x), one(x))
+    assert not torch.allclose(other(x), one(x))
+    params.data.clone().to_module(other)
+    torch.testing.assert_close(other(x), one(x))
+
+
+def test_hooks_of_a_module_see_the_parameters_of_the_block():
+    module, seen = nn.Linear(2, 2), []
+    module.register_forward_pre_hook(lambda module, args: seen.append(module.weight.sum().item()))
+    module.register_forward_hook(lambda module, args, out: out + 1)
+    with (from_module(module) * 0).to_module(module):
+        assert module(torch.ones(2)).tolist() == [1, 1]
+    assert seen == [0]
+
+
+def test_hooks_of_state_dicts_run_on_request():
+    module = nn.Linear(2, 2)
+    module.register_state_dict_post_hook(lambda module, state, prefix, meta: state.update(extra=torch.ones(1)))
+    assert "extra" in from_module(module, use_state_dict=True) and "extra" not in from_module(module)
+
+
+def test_gradient_hooks_of_parameters_stay_with_the_parameters():
+    module, calls = nn.Linear(2, 2), []
+    module.weight.register_hook(lambda grad: calls.append(1))
+    with from_module(module).data.clone().to_module(module):
+        module(torch.ones(2)).sum().backward()
+    assert not calls
+    module(torch.ones(2)).sum().backward()
+    assert calls == [1]
+
+
+def test_a_lazy_module_is_filled_by_a_checkpoint_of_one_that_ran():
+    source, lazy, x = nn.Linear(3, 4), nn.LazyLinear(4), torch.randn(3)
+    from_module(source).data.clone().to_module(lazy, use_state_dict=True)
+    assert lazy.weight.shape == (4, 3)
+    torch.testing.assert_close(lazy(x), source(x))
+    with pytest.raises(RuntimeError, match="without shape yet"):
+        from_modules(nn.LazyLinear(4), nn.LazyLinear(4))

@@ -356,3 +356,11 @@ def graph_structure_changed(got: Any, expected: Any) -> ValueError:
         f"the inputs of a CudaGraphModule have the structure {got}, but it was {expected} when the graph was recorded, "
         "and that is fixed; make one CudaGraphModule for each form of its inputs"
     )
+
+
+def packed_state(module: Any, names: Iterable[str]) -> str:
+    """A warning: a module has state that is neither a parameter nor a buffer."""
+    return (
+        f"{type(module).__name__} keeps {_list(names)} neither as parameters nor as buffers, so from_module leaves "
+        "them out; pass use_state_dict=True to have them"
+    )

@@ -7,6 +7,8 @@ happened in it. Under ``torch.compile`` the same writes are made without a plan,
 
 from __future__ import annotations
 
+import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +49,11 @@ def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
     """The parameters and buffers of a module and those below it; ``None`` if it has none and they are filtered."""
     own = module.__dict__
     parameters, buffers, modules = own["_parameters"], own["_buffers"], own["_modules"]
-    if filter_empty and not (parameters or buffers or modules):
-        return None
+    if not (parameters or buffers or modules):
+        if type(module)._save_to_state_dict is not nn.Module._save_to_state_dict:
+            _warn_of_packed(module)
+        if filter_empty:
+            return None
     table: dict[str, Any] = {}
     # (loops and no comprehensions, which are calls: this runs for every module of a model)
     if parameters:
@@ -70,6 +75,14 @@ def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
     if filter_empty and not table:
         return None
     return dense_locked(table, _META, nodes) if lock else dense(table, _META)
+
+
+def _warn_of_packed(module: nn.Module) -> None:
+    """Say that a module keeps what a state dict has elsewhere (quantized modules do), so it is not in the result."""
+    state: dict[str, Any] = {}
+    module._save_to_state_dict(state, "", True)
+    if state:
+        warnings.warn(errors.packed_state(module, state), stacklevel=2)
 
 
 def _of_state(module: nn.Module) -> TensorDict:
@@ -97,8 +110,9 @@ def from_module(
         module: The module.
         as_module: Whether the result is a `TensorDictParams`, a module itself.
         lock: Whether the result is locked.
-        use_state_dict: Whether to go through ``module.state_dict()``, with its hooks. The leaves are detached then, and
-            buffers that are not persistent are left out.
+        use_state_dict: Whether to go through ``module.state_dict()``, with its hooks. The leaves are detached then,
+            buffers that are not persistent are left out, and extra states and the packed parameters of quantized
+            modules, which are no tensors, come as non-tensor data. Without it there is a warning of the latter.
         filter_empty: Whether sub-modules without parameters are left out.
 
     Raises:
@@ -287,7 +301,11 @@ def _swap(td: Any, module: nn.Module, preserve: bool) -> tuple[Any, Undo]:
     plan, leaves, held = find_plan(td, module)
     if preserve and plan.parameters:
         leaves = _as_parameters(plan, leaves, held)
-    plan.write(leaves)
+    try:
+        plan.write(leaves)
+    except BaseException:  # a module that reacts to attributes refused one
+        plan.write(held, react=False)
+        raise
 
     def undo(swap: Any) -> None:
         changed = plan.changed(leaves)
@@ -400,10 +418,14 @@ def _flat(td: Any) -> dict[str, Any]:
 
 
 def _load_state(td: Any, module: nn.Module, return_swap: bool) -> tuple[Any, Undo]:
-    before = _of_state(module).clone() if return_swap else None
+    before = _of_state(module).apply(lambda leaf: leaf if is_lazy(leaf) else leaf.clone()) if return_swap else None
 
     def load(source: Any) -> None:
-        unknown = module.load_state_dict(_flat(source), strict=False).unexpected_keys
+        state = OrderedDict(_flat(source))
+        # modules ask the state for the version of its form; it was read off a module as they are now
+        versions = {name: {"version": part._version} for name, part in module.named_modules()}
+        state._metadata = versions  # type: ignore[attr-defined] # torch keeps it so
+        unknown = module.load_state_dict(state, strict=False).unexpected_keys
         if unknown:
             raise errors.unknown_state(unknown, module)
 

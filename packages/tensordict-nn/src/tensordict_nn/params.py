@@ -71,6 +71,8 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
     _get_hooks: list[Hook]
     no_convert: bool
     """Whether tensors that are no parameters become buffers."""
+    _attributes: int
+    """How many attributes a node has when it is made; more may be tensors that somebody put in place of parameters."""
 
     def __init__(
         self,
@@ -101,7 +103,9 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
             _values={},
             _get_hooks=[],
             no_convert=no_convert,
+            _attributes=0,
         )
+        self.__dict__["_attributes"] = len(self.__dict__)
 
     def _fill(self, td: Any, made: dict[int, Tensor]) -> None:
         """Take the entries of a tensordict; a tensor that stands under two keys becomes one parameter."""
@@ -146,12 +150,22 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
         for store in (self._parameters, self._buffers, self._modules, self._values):
             if store is not kept:
                 store.pop(key, None)
+        if isinstance(self.__dict__.get(key), Tensor):
+            del self.__dict__[key]
 
     # entries ---------------------------------------------------------------------------------------------------------
 
     def _items(self) -> Iterable[tuple[str, Any]]:
         stores = (self._parameters, self._buffers, self._modules, self._values)
-        return [(key, value) for store in stores for key, value in store.items() if value is not None]
+        items = [(key, value) for store in stores for key, value in store.items() if value is not None]
+        return items + self._views()
+
+    def _views(self) -> list[tuple[str, Tensor]]:
+        """Tensors that are plain attributes: sharding flattens parameters into one, and leaves views in their place."""
+        own = self.__dict__
+        if len(own) == self._attributes:
+            return []
+        return [(key, value) for key, value in own.items() if isinstance(value, Tensor)]
 
     def _keys(self) -> Iterable[str]:
         return [key for key, _ in self._items()]
@@ -162,7 +176,13 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
             value = self._buffers.get(key)
         if value is None:
             value = self._modules.get(key)
-            return self._values.get(key) if value is None else value
+            if value is None:
+                value = self._values.get(key)
+            if value is not None:
+                return value
+            value = self.__dict__.get(key)  # see `_views`
+            if not isinstance(value, Tensor):
+                return None
         for hook in self._get_hooks:
             changed = hook(self, value)
             value = value if changed is None else changed
@@ -294,6 +314,8 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
         new._start(self._meta, self.no_convert)
         for key, value in self._parameters.items():
             new._parameters[key] = None if value is None else _as_parameter(function(value), value)
+        for key, view in self._views():
+            new._parameters[key] = Parameter(function(view).detach(), requires_grad=view.requires_grad)
         for key, buffer in self._buffers.items():
             new._buffers[key] = None if buffer is None else function(buffer)
         for key, node in self._modules.items():
@@ -363,7 +385,7 @@ def _copy(leaf: Tensor, made: dict[int, Tensor]) -> Tensor:
     return made[id(leaf)]
 
 
-def _as_parameter(new: Tensor, old: Parameter) -> Parameter:
+def _as_parameter(new: Tensor, old: Tensor) -> Parameter:
     return new if isinstance(new, Parameter) else Parameter(new.detach(), requires_grad=old.requires_grad)
 
 
@@ -405,7 +427,7 @@ def _again(params: TensorDictParams, td: Any) -> TensorDictParams:
         for key, value in node._items():
             if isinstance(value, TensorDictParams):
                 new._modules[key] = build(value, (*prefix, key))
-            elif isinstance(value, Parameter):
+            elif isinstance(value, Tensor) and key not in node._buffers:
                 new._parameters[key] = _as_parameter(leaves[(*prefix, key)], value)
             elif isinstance(value, Tensor):
                 new._buffers[key] = leaves[(*prefix, key)]

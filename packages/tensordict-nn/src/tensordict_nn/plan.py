@@ -250,11 +250,11 @@ class Plan:
         except KeyError:
             return None
 
-    def write(self, values: list[Any]) -> None:
-        """Put values into the slots."""
+    def write(self, values: list[Any], *, react: bool = True) -> None:
+        """Put values into the slots, and have modules react that do."""
         for table, name, value in zip(self._tables, self._names, values, strict=True):
             table[name] = value
-        for i, module in self.custom:
+        for i, module in self.custom if react else ():
             put(module, self._tables[i], self._names[i], values[i])
 
     def changed(self, values: list[Any]) -> list[tuple[Path, Any]]:
