@@ -15,12 +15,17 @@ MODES = ("default", "autocast", "nocast", "tensor_only")
 class ByHand:
     """What a field would be without a tensordict: a property over a dictionary."""
 
-    def __init__(self, **fields: torch.Tensor) -> None:
+    def __init__(self, batch_size: object = None, **fields: torch.Tensor) -> None:
+        self.batch_size = batch_size
         self.fields = fields
 
     @property
     def field3(self) -> torch.Tensor:
         return self.fields["field3"]
+
+    @field3.setter
+    def field3(self, value: torch.Tensor) -> None:
+        self.fields["field3"] = value
 
 
 def body() -> type:

@@ -27,6 +27,16 @@ def number(timer: Timer, seconds: float) -> int:
     return max(5, int(seconds / max(timer.timeit(20) / 20, 1e-8)))
 
 
+def interleaved(timers: list[Timer], rounds: int, seconds: float = 0.01) -> list[list[float]]:
+    """Microseconds of every timer in every round, in which they run one after another; samples take ``seconds``."""
+    count = number(timers[1], seconds)
+    times: list[list[float]] = [[] for _ in timers]
+    for _ in range(rounds):
+        for timer, values in zip(timers, times, strict=True):
+            values.append(timer.timeit(count) / count * 1e6)
+    return times
+
+
 def sample(run: Callable[[Operands], Any], operands: Operands) -> Timer:
     return Timer(lambda: run(operands))
 
@@ -47,12 +57,7 @@ def main() -> None:
         timers = [sample(operation.run, ours), sample(operation.run, theirs)]
         if operation.plain is not None:
             timers.append(sample(operation.plain, ours))
-        count = number(timers[1], 0.01)
-        times: list[list[float]] = [[] for _ in timers]
-        for _ in range(options.rounds):
-            for timer, values in zip(timers, times, strict=True):
-                values.append(timer.timeit(count) / count * 1e6)
-        mine, other, *plain = [median(values) for values in times]
+        mine, other, *plain = map(median, interleaved(timers, options.rounds))
         ratios.append(other / mine)
         cells = (
             [f"{plain[0]:.2f}", f"{other / mine:.2f}", f"{mine / plain[0]:.2f}"]
