@@ -292,7 +292,7 @@ def _write_archive(
     if method != zipfile.ZIP_STORED:
         _write_compressed(parts, method, level, progress, cancelled, draft)
         if durable:
-            _sync(draft)
+            system.sync_file(draft)
         return
     members, pieces, position = [], [], 0
     for name, sources, size in parts:
@@ -323,11 +323,6 @@ def _write_archive(
         if durable:
             file.flush()
             os.fsync(file.fileno())
-
-
-def _sync(path: str) -> None:
-    with open(path, "r+b") as file:
-        os.fsync(file.fileno())
 
 
 def _write_compressed(

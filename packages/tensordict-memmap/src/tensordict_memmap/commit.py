@@ -31,6 +31,7 @@ from tensordict_memmap import flock, removal, system
 from tensordict_memmap import manifest as manifests
 from tensordict_memmap.growth import LOCK
 from tensordict_memmap.manifest import Manifest
+from tensordict_memmap.parents import made_above
 from tensordict_memmap.ways import is_long_removal
 
 JOURNAL = "tensordict.journal.json"
@@ -74,15 +75,15 @@ def save_folder(
     ['tensordict.manifest.json', 'x']
     """
     path = os.path.realpath(target)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.lexists(path) and not os.path.isdir(path):
         raise FileExistsError(errno.EEXIST, "a save needs a folder, and a file has this name; remove it first", path)
     removal.make_room(path, size)
-    with locked(path):
-        _finish_journal(path)
-        _remove_leftovers(path)
-        stage = _new_stage(path) if atomic else None
-    manifest = _overwrite(path, write, durable) if stage is None else _publish_staged(stage, path, write, durable)
+    with made_above(path, durable=durable):
+        with locked(path):
+            _finish_journal(path)
+            _remove_leftovers(path)
+            stage = _new_stage(path) if atomic else None
+        manifest = _overwrite(path, write, durable) if stage is None else _publish_staged(stage, path, write, durable)
     _tell_folders_above(path, manifest, durable)
     return manifest
 
@@ -500,6 +501,9 @@ def _overwrite(target: str, write: Callable[[str], Manifest], durable: bool) -> 
     replace_file(path, earlier.dumps(), durable)
     manifest = write(target)
     _remove_files(target, stale - {*manifest.files, manifests.NAME})
+    if durable:
+        for inside in manifests.folders(manifest.files):
+            system.sync_folder(os.path.join(target, *inside.split("/")))
     replace_file(path, manifest.dumps(), durable)
     return manifest
 

@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 from tensordict_memmap import flock, removal, system
+from tensordict_memmap.parents import made_above
 from tensordict_memmap.ways import is_long_removal
 
 __all__ = ["draft_beside", "save_file"]
@@ -57,7 +58,7 @@ def save_file(
     if not existsok and os.path.lexists(path):
         raise RuntimeError(f"with existsok=False a save makes a new file, and there is {path}; choose another name")
     removal.make_room(path, size)
-    with draft_beside(path) as draft:
+    with made_above(path, durable=durable), draft_beside(path) as draft:
         write(draft)
         if os.path.lexists(path):
             with contextlib.suppress(OSError):
@@ -91,7 +92,6 @@ def _nothing() -> None:
 def draft_beside(path: str) -> Iterator[str]:
     """An empty file beside ``path``, locked, and removed afterwards unless it was renamed."""
     folder, name = os.path.split(path)
-    os.makedirs(folder, exist_ok=True)
     _remove_leftovers(folder, name)
     draft, lock = _new_draft(folder, name)
     try:

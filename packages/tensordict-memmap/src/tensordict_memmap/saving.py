@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tensordict_memmap import commit
+from tensordict_memmap import commit, system
 from tensordict_memmap.archive import ArchiveSave, is_archive_path
 from tensordict_memmap.build import build, fill
 from tensordict_memmap.checksums import Extent
@@ -455,7 +455,7 @@ class _Save:
             path = os.path.relpath(written.path, folder).replace(os.sep, "/")
             entries[path] = Entry(entries[path].size, written.extents[0].checksum())
         for file, first in aliases.items():
-            _link(f"{folder}/{first}", f"{folder}/{file}")
+            _link(f"{folder}/{first}", f"{folder}/{file}", self.durable)
             entries[file] = entries[first]
         return Manifest(entries, names, aliases)
 
@@ -518,7 +518,7 @@ def _make_way(path: str) -> bool:
     return False
 
 
-def _link(first: str, second: str) -> None:
+def _link(first: str, second: str, durable: bool) -> None:
     with contextlib.suppress(FileNotFoundError):
         if os.path.samefile(first, second):
             return
@@ -527,3 +527,5 @@ def _link(first: str, second: str) -> None:
         os.link(first, second)
     except OSError:  # a file system without hard links
         shutil.copyfile(first, second)
+        if durable:
+            system.sync_file(second)

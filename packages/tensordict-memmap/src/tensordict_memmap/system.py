@@ -240,6 +240,15 @@ def _rename(source: str, target: str, flags: int) -> bool:
     raise _error(code, target)
 
 
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Makes the content of a file durable."""
+    fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_folder(path: str | os.PathLike[str]) -> None:
     """Makes the names in a folder durable; nothing where folders cannot be opened."""
     if os.name != "posix":

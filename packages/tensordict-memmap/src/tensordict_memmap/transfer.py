@@ -27,7 +27,7 @@ from tensordict_memmap import pool, system
 from tensordict_memmap.checksums import Extent
 from tensordict_memmap.sources import Foreign, Piece, Run, Strided, classify
 from tensordict_memmap.steps import Step, finish_device_work, steps
-from tensordict_memmap.ways import JOB, SMALL, load_kernels, writable_file
+from tensordict_memmap.ways import JOB, SMALL, WAITING, load_kernels, writable_file
 
 __all__ = ["FileWrite", "copy_into", "write_files", "write_into"]
 
@@ -107,7 +107,8 @@ def write_files(
     Args:
         files: the files with their pieces. Their folders must exist.
         threads: how many threads write, a good number for this machine if None or 0.
-        durable: whether each file is on the disk, not just in the page cache, when this returns.
+        durable: whether each file is on the disk, not just in the page cache, when this returns. More threads then wait
+            for it at once, because a disk works on many requests together.
         progress: called with the number of bytes that just went out, from any of the threads.
         cancelled: asked between jobs; once it says True the call stops.
 
@@ -141,6 +142,8 @@ def write_files(
         jobs.extend(functools.partial(_run_step, file, key, step, nbytes, progress) for key, step, nbytes in cut)
         lanes.append((file.size, jobs or [functools.partial(_run_step, file, write.key, None, 0, progress)]))
     lanes.sort(key=lambda lane: -lane[0])
+    if durable and not threads:
+        threads = max(pool.default_threads(), WAITING)
     try:
         pool.run([jobs for _, jobs in lanes], threads=threads, cancelled=cancelled)
     finally:

@@ -23,6 +23,9 @@ STAGING = 512 << 10
 KERNEL_WORTH_A_CALL = 64 << 10
 """Strided bytes from which a kernel beats torch, once Numba is loaded."""
 
+WAITING = 8
+"""Threads that wait for the disk where files are to be on it."""
+
 ROWS_WORTH_A_CALL = 16 << 10
 """Bytes of rows from which taking them as runs beats general indexing."""
 
