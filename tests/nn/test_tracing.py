@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
 
-from tensordict_core import TensorDict
+from tensordict_core import TensorDict, assert_close
 from tensordict_nn import (
+    AddStateIndependentNormalScale,
+    CompositeDistribution,
+    Delta,
+    EnsembleModule,
+    NormalParamExtractor,
+    OneHotCategorical,
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
     TensorDictModule,
+    TensorDictModuleBase,
+    TensorDictModuleWrapper,
+    TensorDictParams,
     TensorDictSequential,
+    TruncatedNormal,
+    WrapModule,
+    as_tensordict_module,
+    dispatch,
+    set_interaction_type,
     symbolic_trace,
 )
 
@@ -119,3 +137,154 @@ def test_an_exported_module_takes_other_batch_sizes_is_saved_and_loaded(tmp_path
     torch.export.save(program, tmp_path / "module.pt2")
     loaded = torch.export.load(tmp_path / "module.pt2").module()
     torch.testing.assert_close(loaded(torch.ones(7, 2)), module(torch.ones(7, 2)))
+
+
+class AddOne(TensorDictModuleBase):
+    in_keys: ClassVar = ["a"]
+    out_keys: ClassVar = ["b"]
+
+    @dispatch
+    def forward(self, tensordict):
+        return tensordict.set("b", tensordict["a"] + 1)
+
+
+class Twice(TensorDictModuleWrapper):
+    def forward(self, tensordict):
+        return self.td_module(self.td_module(tensordict))
+
+
+@as_tensordict_module(in_keys=["a"], out_keys=["b"])
+def decorated(a):
+    return a + 1
+
+
+def linear(in_key="a", out_key="b", **kwargs):
+    return TensorDictModule(nn.Linear(2, 2), [in_key], [out_key], **kwargs)
+
+
+def drawn(cls=torch.distributions.Normal, **kwargs):
+    return ProbabilisticTensorDictModule(
+        ["loc", "scale"], ["b"], distribution_class=cls, return_log_prob=True, **kwargs
+    )
+
+
+def normal(*modules):
+    extractor = TensorDictModule(NormalParamExtractor(), ["h"], ["loc", "scale"])
+    return ProbabilisticTensorDictSequential(linear("a", "h"), extractor, *modules)
+
+
+def composite():
+    params = TensorDictModule(
+        lambda a: (a, a.exp(), a), ["a"], [("params", "x", "loc"), ("params", "x", "scale"), ("params", "y", "logits")]
+    )
+    maps = {"x": torch.distributions.Normal, "y": torch.distributions.Categorical}
+    last = ProbabilisticTensorDictModule(
+        ["params"], ["x", "y"], distribution_class=CompositeDistribution, distribution_kwargs={"distribution_map": maps}
+    )
+    return ProbabilisticTensorDictSequential(params, last)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.params = TensorDictParams({"w": torch.ones(2), "deep": {"b": torch.zeros(2)}})
+
+    def forward(self, td):
+        return td.set("b", td["a"] * self.params["w"] + self.params["deep", "b"])
+
+
+MODULES = {
+    "module": linear,
+    "nested keys": lambda: linear(("n", "b"), ("out", "deep")),
+    "arguments by name": lambda: TensorDictModule(torch.add, {"input": "a", "other": ("n", "b")}, ["b"]),
+    "a new tensordict": lambda: linear(inplace=False),
+    "an empty tensordict": lambda: linear(inplace="empty"),
+    "strict": lambda: linear(strict=True),
+    "a method": lambda: TensorDictModule(nn.Linear(2, 2), ["a"], ["b"], method="forward"),
+    "several results": lambda: TensorDictModule(lambda a: (a, a + 1), ["a"], ["_", "b"]),
+    "selected keys": lambda: TensorDictModule(lambda a: (a, a + 1), ["a"], ["b", "c"]).select_out_keys("c"),
+    "sequence": lambda: TensorDictSequential(linear("a", "h"), linear("h", ("n", "b")), linear(("n", "b"), "c")),
+    "nested sequence": lambda: TensorDictSequential(TensorDictSequential(linear("a", "h")), linear("h", "b")),
+    "named sequence": lambda: TensorDictSequential({"one": linear("a", "h"), "two": linear("h", "b")}),
+    "tolerant sequence": lambda: TensorDictSequential(linear("a", "b"), linear("z", "c"), partial_tolerant=True),
+    "sequence into a new one": lambda: TensorDictSequential(linear("a", "h"), linear("h", "b"), inplace=False),
+    "wrapper": lambda: Twice(linear("a", "a")),
+    "function of a tensordict": lambda: WrapModule(lambda td: td.set("b", td["a"] + 1)),
+    "own forward": AddOne,
+    "decorated": lambda: decorated,
+    "ensemble": lambda: EnsembleModule(linear(), 3),
+    "graph": lambda: symbolic_trace(TensorDictSequential(linear("a", "h"), linear("h", "b"))),
+    "probabilistic": lambda: TensorDictSequential(
+        TensorDictModule(lambda a: (a, a.exp()), ["a"], ["loc", "scale"]), drawn()
+    ),
+    "policy": lambda: normal(drawn()),
+    "truncated policy": lambda: normal(drawn(TruncatedNormal, distribution_kwargs={"a": -1.0, "b": 1.0})),
+    "one-hot policy": lambda: ProbabilisticTensorDictSequential(
+        linear("a", "logits"),
+        ProbabilisticTensorDictModule(
+            ["logits"], ["b"], distribution_class=OneHotCategorical, default_interaction_type="mode"
+        ),
+    ),
+    "delta policy": lambda: ProbabilisticTensorDictSequential(
+        linear("a", "param"), ProbabilisticTensorDictModule(["param"], ["b"], distribution_class=Delta)
+    ),
+    "composite": composite,
+    "scale of its own": lambda: TensorDictModule(AddStateIndependentNormalScale(2), ["a"], ["loc", "scale"]),
+    "parameters": Scaled,
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_compiles_in_one_graph_and_is_not_compiled_again(name):
+    torch.manual_seed(0)
+    module = MODULES[name]()
+    torch._dynamo.reset()
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    for i in range(3):
+        td = data() * (i + 1)
+        expected = module(td.copy())
+        with torch._dynamo.config.patch(error_on_recompile=i > 0):
+            assert_close(compiled(td.copy()), expected)
+
+
+@pytest.mark.parametrize("name", ["policy", "truncated policy", "one-hot policy", "composite"])
+def test_what_is_drawn_is_drawn_in_the_graph(name):
+    module = MODULES[name]()
+    torch._dynamo.reset()
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    with set_interaction_type("random"):
+        torch.manual_seed(1)
+        expected = module(data())
+        for i in range(2):
+            torch.manual_seed(1)
+            with torch._dynamo.config.patch(error_on_recompile=i > 0):
+                assert_close(compiled(data()), expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["module", "nested keys", "sequence", "nested sequence", "named sequence", "policy", "graph", "own forward"]
+)
+def test_modules_are_exported_on_tensordicts(name):
+    class Program(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = MODULES[name]()
+
+        def forward(self, td):
+            return self.module(td.copy())
+
+    program = Program()
+    exported = torch.export.export(program, (data(),))
+    td = data() + 1
+    assert_close(exported.module()(td), program(td))
+
+
+@pytest.mark.parametrize(
+    "name", ["module", "nested keys", "arguments by name", "several results", "sequence", "nested sequence", "strict"]
+)
+def test_modules_become_graphs(name):
+    module = MODULES[name]()
+    graph = symbolic_trace(module)
+    expected = module(data())
+    assert_close(graph(data()), expected)
+    assert (graph.in_keys, graph.out_keys) == (module.in_keys, [key for key in module.out_keys if key != "_"])

@@ -6,6 +6,7 @@ read and write. What is left of the tensordict is reading the inputs at the star
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -117,22 +118,27 @@ def _trace(module: TensorDictModule) -> tuple[nn.Module, fx.Graph]:
     if isinstance(wrapped, nn.Module):
         tracer = _Tracer(module.method)
         if tracer.is_leaf_module(wrapped, "") and module.method is None:
-            # one of torch's own modules: a call of it is one node
-            names = module._arguments or [f"x{i}" for i in range(len(module.in_keys))]
-            graph = fx.Graph()
-            args = [graph.placeholder(name) for name in names]
-            keywords = dict(zip(names, args, strict=True)) if module._arguments else {}
-            graph.output(
-                graph.call_module("inner", () if keywords else tuple(args), {**keywords, **module.method_kwargs})
-            )
             holder = nn.Module()
             holder.inner = wrapped
-            return holder, graph
+            return holder, _one_call(module, "call_module", "inner")
         return wrapped, tracer.trace(wrapped)
     function: Callable[..., Any] = wrapped if module.method is None else getattr(wrapped, module.method)
+    if isinstance(function, types.BuiltinFunctionType):
+        return nn.Module(), _one_call(module, "call_function", function)
     tracer = _Tracer(None)
     graph = tracer.trace(function)
     return tracer.root, graph
+
+
+def _one_call(module: TensorDictModule, kind: str, target: Any) -> fx.Graph:
+    """A graph of one node: a call of one of torch's own modules, or of a function without Python code to follow."""
+    names = module._arguments or [f"x{i}" for i in range(len(module.in_keys))]
+    graph = fx.Graph()
+    args = [graph.placeholder(name) for name in names]
+    keywords = dict(zip(names, args, strict=True)) if module._arguments else {}
+    call = graph.create_node(kind, target, () if keywords else tuple(args), {**keywords, **module.method_kwargs})
+    graph.output(call)
+    return graph
 
 
 def symbolic_trace(module: TensorDictModuleBase) -> TDGraphModule:
