@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import mmap
 import os
 import random
 import resource
 import shutil
 import signal
+import subprocess
 import threading
 import time
 
 import pytest
 
-from tensordict_memmap import commit, system
+from tensordict_memmap import commit, removal, system
 from tensordict_memmap.commit import JOURNAL, manifest_for, read_manifest, recover, save_folder
 from tensordict_memmap.manifest import NAME, Entry, Manifest
 
@@ -412,3 +414,141 @@ def test_another_save_inside_a_folder_is_foreign_to_it(target):
     assert not read_manifest(target).under("other").files
     save_folder(target, writer(1))
     assert found(other) == 5
+
+
+# --- mount points, mappings and parts
+
+
+@pytest.fixture
+def mounted(target):
+    """A target that is a file system of its own."""
+    os.makedirs(target)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", target], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting is not permitted here: {done.stderr.decode().strip()}")
+    yield target
+    subprocess.run(["umount", target], check=True)
+
+
+@pytest.mark.skipif(shutil.which("mount") is None, reason="needs the mount command")
+def test_a_mount_point_is_replaced_file_by_file_and_stays_mounted(mounted):
+    for version in range(3):
+        save_folder(mounted, writer(version))
+        assert found(mounted) == version and os.path.ismount(mounted) and not leftovers(mounted)
+    foreign = put_foreign(mounted)
+    save_folder(mounted, writer(3))
+    assert found(mounted, foreign) == 3
+    check_foreign(mounted, foreign)
+
+
+@pytest.mark.skipif(shutil.which("mount") is None, reason="needs the mount command")
+def test_a_save_into_a_mount_point_killed_before_any_of_its_steps_leaves_a_whole_one(mounted):
+    save_folder(mounted, writer(0))
+    for step in itertools.count():
+        before = found(mounted)
+        killed = killed_at(step, lambda: save_folder(mounted, writer(before + 1)))  # noqa: B023  # called at once
+        assert found(mounted) in (before, before + 1)
+        if not killed:
+            break
+    save_folder(mounted, writer(0))
+    assert step > 8 and found(mounted) == 0 and not leftovers(mounted)
+
+
+@pytest.mark.skipif(shutil.which("mount") is None, reason="needs the mount command")
+def test_a_full_mount_point_is_an_oserror_and_keeps_the_earlier_save(mounted):
+    save_folder(mounted, writer(0))
+
+    def too_much(folder):
+        with open(os.path.join(folder, "x"), "wb") as file:
+            for _ in range(16):
+                file.write(bytes(1 << 20))
+        return Manifest({"x": Entry(16 << 20)})
+
+    with pytest.raises(OSError, match="No space left"):
+        save_folder(mounted, too_much)
+    assert found(mounted) == 0 and not leftovers(mounted)
+
+
+@pytest.mark.skipif(shutil.which("mount") is None, reason="needs the mount command")
+def test_a_folder_that_has_another_file_system_inside_is_not_exchanged(target):
+    save_folder(target, writer(0))
+    inside = os.path.join(target, "b")
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inside], capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        with open(os.path.join(inside, "mine.txt"), "w") as file:
+            file.write("b/mine.txt")
+        inode = os.stat(target).st_ino
+        with contextlib.suppress(OSError):  # a file cannot be moved to another file system in one step
+            save_folder(target, writer(1))
+        assert os.stat(target).st_ino == inode and os.path.ismount(inside)
+        with open(os.path.join(inside, "mine.txt")) as file:
+            assert file.read() == "b/mine.txt"
+    finally:
+        subprocess.run(["umount", inside], check=True)
+
+
+@pytest.mark.parametrize("case", ["exchanged", *CASES])
+@pytest.mark.parametrize("size", [BIG, 0])
+def test_who_has_files_mapped_keeps_the_old_content(target, case, size, monkeypatch):
+    monkeypatch.setattr(system, "exchange", system.exchange)
+    monkeypatch.setattr(commit, "is_long_removal", lambda *sizes: size == 0)  # removed at once, or in the background
+    monkeypatch.chdir(os.path.dirname(target))
+    save_folder(target, writer(0))
+    path = os.path.join(target, "a.memmap")
+    mapped_here, go = map_file(path), os.pipe()
+
+    def child():
+        mapped = map_file(path)
+        os.write(ready[1], b"x")
+        os.read(go[0], 1)
+        assert mapped[:] == content(0)["a.memmap"]
+
+    ready = os.pipe()
+    other = in_child(child)
+    os.read(ready[0], 1)
+    if case != "exchanged":
+        CASES[case](target)
+    save_folder(target, writer(1))
+    removal.wait()
+    os.write(go[1], b"x")
+    assert os.waitpid(other, 0)[1] == 0 and mapped_here[:] == content(0)["a.memmap"]
+    with open(path, "rb") as file:
+        assert file.read() == content(1)["a.memmap"]
+    for fd in (*go, *ready):
+        os.close(fd)
+
+
+def map_file(path):
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+
+
+@pytest.mark.parametrize("case", ["exchanged", *CASES])
+def test_a_part_of_a_save_killed_while_it_is_saved_leaves_a_whole_one(target, case, monkeypatch):
+    monkeypatch.setattr(system, "exchange", system.exchange)
+    monkeypatch.chdir(os.path.dirname(target))
+    save_folder(target, writer(0))
+    part = os.path.join(target, "b")
+    save_folder(part, writer(0))
+    foreign = CASES[case](part) if case != "exchanged" else ()
+    for step in itertools.count():
+        before = found(part, foreign)
+        killed = killed_at(step, lambda: save_folder(part, writer(before + 1)))  # noqa: B023  # called at once
+        assert found(part, foreign) in (before, before + 1)
+        with open(os.path.join(target, "a.memmap"), "rb") as file:
+            assert file.read() == content(0)["a.memmap"], "the rest is as it was"
+        if not killed:
+            break
+    assert read_manifest(target).under("b").files == read_manifest(part).files
+
+
+def test_a_target_that_is_a_dangling_link_or_lies_behind_one_is_made_there(tmp_path):
+    os.symlink(tmp_path / "real", tmp_path / "link")
+    save_folder(tmp_path / "link", writer(0))
+    assert found(tmp_path / "real") == 0 and os.path.islink(tmp_path / "link")
+    os.mkdir(tmp_path / "folder")
+    os.symlink(tmp_path / "folder", tmp_path / "way")
+    save_folder(tmp_path / "way" / "x", writer(1))
+    save_folder(tmp_path / "way" / "x", writer(2))
+    assert found(str(tmp_path / "folder" / "x")) == 2 and not leftovers(str(tmp_path / "folder" / "x"))
