@@ -90,9 +90,9 @@ def _left_behind(function: Callable[[Any], Any], times: int) -> tuple[int, int]:
 def test_a_loop_leaves_nothing_behind(name: str) -> None:
     times = 100
     objects, size = _left_behind(LOOPS[name], times)
-    # a leak is an object a call, and an object takes 48 bytes at least; allocators move less than that about
+    # a leak is an object a call; free lists of the interpreter, which fill up slowly, keep less than two of its smallest
     assert objects < times // 4, f"{objects} objects"
-    assert size < 48 * times, f"{size} bytes"
+    assert size < 2 * 48 * times, f"{size} bytes"
 
 
 def _resident() -> int:

@@ -20,7 +20,7 @@ def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> Key
     names = [str(k) for k in keys]
     wanted = str(key if isinstance(key, str) else key[-1] if key else key)
     near = difflib.get_close_matches(wanted, names, n=3)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; get(key, default) takes an absent one"
     shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
     return KeyError(f"key {_show(key)} not found in {where} with keys [{shown}]{hint}")
 
@@ -42,7 +42,10 @@ def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyErr
 
 def bad_key(key: Any) -> TypeError:
     """The key is no nested key."""
-    return TypeError(f"a key is a string or a tuple of strings, got {_show(key)} of type {type(key).__name__}")
+    return TypeError(
+        f"a key is a string or a tuple of strings, got {_show(key)} of type {type(key).__name__}; name the entry, or "
+        "index the rows with td[index]"
+    )
 
 
 def empty_key() -> KeyError:
@@ -145,6 +148,52 @@ def bad_index_count(count: int, batch_size: Sequence[int]) -> IndexError:
     return IndexError(
         f"too many indices: got {count} for batch size {list(batch_size)}; index the entries for their own dimensions"
     )
+
+
+def unmatched_key(key: Any, other: Any) -> KeyError:
+    """An operand lacks a leaf."""
+    names = [] if other is None else [str(k) for k in other._keys()]
+    return KeyError(
+        f"key {_show(key)} not found in the other tensordict, which has the keys {names}; select the common keys, or pass "
+        "default= where the operation takes it"
+    )
+
+
+def no_broadcast(shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
+    """A tensor operand does not go with the batch size."""
+    return RuntimeError(
+        f"a tensor operand lines up with the batch dimensions, and shape {list(shape)} cannot be broadcast to the batch "
+        f"size {list(batch_size)}; reshape it, or apply the operation to the entries with td.apply"
+    )
+
+
+def bad_mask(shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
+    """A mask does not go with the batch size."""
+    return RuntimeError(
+        f"a mask lines up with the first batch dimensions, and shape {list(shape)} cannot be expanded to the batch size "
+        f"{list(batch_size)}; give a mask of that shape"
+    )
+
+
+def not_a_source(source: Any) -> TypeError:
+    """What is to be written has no entries."""
+    return TypeError(
+        f"entries come from a tensordict or a mapping, got {type(source).__name__}; use set(key, value) for one entry or "
+        "td[index] = value for all of them"
+    )
+
+
+def out_of_bounds(index: Any, dim: int, size: int) -> IndexError:
+    """A number is no row."""
+    return IndexError(
+        f"index {index} is out of bounds for dimension {dim} with size {size}; "
+        + (f"use one from {-size} to {size - 1}" if size else "an empty dimension has no row to index")
+    )
+
+
+def not_callable(what: str, function: Any) -> TypeError:
+    """What is to be called is no function."""
+    return TypeError(f"{what} takes a function, got {type(function).__name__}; pass a callable, such as torch.exp")
 
 
 def bad_operand(name: str, operand: Any) -> TypeError:

@@ -37,7 +37,7 @@ def _flatten(
 ) -> None:
     for key, value in node._items():
         name = prefix + key
-        if _is_entry(value, is_leaf):
+        if type(value) is Tensor or _is_entry(value, is_leaf):
             if name in out:
                 raise errors.keys_collide("flatten_keys", name, paths[name], (*path, key))
             out[name] = value

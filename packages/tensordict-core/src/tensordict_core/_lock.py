@@ -55,19 +55,19 @@ def _hold(node: Any) -> None:
         child._holders = [*(child._holders or ()), holder]
 
 
-def _unlockable(node: Any, above: Any) -> None:
-    """Raise where a node below is held by another locked tree; nothing was changed by then."""
-    if not is_compiling() and any(holder is not above for holder in _holders(node)):
-        raise errors.locked_graph()
-    for child in _children(node):
-        _unlockable(child, node)
-
-
-def _unlock(node: Any, above: Any) -> None:
-    node._set_locked(False)
-    node._holders = None
-    for child in _children(node):
-        _unlock(child, node)
+def _unlock(root: Any) -> None:
+    held = not is_compiling()
+    tree: list[Any] = []
+    waiting = [(root, None)]
+    while waiting:
+        node, above = waiting.pop()
+        tree.append(node)
+        if held and node._holders is not None and any(holder is not above for holder in _holders(node)):
+            raise errors.locked_graph()  # nothing was changed by then
+        waiting += [(child, node) for child in _children(node)]
+    for node in tree:
+        node._set_locked(False)
+        node._holders = None
 
 
 def _nothing(td: Any) -> None:
@@ -130,8 +130,7 @@ class Locking(Primitives):
         True
         """
         if self._locked:
-            _unlockable(self, None)
-            _unlock(self, None)
+            _unlock(self)
             self._last_exit = _lock_after
         else:
             self._last_exit = _nothing

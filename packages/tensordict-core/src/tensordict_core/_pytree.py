@@ -108,6 +108,7 @@ def _same_extra(a: Any, b: Any) -> bool:
 
 
 _TENSORS = (Tensor, torch.nn.Parameter)
+_NO_TENSORS = (TensorDict, int)
 
 
 # taking apart --------------------------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ def _record(kind: str, keys: tuple[str, ...], children: Sequence[Any], meta: Met
     # (``isinstance(child, Tensor)`` runs Tensor's metaclass, which costs more than all else here for parameters)
     shapes = [
         child.shape
-        if type(child) in _TENSORS or (type(child) is not TensorDict and isinstance(child, Tensor))
+        if type(child) in _TENSORS or (type(child) not in _NO_TENSORS and isinstance(child, Tensor))
         else None
         for child in children
     ]
@@ -183,13 +184,18 @@ def _added(children: Sequence[Any], layout: Layout, level: int) -> set[int] | No
     if count is None:
         return None
     found: set[int] | None = None
+    fits: set[int] = set()
+    seen = None
+    compiling = is_compiling()
     for child, shape in zip(children, layout.shapes, strict=True):
-        if shape is None or not isinstance(child, Tensor):
+        if shape is None or not (type(child) is Tensor or isinstance(child, Tensor)):
             continue
         new = child.shape
-        fits = {p for p in range(len(new)) if new[p] == count and (*new[:p], *new[p + 1 :]) == tuple(shape)}
+        if seen != (new, shape):  # neighbouring leaves often have one shape
+            seen = (new, shape)
+            fits = {p for p in range(len(new)) if new[p] == count and (*new[:p], *new[p + 1 :]) == tuple(shape)}
         # (a trace cannot ask a tensor that depends on a gradient; a shape that fits is taken for vmap's there)
-        if not fits or (not is_compiling() and mapped_dim(child, level) is not None):
+        if not fits or (not compiling and mapped_dim(child, level) is not None):
             return None
         found = fits if found is None else found & fits
     return found
@@ -241,9 +247,13 @@ def _find_change(children: Sequence[Any], layout: Layout) -> Change | None:
 def _common_size(children: Sequence[Any], dims: int) -> torch.Size | None:
     """The first ``dims`` sizes as far as all children share them; ``None`` where no child tells."""
     size: torch.Size | None = None
+    seen: torch.Size | None = None
     for child in children:
         if type(child) in _TENSORS:
-            own = child.shape[:dims]
+            shape = child.shape
+            if shape == seen:  # neighbouring leaves often have one shape
+                continue
+            seen, own = shape, shape[:dims]
         elif isinstance(child, int):  # a tree of numbers, such as the ``in_dims`` of vmap
             continue
         elif isinstance(child, Tensor):
@@ -301,12 +311,12 @@ def _new_meta(children: Sequence[Any], layout: Layout, change: Change | None) ->
 def _unflatten_dense(children: Iterable[Any], layout: Layout) -> Any:
     children = list(children)
     meta = layout.meta
+    if _are_numbers(children):  # a tree of numbers, such as the ``in_dims`` of vmap, which asks for two a call
+        return TensorDict._make(dict(zip(layout.keys, children, strict=True)), meta)
     if len(meta.batch_size) == 1 and meta.names is None and _lose_it_all(children, layout):
         inside = TensorDict._make(dict(zip(layout.keys, children, strict=True)), meta.resized(_NO_SIZE))
         inside._annotations = {"vmap": _LOST[0]}
         return inside
-    if _are_numbers(children):  # a tree of numbers, such as the ``in_dims`` of vmap, which asks for one a call
-        return TensorDict._make(dict(zip(layout.keys, children, strict=True)), meta)
     return _dense(children, layout, _find_change(children, layout))
 
 

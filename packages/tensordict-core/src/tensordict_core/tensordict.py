@@ -9,7 +9,7 @@ runs Tensor's metaclass, which takes three times as long for parameters and node
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["TensorDict"]
 
 
-def _columns(items: Sequence[Any], what: str, error: type[Exception]) -> Iterable[tuple[str, Sequence[Any]]]:
+def _columns(items: Sequence[Any], what: str, error: type[Exception]) -> Iterable[tuple[str, Any]]:
     """The keys that nodes share, each with the entries of all nodes under it.
 
     Raises:
@@ -44,11 +44,21 @@ def _columns(items: Sequence[Any], what: str, error: type[Exception]) -> Iterabl
         if list(table) != keys:
             break
     else:  # nearly always, and then no key is looked up
-        return zip(keys, zip(*[table.values() for table in tables], strict=True), strict=True)
+        return zip(keys, zip(*[table.values() for table in tables]))  # noqa: B905 (of one length: the keys are equal)
     for i, table in enumerate(tables):
         if set(table) != set(keys):
             raise error(str(errors.keys_not_stackable(what, i, table, keys)))
     return [(key, [table[key] for table in tables]) for key in keys]
+
+
+def _stacking_failed(error: RuntimeError, key: str, column: Sequence[Any]) -> RuntimeError:
+    """What to raise where the entries under a key do not stack."""
+    if not isinstance(column[0], Primitives):
+        shapes = sorted({tuple(leaf.shape) for leaf in column})
+        if len(shapes) > 1:
+            return errors.not_stackable("stack", f"key {key!r} has the shapes {shapes}")
+    error.add_note(f"while stacking key {key!r}")
+    return error
 
 
 class TensorDict(TensorDictBase):
@@ -174,6 +184,9 @@ class TensorDict(TensorDictBase):
                 return
         self._entries[key] = value
 
+    def _storing(self) -> Callable[[str, Tensor], Any]:
+        return self._entries.__setitem__
+
     def _del(self, key: str) -> None:
         del self._entries[key]
 
@@ -193,14 +206,14 @@ class TensorDict(TensorDictBase):
 
     def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
         for value in self._entries.values():
-            if not isinstance(value, Primitives) or (is_leaf is not None and is_leaf(type(value))):
+            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
                 out.append(value)
             else:
                 value._collect(out, is_leaf)
 
     def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
         for key, value in self._entries.items():
-            if not isinstance(value, Primitives) or (is_leaf is not None and is_leaf(type(value))):
+            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
                 out.append((*prefix, key))
             else:
                 value._collect_keys(out, (*prefix, key), is_leaf)
@@ -208,15 +221,23 @@ class TensorDict(TensorDictBase):
     def _collect_aligned(
         self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
     ) -> None:
-        get = None if other is None else other._get
+        get = {}.get if other is None else other._entries.get
         for key, value in self._entries.items():
-            found = None if get is None else get(key)
+            found = get(key)
             if found is None and missing is KEEP:
-                raise errors.missing_key((*prefix, key) if prefix else key, other._keys() if other is not None else ())
-            if not isinstance(value, Primitives) or (is_leaf is not None and is_leaf(type(value))):
+                raise errors.unmatched_key((*prefix, key) if prefix else key, other)
+            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
                 out.append(missing if found is None else found)
             else:
                 value._collect_aligned(found, out, missing, is_leaf, (*prefix, key))
+
+    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
+        size = self._meta.batch_size
+        for value in self._entries.values():
+            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+                out.append(size)
+            else:
+                value._collect_sizes(out, is_leaf)
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         entries: dict[str, Any] = {}
@@ -244,14 +265,14 @@ class TensorDict(TensorDictBase):
         idx, rows = index.idx, index.rows
         if rows is None:
             entries = {
-                key: value[idx] if not isinstance(value, Primitives) else value._index(index)
+                key: value[idx] if type(value) is Tensor or not isinstance(value, Primitives) else value._index(index)
                 for key, value in self._entries.items()
             }
         else:
             at = index.at
             entries = {
                 key: (torch.index_select(value, at, rows) if value.is_cpu else value[idx])
-                if not isinstance(value, Primitives)
+                if type(value) is Tensor or not isinstance(value, Primitives)
                 else value._index(index)
                 for key, value in self._entries.items()
             }
@@ -263,7 +284,7 @@ class TensorDict(TensorDictBase):
     def _reshape(self, op: ShapeOp) -> Any:
         leaf = op.leaf
         entries = {
-            key: leaf(value) if not isinstance(value, Primitives) else value._reshape(op)
+            key: leaf(value) if type(value) is Tensor or not isinstance(value, Primitives) else value._reshape(op)
             for key, value in self._entries.items()
         }
         result = self._make(entries, op.meta(self._meta))
@@ -275,41 +296,41 @@ class TensorDict(TensorDictBase):
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
         entries: dict[str, Any] = {}
         for key, column in _columns(items, "stack", RuntimeError):
-            node = column[0]
-            if isinstance(node, Primitives):
-                entries[key] = node._stack_nodes(column, dim)
-                continue
             try:
-                entries[key] = torch.stack(column, dim)
+                if isinstance(column[0], Primitives):
+                    entries[key] = column[0]._stack_nodes(column, dim)
+                else:  # an argument that torch need not read saves a twentieth
+                    entries[key] = torch.stack(column, dim) if dim else torch.stack(column)
             except RuntimeError as error:
-                shapes = sorted({tuple(leaf.shape) for leaf in column})
-                if len(shapes) > 1:
-                    raise errors.not_stackable("stack", f"key {key!r} has the shapes {shapes}") from None
-                error.add_note(f"while stacking key {key!r}")
-                raise
+                raise _stacking_failed(error, key, column) from None
         old = items[0]._meta
-        size, names, device = old.batch_size, old.names, old.device
+        size, names, device = [*old.batch_size], old.names, old.device
+        size.insert(dim, len(items))
         if names is not None:
             names = (*names[:dim], None, *names[dim:])
         if device is not None and any(item._meta.device != device for item in items):
             device = None
-        return cls._make(entries, Meta(torch.Size((*size[:dim], len(items), *size[dim:])), device, names))
+        return cls._make(entries, Meta(torch.Size(size), device, names))
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
         entries: dict[str, Any] = {}
         for key, column in _columns(items, "cat", KeyError):
-            node = column[0]
-            entries[key] = node._cat_nodes(column, dim) if isinstance(node, Primitives) else torch.cat(column, dim)
+            if isinstance(column[0], Primitives):
+                entries[key] = column[0]._cat_nodes(column, dim)
+            else:
+                entries[key] = torch.cat(column, dim) if dim else torch.cat(column)
         old = items[0]._meta
-        size = list(old.batch_size)
+        size = [*old.batch_size]
         size[dim] = sum([item._meta.batch_size[dim] for item in items])
         return cls._make(entries, old.resized(torch.Size(size), old.names))
 
     def _unbind(self, dim: int) -> tuple[Any, ...]:
         size = self._meta.batch_size
         columns: dict[str, Sequence[Any]] = {
-            key: value.unbind(dim) if not isinstance(value, Primitives) else value._unbind(dim)
+            key: torch.unbind(value, dim)
+            if type(value) is Tensor or not isinstance(value, Primitives)
+            else value._unbind(dim)
             for key, value in self._entries.items()
         }
         names = self._meta.names
@@ -338,7 +359,9 @@ class TensorDict(TensorDictBase):
     def _clone(self, recurse: bool) -> Self:
         if recurse:
             entries = {
-                key: value.clone() if not isinstance(value, Primitives) else value._clone(True)
+                key: torch.clone(value)
+                if type(value) is Tensor or not isinstance(value, Primitives)
+                else value._clone(True)
                 for key, value in self._entries.items()
             }
         else:
@@ -349,7 +372,9 @@ class TensorDict(TensorDictBase):
         return self._make(entries, self._meta)
 
     def _nodes(self) -> Iterable[TensorCollection]:
-        return [cast("TensorCollection", value) for value in self._entries.values() if isinstance(value, Primitives)]
+        values: Iterable[Any] = self._entries.values()
+        nodes = [value for value in values if type(value) is not Tensor and isinstance(value, Primitives)]
+        return cast("list[TensorCollection]", nodes)
 
     def _set_meta(self, meta: Meta) -> None:
         self._meta = meta

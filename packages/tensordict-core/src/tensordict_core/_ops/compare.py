@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any, cast
 
 import torch
@@ -26,11 +27,7 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
             return NotImplemented
         leaves = self._leaves()
         operands, scalar = match(name, self, leaves, other)
-        if scalar:
-            results = [function(leaf, operands) for leaf in leaves]
-        else:
-            results = [function(leaf, operand) for leaf, operand in zip(leaves, operands, strict=True)]
-        result = self._rebuild(iter(results), UNLOCKED)
+        result = self._rebuild(map(function, leaves, repeat(operands) if scalar else operands), UNLOCKED)
         if isinstance(other, Primitives) and name in ("__eq__", "__ne__"):
             _compare_values(result, self, other, name == "__eq__")
         return result
@@ -51,9 +48,8 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
 
 def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:
     """Replace non-tensor entries of ``result`` by whether their values are equal."""
-    for key in left._keys():
-        mine = left._peek(key)
-        if not isinstance(mine, Primitives):
+    for key, mine in left._peek_items():
+        if type(mine) is Tensor or not isinstance(mine, Primitives):
             continue
         theirs = right._peek(key)
         if mine._is_non_tensor:

@@ -16,7 +16,19 @@ from .._compile import may_fuse
 from .._keys import NestedKey
 from .._primitives import Primitives
 from .._rebuild import How
-from .reduce_ops import Dim, Kernel, batch_dims, batched, over_leaves, reduced, rename_levels, run, whole
+from .reduce_ops import (
+    Dim,
+    Dims,
+    Kernel,
+    as_tuple,
+    batch_dims,
+    batched,
+    over_leaves,
+    reduced,
+    rename_levels,
+    run,
+    whole,
+)
 from .spec import OpSpec, record
 from .typed import CastReduction, SpreadReduction, ValueReduction
 
@@ -82,17 +94,18 @@ def reduction(
         reduce: bool | None = None,
         key_transform: Callable[[str], str] | None = None,
     ) -> Any:
-        def kernel(leaf: Tensor, dims: tuple[int, ...] | None, keep: bool) -> Any:
+        def kernel(leaf: Tensor, dims: Dims, keep: bool) -> Any:
             if dims is None:
                 result = function(leaf, dtype=dtype)
                 return result.reshape((1,) * leaf.ndim) if keep else result
             if not each_dim:
                 return function(leaf, dim=dims, keepdim=keep, dtype=dtype)
-            for d in sorted(dims, reverse=True):
+            for d in sorted(as_tuple(dims), reverse=True):
                 leaf = function(leaf, dim=d, keepdim=keep, dtype=dtype)
             return leaf
 
-        return run(self, kernel, dim, keepdim, reduce, key_transform, name, associative)
+        direct = dtype is None and isinstance(dim, int)  # then torch's function is the kernel as it is
+        return run(self, function if direct else kernel, dim, keepdim, reduce, key_transform, name, associative)
 
     option = "dtype: What leaves are cast to before.\n        "
     return cast(CastReduction, _finish(method, name, what, option, example, function))
@@ -111,7 +124,7 @@ def spread(name: str, what: str, example: str) -> SpreadReduction:
         reduce: bool | None = None,
         key_transform: Callable[[str], str] | None = None,
     ) -> Any:
-        def kernel(leaf: Tensor, dims: tuple[int, ...] | None, keep: bool) -> Any:
+        def kernel(leaf: Tensor, dims: Dims, keep: bool) -> Any:
             return function(leaf, dim=dims, correction=correction, keepdim=keep)
 
         return run(self, kernel, dim, keepdim, reduce, key_transform, name)
@@ -132,13 +145,14 @@ def extreme(name: str, what: str, example: str) -> ValueReduction:
         reduce: bool | None = None,
         key_transform: Callable[[str], str] | None = None,
     ) -> Any:
-        return run(self, _with_dims(function), dim, keepdim, reduce, key_transform, name, associative=True)
+        kernel = function if isinstance(dim, int) else _with_dims(function)
+        return run(self, kernel, dim, keepdim, reduce, key_transform, name, associative=True)
 
     return cast(ValueReduction, _finish(method, name, what, "", example, function))
 
 
 def _with_dims(function: Callable[..., Tensor]) -> Kernel:
-    def kernel(leaf: Tensor, dims: tuple[int, ...] | None, keep: bool) -> Any:
+    def kernel(leaf: Tensor, dims: Dims, keep: bool) -> Any:
         return function(leaf, dim=() if dims is None else dims, keepdim=keep)
 
     return kernel
@@ -154,7 +168,8 @@ def _pair(td: Any, function: Any, dim: Dim, keepdim: bool | None, named: Any) ->
     indices: list[Tensor] = []
 
     def kernel(leaf: Tensor, dims: Any, keep: bool) -> Tensor:
-        values, at = function(leaf, dim=dims[0], **options)
+        (along,) = as_tuple(dims)
+        values, at = function(leaf, dim=along, **options)
         indices.append(at)
         return values  # type: ignore[no-any-return]
 
@@ -306,7 +321,9 @@ class Reduction(Primitives):
             leaves = [torch.logsumexp(leaf, dims, keepdim) if dims and has else leaf.clone() for leaf, has in rows]
             result = td._rebuild(iter(leaves), reduced(dims, keepdim))
         else:
-            result = over_leaves(td, lambda leaf, dims, keep: torch.logsumexp(leaf, dims or (), keep), dim, keepdim)
+            result = over_leaves(
+                td, lambda leaf, dims, keep: torch.logsumexp(leaf, () if dims is None else dims, keep), dim, keepdim
+            )
         return result if out is None else out.update_(result)  # type: ignore[attr-defined, no-any-return]
 
     def quantile(
@@ -335,10 +352,11 @@ class Reduction(Primitives):
         tensor(2.)
         """
 
-        def kernel(leaf: Tensor, dims: tuple[int, ...] | None, keep: bool) -> Tensor:
+        def kernel(leaf: Tensor, dims: Dims, keep: bool) -> Tensor:
             if dims is None:
                 result = torch.quantile(leaf.reshape(-1), q, interpolation=interpolation)
                 return result.reshape(*result.shape, *(1,) * leaf.ndim) if keep else result
+            dims = as_tuple(dims)
             rest = [d for d in range(leaf.ndim) if d not in dims]
             result = torch.quantile(
                 leaf.permute(*rest, *dims).flatten(len(rest)), q, dim=-1, interpolation=interpolation
@@ -393,6 +411,7 @@ def _extreme(
 
 
 def _one_dim(function: Any, leaf: Tensor, dims: Any, keep: bool) -> Any:
+    dims = as_tuple(dims)
     if len(dims) != 1:
         raise TypeError(f"{function.__name__} with indices takes one dim, got {dims}; use amax or amin for several")
     return function(leaf, dims[0], keep)
@@ -402,7 +421,7 @@ def _running(td: Any, function: Any, named: Any, dim: int, reduce: bool | None, 
     if reduce:
         if not isinstance(dim, int):
             raise TypeError(f"{function.__name__} runs along one batch dimension, got {dim!r}; give an integer")
-        pair = run(td, lambda leaf, dims, keep: function(leaf, dims[0]), dim, False, True, None, function.__name__)  # type: ignore[index]
+        pair = run(td, lambda leaf, along, keep: function(leaf, along), dim, False, True, None, function.__name__)
     else:
         pair = _pair(td, function, dim, None, named)
     return pair if return_indices else pair.values

@@ -20,12 +20,27 @@ from .._rebuild import How
 from .._types import containers
 from .shape_ops import normal_dim
 
-__all__ = ["Dim", "Kernel", "batch_dims", "batched", "over_leaves", "reduced", "rename_levels", "run", "whole"]
+__all__ = [
+    "Dim",
+    "Dims",
+    "Kernel",
+    "as_tuple",
+    "batch_dims",
+    "batched",
+    "over_leaves",
+    "reduced",
+    "rename_levels",
+    "run",
+    "whole",
+]
 
 Dim: TypeAlias = "int | Sequence[int] | Literal['feature'] | None"
 
-Kernel = Callable[[Tensor, "tuple[int, ...] | None", bool], Any]
-"""A reduction of one tensor: over dimensions counted from the front (``None``: all), keeping them as size 1 or not."""
+Dims: TypeAlias = "int | tuple[int, ...] | None"
+"""Dimensions of a tensor counted from the front: one, several, or all."""
+
+Kernel = Callable[[Tensor, Dims, bool], Any]
+"""A reduction of one tensor: over these dimensions, keeping them as size 1 or not; what torch's own functions take."""
 
 
 def batch_dims(td: Any, dim: int | Sequence[int]) -> tuple[int, ...]:
@@ -36,6 +51,16 @@ def batch_dims(td: Any, dim: int | Sequence[int]) -> tuple[int, ...]:
     """
     size = td._meta.batch_size
     return tuple(normal_dim(d, size) for d in ([dim] if isinstance(dim, int) else dim))
+
+
+def as_tuple(dims: int | tuple[int, ...]) -> tuple[int, ...]:
+    """The dimensions that a kernel is given, as a tuple."""
+    return (dims,) if isinstance(dims, int) else dims
+
+
+def _shortest(dims: tuple[int, ...]) -> int | tuple[int, ...]:
+    """One dimension as a number: torch reads it faster, and not every reduction takes several."""
+    return dims[0] if len(dims) == 1 else dims
 
 
 def reduced(dims: tuple[int, ...], keepdim: bool) -> How:
@@ -74,7 +99,12 @@ def whole(td: Any) -> Any:
 
 
 def _has_slices(td: Any) -> bool:
-    return td._holds_slices or any(_has_slices(node) for node in td._nodes())
+    if td._holds_slices:
+        return True
+    for node in td._nodes():  # noqa: SIM110 (any() of a generator costs more than what it asks)
+        if _has_slices(node):
+            return True
+    return False
 
 
 def batched(td: Any, is_leaf: Any = None) -> list[bool]:
@@ -85,14 +115,14 @@ def batched(td: Any, is_leaf: Any = None) -> list[bool]:
     return [len(size) >= dims for size in sizes]
 
 
-def _each(td: Any, leaves: list[Tensor], kernel: Callable[[Tensor], Any], is_leaf: Any = None) -> list[Any]:
+def _each(td: Any, kernel: Kernel, dims: Dims, keepdim: bool, is_leaf: Any = None) -> list[Any]:
     results: list[Any] = []
-    for leaf, has_batch in zip(leaves, batched(td, is_leaf), strict=True):
-        try:
-            results.append(kernel(leaf) if has_batch else leaf)
-        except (RuntimeError, TypeError, IndexError) as error:
-            error.add_note(f"while reducing key {unravel_key(td._leaf_keys(is_leaf)[len(results)])!r}")
-            raise
+    try:
+        for leaf, has_batch in zip(td._leaves(is_leaf), batched(td, is_leaf), strict=True):
+            results.append(kernel(leaf, dims, keepdim) if has_batch else leaf)
+    except (RuntimeError, TypeError, IndexError) as error:
+        error.add_note(f"while reducing key {unravel_key(td._leaf_keys(is_leaf)[len(results)])!r}")
+        raise
     return results
 
 
@@ -102,9 +132,9 @@ def over_leaves(td: Any, kernel: Kernel, dim: Dim, keepdim: bool) -> Any:
     if isinstance(dim, str):
         return over_features(td, kernel, dim, keepdim)
     if dim is None or (not isinstance(dim, int) and not len(dim)):
-        return td._rebuild(iter(_each(td, td._leaves(), lambda leaf: kernel(leaf, None, keepdim))), _collapsed(keepdim))
+        return td._rebuild(iter(_each(td, kernel, None, keepdim)), _collapsed(keepdim))
     dims = batch_dims(td, dim)
-    return td._rebuild(iter(_each(td, td._leaves(), lambda leaf: kernel(leaf, dims, keepdim))), reduced(dims, keepdim))
+    return td._rebuild(iter(_each(td, kernel, _shortest(dims), keepdim)), reduced(dims, keepdim))
 
 
 def _is_node(kind: type[Any]) -> bool:
@@ -122,18 +152,14 @@ def check_feature(dim: str, keepdim: bool) -> None:
 def over_features(td: Any, kernel: Kernel, dim: str, keepdim: bool) -> Any:
     """The reduction of each leaf over the dimensions behind its node's batch dimensions."""
     check_feature(dim, keepdim)
-    dims = len(td._meta.batch_size)
-    entries = _each(
-        td,
-        td._leaves(_is_node),
-        lambda entry: (
-            over_features(entry, kernel, dim, keepdim)
-            if isinstance(entry, Primitives)
-            else kernel(features(entry, dims), (dims,), False)
-        ),
-        _is_node,
-    )
-    return td._rebuild(iter(entries), How(is_leaf=_is_node))
+    at = len(td._meta.batch_size)
+
+    def feature_kernel(entry: Any, dims: Any, keep: bool) -> Any:
+        if isinstance(entry, Primitives):
+            return over_features(entry, kernel, dim, keepdim)
+        return kernel(features(entry, dims), dims, keep)
+
+    return td._rebuild(iter(_each(td, feature_kernel, at, False, _is_node)), How(is_leaf=_is_node))
 
 
 def features(leaf: Tensor, batch_dims: int) -> Tensor:
@@ -178,7 +204,7 @@ def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associ
             "another "
             f"({shapes}); reduce without dim, or reduce each leaf first"
         ) from error
-    return kernel(joined, dims, keepdim)
+    return kernel(joined, _shortest(dims), keepdim)
 
 
 _JOINED = 1 << 16

@@ -22,8 +22,9 @@ def _nodes(items: Any, what: str) -> list[Any]:
     nodes = list(items)
     if not nodes:
         raise RuntimeError(f"{what} expects a non-empty list of tensordicts; give at least one")
-    for i, node in enumerate(nodes):
+    for node in nodes:
         if not isinstance(node, Primitives):
+            i = [isinstance(node, Primitives) for node in nodes].index(False)
             raise TypeError(
                 f"{what} takes tensordicts only, got {type(node).__name__} at position {i}; "
                 "convert it with from_any first"
@@ -62,8 +63,9 @@ def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
     nodes = _nodes(input, "stack")
     first = nodes[0]
     size = first._meta.batch_size
-    for i, node in enumerate(nodes):
+    for node in nodes:
         if node._meta.batch_size != size:
+            i = [node._meta.batch_size == size for node in nodes].index(False)
             raise RuntimeError(
                 f"stack needs congruent batch sizes, but tensordict {i} has {list(node._meta.batch_size)} and "
                 f"tensordict 0 has {list(size)}; "
