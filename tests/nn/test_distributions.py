@@ -281,3 +281,83 @@ def test_entropies_without_a_closed_form_are_estimated():
     dist = CompositeDistribution.from_distributions(TensorDict({}, [3]), {"x": base})
     estimate = dist.entropy(samples_mc=20_000)["x_entropy"]
     torch.testing.assert_close(estimate, d.Normal(torch.zeros(3), 2.0).entropy(), atol=0.05, rtol=0.02)
+
+
+# gradients and divergences -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mean", "variance", "entropy", "mode", "cdf", "icdf"])
+def test_closed_forms_of_truncated_normals_have_the_right_gradients(name):
+    where = torch.tensor(0.4, dtype=torch.float64)
+
+    def value(loc, scale):
+        found = getattr(TruncatedNormal(loc, scale, -1.0, 1.5), name)
+        return found if torch.is_tensor(found) else found(where) if name in ("cdf", "icdf") else found()
+
+    inputs = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (0.3, 0.7)]
+    assert torch.autograd.gradcheck(value, inputs)
+
+
+def test_gradients_of_scores_of_categories_are_those_of_torch():
+    logits, sample = torch.randn(4, 5, requires_grad=True), nn.functional.one_hot(torch.arange(4), 5)
+    grads = [
+        torch.autograd.grad(dist.log_prob(sample).sum() + dist.entropy().sum(), logits)[0]
+        for dist in (OneHotCategorical(logits=logits), d.OneHotCategorical(logits=logits, validate_args=False))
+    ]
+    torch.testing.assert_close(*grads)
+    by_probs = OneHotCategorical(probs=logits.softmax(-1))
+    torch.testing.assert_close(by_probs.log_prob(sample), OneHotCategorical(logits=logits).log_prob(sample))
+
+
+def test_straight_through_samples_have_the_right_shares_and_the_gradients_of_relaxed_ones():
+    logits, weights = torch.randn(3, requires_grad=True), torch.tensor([1.0, -2.0, 3.0])
+    torch.manual_seed(1)
+    sample = OneHotCategorical(logits=logits).rsample((100_000,))
+    torch.testing.assert_close(sample.mean(0), logits.softmax(-1), atol=0.01, rtol=0)
+    torch.manual_seed(1)
+    relaxed = d.RelaxedOneHotCategorical(torch.tensor(1.0), logits=logits).rsample((100_000,))
+    grads = [torch.autograd.grad((x @ weights).mean(), logits)[0] for x in (sample, relaxed)]
+    torch.testing.assert_close(*grads)
+
+
+def test_divergence_between_categories_by_sampling_is_that_of_torch():
+    p, q = (OneHotCategorical(logits=torch.randn(4)) for _ in range(2))
+    exact = d.kl_divergence(d.OneHotCategorical(probs=p.probs), d.OneHotCategorical(probs=q.probs))
+    sample = p.sample((200_000,))
+    torch.testing.assert_close((p.log_prob(sample) - q.log_prob(sample)).mean(), exact, atol=0.02, rtol=0.02)
+
+
+def test_divergence_between_composites_by_sampling_is_the_sum_over_parts():
+    p, q = (composite(log_prob_key="total") for _ in range(2))
+    parts = [d.kl_divergence(p[name], q[name]) for name in ("x", ("n", "k"))]
+    with set_composite_lp_aggregate(True):
+        sample = p.sample((100_000,))
+        estimate = (p.log_prob(sample) - q.log_prob(sample)).mean(0)
+    torch.testing.assert_close(estimate, parts[0].sum(-1) + parts[1], atol=0.5, rtol=0.05)
+
+
+def test_gradients_of_composites_are_those_of_their_parts():
+    loc, logits = torch.randn(3, 4, requires_grad=True), torch.randn(3, 5, requires_grad=True)
+    params = TensorDict({"x": {"loc": loc, "scale": torch.ones(3, 4)}, "k": {"logits": logits}}, [3])
+    dist = CompositeDistribution(params, {"x": d.Normal, "k": d.Categorical})
+    sample = dist.sample()
+    with set_composite_lp_aggregate(True):
+        grads = torch.autograd.grad(dist.log_prob(sample).sum(), (loc, logits))
+    exact = d.Normal(loc, 1.0).log_prob(sample["x"]).sum() + d.Categorical(logits=logits).log_prob(sample["k"]).sum()
+    torch.testing.assert_close(grads, torch.autograd.grad(exact, (loc, logits)))
+
+
+def test_a_delta_within_its_tolerance_and_outside():
+    dist = Delta(torch.tensor([1.0, 2.0]), atol=0.1, rtol=0.0, batch_shape=(2,), event_shape=())
+    assert dist.log_prob(torch.tensor([1.05, 2.2])).tolist() == [math.inf, -math.inf]
+    assert dist.log_prob(dist.rsample((3,))).eq(math.inf).all()
+
+
+def test_a_normal_of_extracted_parameters_has_their_moments_and_gradients():
+    raw = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    loc, scale = NormalParamExtractor("softplus")(raw)
+    sample = d.Normal(loc, scale).rsample((100_000,))
+    error = 5 * scale.max().item() / math.sqrt(100_000)
+    torch.testing.assert_close(sample.mean(0), loc, atol=error, rtol=0)
+    torch.testing.assert_close(sample.std(0), scale, atol=error, rtol=0)
+    assert torch.autograd.gradcheck(lambda raw: NormalParamExtractor("biased_softplus_1.0")(raw), raw)
