@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from .._ops.spec import operations
 from .._primitives import Primitives
 
-__all__ = ["HANDLERS", "call", "implements", "register_operations"]
+__all__ = ["HANDLERS", "implements", "register_operations"]
 
 HANDLERS: dict[Any, Callable[..., Any]] = {}
 """From a ``torch`` function to what runs instead when one of its arguments is a tensordict."""
@@ -60,11 +60,3 @@ def register_operations() -> None:
             HANDLERS[function] = (
                 _reflected(spec.name, spec.operators) if spec.family == "binary" else _method(spec.name)
             )
-
-
-def call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-    """Run what stands for a ``torch`` function; ``NotImplemented`` where nothing does, so ``torch`` raises."""
-    handler = HANDLERS.get(function)
-    if handler is None:
-        return NotImplemented
-    return handler(*args, **(kwargs or {}))
