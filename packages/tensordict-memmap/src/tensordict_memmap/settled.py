@@ -2,7 +2,8 @@
 
 What is loaded must be of one save. A load therefore looks, before and after, at what every kind of save changes: which
 folder has the name, the description in it, and whether a journal says that files are being moved. Where that differs,
-it begins again. Rows that are appended to a dataset change none of it.
+it begins again. Rows that are appended make no load of a dataset begin again, once its manifest says that it grows:
+another save is told by the lock then, which goes with the dataset.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 
 from tensordict_memmap.commit import JOURNAL
 from tensordict_memmap.formats.names import META
+from tensordict_memmap.growth import LOCK
 from tensordict_memmap.manifest import NAME
 
 __all__ = ["settled"]
@@ -55,19 +57,33 @@ def settled(folder: str | os.PathLike[str], load: Callable[[], _T]) -> _T:
 
 
 def _witness(path: str) -> Any:
-    found: list[Any] = []
-    for place in (path, f"{path}/{META}", f"{path}/{NAME}"):
-        try:
-            info = os.stat(place)
-        except OSError:
-            found.append(None)
-            continue
-        found.append((info.st_dev, info.st_ino) if place == path else (info.st_ino, info.st_mtime_ns, info.st_size))
-        if len(found) == 2:
-            break  # the manifest of what has a description says nothing more, and changes with each append
+    found: list[Any] = [_stamp(path, inode_only=True)]
+    growing = False
     above = path
     while True:
-        found.append(os.path.lexists(f"{above}/{JOURNAL}"))
+        lock = _stamp(f"{above}/{LOCK}", inode_only=True)
+        growing = growing or (lock is not None and _grows(above))
+        found += os.path.lexists(f"{above}/{JOURNAL}"), lock
         if above == os.path.dirname(above):
-            return found
+            break
         above = os.path.dirname(above)
+    if not growing:  # descriptions of datasets change with each append, and are read as of one moment
+        # the manifest of what has a description says nothing more
+        found.append(_stamp(f"{path}/{META}") or _stamp(f"{path}/{NAME}"))
+    return found
+
+
+def _grows(folder: str) -> bool:
+    try:
+        with open(f"{folder}/{NAME}", "rb") as file:
+            return b'"growing":' in file.read()
+    except OSError:
+        return False
+
+
+def _stamp(path: str, *, inode_only: bool = False) -> Any:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return (info.st_dev, info.st_ino) if inode_only else (info.st_ino, info.st_mtime_ns, info.st_size)
