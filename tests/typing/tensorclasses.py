@@ -7,13 +7,16 @@ not named does.
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import assert_type
+from dataclasses import field, replace
+from typing import Any, ClassVar, Generic, Self, TypeVar, assert_type
 
 import torch
 from torch import Tensor
 
 from tensordict_class import TensorClass, TypedTensorDict, tensorclass
+from tensordict_core import TensorDict
+
+T = TypeVar("T")
 
 
 class Point(TensorClass):
@@ -38,6 +41,27 @@ assert_type(point.reshape(3, 1), Point)
 assert_type(point.unbind(0), tuple[Point, ...])
 assert_type(Point.from_dict({"x": torch.zeros(3)}), Point)
 assert_type(point.twice(), Tensor)
+for row in point:
+    assert_type(row, Point)
+assert_type(point[0], Point)
+assert_type(point[1:, None], Point)
+assert_type(point[..., None], Point)
+assert_type(point[[0, 2]], Point)
+assert_type(point[range(2)], Point)
+assert_type(point[point.x > 0], Point)
+assert_type(point["x"], Any)
+for compared in (point == point, point != 0, point < 1, point <= 1):
+    assert_type(compared, Point)
+assert_type(1 - point / point.x, Point)
+assert_type(point.split(2), tuple[Point, ...])
+assert_type(point.to_tensordict(), TensorDict)
+assert_type(point.replace(x=torch.ones(3)), Point)
+assert_type(replace(point, label="there"), Point)
+assert_type(Point.from_tensordict(point.to_tensordict()), Point)
+match point:
+    case Point(x, label):
+        assert_type(x, Tensor)
+        assert_type(label, str)
 point.batch_size = [3]
 point.x = torch.ones(3)
 
@@ -55,6 +79,45 @@ class Child(Point, kw_only=True):
 
 assert_type(Child(torch.zeros(3), y=torch.zeros(3)).y, Tensor)
 Child(torch.zeros(3))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+class Node(TensorClass):
+    """Fields may name the class itself, and methods give the class that they are called on."""
+
+    value: Tensor
+    next: Node | None = None
+    kind: ClassVar[str] = "list"
+
+    @classmethod
+    def of(cls, number: float) -> Self:
+        return cls(torch.tensor(number))
+
+    def doubled(self) -> Self:
+        return self * 2
+
+
+class Named(Node):
+    name: str | int | None = None
+
+
+assert_type(Named.of(1.0).doubled(), Named)
+assert_type(Named(torch.zeros(1), Node.of(1.0), "text").next, Node | None)
+assert_type(Node.kind, str)
+Named(torch.zeros(1), name=[1])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+class Box(TensorClass, Generic[T]):
+    content: T
+
+
+class Both(Node, Box[int]):
+    pass
+
+
+assert_type(Box(torch.zeros(3)).content, Tensor)
+assert_type(Box[int](3)[None], Box[int])
+assert_type(Both(value=torch.zeros(1), content=3).content, int)
+Box[int]("text")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 class Frozen(TensorClass, frozen=True):

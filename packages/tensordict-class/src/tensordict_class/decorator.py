@@ -36,7 +36,7 @@ def tensorclass(
     cast_filter: CastFilter | None = None,
     kw_only: bool = False,
 ) -> Callable[[type[T]], type[T]]: ...
-@dataclass_transform(field_specifiers=(dataclasses.field, dataclasses.Field))
+@dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field, dataclasses.Field))
 def tensorclass(
     cls: type[Any] | None = None,
     /,

@@ -1,4 +1,4 @@
-"""What type checkers know of a tensorclass: its constructor, from the fields; nothing of this exists when code runs.
+"""What type checkers know of a tensorclass beside core's annotations; nothing of this exists when code runs.
 
 `typing.dataclass_transform` makes checkers write the constructor of every subclass from its annotations. The keyword
 arguments that every constructor has beside them are said to be keyword-only fields of a common base; being descriptors,
@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any, dataclass_transform
 
 import torch
 
+if TYPE_CHECKING:
+    from types import EllipsisType
+    from typing import Self, TypeAlias, overload
+
+    import numpy as np
+
 __all__ = ["Constructed", "Transforming", "TransformingByKeyword"]
 
 if TYPE_CHECKING:
+    Rows: TypeAlias = int | slice | range | EllipsisType | torch.Tensor | np.ndarray[Any, Any] | Sequence[int] | None
 
     class _BatchSize:
         def __get__(self, instance: Any, owner: Any) -> torch.Size: ...
@@ -30,21 +37,36 @@ if TYPE_CHECKING:
         def __get__(self, instance: Any, owner: Any) -> list[str | None]: ...
         def __set__(self, instance: Any, value: Sequence[str | None] | None) -> None: ...
 
-    @dataclass_transform(field_specifiers=(dataclasses.field, dataclasses.Field))
+    @dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field, dataclasses.Field))
     class Transforming(ABCMeta):
         """A class that names this metaclass is neither frozen nor not: subclasses may be either (PEP 681)."""
 
-    @dataclass_transform(kw_only_default=True, field_specifiers=(dataclasses.field, dataclasses.Field))
+    @dataclass_transform(
+        eq_default=False, kw_only_default=True, field_specifiers=(dataclasses.field, dataclasses.Field)
+    )
     class TransformingByKeyword(Transforming):
         """As `Transforming`, with keyword-only fields."""
 
     class Constructed(metaclass=Transforming):
-        """The keyword arguments of every constructor."""
+        """The keyword arguments of every constructor, and what indexing and comparisons give."""
 
         batch_size: _BatchSize = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]
         device: _Device = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]
         names: _Names = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]
         lock: dataclasses.InitVar[bool] = dataclasses.field(default=False, kw_only=True)
+
+        # results that depend on the argument, or that checkers would take for those of object
+        @overload
+        def __getitem__(self, index: str | tuple[str, ...]) -> Any: ...
+        @overload
+        def __getitem__(self, index: Rows | tuple[Rows, ...]) -> Self: ...
+        def __getitem__(self, index: Any) -> Any: ...
+        def __eq__(self, other: object) -> Self: ...  # type: ignore[override]
+        def __ne__(self, other: object) -> Self: ...  # type: ignore[override]
+        def __lt__(self, other: Any) -> Self: ...
+        def __le__(self, other: Any) -> Self: ...
+        def __gt__(self, other: Any) -> Self: ...
+        def __ge__(self, other: Any) -> Self: ...
 else:
     Transforming = TransformingByKeyword = type
 
