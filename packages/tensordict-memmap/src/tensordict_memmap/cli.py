@@ -14,13 +14,13 @@ from typing import Any
 
 import orjson
 
+from tensordict_memmap.addresses import here, is_remote
 from tensordict_memmap.compare import compare
 from tensordict_memmap.convert import FORMATS, convert
 from tensordict_memmap.detect import kind_of
 from tensordict_memmap.formats.tree import Dense, Leaf, Node, Value
 from tensordict_memmap.loading import describe_saved
 from tensordict_memmap.reading import Request, open_any
-from tensordict_memmap.remote import here, is_remote
 
 __all__ = ["main"]
 

@@ -13,11 +13,12 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from tensordict_memmap.addresses import here, is_remote
 from tensordict_memmap.archive import Archive, unpack_memmap
 from tensordict_memmap.consolidated import consolidate
 from tensordict_memmap.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE, kind_of
 from tensordict_memmap.loading import load_memmap
-from tensordict_memmap.remote import RemoteSave, here, is_remote, save_remote
+from tensordict_memmap.remote import RemoteSave, save_remote
 from tensordict_memmap.saving import save
 
 __all__ = ["FORMATS", "convert"]

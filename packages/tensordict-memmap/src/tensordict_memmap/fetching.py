@@ -26,8 +26,13 @@ __all__ = ["Pending", "Store"]
 _PART = 1 << 23
 """The most bytes of one request."""
 
-_BATCH = 8
-"""Requests at once: with their parts they stay under 64 MiB of memory beside the tensors."""
+_BATCH = 1 << 25
+"""The most bytes of requests that go out at once, for they are in memory beside the tensors for a moment."""
+
+_AT_ONCE = 128
+"""The most requests that go out at once."""
+
+_THREADS = 8
 
 _GAP = 1 << 18
 """Bytes that are cheaper to read along than to ask for apart."""
@@ -103,7 +108,7 @@ class Store:
         def one(number: int, path: str, start: int, end: int) -> None:
             found[number] = self.fs.cat_file(self.at(path), start=start, end=end)
 
-        pool.run([[functools.partial(one, number, *part)] for number, part in enumerate(wanted)], threads=_BATCH)
+        pool.run([[functools.partial(one, number, *part)] for number, part in enumerate(wanted)], threads=_THREADS)
         return [found[number] for number in range(len(wanted))]
 
 
@@ -159,16 +164,21 @@ class Pending:
             place = bisect.bisect(self._starts, start) - 1
             if place >= 0 and start < self._starts[place] + self._files[place][1]:
                 by_file.setdefault(place, []).append((start, end))
-        parts = []
+        batch: list[tuple[int, str, int, int]] = []
+        room = _BATCH
         for place, found in by_file.items():
             path, _, offset = self._files[place]
             shift = offset - self._starts[place]
             for start, end in _merged(found):
                 for first in range(start, end, _PART):
                     last = min(first + _PART, end)
-                    parts.append((first, path, first + shift, last + shift))
-        for first in range(0, len(parts), _BATCH):
-            self._read(parts[first : first + _BATCH])
+                    if batch and (last - first > room or len(batch) == _AT_ONCE):
+                        self._read(batch)
+                        batch, room = [], _BATCH
+                    batch.append((first, path, first + shift, last + shift))
+                    room -= last - first
+        if batch:
+            self._read(batch)
 
     def _read(self, batch: Sequence[tuple[int, str, int, int]]) -> None:
         for (address, path, start, end), data in zip(

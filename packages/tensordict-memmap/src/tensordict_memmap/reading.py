@@ -19,6 +19,7 @@ import torch
 
 from tensordict_core.extension import TensorCollection, annotate, annotation
 from tensordict_memmap import commit
+from tensordict_memmap.addresses import is_remote
 from tensordict_memmap.archive import Archive, ArchiveOpener
 from tensordict_memmap.build import build
 from tensordict_memmap.consolidated import from_consolidated
@@ -33,7 +34,7 @@ from tensordict_memmap.manifest import NAME, Manifest
 from tensordict_memmap.opening import LeafOpener, read_file
 from tensordict_memmap.packed import load_packed
 from tensordict_memmap.partial import Rows, Selection, prune, row_runs, select, take_rows
-from tensordict_memmap.remote import RemoteFolder, RemoteOpener, RemoteSave, is_remote, load_remote_packed
+from tensordict_memmap.remote import RemoteFolder, RemoteOpener, RemoteSave, load_remote_packed
 from tensordict_memmap.settled import settled
 from tensordict_memmap.verify import leaf_files, open_sealed, verify_tree
 

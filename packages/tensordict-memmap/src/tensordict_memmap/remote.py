@@ -44,35 +44,13 @@ __all__ = [
     "RemoteFolder",
     "RemoteOpener",
     "RemoteSave",
-    "here",
-    "is_remote",
     "load_remote_packed",
     "save_remote",
 ]
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+(://|::)")
-_HERE = re.compile(r"(file|local)://")
 _GENERATION = re.compile(r"tensordict-[0-9a-f]{16}")
 _GROUP = 1 << 26
 _FIRST_READ = 1 << 16
-
-
-def is_remote(path: Any) -> bool:
-    """Whether a path is an address elsewhere.
-
-    >>> is_remote("s3://bucket/run"), is_remote("runs/s3"), is_remote("file:///runs/1")
-    (True, False, False)
-    """
-    return isinstance(path, str) and _SCHEME.match(path) is not None and _HERE.match(path) is None
-
-
-def here(path: Any) -> Any:
-    """A path without the scheme of local files; anything else as it is.
-
-    >>> here("file:///runs/1"), here("runs/1")
-    ('/runs/1', 'runs/1')
-    """
-    return _HERE.sub("", path, count=1) if isinstance(path, str) else path
 
 
 # --- saving
