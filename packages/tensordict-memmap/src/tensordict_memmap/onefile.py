@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 from tensordict_memmap import flock, removal, system
+from tensordict_memmap.addresses import is_remote
 from tensordict_memmap.parents import made_above
 from tensordict_memmap.ways import is_long_removal
 
@@ -41,6 +42,7 @@ def save_file(
         size: about how many bytes will be written, as ``commit.save_folder`` takes it.
 
     Raises:
+        ValueError: The target is an address.
         IsADirectoryError: A folder has that name.
         RuntimeError: There is such a file and ``existsok`` is False.
         OSError: The system refuses; the earlier file is whole.
@@ -50,6 +52,8 @@ def save_file(
     >>> pathlib.Path("greeting.txt").read_text()
     'hello'
     """
+    if is_remote(target):
+        raise ValueError(f"a file is written here, and {target!r} is an address; pass it to save or convert")
     path = os.path.realpath(target)
     if os.path.isdir(path):
         raise IsADirectoryError(
