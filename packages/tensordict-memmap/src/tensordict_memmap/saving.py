@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from tensordict_memmap import commit, system
+from tensordict_memmap.addresses import here, is_remote
 from tensordict_memmap.archive import ArchiveSave, is_archive_path
 from tensordict_memmap.build import build, fill
 from tensordict_memmap.checksums import Extent
@@ -30,7 +31,7 @@ from tensordict_memmap.loading import take_over
 from tensordict_memmap.manifest import Entry, Manifest
 from tensordict_memmap.opening import LeafOpener
 from tensordict_memmap.packed import PackedSave, is_packed_path
-from tensordict_memmap.remote import here, is_remote, save_remote
+from tensordict_memmap.remote import save_remote
 from tensordict_memmap.sources import Piece
 from tensordict_memmap.space import named, reserve_file, reserve_leaves
 from tensordict_memmap.tensor import MemoryMappedTensor
