@@ -1,12 +1,16 @@
-"""Prints the table that the README quotes: ``python -m benchmarks.compare`` (or ``nox -s compare``).
+"""Prints the tables that the README and the page about benchmarks quote: ``python -m benchmarks.compare``.
 
-Every round runs every case once, in a random order, after the writes of the case before have reached the disk; a cell
-is the median over the rounds. Files go into the page cache: nothing is synced while the clock runs.
+Every round runs every case of a workload once, in a random order, after the writes of the case before have reached the
+disk and what it replaced is gone; a cell is the median over the rounds. Files go into the page cache: but for the rows
+that say "durable", nothing is synced while the clock runs. Each workload's table is printed when it is done; with
+``--json`` its times go to a file, from which ``--plot`` draws what several runs gave.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
 import os
 import platform
 import random
@@ -18,36 +22,68 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import monotonic, perf_counter
 
 import torch
 
+from benchmarks.plot import bars
 from benchmarks.savers import (
+    LIMIT,
+    LIMIT_ONE_FILE,
+    LOADERS,
     OURS,
     OURS_ONE_FILE,
     REFERENCE,
-    REFERENCE_THREADS,
-    SAFETENSORS,
+    SAVERS,
     TORCH,
     TORCH_MMAP,
+    TORCH_UNCHECKED,
     Saver,
+    settle,
     touch,
 )
-from benchmarks.workloads import Tree, flat, gpt2, size, small_leaves, transposed
+from benchmarks.workloads import Tree, flat, gpt2, one_leaf, size, small_leaves, transformer, transposed
 
-SAVERS = (OURS, OURS_ONE_FILE, REFERENCE, REFERENCE_THREADS, TORCH, SAFETENSORS)
-LOADERS = (OURS, OURS_ONE_FILE, REFERENCE, TORCH, TORCH_MMAP, SAFETENSORS)
-COLUMNS = tuple(dict.fromkeys((*SAVERS, *LOADERS)))
+COLUMNS = tuple(dict.fromkeys(saver.name for saver in (*SAVERS, *LOADERS)))
 IMPORTS = {OURS.name: "tensordict_core", REFERENCE.name: "tensordict"}
+FRESH, OVER = "save", "save over an earlier one"
+FRESH_DURABLE, OVER_DURABLE = "save, durable", "save over an earlier one, durable"
+OPEN, READ, IMPORT = "open", "open and read", "`import` on top of `import torch`"
+
+Times = dict[str, dict[str, dict[str, list[float]]]]
+"""Milliseconds by workload, row and column."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One cell of the table: what is done once a round, and which times it gave."""
+    """One cell of a table: what is done once a round, and which time it gave."""
 
     row: str
     column: str
     sample: Callable[[], float]
+
+
+def workloads(options: argparse.Namespace) -> dict[str, Callable[[], Tree]]:
+    """What is saved, by the letters that the tables go by."""
+    layers, leaves = options.layers, options.leaves
+    return {
+        "A": lambda: gpt2(layers),
+        "A flat": lambda: dict(flat(gpt2(layers))),
+        "B": lambda: one_leaf(1 << 27 if layers == 12 else 1 << 22),
+        "C": lambda: small_leaves(leaves),
+        "D": lambda: transposed(count=8 if layers == 12 else 1),
+        "E": lambda: transformer(8 * layers),
+    }
+
+
+WHAT = {
+    "A": "parameters of GPT-2",
+    "A flat": "parameters of GPT-2 under flat keys",
+    "B": "leaf",
+    "C": "leaves of 1 KiB",
+    "D": "transposed leaves",
+    "E": "leaves of a transformer",
+}
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -57,91 +93,194 @@ def timed(work: Callable[[], object]) -> float:
     return 1000 * (perf_counter() - start)
 
 
-def saving(saver: Saver, tree: Tree, folder: Path) -> Callable[[], float]:
-    """Saves to a path where nothing is, and removes it again."""
-    held, path = saver.hold(tree), folder / "fresh"
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def sample() -> float:
-        took = timed(lambda: saver.save(held, path))
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+def saving(saver: Saver, tree: Tree, folder: Path) -> list[Case]:
+    """Saves to a path where nothing is, and to one where an earlier save is."""
+    held = saver.hold(tree)
+    fresh, earlier = (folder / f"{which}-{COLUMNS.index(saver.name)}{saver.ending}" for which in ("fresh", "earlier"))
+
+    def on_fresh(save: Callable[[object, Path], object]) -> float:
+        took = timed(lambda: save(held, fresh))
+        settle()
+        remove(fresh)
         return took
 
-    return sample
+    def over(save: Callable[[object, Path], object]) -> float:
+        if not earlier.exists():
+            saver.save(held, earlier)
+            os.sync()
+        took = timed(lambda: save(held, earlier))
+        settle()
+        return took
+
+    cases = [Case(FRESH, saver.name, lambda: on_fresh(saver.save))]
+    if saver not in (LIMIT, LIMIT_ONE_FILE):
+        cases.append(Case(OVER, saver.name, lambda: over(saver.save)))
+    durable = saver.durable
+    if durable is not None:
+        cases.append(Case(FRESH_DURABLE, saver.name, lambda: on_fresh(durable)))
+        if saver.ours:
+            cases.append(Case(OVER_DURABLE, saver.name, lambda: over(durable)))
+    return cases
 
 
-def loading(saver: Saver, tree: Tree, folder: Path) -> dict[str, Callable[[], float]]:
+def loading(saver: Saver, tree: Tree, folder: Path) -> list[Case]:
     """Opens what was saved once, and opens it and reads all of it."""
-    path = Path(tempfile.mkdtemp(dir=folder)) / "saved"
+    load = saver.load
+    assert load is not None
+    path = folder / f"saved-{COLUMNS.index(saver.name)}{saver.ending}"
     saver.save(saver.hold(tree), path)
-    return {
-        "open": lambda: timed(lambda: saver.load(path)),
-        "open and read": lambda: timed(lambda: touch(saver.load(path))),
-    }
+    return [
+        Case(OPEN, saver.name, lambda: timed(lambda: load(path))),
+        Case(READ, saver.name, lambda: timed(lambda: touch(load(path)))),
+    ]
 
 
-def importing(module: str) -> Callable[[], float]:
-    """Imports a module in a fresh interpreter that has torch."""
-    code = f"import time, torch; t = time.perf_counter(); import {module}; print(1000 * (time.perf_counter() - t))"
-    return lambda: float(subprocess.run([sys.executable, "-W", "ignore", "-c", code], stdout=-1, check=True).stdout)
+def importing() -> list[Case]:
+    """Imports in a fresh interpreter that has torch."""
+
+    def sample(module: str) -> float:
+        code = f"import time, torch; t = time.perf_counter(); import {module}; print(1000 * (time.perf_counter() - t))"
+        return float(subprocess.run([sys.executable, "-W", "ignore", "-c", code], stdout=-1, check=True).stdout)
+
+    return [Case(IMPORT, column, lambda module=module: sample(module)) for column, module in IMPORTS.items()]
 
 
-def cases(layers: int, leaves: int, folder: Path) -> list[Case]:
-    """Every cell of the table."""
-    found = [Case("`import` on top of `import torch`", name, importing(module)) for name, module in IMPORTS.items()]
-    parameters = gpt2(layers)
-    trees: dict[str, Tree] = {
-        "parameters of GPT-2": parameters,
-        "leaves of 1 KiB": small_leaves(leaves),
-        "transposed leaves": transposed(),
-        "parameters of GPT-2 under flat keys": dict(flat(parameters)),
-    }
-    for what, tree in trees.items():
-        described = f"{len(list(flat(tree))):,} {what}, {size(tree) / 1e6:,.0f} MB"
-        for saver in SAVERS:
-            found.append(Case(f"save {described}", saver.name, saving(saver, tree, folder)))
-        if "flat" in what:
-            continue  # loads as the nested ones do
-        for saver in LOADERS:
-            for verb, sample in loading(saver, tree, folder).items():
-                found.append(Case(f"{verb} {described}", saver.name, sample))
+def measure(cases: list[Case], rounds: int, seconds: float) -> dict[str, dict[str, list[float]]]:
+    """Runs every case once a round, in a random order, until the rounds are done or the time is up."""
+    times: dict[str, dict[str, list[float]]] = {}
+    for case in cases:
+        times.setdefault(case.row, {})[case.column] = []
+    end = monotonic() + seconds
+    for done in range(rounds):
+        start = monotonic()
+        for case in random.sample(cases, len(cases)):
+            gc.collect()
+            os.sync()
+            times[case.row][case.column].append(case.sample())
+        if monotonic() + (monotonic() - start) > end and done + 1 < rounds:
+            print(f"{done + 1} rounds of {rounds}: the time is up", file=sys.stderr)
+            break
+    return times
+
+
+def table(title: str, times: dict[str, dict[str, list[float]]]) -> str:
+    """The medians in milliseconds, as Markdown."""
+    columns = [column for column in COLUMNS if any(column in row for row in times.values())]
+    lines = [f"| {title}, milliseconds | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
+    for row, cells in times.items():
+        shown = [f"{middle(cells[column]):,.3g}" if cells.get(column) else "" for column in columns]
+        lines.append(f"| {row} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def middle(samples: list[float]) -> float:
+    value = median(samples)
+    return round(value) if value >= 100 else value
+
+
+def ratios(times: dict[str, dict[str, list[float]]]) -> str:
+    """How many times as fast ours is as the best of the others, and which part of the limit it reaches."""
+    lines = []
+    for row, cells in times.items():
+        found = {column: median(samples) for column, samples in cells.items() if samples}
+        others = {
+            "the reference's best": [time for column, time in found.items() if column.startswith("reference")],
+            "its best to a folder": [found.get(name) for name in ("reference", "reference, 16 threads")],
+            "safetensors": [found.get("safetensors")],
+            "torch": [found.get(saver.name) for saver in (TORCH, TORCH_MMAP)],
+            "torch without CRC": [found.get(TORCH_UNCHECKED.name)],
+        }
+        for ours, limit in ((OURS, LIMIT), (OURS_ONE_FILE, LIMIT_ONE_FILE)):
+            if ours.name not in found:
+                continue
+            parts = [
+                f"{min(known) / found[ours.name]:.2f} x {name}"
+                for name, every in others.items()
+                if (known := [time for time in every if time is not None])
+            ]
+            if limit.name in found:
+                parts.append(f"{found[limit.name] / found[ours.name]:.2f} of the limit")
+            if parts:
+                lines.append(f"- {row}; {ours.name}: {', '.join(parts)}")
+    return "\n".join(lines)
+
+
+def titles(name: str, tree: Tree) -> str:
+    return f"{name}: {len(list(flat(tree))):,} {WHAT[name]}, {size(tree) / 1e6:,.0f} MB"
+
+
+def run(options: argparse.Namespace) -> Times:
+    """Measures the workloads that were asked for, and prints each one's tables when it is done."""
+    chosen = [one.strip() for one in options.only.split(",")] if options.only else [*workloads(options), "import"]
+    unknown = set(chosen) - {*workloads(options), "import"}
+    if unknown:
+        raise SystemExit(f"--only takes {', '.join([*workloads(options), 'import'])}, not {', '.join(unknown)}")
+    found: Times = {}
+    for name in chosen:
+        folder = Path(tempfile.mkdtemp(prefix="compare-", dir=options.folder))
+        try:
+            if name == "import":
+                title, cases = "import", importing()
+            else:
+                tree = workloads(options)[name]()
+                title = titles(name, tree)
+                cases = [case for saver in SAVERS for case in saving(saver, tree, folder)]
+                if name != "A flat":  # loads as the nested ones do
+                    cases += [case for saver in LOADERS for case in loading(saver, tree, folder)]
+                del tree
+            cases = [case for case in cases if options.rows in case.row and (options.durable or not _syncs(case))]
+            found[title] = measure(cases, options.rounds, options.seconds)
+        finally:
+            settle()
+            shutil.rmtree(folder)
+        print(table(title, found[title]), ratios(found[title]), "", sep="\n\n", flush=True)
+        del cases
     return found
 
 
-def table(times: dict[tuple[str, str], list[float]]) -> str:
-    """The medians in milliseconds, as Markdown."""
-    columns = [saver.name for saver in COLUMNS]
-    rows = dict.fromkeys(row for row, _ in times)
-    lines = ["| milliseconds | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
-    for row in rows:
-        cells = [f"{median(times[row, c]):,.1f}" if (row, c) in times else "" for c in columns]
-        lines.append(f"| {row} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def _syncs(case: Case) -> bool:
+    return "durable" in case.row
+
+
+def merged(path: Path, new: Times) -> Times:
+    """What a file holds, with new times in place of earlier ones of the same rows."""
+    times: Times = json.loads(path.read_text()) if path.exists() else {}
+    for title, rows in new.items():
+        times.setdefault(title, {}).update(rows)
+    path.write_text(json.dumps(times, indent=1))
+    return times
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--layers", type=int, default=12, help="of GPT-2; 12 are 498 MB")
+    parser.add_argument("--seconds", type=float, default=150, help="for each workload; what is done by then counts")
+    parser.add_argument("--only", default="", help="workloads: A, A flat, B, C, D, E, import; with commas between")
+    parser.add_argument("--rows", default="", help="rows that hold this text")
+    parser.add_argument("--no-durable", dest="durable", action="store_false", help="leaves the rows out that sync")
+    parser.add_argument("--layers", type=int, default=12, help="of GPT-2; 12 are 498 MB; fewer shrink B, D and E too")
     parser.add_argument("--leaves", type=int, default=5000, help="of 1 KiB")
-    parser.add_argument("--only", default="", help="rows that hold this text")
     parser.add_argument("--folder", type=Path, help="where files are written; a temporary folder by default")
+    parser.add_argument("--json", type=Path, help="adds the times to this file")
+    parser.add_argument("--plot", type=Path, help="draws the times, with --json those of its file, to this SVG file")
+    parser.add_argument("--no-run", dest="run", action="store_false", help="prints and draws what --json has")
     options = parser.parse_args()
-
-    folder = Path(tempfile.mkdtemp(prefix="compare-", dir=options.folder))
-    times: dict[tuple[str, str], list[float]] = {}
-    try:
-        chosen = [case for case in cases(options.layers, options.leaves, folder) if options.only in case.row]
-        times = {(case.row, case.column): [] for case in chosen}
-        for _ in range(options.rounds):
-            for case in random.sample(chosen, len(chosen)):
-                os.sync()
-                times[case.row, case.column].append(case.sample())
-    finally:
-        shutil.rmtree(folder)
-    print(table(times))
+    times = run(options) if options.run else {}
+    if options.json is not None:
+        times = merged(options.json, times)
+    if not options.run:
+        for title, rows in times.items():
+            print(table(title, rows), ratios(rows), "", sep="\n\n")
+    if options.plot is not None:
+        options.plot.write_text(bars(times, (FRESH, OVER, OPEN)))
+    counts = {len(samples) for rows in times.values() for row in rows.values() for samples in row.values()}
     print(
-        f"\nMedians of {options.rounds} rounds on {os.cpu_count()} cores, {platform.system()} {platform.machine()}, "
-        f"Python {platform.python_version()}, torch {torch.__version__}."
+        f"Medians of {min(counts, default=0)} to {max(counts, default=0)} rounds on {os.cpu_count()} cores, "
+        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Saving to a fresh path and loading again, beside torch, safetensors and the reference, into the page cache."""
+"""Saving and loading again, beside torch, safetensors and the reference, into the page cache; ours durably too."""
 
 from __future__ import annotations
 
@@ -7,24 +7,41 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks.savers import OURS, REFERENCE, SAFETENSORS, TORCH, TORCH_MMAP, Saver, touch
-from benchmarks.workloads import gpt2, small_leaves, transposed
+from benchmarks.savers import (
+    LIMIT,
+    LIMIT_ONE_FILE,
+    OURS,
+    OURS_ONE_FILE,
+    REFERENCE,
+    REFERENCE_CONSOLIDATED,
+    SAFETENSORS,
+    TORCH,
+    TORCH_MMAP,
+    Saver,
+    settle,
+    touch,
+)
+from benchmarks.workloads import gpt2, one_leaf, small_leaves, transformer, transposed
 
-# Parameters in the shapes of GPT-2 with 2 of its 12 layers (214 MB), 1,000 leaves of 1 KiB, and 67 MB that lie
-# transposed in memory.
+# Smaller than those of the tables, so that all of them take minutes: parameters in the shapes of GPT-2 with 2 of its 12
+# layers (214 MB), one leaf of 134 MB, 1,000 leaves of 1 KiB, 67 MB that lie transposed in memory, and the 391 leaves of
+# a transformer of 32 layers (102 MB).
 WORKLOADS = {
-    "gpt2, 2 layers": lambda: gpt2(layers=2),
-    "1,000 small": lambda: small_leaves(1000),
-    "transposed": lambda: transposed(count=2),
+    "A: gpt2, 2 layers": lambda: gpt2(layers=2),
+    "B: one leaf": lambda: one_leaf(1 << 25),
+    "C: 1,000 small": lambda: small_leaves(1000),
+    "D: transposed": lambda: transposed(count=2),
+    "E: transformer, 32 layers": lambda: transformer(layers=32),
 }
-SAVERS = (OURS, REFERENCE, TORCH, SAFETENSORS)
+SAVERS = (OURS, OURS_ONE_FILE, REFERENCE, REFERENCE_CONSOLIDATED, TORCH, SAFETENSORS)
+LIMITS = (LIMIT, LIMIT_ONE_FILE)
 
 
 class OnDisk:
     """A fresh folder a sample, and earlier writes are waited for before the clock runs."""
 
-    params = tuple(WORKLOADS)
-    param_names = ("workload",)
+    params: tuple[object, ...] = tuple(WORKLOADS)
+    param_names: tuple[str, ...] = ("workload",)
     number = 1
     rounds = 1
     repeat = 7
@@ -34,39 +51,91 @@ class OnDisk:
     def setup(self, workload: str) -> None:
         tree = WORKLOADS[workload]()
         self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
-        self.held = {saver: saver.hold(tree) for saver in SAVERS}
+        self.held = {saver.name: saver.hold(tree) for saver in (*SAVERS, *LIMITS)}
         os.sync()
 
     def teardown(self, workload: str) -> None:
+        settle()
         shutil.rmtree(self.folder)
 
     def path(self, saver: Saver) -> Path:
-        return self.folder / saver.name
+        return self.folder / f"{(*SAVERS, *LIMITS).index(saver)}{saver.ending}"
+
+    def save(self, saver: Saver) -> None:
+        saver.save(self.held[saver.name], self.path(saver))
+
+    def save_durably(self, saver: Saver) -> None:
+        assert saver.durable is not None
+        saver.durable(self.held[saver.name], self.path(saver))
 
 
 class Save(OnDisk):
-    """Saving in a process that has saved before; FirstSave times the first one."""
+    """Saving to a fresh path in a process that has saved before; FirstSave times the first one."""
 
     def setup(self, workload: str) -> None:
         super().setup(workload)
         for saver in SAVERS:
-            saver.save(self.held[saver], self.folder / "warm")
-            shutil.rmtree(self.folder / "warm") if (self.folder / "warm").is_dir() else (self.folder / "warm").unlink()
+            self.save(saver)
+            shutil.rmtree(self.path(saver)) if self.path(saver).is_dir() else self.path(saver).unlink()
         os.sync()
-
-    def save(self, saver: Saver) -> None:
-        saver.save(self.held[saver], self.path(saver))
 
     def time_save(self, workload: str) -> None:
         self.save(OURS)
 
+    def time_save_one_file(self, workload: str) -> None:
+        self.save(OURS_ONE_FILE)
+
+    def time_save_durable(self, workload: str) -> None:
+        self.save_durably(OURS)
+
+    def time_save_one_file_durable(self, workload: str) -> None:
+        self.save_durably(OURS_ONE_FILE)
+
     def time_save_reference(self, workload: str) -> None:
         self.save(REFERENCE)
+
+    def time_save_reference_consolidated(self, workload: str) -> None:
+        self.save(REFERENCE_CONSOLIDATED)
 
     def time_save_torch(self, workload: str) -> None:
         self.save(TORCH)
 
     def time_save_safetensors(self, workload: str) -> None:
+        self.save(SAFETENSORS)
+
+    def time_save_limit(self, workload: str) -> None:
+        self.save(LIMIT)
+
+    def time_save_limit_one_file(self, workload: str) -> None:
+        self.save(LIMIT_ONE_FILE)
+
+
+class SaveOver(OnDisk):
+    """Saving to where an earlier save is."""
+
+    def setup(self, workload: str) -> None:
+        super().setup(workload)
+        for saver in SAVERS:
+            self.save(saver)
+        settle()
+        os.sync()
+
+    def time_save_over(self, workload: str) -> None:
+        self.save(OURS)
+
+    def time_save_over_one_file(self, workload: str) -> None:
+        self.save(OURS_ONE_FILE)
+
+    def time_save_over_durable(self, workload: str) -> None:
+        self.save_durably(OURS)
+
+    def time_save_over_reference(self, workload: str) -> None:
+        self.save(REFERENCE)
+
+    def time_save_over_torch(self, workload: str) -> None:
+        self.save(TORCH)
+
+    def time_save_over_safetensors(self, workload: str) -> None:
         self.save(SAFETENSORS)
 
 
@@ -76,31 +145,44 @@ class Load(OnDisk):
     def setup(self, workload: str) -> None:
         super().setup(workload)
         for saver in SAVERS:
-            saver.save(self.held[saver], self.path(saver))
+            self.save(saver)
+
+    def open(self, saver: Saver) -> object:
+        assert saver.load is not None
+        return saver.load(self.path(TORCH if saver is TORCH_MMAP else saver))
 
     def time_open(self, workload: str) -> None:
-        OURS.load(self.path(OURS))
+        self.open(OURS)
+
+    def time_open_one_file(self, workload: str) -> None:
+        self.open(OURS_ONE_FILE)
 
     def time_open_reference(self, workload: str) -> None:
-        REFERENCE.load(self.path(REFERENCE))
+        self.open(REFERENCE)
+
+    def time_open_reference_consolidated(self, workload: str) -> None:
+        self.open(REFERENCE_CONSOLIDATED)
 
     def time_open_torch(self, workload: str) -> None:
-        TORCH_MMAP.load(self.path(TORCH))
+        self.open(TORCH_MMAP)
 
     def time_open_safetensors(self, workload: str) -> None:
-        SAFETENSORS.load(self.path(SAFETENSORS))
+        self.open(SAFETENSORS)
 
     def time_read(self, workload: str) -> None:
-        touch(OURS.load(self.path(OURS)))
+        touch(self.open(OURS))
+
+    def time_read_one_file(self, workload: str) -> None:
+        touch(self.open(OURS_ONE_FILE))
 
     def time_read_reference(self, workload: str) -> None:
-        touch(REFERENCE.load(self.path(REFERENCE)))
+        touch(self.open(REFERENCE))
 
     def time_read_torch(self, workload: str) -> None:
-        touch(TORCH_MMAP.load(self.path(TORCH)))
+        touch(self.open(TORCH_MMAP))
 
     def time_read_safetensors(self, workload: str) -> None:
-        touch(SAFETENSORS.load(self.path(SAFETENSORS)))
+        touch(self.open(SAFETENSORS))
 
 
 class FirstSave:

@@ -38,6 +38,37 @@ def gpt2(layers: int = 12, width: int = 768) -> Tree:
 
 
 @lru_cache(maxsize=1)
+def one_leaf(elements: int = 1 << 27) -> Tree:
+    """One leaf of 537 MB."""
+    return {"leaf": filled(elements)}
+
+
+@lru_cache(maxsize=1)
+def transformer(layers: int = 96, width: int = 256) -> Tree:
+    """The state of an encoder: 12 leaves and 3 MB a layer, of sizes from 1 KB to 1 MB; 1,156 leaves and 305 MB."""
+    found: Tree = {"embedding": filled(1000, width), "norm": {"weight": filled(width), "bias": filled(width)}}
+    found["head"] = filled(10, width)
+    shapes = {
+        "self_attn": {"in_proj_weight": (3 * width, width), "in_proj_bias": (3 * width,)},
+        "out_proj": {"weight": (width, width), "bias": (width,)},
+        "linear1": {"weight": (4 * width, width), "bias": (4 * width,)},
+        "linear2": {"weight": (width, 4 * width), "bias": (width,)},
+        "norm1": {"weight": (width,), "bias": (width,)},
+        "norm2": {"weight": (width,), "bias": (width,)},
+    }
+    found["layers"] = {
+        str(layer): {part: {name: filled(*shape) for name, shape in leaves.items()} for part, leaves in shapes.items()}
+        for layer in range(layers)
+    }
+    return found
+
+
+def uniform(leaves: int, nbytes: int) -> Tree:
+    """As many leaves of as many bytes."""
+    return {f"leaf{i:06}": filled(nbytes // 4) for i in range(leaves)}
+
+
+@lru_cache(maxsize=1)
 def small_leaves(count: int = 5000) -> Tree:
     """Many leaves of 1 KiB, where opening files costs more than the bytes."""
     return {f"leaf{i:05}": filled(256) for i in range(count)}

@@ -1,0 +1,137 @@
+"""The machine's own limit: the same bytes, files and folders written by threads that do nothing else.
+
+Blocks are reserved first and bytes go out by positional writes of at most 4 MiB, on one thread a core: no library can
+put them there faster without writing less. What a save would have to compute (a header, a description) is made before
+the clock runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.workloads import Tree, flat
+from tensordict_core import TensorDict
+from tensordict_memmap.formats import tree as records
+from tensordict_memmap.manifest import NAME, Entry, Manifest
+
+JOB = 4 << 20
+SMALL = 256 << 10
+THREADS = os.cpu_count() or 1
+
+
+@dataclass
+class PlainFile:
+    """A file and the parts of it, in their order."""
+
+    path: str
+    parts: list[memoryview]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.parts))
+
+
+def raw(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor as a file holds them."""
+    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def files_of_tree(tree: Tree) -> list[PlainFile]:
+    """What a save of one file a leaf consists of."""
+    node = records.plan(TensorDict(tree, []), tie=False)
+    files = []
+    for one in records.nodes(node):
+        place = f"{one.folder}/" if one.folder else ""
+        files += [PlainFile(place + name, [memoryview(text)]) for name, text in records.describe(one).items()]
+    files += [PlainFile(leaf.file, [raw(leaf.source)]) for leaf in records.leaves(node) if leaf.source is not None]
+    manifest = Manifest({file.path: Entry(file.size) for file in files}).dumps()
+    return [*files, PlainFile(NAME, [memoryview(manifest)])]
+
+
+def one_file(tree: Tree) -> list[PlainFile]:
+    """What a save to one file consists of: a header of about the usual length, and all bytes."""
+    leaves = [raw(leaf) for _, leaf in flat(tree)]
+    return [PlainFile("", [memoryview(bytes(120 * len(leaves))), *leaves])]
+
+
+def write_plain(files: Sequence[PlainFile], path: Path, *, sync: bool = False) -> None:
+    """Writes files below ``path``, or the only one to it."""
+    for folder in sorted({os.path.dirname(file.path) for file in files if file.path}):
+        os.makedirs(path / folder, exist_ok=True)
+    jobs: list[Callable[[], None]] = []
+    opened: list[int] = []
+    small: list[PlainFile] = []
+    for file in sorted(files, key=lambda one: -one.size):
+        if file.size < SMALL and len(files) > 1:
+            small.append(file)
+            continue
+        fd = os.open(path / file.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        opened.append(fd)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, file.size)
+        jobs += _pieces(fd, file)
+    jobs += [_small_files(path, small[first : first + 16], sync) for first in range(0, len(small), 16)]
+    try:
+        with ThreadPoolExecutor(THREADS) as threads:
+            for job in [threads.submit(job) for job in jobs]:
+                job.result()
+            if sync:
+                for job in [threads.submit(os.fsync, fd) for fd in opened]:
+                    job.result()
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+def _pieces(fd: int, file: PlainFile) -> list[Callable[[], None]]:
+    """Writes of at most `JOB` bytes: parts of large ones, and many small ones in one call."""
+    jobs: list[Callable[[], None]] = []
+    group: list[memoryview] = []
+    start = position = 0
+
+    def flush() -> None:
+        nonlocal group
+        if group:
+            jobs.append(lambda parts=group, at=start: _write_all(fd, parts, at))
+        group = []
+
+    for part in file.parts:
+        if len(part) >= SMALL or len(group) == 1000 or position - start >= JOB:
+            flush()
+        if len(part) >= SMALL:
+            for offset in range(0, len(part), JOB):
+                piece = part[offset : offset + JOB]
+                jobs.append(lambda piece=piece, at=position + offset: _write_all(fd, [piece], at))
+        else:
+            start = start if group else position
+            group.append(part)
+        position += len(part)
+    flush()
+    return jobs
+
+
+def _write_all(fd: int, parts: list[memoryview], offset: int) -> None:
+    wanted = sum(map(len, parts))
+    done = os.pwritev(fd, parts, offset)
+    if done != wanted:
+        raise OSError(f"{done} of {wanted} bytes were written")
+
+
+def _small_files(path: Path, files: list[PlainFile], sync: bool) -> Callable[[], None]:
+    def write() -> None:
+        for file in files:
+            fd = os.open(path / file.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+            try:
+                os.writev(fd, file.parts)
+                if sync:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    return write

@@ -1,0 +1,173 @@
+"""How saving grows with leaves (1 to 100,000) and with bytes (1 KiB to 4 GiB), and the memory that it takes beside them.
+
+asv tracks ours; ``python -m benchmarks.memmap_scaling`` prints ours beside the reference, torch and safetensors. What
+takes long or much memory is asked for: ``--leaves 100000``, ``--bytes 4294967296``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from time import monotonic, perf_counter
+
+from benchmarks.savers import (
+    OURS,
+    OURS_ONE_FILE,
+    REFERENCE,
+    REFERENCE_CONSOLIDATED,
+    SAFETENSORS,
+    TORCH,
+    Saver,
+    settle,
+)
+from benchmarks.workloads import Tree, transposed, uniform
+
+SAVERS = (OURS, OURS_ONE_FILE, REFERENCE, REFERENCE_CONSOLIDATED, TORCH, SAFETENSORS)
+LEAVES = (1, 10, 100, 1000, 10_000)
+SIZES = tuple(1 << power for power in (10, 16, 20, 24, 28))
+KIB = 1 << 10
+
+
+class Leaves:
+    """Leaves of 1 KiB, to a fresh path."""
+
+    params = ([1, 100, 1000], [OURS.name, OURS_ONE_FILE.name])
+    param_names = ("leaves", "saver")
+    number = 1
+    rounds = 1
+    repeat = 7
+    warmup_time = 0
+    timeout = 300
+    nbytes = KIB
+
+    def tree(self, parameter: int) -> Tree:
+        return uniform(parameter, KIB)
+
+    def setup(self, parameter: int, name: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        self.saver = next(saver for saver in SAVERS if saver.name == name)
+        self.held = self.saver.hold(self.tree(parameter))
+        self.path = self.folder / f"saved{self.saver.ending}"
+        os.sync()
+
+    def teardown(self, parameter: int, name: str) -> None:
+        shutil.rmtree(self.folder)
+
+    def time_save(self, parameter: int, name: str) -> None:
+        self.saver.save(self.held, self.path)
+
+
+class Bytes(Leaves):
+    """One leaf, to a fresh path."""
+
+    params = ([1 << 10, 1 << 20, 1 << 26], [OURS.name, OURS_ONE_FILE.name])
+    param_names = ("bytes", "saver")
+
+    def tree(self, parameter: int) -> Tree:
+        return uniform(1, parameter)
+
+
+class Memory:
+    """Bytes that a save of 268 MB takes beside the tensors, in a process of its own."""
+
+    params = (["contiguous", "transposed"], [OURS.name, OURS_ONE_FILE.name])
+    param_names = ("layout", "saver")
+    unit = "bytes"
+    timeout = 300
+
+    def track_extra_memory(self, layout: str, name: str) -> int:
+        return extra_memory(name, 1 << 28, layout == "transposed")
+
+
+def extra_memory(name: str, nbytes: int, strided: bool) -> int:
+    """Runs one save in a new process, which says by how much its memory grew at most."""
+    arguments = [name, str(nbytes), "strided" if strided else ""]
+    code = "import sys; from benchmarks.memmap_scaling import report_memory; report_memory(*sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, *arguments], stdout=-1, check=True)
+    return int(done.stdout.split()[-1])
+
+
+def report_memory(name: str, nbytes: str, strided: str) -> None:
+    """Prints how far the resident memory of this process rises above where it was before a save."""
+    saver = next(saver for saver in SAVERS if saver.name == name)
+    count = int(nbytes)
+    held = saver.hold(transposed(max(count >> 25, 1)) if strided else uniform(max(count >> 25, 1), min(count, 1 << 25)))
+    with tempfile.TemporaryDirectory() as folder:
+        saver.save(saver.hold(uniform(1, KIB)), Path(folder) / f"first{saver.ending}")  # what is imported for it
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+        before = memory("VmHWM")
+        mapped = saver.save(held, Path(folder) / f"saved{saver.ending}")
+        print(max(memory("VmHWM") - before, 0))
+        del mapped
+
+
+def memory(what: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * KIB for line in lines if line.startswith(what))
+
+
+# --- the table
+
+
+def row(what: str, tree: Tree, folder: Path, rounds: int, seconds: float) -> str:
+    """The medians of all savers, in milliseconds, interleaved."""
+    held = {saver: saver.hold(tree) for saver in SAVERS}
+    times: dict[Saver, list[float]] = {saver: [] for saver in SAVERS}
+    end = monotonic() + seconds
+    for done in range(rounds):
+        if done and monotonic() > end:
+            break
+        for saver in random.sample(SAVERS, len(SAVERS)):
+            path = folder / f"saved{saver.ending}"
+            os.sync()
+            start = perf_counter()
+            saver.save(held[saver], path)
+            times[saver].append(1000 * (perf_counter() - start))
+            settle()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return f"| {what} | " + " | ".join(f"{median(times[saver]):,.3g}" for saver in SAVERS) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=30, help="for each row; what is done by then counts")
+    parser.add_argument("--leaves", type=int, nargs="*", default=LEAVES, help="numbers of leaves of 1 KiB")
+    parser.add_argument("--bytes", type=int, nargs="*", default=SIZES, help="sizes of one leaf")
+    parser.add_argument("--memory", type=int, nargs="*", default=[1 << 28], help="sizes of which memory is measured")
+    parser.add_argument("--folder", type=Path, help="where files are written; a temporary folder by default")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="scaling-", dir=options.folder))
+    head = " | ".join(saver.name for saver in SAVERS) + " |\n|---|" + "---:|" * len(SAVERS)
+    try:
+        for saver in SAVERS:  # what each imports and compiles is not what is asked here
+            saver.save(saver.hold(uniform(4, 1 << 24)), folder / f"warm{SAVERS.index(saver)}{saver.ending}")
+        print(f"| save, milliseconds | {head}", flush=True)
+        for leaves in options.leaves:
+            print(
+                row(f"{leaves:,} of 1 KiB", uniform(leaves, KIB), folder, options.rounds, options.seconds), flush=True
+            )
+        for nbytes in options.bytes:
+            what = f"one of {nbytes // KIB:,} KiB"
+            print(row(what, uniform(1, nbytes), folder, options.rounds, options.seconds), flush=True)
+    finally:
+        shutil.rmtree(folder)
+    if options.memory:
+        print(f"\n| memory beside the tensors, MiB | {head}", flush=True)
+    for nbytes in options.memory:
+        for layout in ("contiguous", "transposed"):
+            cells = [f"{extra_memory(saver.name, nbytes, layout == 'transposed') / 2**20:,.0f}" for saver in SAVERS]
+            print(f"| {nbytes >> 20:,} MiB, {layout} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
