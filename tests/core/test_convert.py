@@ -190,7 +190,7 @@ def test_what_from_dict_refuses():
         TensorDict.from_dict(SOURCE, batch_size=[3], batch_dims=1)
     with pytest.raises(RuntimeError, match=r"'a'.*does not start with the batch size"):
         TensorDict.from_dict(SOURCE, batch_size=[4])
-    with pytest.raises(TypeError, match="from_dict takes a dictionary or a tensordict, got a list"):
+    with pytest.raises(TypeError, match="from_dict takes a dictionary or a tensordict, got list"):
         TensorDict.from_dict([1])
     with pytest.raises(TypeError, match="a key is a string"):
         TensorDict.from_dict({1: torch.zeros(1)})

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["Access"]
 
 
+def _as_plain(key: Any) -> str | tuple[str, ...]:
+    """A key that is no tuple as a plain string: members of enumerations, and other subclasses of ``str``."""
+    return str.__str__(key) if isinstance(key, str) else unravel_key(key)
+
+
 class Access(Primitives):
     """Entries by key: ``get``, ``set`` and their kind."""
 
@@ -56,6 +61,8 @@ class Access(Primitives):
         if type(key) is str:
             value = self._get(key)
             return self._absent(key, default) if value is None else value
+        if not isinstance(key, tuple):
+            return self.get(_as_plain(key), default)
         node: Any = self
         for name in key:
             if type(name) is not str:

@@ -146,10 +146,15 @@ class Attributes(Primitives):
             batch_dims: The most batch dimensions to take.
             keep_compliant_size: Whether a batch size with that many dimensions is kept.
 
+        Raises:
+            ValueError: ``batch_dims`` is no number of dimensions.
+
         >>> td = TensorDict({"a": torch.zeros(3, 4), "b": torch.zeros(3, 5)})
         >>> td.auto_batch_size_().batch_size
         torch.Size([3])
         """
+        if batch_dims is not None and (type(batch_dims) is not int or batch_dims < 0):
+            raise ValueError(f"batch_dims is a number of dimensions or None, got {batch_dims!r}; give 0 or more")
         if keep_compliant_size and batch_dims is not None and self.batch_dims == batch_dims:
             return self
         for node in self._nodes():
@@ -230,7 +235,7 @@ class Attributes(Primitives):
             return list(names)
         unknown = [old for old in rename_map if old not in self.names]
         if unknown:
-            raise ValueError(f"no dimension is named {unknown[0]!r}; the names are {self.names}")
+            raise ValueError(f"no dimension is named {unknown[0]!r}; the names are {self.names}; use one of them")
         return [rename_map.get(name, name) if name is not None else None for name in self.names]
 
     def refine_names(self, *names: Any) -> Self:

@@ -385,6 +385,7 @@ def merge_tensordicts(
         callback_exist: What makes one value of two under the same key: a function of both, or one for each such key.
 
     Raises:
+        TypeError: One is no tensordict.
         RuntimeError: There are less than two tensordicts, or an entry does not start with the batch size of the first.
 
     >>> from tensordict_core import merge_tensordicts
@@ -396,6 +397,9 @@ def merge_tensordicts(
     """
     if len(tensordicts) < 2:
         raise RuntimeError(f"merge_tensordicts takes at least 2 tensordicts, got {len(tensordicts)}; use clone for one")
+    for td in tensordicts:
+        if not isinstance(td, Primitives):
+            raise errors.not_convertible("merge_tensordicts", "tensordicts", td)
     callbacks: Any = callback_exist
     if isinstance(callback_exist, Mapping):
         callbacks = {unravel_key(key): callback for key, callback in callback_exist.items()}

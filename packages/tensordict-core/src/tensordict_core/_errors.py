@@ -154,32 +154,32 @@ def unmatched_key(key: Any, other: Any) -> KeyError:
     """An operand lacks a leaf."""
     names = [] if other is None else [str(k) for k in other._keys()]
     return KeyError(
-        f"key {_show(key)} not found in the other tensordict, which has the keys {names}; select the common keys, or pass "
-        "default= where the operation takes it"
+        f"key {_show(key)} not found in the other tensordict, which has the keys {names}; select the common keys, "
+        "or pass default= where the operation takes it"
     )
 
 
 def no_broadcast(shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
     """A tensor operand does not go with the batch size."""
     return RuntimeError(
-        f"a tensor operand lines up with the batch dimensions, and shape {list(shape)} cannot be broadcast to the batch "
-        f"size {list(batch_size)}; reshape it, or apply the operation to the entries with td.apply"
+        f"a tensor operand lines up with the batch dimensions, and shape {list(shape)} cannot be broadcast to the "
+        f"batch size {list(batch_size)}; reshape it, or apply the operation to the entries with td.apply"
     )
 
 
 def bad_mask(shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
     """A mask does not go with the batch size."""
     return RuntimeError(
-        f"a mask lines up with the first batch dimensions, and shape {list(shape)} cannot be expanded to the batch size "
-        f"{list(batch_size)}; give a mask of that shape"
+        f"a mask lines up with the first batch dimensions, and shape {list(shape)} cannot be expanded to the "
+        f"batch size {list(batch_size)}; give a mask of that shape"
     )
 
 
 def not_a_source(source: Any) -> TypeError:
     """What is to be written has no entries."""
     return TypeError(
-        f"entries come from a tensordict or a mapping, got {type(source).__name__}; use set(key, value) for one entry or "
-        "td[index] = value for all of them"
+        f"entries come from a tensordict or a mapping, got {type(source).__name__}; use set(key, value) for one "
+        "entry or td[index] = value for all of them"
     )
 
 
@@ -240,7 +240,7 @@ def two_ways(one: str, other: str, what: str) -> ValueError:
 
 def not_convertible(function: str, expected: str, value: Any) -> TypeError:
     """A structure is not what the function converts."""
-    kind = f"the type {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+    kind = f"the type {value.__name__}" if isinstance(value, type) else type(value).__name__
     return TypeError(f"{function} takes {expected}, got {kind}; from_any takes any structure")
 
 

@@ -87,7 +87,7 @@ class Index:
         if kind is int and dims:
             n = batch_size[0]
             if not -n <= idx < n and n != -1:
-                raise IndexError(f"index {idx} is out of bounds for dimension 0 with size {n}")
+                raise errors.out_of_bounds(idx, 0, n)
             self.idx, self.parts, self.size, self.sources = idx, (idx,), batch_size[1:], tuple(range(1, dims))
             return
         if kind is slice and dims:
@@ -201,7 +201,7 @@ class Index:
             else:
                 n = self.batch_size[source]
                 if not isinstance(part, Tensor) and not -n <= part < n and n != -1:
-                    raise IndexError(f"index {part} is out of bounds for dimension {source} with size {n}")
+                    raise errors.out_of_bounds(part, source, n)
                 source += 1
                 continue
             gap = place is not None

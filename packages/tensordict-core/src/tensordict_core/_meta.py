@@ -85,9 +85,11 @@ def as_batch_size(batch_size: Sequence[int] | int | None) -> torch.Size:
     try:
         size = torch.Size(batch_size)
     except TypeError:
-        raise TypeError(f"batch_size is an integer or a sequence of integers, got {batch_size!r}") from None
+        raise TypeError(
+            f"batch_size is an integer or a sequence of integers, got {batch_size!r}; give sizes such as [3]"
+        ) from None
     if any(n < 0 for n in size):
-        raise ValueError(f"batch_size holds no negative size, got {list(size)}")
+        raise ValueError(f"batch_size holds no negative size, got {list(size)}; give the sizes themselves")
     return size
 
 
@@ -119,7 +121,11 @@ def as_names(names: Iterable[str | None] | None, batch_dims: int) -> Names:
     """
     if names is None:
         return None
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"names is a sequence of strings and None, got {names!r}; give one for each batch dimension")
     given = tuple(names)
+    if not all(name is None or isinstance(name, str) for name in given):
+        raise TypeError(f"a dim name is a string or None, got {list(given)}; name each dimension or give None")
     if len(given) != batch_dims:
         raise RuntimeError(
             f"got {len(given)} dim names {list(given)} for {batch_dims} batch dimensions; "

@@ -140,7 +140,7 @@ class UnbatchedTensor(TensorCollection):
         self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
     ) -> None:
         if other is None and missing is KEEP:
-            raise errors.missing_key(prefix, ())
+            raise errors.unmatched_key(prefix, None)
         out.append(missing if other is None else other._tensor if isinstance(other, UnbatchedTensor) else other)
 
     def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:

@@ -38,7 +38,10 @@ def lined_up(tensor: Tensor, leaf: Tensor) -> Tensor:
 
 def over_batch_size(mask: Tensor, size: torch.Size) -> Tensor:
     """A mask over the first batch dimensions, expanded to all of them."""
-    return mask.reshape(mask.shape + (1,) * (len(size) - mask.ndim)).expand(size)
+    try:
+        return mask.reshape(mask.shape + (1,) * (len(size) - mask.ndim)).expand(size)
+    except RuntimeError:
+        raise errors.bad_mask(mask.shape, size) from None
 
 
 def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bool]:
@@ -94,7 +97,10 @@ def broadcast_how(td: Any, other: Any, how: How) -> How:
     if not isinstance(other, Tensor) or not other.ndim:
         return how
     size = td._meta.batch_size
-    new = torch.broadcast_shapes(size, other.shape)  # type: ignore[no-untyped-call]
+    try:
+        new = torch.broadcast_shapes(size, other.shape)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        raise errors.no_broadcast(other.shape, size) from None
     if new == size:
         return how
     dims = len(size)

@@ -185,7 +185,7 @@ class Shape(Primitives):
             elif n not in (1, wanted):
                 raise RuntimeError(
                     f"incompatible expanded shape {target} for the batch size {list(old)}: "
-                    "only sizes of 1 can be expanded"
+                    "only sizes of 1 can be expanded; use repeat to copy rows"
                 )
         new = torch.Size(target)
         return self if new == old else self._reshape(Expand(old, new))
@@ -389,13 +389,18 @@ class Shape(Primitives):
         total = size[at]
         if isinstance(split_size, int):
             if split_size < 0 or (split_size == 0 and total):
-                raise RuntimeError(f"split needs a positive split_size, got {split_size}")
+                raise RuntimeError(
+                    f"split needs a positive split_size, got {split_size}; use chunk for a number of pieces"
+                )
             sizes = [min(split_size, total - start) for start in range(0, total, split_size or 1)] or [0]
         else:
             sizes = list(split_size)
+            if not all(hasattr(n, "__index__") for n in sizes):
+                raise TypeError(f"split takes an integer or a sequence of integers, got {split_size!r}; give sizes")
             if sum(sizes) != total or any(n < 0 for n in sizes):
                 raise RuntimeError(
-                    f"split sizes {sizes} must not be negative and must add up to {total}, the size of dimension {at}"
+                    f"split sizes {sizes} must not be negative and must add up to {total}, the size of dimension {at}; "
+                    "change one of them"
                 )
         return self._pieces(sizes, at)
 
@@ -421,7 +426,7 @@ class Shape(Primitives):
         2
         """
         if chunks < 1:
-            raise ValueError(f"chunk needs a positive number of chunks, got {chunks}")
+            raise ValueError(f"chunk needs a positive number of chunks, got {chunks}; use split for pieces of a size")
         size = self._meta.batch_size
         total = size[normal_dim(dim, size)] if size else 0
         return self.split(max(-(-total // chunks), 1), dim)

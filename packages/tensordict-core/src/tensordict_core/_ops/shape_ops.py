@@ -263,7 +263,9 @@ def infer_size(shape: tuple[Any, ...], numel: int, what: str) -> torch.Size:
     unknown = [i for i, n in enumerate(shape) if isinstance(n, int) and n == -1]
     known = 1
     for n in shape:
-        if not (isinstance(n, int) and n == -1):
+        if type(n) is not int and not hasattr(n, "__index__"):
+            raise TypeError(f"{what} takes integers as sizes, got {list(shape)}; give one for each dimension")
+        if n != -1:
             known *= n
     if len(unknown) > 1:
         raise RuntimeError(f"{what} infers one dimension at most, got {list(shape)}; give the others their size")

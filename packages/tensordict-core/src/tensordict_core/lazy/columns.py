@@ -62,7 +62,7 @@ def as_padded(column: Sequence[Tensor], dim: int, side: str, value: float) -> Te
         ValueError: ``side`` is neither ``"left"`` nor ``"right"``, or the tensors differ in rank.
     """
     if side not in ("left", "right"):
-        raise ValueError(f"padding_side is 'left' or 'right', got {side!r}")
+        raise ValueError(f"padding_side is 'left' or 'right', got {side!r}; choose one of the two")
     if len({tensor.ndim for tensor in column}) > 1:
         raise ValueError(
             f"padding needs tensors of one rank, got shapes {[list(t.shape) for t in column]}; "

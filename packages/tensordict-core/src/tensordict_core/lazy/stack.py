@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LazyStackedTensorDict"]
 
+_WAYS = ("as_list", "as_nested_tensor", "as_padded_tensor")
+
 
 def _common_size(tds: Sequence[Any], strict: bool) -> torch.Size:
     """The batch size of all elements; -1 where they differ."""
@@ -367,7 +369,10 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise):
         first = self._peek(key)
         if first is None:
             return default
-        if not isinstance(first, Tensor) or not (as_list or as_nested_tensor or as_padded_tensor):
+        ways = [name for name, given in zip(_WAYS, (as_list, as_nested_tensor, as_padded_tensor), strict=True) if given]
+        if len(ways) > 1:
+            raise errors.two_ways(ways[0], ways[1], "how a ragged entry is read")
+        if not isinstance(first, Tensor) or not ways:
             return self._get(key)
         if as_list or as_nested_tensor:
             column = [td._get_ragged(key, as_list=True) for td in self.tensordicts]

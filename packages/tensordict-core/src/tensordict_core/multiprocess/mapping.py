@@ -95,6 +95,8 @@ class ProcessMapping(Primitives):
         pool: Any,
         **options: Any,
     ) -> Workers:
+        if not callable(fn):
+            raise errors.not_callable("map", fn)
         job = Job(fn, out=out, seed=_seed(generator, pool))
         return start(self, job, chunks, pool=pool, **options)
 
