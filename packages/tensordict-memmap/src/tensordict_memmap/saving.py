@@ -422,8 +422,8 @@ class _Save:
 
         for node in tree.nodes(self.node):
             place = node.folder + "/" if node.folder else ""
-            if place:
-                os.makedirs(f"{folder}/{node.folder}", exist_ok=not self.atomic)
+            if place and self.kept:
+                os.makedirs(f"{folder}/{node.folder}", exist_ok=True)
             for name, document in tree.describe(node).items():
                 add(place + name, [Piece(show(node.key) if node.key else name, document)], len(document))
             if isinstance(node, Dense) and node.escaped:
@@ -439,13 +439,14 @@ class _Save:
             elif leaf.file in self.kept:
                 entries[leaf.file] = Entry(leaf.nbytes)
                 kept.append(leaf.file)
-            elif leaf.nbytes:
+            elif nbytes := leaf.nbytes:
                 if leaf.alias is not None:
                     aliases[leaf.file] = leaf.alias
-                    entries[leaf.file] = Entry(leaf.nbytes)
+                    entries[leaf.file] = Entry(nbytes)
                 else:
-                    pieces = [] if self.like or leaf.source is None else [Piece(_name(leaf), leaf.source)]
-                    add(leaf.file, pieces, leaf.nbytes, _name(leaf))
+                    name = _name(leaf)
+                    pieces = [] if self.like or leaf.source is None else [Piece(name, leaf.source)]
+                    add(leaf.file, pieces, nbytes, name)
         if self.atomic:
             for file in kept:
                 self._keep(file, folder, add)

@@ -25,7 +25,7 @@ import torch
 
 from tensordict_memmap import pool, system
 from tensordict_memmap.checksums import Extent
-from tensordict_memmap.sources import Foreign, Piece, Run, Strided, classify
+from tensordict_memmap.sources import Flat, Foreign, Piece, Run, Strided, classify
 from tensordict_memmap.steps import Step, finish_device_work, steps
 from tensordict_memmap.ways import JOB, SMALL, WAITING, load_kernels, writable_file
 
@@ -68,9 +68,7 @@ class _Open:
     def enter(self) -> int:
         with self.lock:
             if self.fd < 0:
-                flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-                fd = os.open(self.write.path, flags | (os.O_TRUNC if self.write.fresh else 0), 0o666)
-                self.fd = fd
+                fd = self.fd = _create(self.write.path, os.O_TRUNC if self.write.fresh else 0)
                 if (
                     not self.write.fresh
                     or not self.write.pieces
@@ -94,6 +92,16 @@ class _Open:
             os.close(fd)
 
 
+def _create(path: str | os.PathLike[str], flags: int) -> int:
+    """Opens a file to write to. It is made where it is absent, and its folder too, so that threads share that work."""
+    flags |= os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, 0o666)
+
+
 def write_files(
     files: Sequence[FileWrite],
     *,
@@ -105,7 +113,7 @@ def write_files(
     """Writes files from tensors, in parallel, with less than 64 MiB of memory beside the tensors.
 
     Args:
-        files: the files with their pieces. Their folders must exist.
+        files: the files with their pieces. Folders are made where they are absent.
         threads: how many threads write, a good number for this machine if None or 0.
         durable: whether each file is on the disk, not just in the page cache, when this returns. More threads then wait
             for it at once, because a disk works on many requests together.
@@ -132,7 +140,12 @@ def write_files(
 
     opened: list[_Open] = []
     lanes: list[tuple[int, list[pool.Job]]] = []
+    short: list[_Short] = []
     for write, parts in planned:
+        first = parts[0] if len(parts) == 1 and write.fresh and not write.extents else None
+        if isinstance(first, Flat) and first.nbytes < SMALL and write.size in (None, first.nbytes) and not first.offset:
+            short.append((write.path, first))
+            continue
         end = max((part.offset + part.nbytes for part in parts), default=0)
         file = _Open(write, end if write.size is None else write.size, durable)
         opened.append(file)
@@ -142,6 +155,10 @@ def write_files(
         jobs.extend(functools.partial(_run_step, file, key, step, nbytes, progress) for key, step, nbytes in cut)
         lanes.append((file.size, jobs or [functools.partial(_run_step, file, write.key, None, 0, progress)]))
     lanes.sort(key=lambda lane: -lane[0])
+    lanes += [
+        (0, [functools.partial(_write_short, short[start : start + _BATCH], durable, progress)])
+        for start in range(0, len(short), _BATCH)
+    ]
     if durable and not threads:
         threads = max(pool.default_threads(), WAITING)
     try:
@@ -155,6 +172,28 @@ def write_files(
         threads=threads,
         cancelled=cancelled,
     )
+
+
+_Short = tuple[str | os.PathLike[str], Flat]
+_BATCH = 32
+"""Short files that a job writes: what a job costs is then little beside what a file costs."""
+
+
+def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int], None] | None) -> None:
+    """Writes whole files that are one short piece each."""
+    for path, part in files:
+        try:
+            fd = _create(path, os.O_TRUNC)
+            try:
+                system.write_at(fd, part.address, part.nbytes, 0)
+                if durable:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror} (writing {part.key!r})", os.fspath(path)) from error
+        if progress is not None:
+            progress(part.nbytes)
 
 
 def _read_back(write: FileWrite, extent: Extent, start: int, nbytes: int) -> None:
