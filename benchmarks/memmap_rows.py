@@ -1,0 +1,156 @@
+"""Rows of a dataset on disk: random batches, beside the reference, indexing of tensors and a copy of it in memory.
+
+``python -m benchmarks.memmap_rows`` prints the table and the ratios; every round runs every way once, in random order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+
+import tensordict as reference
+from tensordict_core import TensorDict
+from tensordict_memmap import MemmapDataset, load_memmap
+
+ROWS, SHAPE, BATCH = 20_000, (64, 64, 3), 256
+"""Small pictures, 246 MB of them."""
+
+
+def fill(path: Path, rows: int = ROWS) -> None:
+    """Writes the dataset in blocks."""
+    row = TensorDict({"image": torch.zeros(SHAPE, dtype=torch.uint8), "label": torch.tensor(0)})
+    with MemmapDataset.create(path, row) as dataset:
+        for first in range(0, rows, 1000):
+            image = torch.randint(256, (1000, *SHAPE), dtype=torch.uint8)
+            dataset.extend(TensorDict({"image": image, "label": torch.arange(first, first + 1000)}, [1000]))
+
+
+def ways(path: Path) -> dict[str, Callable[[torch.Tensor], object]]:
+    """What takes rows, by name; all of them give the same."""
+    ours, theirs, dataset = load_memmap(path), reference.load_memmap(path), MemmapDataset.open(path)
+    image, plain = ours["image"], ours["image"].as_subclass(torch.Tensor)
+    memory = TensorDict({"image": plain.clone(), "label": ours["label"].clone()}, [len(ours)])
+    array = plain.numpy()
+
+    def gather(rows: torch.Tensor) -> torch.Tensor:
+        return torch.gather(image, 0, rows[:, None, None, None].expand(-1, *SHAPE))
+
+    return {
+        "td[rows]": lambda rows: ours[rows],
+        "dataset.__getitems__(rows)": lambda rows: dataset.__getitems__(rows.tolist()),
+        "td['image'][rows]": lambda rows: image[rows],
+        "index_select of the entry": lambda rows: torch.index_select(image, 0, rows),
+        "gather of the entry along dim 0": gather,
+        "td[rows] of the reference": lambda rows: theirs[rows],
+        "tensor[rows]": lambda rows: plain[rows],
+        "numpy.take": lambda rows: array.take(rows.numpy(), axis=0),
+        "index_select in memory": lambda rows: torch.index_select(memory["image"], 0, rows),
+        "td[rows] in memory": lambda rows: memory[rows],
+    }
+
+
+def warm(way: Callable[[torch.Tensor], object]) -> None:
+    """Touches all rows, as an epoch does: a mapping meets each page once."""
+    for rows in torch.arange(ROWS).split(1000):
+        way(rows)
+
+
+class Rows:
+    """Batches of 256 random rows, warm."""
+
+    params = ("td[rows]", "td[rows] of the reference", "tensor[rows]", "numpy.take", "index_select in memory")
+    param_names = ("way",)
+    timeout = 300
+
+    def setup(self, way: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        fill(self.folder / "data")
+        self.way = ways(self.folder / "data")[way]
+        self.rows = torch.randint(ROWS, (BATCH,))
+        warm(self.way)
+
+    def teardown(self, way: str) -> None:
+        shutil.rmtree(self.folder)
+
+    def time_rows(self, way: str) -> None:
+        self.way(self.rows)
+
+
+def million(folder: Path) -> dict[str, float]:
+    """A million rows preallocated (12.3 GB), filled in part, loaded and touched: milliseconds, and MB of memory."""
+    row = {"image": torch.zeros(SHAPE, dtype=torch.uint8), "label": torch.zeros((), dtype=torch.int64)}
+    times: dict[str, float] = {}
+    for name, cls, load in (
+        ("ours", TensorDict, load_memmap),
+        ("the reference", reference.TensorDict, reference.load_memmap),
+    ):
+        path = folder / name
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        start = perf_counter()
+        made = cls(row).expand(1_000_000).memmap_like(path)
+        times[f"memmap_like, {name}"] = 1000 * (perf_counter() - start)
+        made[:1000] = cls(row).expand(1000)
+        del made
+        start = perf_counter()
+        loaded = load(path)
+        times[f"load, {name}"] = 1000 * (perf_counter() - start)
+        start = perf_counter()
+        loaded[torch.arange(0, 1000, 4)]
+        times[f"first touch of 250 rows, {name}"] = 1000 * (perf_counter() - start)
+        times[f"peak memory, {name} (MB)"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        shutil.rmtree(path)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--million", action="store_true", help="measure a million preallocated rows instead")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="rows-", dir=options.folder))
+    try:
+        if options.million:
+            for name, value in million(folder).items():
+                print(f"{name:45} {value:10.2f}")
+            return
+        fill(folder / "data")
+        os.sync()
+        chosen = ways(folder / "data")
+        for way in chosen.values():
+            warm(way)
+        times: dict[str, list[float]] = {name: [] for name in chosen}
+        for _ in range(options.rounds):
+            rows = torch.randint(ROWS, (BATCH,))
+            for name in random.sample(list(chosen), len(chosen)):
+                start = perf_counter()
+                chosen[name](rows)
+                times[name].append(1e6 * (perf_counter() - start))
+    finally:
+        shutil.rmtree(folder)
+    report(times)
+
+
+def report(times: dict[str, list[float]]) -> None:
+    """The median of each way, and the fastest tenth, which other work on the machine disturbs less."""
+    found = {name: (median(taken), sorted(taken)[len(taken) // 10]) for name, taken in times.items()}
+    for name, (middle, fast) in found.items():
+        print(f"{name:35} {middle:9.0f} us a batch of {BATCH}, fastest tenth {fast:9.0f}")
+    for place, what in enumerate(("medians", "fastest tenths")):
+        ours = found["td[rows]"][place]
+        print(f"{what}: against the reference {found['td[rows] of the reference'][place] / ours:.2f} x", end="")
+        print(f", of index_select in memory {found['index_select in memory'][place] / ours:.2f}")
+
+
+if __name__ == "__main__":
+    main()
