@@ -133,11 +133,35 @@ def test_vmap_carries_values_of_their_own() -> None:
     assert made["v"] == [["a", "b", "c"]] * 2
 
 
-def test_equal_sizes_drop_names_rather_than_guess() -> None:
-    td = TensorDict({"a": torch.rand(3, 3)}, [3, 3], names=["x", "y"])
+@pytest.mark.parametrize("out_dim", [0, 1, 2])
+@pytest.mark.parametrize("in_dim", [0, 1, 2])
+def test_equal_sizes_do_not_confuse_names_and_values(in_dim: int, out_dim: int) -> None:
+    values = [[[f"{i}{j}{k}" for k in range(2)] for j in range(2)] for i in range(2)]
+    td = TensorDict({"a": torch.rand(2, 2, 2), "n": {"b": torch.rand(2, 2, 2, 2)}}, [2, 2, 2], names=["x", "y", "z"])
+    td["v"] = NonTensorStack.from_list(values, batch_size=[2, 2, 2])
+    for function in (lambda one: one, lambda one: one + 1, lambda one: one.set("new", one["a"].T)):
+        result = torch.vmap(function, in_dims=in_dim, out_dims=out_dim)(td.clone(False))
+        rest = [name for i, name in enumerate("xyz") if i != in_dim]
+        assert result.names == [*rest[:out_dim], None, *rest[out_dim:]]
+        expected = td.movedim(in_dim, out_dim)
+        assert result["v"] == expected["v"] and result["n"].batch_size == torch.Size([2, 2, 2])
+    assert torch.vmap(torch.vmap(lambda one: one, out_dims=1))(td).names == [None, "z", None]
+
+
+def test_what_vmap_repeats_is_told_apart_too() -> None:
+    td = TensorDict({"a": torch.rand(2, 2), "v": NonTensorStack(["p", "q"], ["s", "t"])}, [2, 2], names=["x", "y"])
+    result = torch.vmap(lambda x: td)(torch.ones(2))
+    assert result.names == [None, "x", "y"] and result["v"] == [td["v"]] * 2
+    # torch puts the dimension of what it only repeats in front, whatever out_dims says
+    with pytest.raises(RuntimeError, match="leaves do not share"):
+        torch.vmap(lambda x: td.clone().set("b", td["a"] * x), out_dims=1)(torch.ones(2))
+
+
+def test_dimensions_that_cannot_be_told_apart_drop_names_rather_than_guess() -> None:
+    td = TensorDict({"a": torch.rand(1, 1).expand(3, 3)}, [3, 3], names=["x", "y"])
     result = torch.vmap(lambda one: one)(td)
     assert result.batch_size == torch.Size([3, 3]) and result.names == [None, None]
-    values = TensorDict({"a": torch.rand(2, 2), "v": NonTensorStack(["p", "q"], ["s", "t"])}, [2, 2])
+    values = TensorDict({"a": torch.rand(1, 1).expand(2, 2), "v": NonTensorStack(["p", "q"], ["s", "t"])}, [2, 2])
     with pytest.raises(RuntimeError, match="order of non-tensor values"):
         torch.vmap(lambda one: one)(values)
 

@@ -18,6 +18,7 @@ __all__ = [
     "is_compiling",
     "mapped_dim",
     "mapped_size",
+    "mapped_strides",
     "may_fuse",
     "transform_level",
 ]
@@ -74,6 +75,24 @@ def mapped_dim(tensor: torch.Tensor, level: int) -> int | None:
         return None
     dim: int = _dim_of(tensor)
     return None if dim < 0 else dim  # negative: wrapped by another transform
+
+
+def mapped_strides(tensor: torch.Tensor, level: int) -> tuple[int, tuple[int, ...]] | None:
+    """How ``vmap`` at ``level`` lays a tensor out: the stride of the dimension that it maps, and those of the others.
+
+    A tensor that it does not map is repeated without a copy, so that stride is 0. ``None`` where nothing has strides,
+    or a trace does not tell.
+
+    >>> mapped_strides(torch.zeros(2, 3), 1)
+    (0, (3, 1))
+    """
+    if torch.compiler.is_compiling() or tensor.layout is not torch.strided:
+        return None
+    dim = mapped_dim(tensor, level)
+    if dim is None:
+        return 0, tensor.stride()
+    strides = torch._C._functorch.get_unwrapped(tensor).stride()
+    return strides[dim], (*strides[:dim], *strides[dim + 1 :])
 
 
 def mapped_size() -> int | None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as registry
 
-from ._compile import is_compiling, mapped_dim, mapped_size, transform_level
+from ._compile import is_compiling, mapped_dim, mapped_size, mapped_strides, transform_level
 from ._meta import Meta, Names
 from ._primitives import Primitives
 from ._rebuild import How
@@ -66,7 +66,7 @@ class Layout:
     Two layouts are equal where their trees can be exchanged: sizes are not compared, because leaves have their own.
     """
 
-    __slots__ = ("extra", "keys", "kind", "level", "meta", "shapes")
+    __slots__ = ("extra", "keys", "kind", "level", "meta", "shapes", "strides")
 
     def __init__(
         self,
@@ -76,6 +76,7 @@ class Layout:
         extra: Any = None,
         shapes: tuple[torch.Size | None, ...] = (),
         level: int | None = None,
+        strides: Sequence[tuple[int, tuple[int, ...]] | None] | None = None,
     ) -> None:
         self.kind = kind
         self.keys = keys
@@ -83,6 +84,7 @@ class Layout:
         self.extra = extra
         self.shapes = shapes
         self.level = level
+        self.strides = strides
 
     def _compared(self) -> tuple[Any, ...]:
         meta = self.meta
@@ -122,7 +124,18 @@ def _record(kind: str, keys: tuple[str, ...], children: Sequence[Any], meta: Met
         else None
         for child in children
     ]
-    return Layout(kind, keys, meta, extra, tuple(shapes), transform_level())
+    level = transform_level()
+    if level is None:
+        return Layout(kind, keys, meta, extra, tuple(shapes))
+    count = mapped_size()
+    strides = None
+    if count is not None and any(shape is not None and count in shape for shape in shapes):
+        # sizes will not tell where a dimension is put among others of its size, strides will
+        strides = [
+            mapped_strides(child, level) if shape is not None and count in shape else None
+            for child, shape in zip(children, shapes, strict=True)
+        ]
+    return Layout(kind, keys, meta, extra, tuple(shapes), level, strides)
 
 
 def _flatten_dense(td: Any) -> tuple[list[Any], Layout]:
@@ -187,7 +200,7 @@ def _added(children: Sequence[Any], layout: Layout, level: int) -> set[int] | No
     fits: set[int] = set()
     seen = None
     compiling = is_compiling()
-    for child, shape in zip(children, layout.shapes, strict=True):
+    for i, (child, shape) in enumerate(zip(children, layout.shapes, strict=True)):
         if shape is None or not (type(child) is Tensor or isinstance(child, Tensor)):
             continue
         new = child.shape
@@ -197,7 +210,13 @@ def _added(children: Sequence[Any], layout: Layout, level: int) -> set[int] | No
         # (a trace cannot ask a tensor that depends on a gradient; a shape that fits is taken for vmap's there)
         if not fits or (not compiling and mapped_dim(child, level) is not None):
             return None
-        found = fits if found is None else found & fits
+        told = fits
+        strides = None if len(fits) == 1 or layout.strides is None else layout.strides[i]
+        if strides is not None:
+            # vmap only moves its dimension to where it goes, so its stride is found there
+            own, others = strides
+            told = {p for p in fits if child.stride() == (*others[:p], own, *others[p:])} or fits
+        found = told if found is None else found & told
     return found
 
 
