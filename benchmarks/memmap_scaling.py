@@ -1,4 +1,4 @@
-"""How saving grows with leaves (1 to 100,000) and with bytes (1 KiB to 4 GiB), and the memory that it takes beside them.
+"""How saving grows with leaves (1 to 100,000) and bytes (1 KiB to 4 GiB), and the memory that it takes beside them.
 
 asv tracks ours; ``python -m benchmarks.memmap_scaling`` prints ours beside the reference, torch and safetensors. What
 takes long or much memory is asked for: ``--leaves 100000``, ``--bytes 4294967296``.

@@ -48,7 +48,7 @@ from tensordict_memmap.packing import pack
 from tensordict_memmap.settled import settled
 from tensordict_memmap.sources import Piece, Run
 from tensordict_memmap.transfer import FileWrite, write_files
-from tensordict_memmap.unpacking import unpack
+from tensordict_memmap.unpacking import needed_at_once, unpack
 from tensordict_memmap.verify import check_level
 
 __all__ = [
@@ -333,18 +333,15 @@ def _load(
             f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
         )
     meta = move_to is not None and move_to.type == "meta"
-    if where.endswith(INDEX_ENDING):
-        folder = os.path.dirname(where)
-        with open(where, "rb") as file:
-            document = file.read()
-        opened = open_shards(where, document, lambda name: _open(_shard(folder, name), mode, meta, verify))
-    else:
-        opened = [_open(where, mode, meta, verify)]
+    opened = _open_files(where, mode, meta, verify)
     tensors: dict[str, torch.Tensor] = {}
     metadata: dict[str, str] = {}
     for part, texts, _ in opened:
         tensors.update(part)
         metadata.update(texts)
+    if meta and (needed := needed_at_once(metadata, where)):
+        real = {name: tensor for part, *_ in _open_files(where, mode, False, verify) for name, tensor in part.items()}
+        tensors.update((name, real[name]) for name in needed if name in real)
     if move_to is not None and move_to.type not in ("cpu", "meta"):
         tensors = {name: tensor.to(move_to, non_blocking=non_blocking) for name, tensor in tensors.items()}
     loaded = unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle)
@@ -366,6 +363,15 @@ def lies_in_its_file(td: Any, leaves: Sequence[torch.Tensor]) -> bool:
         for leaf in leaves
         if leaf.numel()
     )
+
+
+def _open_files(where: str, mode: str, meta: bool, verify: str) -> list[_Opened]:
+    if not where.endswith(INDEX_ENDING):
+        return [_open(where, mode, meta, verify)]
+    folder = os.path.dirname(where)
+    with open(where, "rb") as file:
+        document = file.read()
+    return open_shards(where, document, lambda name: _open(_shard(folder, name), mode, meta, verify))
 
 
 def _shard(folder: str, name: str) -> str:

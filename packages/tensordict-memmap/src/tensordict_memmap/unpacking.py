@@ -242,11 +242,13 @@ class _Reader:
         ragged = about.get("ragged", 1)
         if any(n < 0 for row in rows for n in row) or sum(counts) != flat.numel() or type(ragged) is not int:
             raise self.damaged(key, f"shapes of components that do not fit its {flat.numel()} elements")
+        if self.device is not None and self.device.type == "meta":
+            flat = flat.to("meta")
         parts = [part.view(row) for part, row in zip(torch.split(flat, counts), rows, strict=True)] if rows else []
         jagged = about.get("layout") == "jagged"
         try:
             made: torch.Tensor
-            if jagged and rows and all(row[1:] == rows[0][1:] for row in rows):
+            if jagged and rows and not flat.is_meta and all(row[1:] == rows[0][1:] for row in rows):
                 offsets = torch.tensor([0, *(row[0] for row in rows)], device=flat.device).cumsum(0)
                 made = torch.nested.nested_tensor_from_jagged(flat.view(int(offsets[-1]), *rows[0][1:]), offsets)
             else:
