@@ -123,10 +123,9 @@ def needed_at_once(metadata: Mapping[str, str], where: str) -> list[str]:
     while stack:
         one = stack.pop()
         if isinstance(one, dict):
-            if "shapes" in one or "pickled" in one:
+            if "shapes" in one or "pickled" in one:  # which may be keys of a user as well
                 found.extend(name for name in (one.get("tensor"), one.get("shapes")) if isinstance(name, str))
-            else:
-                stack.extend(inner for name, inner in one.items() if name not in ("non_tensor", "exact"))
+            stack.extend(one.values())
         elif isinstance(one, list):
             stack.extend(one)
     return found
