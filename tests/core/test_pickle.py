@@ -13,6 +13,7 @@ import torch
 
 from tensordict_core import (
     LazyStackedTensorDict,
+    MetaData,
     NonTensorData,
     NonTensorStack,
     TensorDict,
@@ -147,3 +148,33 @@ def test_weak_references_die_with_the_tensordict(locked):
     del td
     gc.collect()
     assert ref() is None and child() is None
+
+
+@pytest.mark.parametrize(
+    "td",
+    [
+        TensorDict({"a": torch.rand(2, 3), "n": {"b": torch.rand(2)}, "s": "text", "v": ["p", "q"]}, [2], names=["x"]),
+        TensorDict({"a": torch.ones(3)}, device="cpu").lock_(),
+        lazy_stack([TensorDict({"a": torch.rand(n)}) for n in (1, 2)]),
+        TensorDict({"u": UnbatchedTensor(torch.ones(2)), "m": MetaData({"k": 1})}, [3]),
+        TensorDict({"a": torch.ones(3)}, [3]).view_at(slice(0, 2)),
+        TensorDict({"a": torch.ones(3)}, [3]).attrs(),
+    ],
+    ids=["values", "locked", "lazy", "kinds", "view", "attrs"],
+)
+def test_torch_loads_what_it_saved_without_trusting_the_file(td, tmp_path):
+    torch.save(td, tmp_path / "td.pt")
+    got = torch.load(tmp_path / "td.pt", weights_only=True)
+    assert got.batch_size == td.batch_size and got.names == td.names and got.device == td.device
+    assert got.is_locked == td.is_locked and got.sorted_keys == td.sorted_keys
+    assert all(a.equal(b) for a, b in zip(got._leaves(), td._leaves(), strict=True))
+
+
+class Unknown:
+    pass
+
+
+def test_values_of_unknown_classes_need_trust(tmp_path):
+    torch.save(TensorDict({"value": Unknown()}), tmp_path / "td.pt")
+    with pytest.raises(pickle.UnpicklingError, match="Unknown"):
+        torch.load(tmp_path / "td.pt", weights_only=True)

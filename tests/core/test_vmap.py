@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -339,6 +341,17 @@ def test_specs_are_saved_with_exported_programs(td: TensorDict) -> None:
         again = pytree.treespec_loads(pytree.treespec_dumps(spec))
         assert again == spec
         assert_close(pytree.tree_unflatten(leaves, again), tree)
+
+
+def test_exported_programs_are_saved_and_loaded(
+    td: TensorDict, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "program.pt2"
+    torch.export.save(torch.export.export(Doubled(), (td,)), path)
+    result = torch.export.load(path).module()(td)
+    assert result.batch_size == td.batch_size and result["sum"].equal(td["a"].sum(-1) * 2)
+    warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert not warned, "nothing in the file needs trust"
 
 
 def test_exported_programs_have_dynamic_batch_sizes() -> None:

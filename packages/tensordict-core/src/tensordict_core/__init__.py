@@ -41,12 +41,14 @@ from ._pytree import register_nodes as _register_nodes
 from ._pytrees import from_pytree
 from ._rebuild import NO_DEFAULT
 from ._rows import DeviceType, IndexType, expand_as_right, expand_right, isin, remove_duplicates
+from ._state import trust as _trust
 from ._torch.collate import collate, dense_stack_tds
 from ._torch.combine import cat, lazy_stack, maybe_dense_stack, stack
 from ._torch.padding import pad, pad_sequence, unpad_sequence
 from .lazy import LazyStackedTensorDict
 from .nontensor import MetaData, NonTensorData, NonTensorDataBase, NonTensorStack, is_non_tensor
-from .subtensordict import SubTensorDict
+from .subtensordict import SubTensorDict, _again
+from .tensorattrs import Attrs as _Attrs
 from .tensorattrs import TensorAttrs
 from .tensordict import TensorDict
 from .unbatched import UnbatchedTensor
@@ -118,3 +120,15 @@ __all__ = [
 ]
 
 _register_nodes()
+_trust(
+    TensorDict,
+    LazyStackedTensorDict,
+    SubTensorDict,
+    NonTensorData,
+    MetaData,
+    NonTensorStack,
+    UnbatchedTensor,
+    TensorAttrs,
+    _Attrs,
+    _again,
+)

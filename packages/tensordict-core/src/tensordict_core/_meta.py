@@ -7,7 +7,7 @@ change makes a new record. ``names`` is ``None`` where no dim is named, which is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -45,6 +45,9 @@ class Meta:
     def named(self, names: Names) -> Meta:
         """The same batch size and device with other names."""
         return Meta(self.batch_size, self.device, names)
+
+    def __reduce__(self) -> Any:
+        return Meta, (self.batch_size, self.device, self.names)
 
     def __repr__(self) -> str:
         return f"Meta(batch_size={list(self.batch_size)}, device={self.device}, names={self.names})"
