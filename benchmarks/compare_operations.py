@@ -1,7 +1,8 @@
 """Prints what operations cost beside the reference and plain dictionaries: ``python -m benchmarks.compare_operations``.
 
-Every round runs ours, the reference and the plain version of a row one after another; a cell is the median over the
-rounds.
+Every round runs ours, the reference and the plain version of a row one after another, a few milliseconds each. Times
+are those of the processor for this thread, so that what else the machine does is not counted; a time is the median over
+the rounds, a ratio the median of the rounds' ratios. ``--grow`` prints ratios by the number of leaves and levels.
 """
 
 from __future__ import annotations
@@ -9,22 +10,50 @@ from __future__ import annotations
 import argparse
 import math
 import platform
+import time
 from collections.abc import Callable
 from statistics import median
 from timeit import Timer
-from typing import Any
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 
 import tensordict as reference
 import tensordict_core
-from benchmarks.operations import OPERATIONS, Operands
+from benchmarks.operations import COLUMNS, OPERATIONS, ROWS, Operands, Operation
+
+LEAVES = (1, 10, 100, 1000)
+DEPTHS = (1, 2, 3, 4, 5)
+
+
+class Row(NamedTuple):
+    """What one operation costs, in microseconds, and how that compares; ``None`` where there is no plain version."""
+
+    ours: float
+    reference: float
+    plain: float | None
+    gain: float
+    over_plain: float | None
+
+
+class Pair(NamedTuple):
+    """The operands of both libraries."""
+
+    ours: Operands
+    reference: Operands
+
+
+def operands(leaves: int, depth: int) -> Pair:
+    """The operands of both libraries, of one size."""
+    libraries: tuple[ModuleType, ModuleType] = (tensordict_core, reference)
+    return Pair(*[Operands(library, leaves, depth) for library in libraries])
 
 
 def number(timer: Timer, seconds: float) -> int:
     """How often to call for a sample of about ``seconds``."""
-    timer.timeit(20)
-    return max(5, int(seconds / max(timer.timeit(20) / 20, 1e-8)))
+    timer.timeit(5)
+    return max(2, int(seconds / max(timer.timeit(5) / 5, 1e-8)))
 
 
 def interleaved(timers: list[Timer], rounds: int, seconds: float = 0.01) -> list[list[float]]:
@@ -37,40 +66,77 @@ def interleaved(timers: list[Timer], rounds: int, seconds: float = 0.01) -> list
     return times
 
 
-def sample(run: Callable[[Operands], Any], operands: Operands) -> Timer:
-    return Timer(lambda: run(operands))
+def timer(run: Callable[[Operands], object], operands: Operands) -> Timer:
+    """Times one version of a row."""
+    return Timer(lambda: run(operands), timer=time.thread_time)
+
+
+def measure(operation: Operation, pair: Pair, rounds: int, seconds: float) -> Row:
+    """One row, from samples of about ``seconds`` each."""
+    timers = [timer(operation.run, o) for o in pair]
+    if operation.plain is not None:
+        timers.append(timer(operation.plain, pair.ours))
+    columns = interleaved(timers, rounds, seconds)
+    mine, other, *plain = [median(column) for column in columns]
+    gain = median(theirs / ours for ours, theirs in zip(columns[0], columns[1], strict=True))
+    over = median(ours / bare for ours, bare in zip(columns[0], columns[2], strict=True)) if plain else None
+    return Row(mine, other, plain[0] if plain else None, gain, over)
+
+
+def mean(ratios: list[float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def table(chosen: list[Operation], pair: Pair, rounds: int, seconds: float) -> list[float]:
+    """Prints a row for each operation; how many times as fast as the reference they are."""
+    print("| operation | ours, µs | reference, µs | plain, µs | reference / ours | ours / plain |")
+    print("|---|---:|---:|---:|---:|---:|")
+    gains = []
+    for operation in chosen:
+        row = measure(operation, pair, rounds, seconds)
+        gains.append(row.gain)
+        plain, over = ("", "") if row.plain is None else (f"{row.plain:.2f}", f"{row.over_plain:.2f}")
+        cells = [f"{row.ours:.2f}", f"{row.reference:.2f}", plain, f"{row.gain:.2f}", over]
+        print(f"| {operation.name} | {' | '.join(cells)} |", flush=True)
+    return gains
+
+
+def growth(chosen: list[Operation], rounds: int, seconds: float) -> None:
+    """Prints reference / ours, and ours / plain, for each number of leaves and of levels."""
+    sizes = [(leaves, 1) for leaves in LEAVES] + [(10, depth) for depth in DEPTHS[1:]]
+    pairs = [operands(*size) for size in sizes]
+    heads = [f"{leaves:,} x {depth}" for leaves, depth in sizes]
+    print(f"| leaves x levels: reference / ours, ours / plain | {' | '.join(heads)} |")
+    print("|---|" + "---:|" * len(heads))
+    gains: list[list[float]] = [[] for _ in sizes]
+    for operation in chosen:
+        cells = []
+        for pair, column in zip(pairs, gains, strict=True):
+            row = measure(operation, pair, rounds, seconds)
+            column.append(row.gain)
+            cells.append(f"{row.gain:.2f}, " + ("" if row.over_plain is None else f"{row.over_plain:.2f}"))
+        print(f"| {operation.name} | {' | '.join(cells)} |", flush=True)
+    print(f"| geometric mean | {' | '.join(f'{mean(column):.2f}' for column in gains)} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--leaves", type=int, default=10)
-    parser.add_argument("--only", default="", help="rows that hold this text")
+    parser.add_argument("--rounds", type=int, default=41)
+    parser.add_argument("--seconds", type=float, default=0.002, help="how long a sample takes")
+    parser.add_argument("--leaves", type=int, default=10, help="of each level")
+    parser.add_argument("--depth", type=int, default=1, help="the number of levels")
+    parser.add_argument("--only", default="", help="rows with these names, separated by commas")
+    parser.add_argument("--grow", action="store_true", help="ratios by numbers of leaves and levels")
     options = parser.parse_args()
-    ours, theirs = Operands(tensordict_core, options.leaves), Operands(reference, options.leaves)
-    print("| operation | ours, µs | reference, µs | plain, µs | reference / ours | ours / plain |")
-    print("|---|---:|---:|---:|---:|---:|")
-    ratios = []
-    for operation in OPERATIONS:
-        if options.only not in operation.name:
-            continue
-        timers = [sample(operation.run, ours), sample(operation.run, theirs)]
-        if operation.plain is not None:
-            timers.append(sample(operation.plain, ours))
-        mine, other, *plain = map(median, interleaved(timers, options.rounds))
-        ratios.append(other / mine)
-        cells = (
-            [f"{plain[0]:.2f}", f"{other / mine:.2f}", f"{mine / plain[0]:.2f}"]
-            if plain
-            else ["", f"{other / mine:.2f}", ""]
-        )
-        print(f"| {operation.name} | {mine:.2f} | {other:.2f} | {' | '.join(cells)} |", flush=True)
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    print(
-        f"\nGeometric mean of reference / ours: {mean:.2f}. Medians of {options.rounds} rounds, "
-        f"{options.leaves} leaves of 3 x 4,"
-    )
-    print(f"Python {platform.python_version()}, torch {torch.__version__}.")
+    names = {name.strip() for name in options.only.split(",") if name.strip()}
+    chosen = [operation for operation in OPERATIONS if not names or operation.name in names]
+    if options.grow:
+        growth([operation for operation in chosen if operation.grows], options.rounds, options.seconds)
+    else:
+        gains = table(chosen, operands(options.leaves, options.depth), options.rounds, options.seconds)
+        print(f"\nGeometric mean of reference / ours: {mean(gains):.2f}. Leaves of {ROWS} x {COLUMNS}.")
+    print(f"Medians of {options.rounds} rounds, Python {platform.python_version()}, torch {torch.__version__}.")
 
 
 if __name__ == "__main__":

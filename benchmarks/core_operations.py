@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import tensordict as reference
 import tensordict_core
 from benchmarks.operations import OPERATIONS, Operands
 
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
+GROWING = tuple(operation.name for operation in OPERATIONS if operation.grows)
 
 
 class Operations:
@@ -15,18 +18,18 @@ class Operations:
     params: tuple[tuple[object, ...], ...] = (tuple(BY_NAME),)
     param_names: tuple[str, ...] = ("operation",)
 
-    def setup(self, operation: str, leaves: int = 10) -> None:
+    def setup(self, operation: str, leaves: int = 10, depth: int = 1) -> None:
         self.operation = BY_NAME[operation]
-        self.ours = Operands(tensordict_core, leaves)
-        self.reference = Operands(reference, leaves)
+        self.ours = Operands(tensordict_core, leaves, depth)
+        self.reference = Operands(reference, leaves, depth)
 
-    def time_operation(self, operation: str, leaves: int = 10) -> None:
+    def time_operation(self, operation: str, leaves: int = 10, depth: int = 1) -> None:
         self.operation.run(self.ours)
 
-    def time_operation_reference(self, operation: str, leaves: int = 10) -> None:
+    def time_operation_reference(self, operation: str, leaves: int = 10, depth: int = 1) -> None:
         self.operation.run(self.reference)
 
-    def time_operation_plain(self, operation: str, leaves: int = 10) -> None:
+    def time_operation_plain(self, operation: str, leaves: int = 10, depth: int = 1) -> None:
         if self.operation.plain is not None:
             self.operation.plain(self.ours)
 
@@ -34,28 +37,22 @@ class Operations:
 class Leaves(Operations):
     """What an operation costs as leaves become more."""
 
-    params = (("construct", "td[0]", "td + 1", "td + td", "apply(sin)", "stack 8"), (1, 100, 1000))
+    params = (GROWING, (1, 10, 100, 1000))
     param_names = ("operation", "leaves")
 
 
-class Depth:
-    """Two levels to five, ten leaves each."""
+class Depth(Operations):
+    """What an operation costs on two levels to five, of ten leaves each."""
 
-    params = (1, 2, 3, 4, 5)
-    param_names = ("depth",)
+    params = (GROWING, (10,), (1, 2, 3, 4, 5))
+    param_names = ("operation", "leaves", "depth")
 
-    def setup(self, depth: int) -> None:
-        self.ours = Operands(tensordict_core, depth=depth).td
-        self.reference = Operands(reference, depth=depth).td
 
-    def time_index(self, depth: int) -> None:
-        self.ours[0]
+class Memory:
+    """What a tensordict without entries takes."""
 
-    def time_index_reference(self, depth: int) -> None:
-        self.reference[0]
+    unit = "bytes"
 
-    def time_add(self, depth: int) -> None:
-        self.ours + self.ours
-
-    def time_add_reference(self, depth: int) -> None:
-        self.reference + self.reference
+    def track_empty(self) -> int:
+        td = tensordict_core.TensorDict()
+        return sys.getsizeof(td) + sys.getsizeof(td._entries)

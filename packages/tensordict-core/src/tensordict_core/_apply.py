@@ -80,10 +80,20 @@ class Applying(Primitives):
             self = self._solid()
         leaves = self._leaves(kind)
         if others:
-            columns = [leaves, *(self._align(other, default, kind) for other in others)]
-            results = [fn(*column) for column in zip(*columns, strict=True)]
+            results = list(map(fn, leaves, *[self._align(other, default, kind) for other in others]))
         else:
             results = list(map(fn, leaves))
+        if (
+            results
+            and kind is None
+            and out is None
+            and batch_size is None
+            and filter_empty is None
+            and not inplace
+            and device is KEEP
+            and names is KEEP
+        ):
+            return self._rebuild(iter(results), _LOCKED if propagate_lock else _PLAIN)
         return self._put_results(results, kind, batch_size, device, names, inplace, filter_empty, propagate_lock, out)
 
     def named_apply(
@@ -146,15 +156,6 @@ class Applying(Primitives):
                 return self
             out.update_(self._rebuild(iter(results), How(is_leaf=is_leaf, check=True)))
             return out
-        if (
-            batch_size is None
-            and device is KEEP
-            and names is KEEP
-            and is_leaf is None
-            and filter_empty is None
-            and results
-        ):
-            return self._rebuild(iter(results), _LOCKED if propagate_lock else _PLAIN)
         meta = self._meta
         dims = len(meta.batch_size)
         size = None if batch_size is None else as_batch_size(batch_size)

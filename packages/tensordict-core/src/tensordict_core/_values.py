@@ -22,7 +22,7 @@ from ._types import containers
 if TYPE_CHECKING:
     from ._base import TensorCollection
 
-__all__ = ["as_tensor", "check_entries", "to_entry"]
+__all__ = ["as_tensor", "to_entry"]
 
 
 def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
@@ -79,27 +79,6 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
     if meta.device is not None and value.device != meta.device:
         value = value.to(meta.device, non_blocking=non_blocking)
     return value  # type: ignore[no-any-return]
-
-
-def check_entries(meta: Meta, entries: dict[str, Any]) -> None:
-    """Replace every value by the entry that a node with metadata ``meta`` stores for it.
-
-    Raises:
-        RuntimeError: A value does not start with the batch size.
-    """
-    size = meta.batch_size
-    dims = len(size)
-    first = size[0] if dims else None
-    plain = meta.device is None
-    for key, value in entries.items():
-        if plain and type(value) is Tensor:
-            if not dims:
-                continue
-            shape = value.shape
-            # what starts_with says, in place for one dimension: the call would cost as much as all else here
-            if shape and shape[0] == first if dims == 1 else starts_with(shape, size):
-                continue
-        entries[key] = to_entry(meta, key, value)
 
 
 def _node_entry(meta: Meta, key: Any, value: TensorCollection, non_blocking: bool) -> TensorCollection:

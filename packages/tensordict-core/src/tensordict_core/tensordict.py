@@ -22,7 +22,7 @@ from ._meta import NO_META, Meta, as_batch_size, as_device, as_names, starts_wit
 from ._primitives import Primitives
 from ._rebuild import KEEP, How, IsLeaf
 from ._types import containers
-from ._values import check_entries, to_entry
+from ._values import to_entry
 
 if TYPE_CHECKING:
     from ._base import TensorCollection
@@ -241,19 +241,24 @@ class TensorDict(TensorDictBase):
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         entries: dict[str, Any] = {}
-        is_leaf = how.is_leaf
+        is_leaf, check = how.is_leaf, how.check
+        meta = self._meta if how.keeps_meta else how.meta(self._meta)
+        size = meta.batch_size
+        # a value is ready if a look at its first dimension shows that to_entry would take it as it is
+        ready = Tensor if meta.device is None and len(size) < 2 else None
+        first = size[0] if size else None
         for key, value in self._entries.items():
             if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
                 new = next(leaves)
             else:
                 new = value._rebuild(leaves, how)
-            if new is not None:
-                entries[key] = new
+            if new is None:
+                continue
+            if check and not (type(new) is ready and (first is None or ((own := new.shape) and own[0] == first))):
+                new = to_entry(meta, key, new)
+            entries[key] = new
         if how.prune and not entries and self._entries:
             return None
-        meta = self._meta if how.keeps_meta else how.meta(self._meta)
-        if how.check:
-            check_entries(meta, entries)
         result = self._make(entries, meta)
         if how.lock and self._locked:
             result.lock_()
