@@ -439,14 +439,29 @@ def views(mapping: Mapping, slots: Sequence[Slot]) -> dict[str, torch.Tensor]:
     """The tensors of a file over its mapping; their addresses need not be aligned."""
     buffer, frombuffer, from_numpy, ndarray = mapping.buffer, torch.frombuffer, torch.from_numpy, np.ndarray
     tensors: dict[str, torch.Tensor] = {}
+    current: torch.dtype | None = None
+    row: Any = None  # the rest of the file as numbers of one dtype: tensors that follow one another are slices of it
+    first = 0
     for name, dtype, shape, begin, end in slots:
+        if dtype is not current:
+            current, first = dtype, 0
+            known = _NUMPY.get(dtype)
+            row = None
+            if known is not None:
+                row = ndarray(((mapping.nbytes - begin) // dtype.itemsize,), known, buffer, begin)
         if begin == end:
             tensors[name] = torch.empty(shape, dtype=dtype)
-        elif (known := _NUMPY.get(dtype)) is not None:
-            tensors[name] = from_numpy(ndarray(shape, known, buffer, begin))
-        else:
+        elif row is None:
             count = (end - begin) // dtype.itemsize
             tensors[name] = frombuffer(buffer, dtype=dtype, count=count, offset=begin).resize_(shape)
+        elif len(shape) == 1:
+            last = first + shape[0]
+            tensors[name] = from_numpy(row[first:last])
+            first = last
+        else:
+            last = first + (end - begin) // dtype.itemsize
+            tensors[name] = from_numpy(row[first:last].reshape(shape))
+            first = last
     return tensors
 
 
