@@ -64,8 +64,8 @@ def unpack(
         raise ValueError(
             f"the structure of {where} is nested deeper than tensordicts can be; the file is damaged"
         ) from None
-    unused = tensors.keys() - reader.used
-    if unused:
+    if len(reader.used) != len(tensors):
+        unused = tensors.keys() - reader.used
         raise ValueError(
             f"the structure of {where} says where each of its tensors belongs, and not where {sorted(unused)[:5]} do; "
             "the file is damaged, or another tool added them"
@@ -180,9 +180,9 @@ class _Reader:
             # what comes thousands of times is said here first
             stored = ""
             try:
-                (stored,) = about.values()
-                tensor = tensors[stored] if "tensor" in about else None
-            except (AttributeError, ValueError, KeyError, TypeError):
+                stored = about["tensor"]
+                tensor = tensors[stored] if len(about) == 1 else None
+            except (KeyError, TypeError):
                 tensor = None
             if tensor is not None and (not dims or tensor.shape[:dims] == size):
                 entries[name] = tensor
