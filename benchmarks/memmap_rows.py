@@ -42,15 +42,12 @@ def ways(path: Path) -> dict[str, Callable[[torch.Tensor], object]]:
     memory = TensorDict({"image": plain.clone(), "label": ours["label"].clone()}, [len(ours)])
     array = plain.numpy()
 
-    def gather(rows: torch.Tensor) -> torch.Tensor:
-        return torch.gather(image, 0, rows[:, None, None, None].expand(-1, *SHAPE))
-
     return {
         "td[rows]": lambda rows: ours[rows],
         "dataset.__getitems__(rows)": lambda rows: dataset.__getitems__(rows.tolist()),
         "td['image'][rows]": lambda rows: image[rows],
         "index_select of the entry": lambda rows: torch.index_select(image, 0, rows),
-        "gather of the entry along dim 0": gather,
+        "td.gather(0, rows)": lambda rows: ours.gather(0, rows),
         "td[rows] of the reference": lambda rows: theirs[rows],
         "tensor[rows]": lambda rows: plain[rows],
         "numpy.take": lambda rows: array.take(rows.numpy(), axis=0),

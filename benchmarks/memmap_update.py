@@ -1,7 +1,7 @@
 """Writing into buffers that exist: ``disk.update_(td)`` right after preallocation, and again once the pages are there.
 
-``python -m benchmarks.memmap_update`` prints both, beside the reference, ``Tensor.copy_`` and plain writes into blocks that
-were reserved; every round runs every way once, in random order, after earlier writes have reached the disk.
+``python -m benchmarks.memmap_update`` prints both, beside the reference, ``Tensor.copy_`` and writes into reserved
+blocks; each round runs every way once, in random order, after earlier writes have reached the disk.
 """
 
 from __future__ import annotations

@@ -283,7 +283,7 @@ class Indexing(Primitives):
 
     def __getitems__(self, indices: Any) -> Any:
         """The rows that a ``DataLoader`` asks for, in one indexing; collate them with ``lambda batch: batch``."""
-        return self[torch.as_tensor(indices)]
+        return self[torch.from_numpy(np.asarray(indices, dtype=np.int64))]  # faster than torch reads a list
 
     def __len__(self) -> int:
         """The size of the first batch dimension (0 without one).

@@ -162,7 +162,7 @@ class MemmapDataset:
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """The rows that a ``DataLoader`` asks for, in one indexing."""
-        return self.tensordict[torch.as_tensor(indices)]
+        return self.tensordict.__getitems__(indices)
 
     def refresh(self) -> int:
         """Takes in the rows that count by now; what was read before stays as it is.

@@ -63,7 +63,7 @@ def is_cold(src: torch.Tensor, rows: torch.Tensor) -> bool:
     if src.device.type != "cpu" or not system.LINUX:
         return False
     row, first = src.stride(0) * src.element_size(), src.data_ptr()
-    sample = rows[:: max(rows.numel() // 8, 1)].tolist()
+    sample = rows[:: max(rows.numel() // 4, 1)].tolist()
     return sum(system.resident(first + k * row, 1, 1) for k in sample) < len(sample) / 2
 
 

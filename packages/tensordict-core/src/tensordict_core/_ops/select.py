@@ -117,6 +117,8 @@ class Selection(Primitives):
         new = torch.Size((*index.shape, *size[dims:]))
 
         def leaf(tensor: Tensor) -> Tensor:
+            if dims == 1:  # whole rows, which are copied as runs of bytes, of any dtype
+                return torch.index_select(tensor, 0, index)
             own = tensor.shape[dims:]
             return torch.gather(tensor, at, index.reshape(index.shape + (1,) * len(own)).expand(*index.shape, *own))
 
