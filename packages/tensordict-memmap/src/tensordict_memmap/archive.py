@@ -78,6 +78,8 @@ def is_memmap_archive(path: str | os.PathLike[str]) -> bool:
     (True, False)
     """
     try:
+        if not os.path.isfile(path):  # a pipe would wait
+            return False
         with open(path, "rb") as file:
             if file.read(2) != b"PK":
                 return False

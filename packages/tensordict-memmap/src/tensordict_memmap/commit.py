@@ -121,12 +121,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
         ValueError: if it is not valid.
     """
     path = os.path.join(folder, manifests.NAME)
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return Manifest.loads(data, where=path)
+    data = system.read_file(path)
+    return None if data is None else Manifest.loads(data, where=path)
 
 
 def manifest_for(folder: str | os.PathLike[str]) -> Manifest | None:
@@ -435,10 +431,8 @@ def _check_free(target: str, files: list[str], stale: set[str]) -> None:
 def _finish_journal(target: str, *, durable: bool = True) -> None:
     """Does what the journal in a folder lists; may be repeated from any point at which it was stopped."""
     journal = os.path.join(target, JOURNAL)
-    try:
-        with open(journal, "rb") as file:
-            data = file.read()
-    except (FileNotFoundError, NotADirectoryError):
+    data = system.read_file(journal)
+    if data is None:
         return
     stage, files, stale = _read_journal(target, data)
     _check_real(journal, [stage])

@@ -10,7 +10,7 @@ from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.tree import WRAPPED
 from tensordict_memmap.growth import fingerprint, resized
 from tensordict_memmap.manifest import Manifest
-from tensordict_memmap.opening import read_file
+from tensordict_memmap.system import read_file
 
 __all__ = ["SavedFolder", "described_in"]
 

@@ -17,9 +17,10 @@ import torch
 from tensordict_memmap.dtypes import is_possible
 from tensordict_memmap.formats.tree import Leaf, show
 from tensordict_memmap.mapping import Mapping
+from tensordict_memmap.system import read_file
 from tensordict_memmap.tensor import MemoryMappedTensor
 
-__all__ = ["LeafOpener", "read_file"]
+__all__ = ["LeafOpener"]
 
 _FLAGS = (
     getattr(os, "O_CLOEXEC", 0)
@@ -198,25 +199,3 @@ def _from_components(parts: list[torch.Tensor], leaf: Leaf, rows: list[list[int]
     layout = torch.jagged if leaf.layout == "jagged" else torch.strided
     made: torch.Tensor = torch.nested.nested_tensor(parts, dtype=leaf.dtype, layout=layout)
     return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made
-
-
-def read_file(path: str) -> bytes | None:
-    """The content of a small regular file; None where there is none, or something that is no regular file."""
-    try:
-        fd = os.open(path, os.O_RDONLY | _FLAGS)
-    except OSError:
-        if os.path.lexists(path) and not os.path.islink(path):
-            raise
-        return None
-    try:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            return None
-        parts = []
-        while part := os.read(fd, max(info.st_size, 1) + 1):
-            parts.append(part)
-            if len(part) <= info.st_size and sum(map(len, parts)) >= info.st_size:
-                break
-        return b"".join(parts)
-    finally:
-        os.close(fd)

@@ -369,6 +369,8 @@ def _open_files(where: str, mode: str, meta: bool, verify: str) -> list[_Opened]
     if not where.endswith(INDEX_ENDING):
         return [_open(where, mode, meta, verify)]
     folder = os.path.dirname(where)
+    if os.path.lexists(where) and not os.path.isfile(where):  # a pipe would wait
+        raise ValueError(f"the index of a safetensors save is a regular file, and {where} is none; get it again")
     with open(where, "rb") as file:
         document = file.read()
     return open_shards(where, document, lambda name: _open(_shard(folder, name), mode, meta, verify))

@@ -62,6 +62,8 @@ def verify_packed(path: str) -> None:
     Raises:
         ValueError: They differ, or have none; the error names the tensors.
     """
+    if os.path.lexists(path) and not os.path.isfile(path):  # a pipe would wait
+        raise ValueError(f"a safetensors file is a regular file, and {path} is none; give the file itself")
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")

@@ -31,11 +31,12 @@ from tensordict_memmap.formats.oldest import META_PT, parse_oldest
 from tensordict_memmap.formats.parse import parse, stack_size
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
 from tensordict_memmap.manifest import NAME, Manifest
-from tensordict_memmap.opening import LeafOpener, read_file
+from tensordict_memmap.opening import LeafOpener
 from tensordict_memmap.packed import load_packed
 from tensordict_memmap.partial import Rows, Selection, prune, row_runs, select, take_rows
 from tensordict_memmap.remote import RemoteFolder, RemoteOpener, RemoteSave, load_remote_packed
 from tensordict_memmap.settled import settled
+from tensordict_memmap.system import read_file
 from tensordict_memmap.verify import leaf_files, open_sealed, verify_tree
 
 __all__ = ["Request", "describe", "open_any"]

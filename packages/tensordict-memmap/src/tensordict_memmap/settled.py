@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tensordict_memmap import system
 from tensordict_memmap.commit import JOURNAL
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.growth import LOCK
@@ -75,8 +76,7 @@ def _witness(path: str) -> Any:
 
 def _grows(folder: str) -> bool:
     try:
-        with open(f"{folder}/{NAME}", "rb") as file:
-            return b'"growing":' in file.read()
+        return b'"growing":' in (system.read_file(f"{folder}/{NAME}") or b"")
     except OSError:
         return False
 

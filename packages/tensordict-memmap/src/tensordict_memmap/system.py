@@ -10,6 +10,7 @@ import ctypes
 import errno
 import mmap
 import os
+import stat
 import sys
 import threading
 from collections.abc import Sequence
@@ -20,6 +21,12 @@ LINUX = POSIX and sys.platform == "linux"
 
 PAGE = mmap.PAGESIZE
 _LARGEST_WRITE = 1 << 30
+_CAREFUL = (
+    getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_BINARY", 0)
+)
 _IOV_MAX = 1024
 _AT_FDCWD = -100
 _STATX_BTIME = 0x800
@@ -245,6 +252,28 @@ def sync_file(path: str | os.PathLike[str]) -> None:
     fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     try:
         os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_file(path: str) -> bytes | None:
+    """The content of a small regular file; None where there is none, or something that is no regular file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | _CAREFUL)
+    except OSError:
+        if os.path.lexists(path) and not os.path.islink(path):
+            raise
+        return None
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return None
+        parts = []
+        while part := os.read(fd, max(info.st_size, 1) + 1):
+            parts.append(part)
+            if len(part) <= info.st_size and sum(map(len, parts)) >= info.st_size:
+                break
+        return b"".join(parts)
     finally:
         os.close(fd)
 

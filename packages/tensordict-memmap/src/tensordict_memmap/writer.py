@@ -20,8 +20,8 @@ from tensordict_memmap.growth import LOCK, Growth, Part, fingerprint, resized
 from tensordict_memmap.loading import load_memmap
 from tensordict_memmap.locks import EVERY_ROW, RowLock
 from tensordict_memmap.manifest import NAME, Entry, Manifest
-from tensordict_memmap.opening import read_file
 from tensordict_memmap.sources import Piece
+from tensordict_memmap.system import read_file
 from tensordict_memmap.transfer import FileWrite, write_files
 
 __all__ = ["Writer", "write_empty"]
