@@ -143,11 +143,45 @@ def test_defaults_factories_and_field_options():
     assert {f.name: f.metadata.get("unit") for f in dataclasses.fields(Options)}["fixed"] == "s"
 
 
+def test_fields_behind_the_marker_of_dataclasses_are_keyword_only():
+    class Marked(TensorClass):
+        x: torch.Tensor
+        _: dataclasses.KW_ONLY
+        y: torch.Tensor
+        z: str = "z"
+
+    assert Marked(torch.zeros(1), y=torch.ones(1)).y == 1
+    assert [f.name for f in dataclasses.fields(Marked)] == ["x", "y", "z"]
+    with pytest.raises(TypeError, match="positional"):
+        Marked(torch.zeros(1), torch.ones(1))
+
+
+def test_dataclass_functions_reach_into_nested_instances():
+    linked = Linked(torch.zeros(2), Linked(torch.ones(2)))
+    found = dataclasses.asdict(linked)
+    assert found["next"]["value"].tolist() == [1.0, 1.0] and found["next"]["next"] is None
+    assert dataclasses.astuple(linked)[1][0].tolist() == [1.0, 1.0]
+
+
+def test_a_generic_class_of_a_generic_class():
+    class Box(TensorClass, Generic[T]):
+        content: T
+
+    class Labelled(Box[T]):
+        label: str = "full"
+
+    class OfTensors(Labelled[torch.Tensor]):
+        pass
+
+    full = OfTensors(torch.zeros(2), batch_size=[2])
+    assert type(full[0]) is OfTensors and full[0].label == "full" and Labelled[int](3).content.item() == 3
+
+
 def test_a_mutable_default_is_refused():
     with pytest.raises(ValueError, match="use default_factory"):
 
         class Bad(TensorClass):
-            tags: list = []  # noqa: RUF012
+            tags: list = []  # noqa: RUF012 (that it is refused is tested)
 
 
 def test_a_field_without_default_after_one_with_is_refused():

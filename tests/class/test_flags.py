@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import pathlib
+import types
 from typing import Any
 
 import numpy as np
@@ -198,6 +199,28 @@ def test_flags_are_given_in_three_ways():
     assert ByKeyword(1).x == ByBrackets(1).x == ByArgument(1).x == 1
     assert type(ByKeyword(1).x) is type(ByBrackets(1).x) is type(ByArgument(1).x) is int
     assert ByBrackets(1).is_locked
+
+
+def acts(flag: str, cls: type) -> bool:
+    """Whether a class of one field ``x: int`` behaves as the flag says."""
+    instance = cls(torch.tensor(3)) if flag == "autocast" else cls(3)
+    if flag in ("autocast", "nocast"):
+        return type(instance.x) is int
+    if flag == "frozen":
+        return instance.is_locked and isinstance(hash(instance), int)
+    return flag == "shadow" or isinstance(instance.x, torch.Tensor)
+
+
+@pytest.mark.parametrize("flag", ["autocast", "nocast", "frozen", "tensor_only", "shadow"])
+def test_every_flag_is_given_by_keyword_by_brackets_and_by_argument(flag):
+    name = "mean" if flag == "shadow" else "x"
+    body = {"__annotations__": {name: torch.Tensor if flag == "tensor_only" else int}, "__module__": __name__}
+    by_keyword = types.new_class("ByKeyword", (TensorClass,), {flag: True}, lambda space: space.update(body))
+    by_brackets = types.new_class("ByBrackets", (TensorClass[flag],), {}, lambda space: space.update(body))
+    by_argument = tensorclass(**{flag: True})(type("ByArgument", (), dict(body)))
+    unflagged = [] if flag in ("shadow", "tensor_only") else [type("Without", (TensorClass,), dict(body))]
+    assert all(acts(flag, cls) for cls in (by_keyword, by_brackets, by_argument))
+    assert not any(acts(flag, cls) for cls in unflagged)
 
 
 def test_flags_are_inherited():

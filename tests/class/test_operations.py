@@ -77,7 +77,7 @@ def test_comparisons_give_the_class_with_bool_fields(sample):
     assert type(equal) is Sample and equal.x.dtype == torch.bool and equal.all()
     assert not (sample == Sample(sample.x, "dog", batch_size=[3])).all()
     assert (sample > 0).x.all() and (sample != sample + 1).x.all()
-    assert (sample == None) is False  # noqa: E711
+    assert (sample == None) is False  # noqa: E711 (it is the comparison that is tested)
     with pytest.raises(RuntimeError, match="truth value"):
         bool(sample)
 
@@ -325,7 +325,7 @@ def test_metadata_can_be_set(plain):
 def test_classes_are_registered_under_stable_names():
     assert find_type(type_name(Sample)) is Sample
     assert type_name(Sample).endswith(":Sample")
-    old = Local = make_local()  # noqa: F841
+    old = Local = make_local()  # noqa: F841 (the cell that is run again keeps its name)
     new = make_local()
     assert old is not new and find_type(type_name(new)) is new
 

@@ -40,3 +40,27 @@ def test_a_script_without_the_class_loads_a_tensordict_and_is_warned(tmp_path):
     loaded = run(tmp_path, IMPORTS, LOADS)
     assert loaded.stdout.strip() == "TensorDict [0.0, 1.0, 2.0] here"
     assert "UserWarning" in loaded.stderr and "Point" in loaded.stderr
+
+
+def test_a_session_that_defines_the_class_twice_loads_instances_of_the_latest(tmp_path):
+    run(tmp_path, IMPORTS, DEFINED, SAVES)
+    latest = "\nassert type(p) is Point and p is not None\n"
+    loaded = run(tmp_path, IMPORTS, DEFINED, "first = Point\n", DEFINED, LOADS, latest, "assert type(p) is not first")
+    assert loaded.stdout.startswith("Point") and loaded.stderr == ""
+
+
+def test_a_prompt_that_defines_the_class_loads_what_a_script_saved(tmp_path):
+    """A notebook has no file and no module but ``__main__``, as a prompt that reads from its input."""
+    run(tmp_path, IMPORTS, DEFINED, SAVES)
+    cells = "".join((IMPORTS, DEFINED, "\n", LOADS))
+    command = [sys.executable, "-i", "-q", "-", str(tmp_path)]
+    loaded = subprocess.run(command, input=cells, check=True, capture_output=True, text=True)
+    assert loaded.stdout.strip() == "Point [0.0, 1.0, 2.0] here" and "Warning" not in loaded.stderr
+
+
+def test_a_class_that_moved_into_a_module_is_registered_under_its_old_name(tmp_path):
+    run(tmp_path, IMPORTS, DEFINED, SAVES)
+    (tmp_path / "points.py").write_text(IMPORTS + DEFINED)
+    moved = "sys.path.insert(0, sys.argv[1])\nfrom points import Point\n"
+    known = "from tensordict_core.extension import register_type\nregister_type(Point, name='Point')\n"
+    assert run(tmp_path, IMPORTS, moved, known, LOADS).stdout.strip() == "Point [0.0, 1.0, 2.0] here"

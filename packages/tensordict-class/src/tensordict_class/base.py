@@ -106,11 +106,12 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
                 if name in cls._rules:
                     check_tensor_type(cls._types[name])
         if "__init__" in cls.__dict__:
-            cls.__new__ = _blank  # type: ignore[method-assign]
+            cls.__new__ = _blank  # type: ignore[method-assign]  # what a class body would define is assigned here
         else:
-            cls.__init__ = write_init(cls, declaration, casts=flags.autocast, frozen=flags.frozen)  # type: ignore[method-assign]
+            init = write_init(cls, declaration, casts=flags.autocast, frozen=flags.frozen)
+            cls.__init__ = init  # type: ignore[method-assign]  # so is this
         if flags.frozen and "__hash__" not in cls.__dict__:
-            cls.__hash__ = _hash_of_fields  # type: ignore[assignment]
+            cls.__hash__ = _hash_of_fields  # type: ignore[assignment]  # None, until a class is frozen
         if cast_filter is not None:
             _filter_casts(cls, cast_filter)
         install_readers(cls, declaration)

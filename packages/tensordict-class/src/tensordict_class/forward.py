@@ -39,7 +39,7 @@ class Forwarding(TensorCollection):
 
     __slots__ = ("_tensordict",)
 
-    _tensordict: Any
+    _tensordict: TensorCollection
     """The container that is wrapped."""
 
     @classmethod
@@ -89,14 +89,12 @@ class Forwarding(TensorCollection):
     # state -----------------------------------------------------------------------------------------------------------
 
     @property
-    def _meta(self) -> Meta:  # type: ignore[override]
-        meta: Meta = self._tensordict._meta
-        return meta
+    def _meta(self) -> Meta:  # type: ignore[override]  # an attribute of others
+        return self._tensordict._meta
 
     @property
-    def _locked(self) -> bool:  # type: ignore[override]
-        locked: bool = self._tensordict._locked
-        return locked
+    def _locked(self) -> bool:  # type: ignore[override]  # an attribute of others
+        return self._tensordict._locked
 
     @property
     def _holders(self) -> Any:
@@ -123,9 +121,8 @@ class Forwarding(TensorCollection):
         self._tensordict._last_exit = value
 
     @property
-    def _holds_slices(self) -> bool:  # type: ignore[override]
-        holds: bool = self._tensordict._holds_slices
-        return holds
+    def _holds_slices(self) -> bool:  # type: ignore[override]  # an attribute of others
+        return self._tensordict._holds_slices
 
     @property
     def _entries(self) -> Mapping[str, Any]:
@@ -135,7 +132,7 @@ class Forwarding(TensorCollection):
     # entries ---------------------------------------------------------------------------------------------------------
 
     def _keys(self) -> Iterable[str]:
-        return self._tensordict._keys()  # type: ignore[no-any-return]
+        return self._tensordict._keys()
 
     def _get(self, key: str) -> Any:
         return self._tensordict._get(key)
@@ -144,10 +141,10 @@ class Forwarding(TensorCollection):
         return self._tensordict._peek(key)
 
     def _items(self) -> Iterable[tuple[str, Any]]:
-        return self._tensordict._items()  # type: ignore[no-any-return]
+        return self._tensordict._items()
 
     def _peek_items(self) -> Iterable[tuple[str, Any]]:
-        return self._tensordict._peek_items()  # type: ignore[no-any-return]
+        return self._tensordict._peek_items()
 
     def _get_ragged(self, key: str, default: Any = None, **options: Any) -> Any:
         return self._tensordict._get_ragged(key, default, **options)
@@ -255,7 +252,7 @@ class Forwarding(TensorCollection):
         return cls._shell(tensordict)
 
     def _nodes(self) -> Iterable[Any]:
-        return self._tensordict._nodes()  # type: ignore[no-any-return]
+        return self._tensordict._nodes()
 
     def _set_meta(self, meta: Meta) -> None:
         self._tensordict._set_meta(meta)
@@ -279,16 +276,15 @@ class Forwarding(TensorCollection):
         self._tensordict._write_all(source)
 
     def _describe(self, key: str) -> str:
-        return self._tensordict._describe(key)  # type: ignore[no-any-return]
+        return self._tensordict._describe(key)
 
     def _repr_meta(self) -> list[str]:
-        return self._tensordict._repr_meta()  # type: ignore[no-any-return]
+        return self._tensordict._repr_meta()
 
     @property
     def depth(self) -> int:
         """The number of levels of nested tensordicts below this one."""
-        depth: int = self._tensordict.depth
-        return depth
+        return self._tensordict.depth
 
     def empty(self, recurse: bool = False, **kwargs: Any) -> Self:
         """The same metadata without entries (``recurse``: with the nested nodes, empty too).

@@ -129,7 +129,7 @@ class Instance(Forwarding):
             return default
         return value._entry_value() if isinstance(value, TensorCollection) else value
 
-    def set(  # type: ignore[override]
+    def set(  # type: ignore[override]  # core calls the second parameter item, saved code of tensorclasses value
         self, key: NestedKey, value: Any, inplace: bool | None = False, *, non_blocking: bool = False, **kwargs: Any
     ) -> Self:
         """Store a value in a field, as assigning the attribute does; ``None`` unsets it.
@@ -162,7 +162,7 @@ class Instance(Forwarding):
             return self
         return super().set(key, value, inplace, non_blocking=non_blocking)
 
-    _store = set  # type: ignore[assignment]
+    _store = set  # type: ignore[assignment]  # for the same reason
 
     def update_(
         self,

@@ -117,7 +117,7 @@ _underway: set[Any] = set()
 def _annotation(annotation: Any, base: Any, model: Any, flags: frozenset[str]) -> Any:
     """An annotation with tensorclasses in the place of models."""
     if get_origin(annotation) in (Union, types.UnionType):
-        return Union[tuple(_annotation(part, base, model, flags) for part in get_args(annotation))]  # noqa: UP007
+        return Union[tuple(_annotation(part, base, model, flags) for part in get_args(annotation))]  # noqa: UP007 (X | Y takes no tuple)
     if annotation is model:
         return ForwardRef(f"{model.__name__}_tc")
     if isinstance(annotation, type) and issubclass(annotation, base):

@@ -30,8 +30,8 @@ def reach_past(cls: type[Any], shadowed: Iterable[str]) -> None:
     # under the class's own name, for what saves the twin saves the class
     twin = type(cls.__name__, (Instance,), {"__slots__": (), "__module__": cls.__module__})
     twin.__qualname__ = cls.__qualname__
-    twin._rules, twin._types, twin._flags = cls._rules, cls._types, cls._flags  # type: ignore[attr-defined]
-    twin._declaration, twin._casts, twin._plain = cls._declaration, cls._casts, cls._plain  # type: ignore[attr-defined]
+    for name in ("_rules", "_types", "_flags", "_declaration", "_casts", "_plain"):
+        setattr(twin, name, getattr(cls, name))
     hidden = set(cls._rules)
     for name in dir(TensorCollection):
         if name in hidden or (name[0] == "_" and name not in _OPERATORS):

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     class Constructed(metaclass=Transforming):
         """The keyword arguments of every constructor, and what indexing and comparisons give."""
 
+        # what stands for a default is none of a descriptor
         batch_size: _BatchSize = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]
         device: _Device = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]
         names: _Names = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]
@@ -61,8 +62,8 @@ if TYPE_CHECKING:
         @overload
         def __getitem__(self, index: Rows | tuple[Rows, ...]) -> Self: ...
         def __getitem__(self, index: Any) -> Any: ...
-        def __eq__(self, other: object) -> Self: ...  # type: ignore[override]
-        def __ne__(self, other: object) -> Self: ...  # type: ignore[override]
+        def __eq__(self, other: object) -> Self: ...  # type: ignore[override]  # object has bool
+        def __ne__(self, other: object) -> Self: ...  # type: ignore[override]  # object has bool
         def __lt__(self, other: Any) -> Self: ...
         def __le__(self, other: Any) -> Self: ...
         def __gt__(self, other: Any) -> Self: ...
