@@ -1,0 +1,170 @@
+"""Rows by index: what a mapped tensordict gives and takes equals what one in memory does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tensordict_core import TensorDict
+from tensordict_memmap import MemoryMappedTensor, load_memmap, memmap, system, ways
+from tensordict_memmap.dtypes import DTYPES
+from tensordict_memmap.rows import gather_rows, scatter_rows
+
+SIZES = {"bool": 1, "uint16": 2, "float8_e4m3fn": 1, "bfloat16": 2, "float32": 4, "complex64": 8, "complex128": 16}
+ROWS = 700
+
+
+def table(name: str, width: int) -> torch.Tensor:
+    """Random bits, except that a bool is one."""
+    generator = torch.Generator().manual_seed(width)
+    if name == "bool":
+        return torch.randint(2, (ROWS, width), generator=generator).bool()
+    data = torch.randint(256, (ROWS, width * SIZES[name]), generator=generator, dtype=torch.uint8)
+    return data.view(DTYPES[f"torch.{name}"])
+
+
+def raw(tensor: torch.Tensor) -> bytes:
+    return tensor.as_subclass(torch.Tensor).contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@pytest.fixture(params=["torch", "kernels"])
+def way(request, monkeypatch):
+    """Either way for rows, whatever their size."""
+    if request.param == "kernels":
+        if not system.POSIX:
+            pytest.skip("kernels need POSIX")
+        from tensordict_memmap import rows
+
+        for place in (ways, rows):
+            monkeypatch.setattr(place, "KERNEL_WORTH_A_CALL", 0)
+            monkeypatch.setattr(place, "KERNEL_WORTH_AN_IMPORT", 0)
+        monkeypatch.setattr(rows, "is_cold", lambda src, index: True)
+    return request.param
+
+
+@pytest.mark.parametrize("width", [1, 3, 64, 257])
+@pytest.mark.parametrize("name", SIZES)
+def test_rows_are_gathered_and_scattered_bit_for_bit(tmp_path, name, width, way):
+    source = table(name, width)
+    mapped = MemoryMappedTensor.from_tensor(source, filename=tmp_path / "x")
+    index = torch.randint(-ROWS, ROWS, (333,))
+    numbers = [number % ROWS for number in index.tolist()]
+    expected = np.frombuffer(raw(source), dtype=np.uint8).reshape(ROWS, -1)[numbers]
+    assert raw(gather_rows(mapped, index)) == raw(mapped[index]) == expected.tobytes()
+
+    values = table(name, width)[ROWS - 333 :]
+    oracle = np.frombuffer(raw(source), dtype=np.uint8).reshape(ROWS, -1).copy()
+    for number, row in zip(numbers, np.frombuffer(raw(values), dtype=np.uint8).reshape(333, -1), strict=True):
+        oracle[number] = row
+    scatter_rows(mapped, index, values)
+    assert raw(mapped) == oracle.tobytes()
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_rows_of_a_view_that_skips_are_found(tmp_path, step, way):
+    mapped = MemoryMappedTensor.from_tensor(torch.arange(2000).reshape(200, 10), filename=tmp_path / "x")
+    view, plain = mapped[::step], mapped.clone()[::step]
+    index = torch.randint(len(view), (100,))
+    assert torch.equal(gather_rows(view, index), plain[index])
+    columns, plain_columns = mapped[:, 1:7:step], mapped.clone()[:, 1:7:step]
+    assert torch.equal(gather_rows(columns, index), plain_columns[index])
+    scatter_rows(columns, index, torch.zeros(100, columns.shape[1], dtype=torch.int64))
+    assert not columns[index].any() and mapped[:, 0].tolist() == list(range(0, 2000, 10))
+
+
+def test_rows_without_bytes_and_no_rows(way):
+    assert gather_rows(torch.zeros(5, 0, 3), torch.tensor([4, 0])).shape == (2, 0, 3)
+    assert gather_rows(torch.zeros(5, 2), torch.zeros(0, 3, dtype=torch.int64)).shape == (0, 3, 2)
+    scatter_rows(torch.zeros(5, 0), torch.tensor([1]), torch.zeros(1, 0))
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A tensordict on disk, and the same in memory."""
+    td = TensorDict(
+        {"a": torch.arange(ROWS * 40).reshape(ROWS, 40), "deep": {"b": torch.rand(ROWS, 9).bfloat16()}}, [ROWS]
+    )
+    return memmap(td, tmp_path / "x"), td
+
+
+INDICES = {
+    "one": 5,
+    "slice": slice(10, 600),
+    "slice with a step": slice(3, 690, 7),
+    "rows": torch.randint(-ROWS, ROWS, (500,)),
+    "int32 rows": torch.randint(ROWS, (500,), dtype=torch.int32),
+    "list": [5, 3, -1, 5],
+    "range": range(0, 700, 3),
+    "array": np.arange(0, 700, 2),
+    "mask": torch.rand(ROWS) < 0.5,
+    "matrix": torch.randint(ROWS, (20, 30)),
+    "nothing": torch.zeros(0, dtype=torch.int64),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_a_mapped_tensordict_is_indexed_as_one_in_memory(pair, name):
+    disk, memory = pair
+    index = INDICES[name]
+    found, expected = disk[index], memory[index]
+    assert found.batch_size == expected.batch_size
+    for key in ("a", ("deep", "b")):
+        assert torch.equal(found[key], expected[key])
+
+
+@pytest.mark.parametrize("name", [name for name in INDICES if name not in ("rows", "int32 rows", "list", "matrix")])
+def test_rows_of_a_mapped_tensordict_are_written_as_those_in_memory(tmp_path, pair, name):
+    disk, memory = pair
+    index = INDICES[name]
+    values = memory[index].apply(lambda leaf: leaf + 3)
+    disk[index] = values
+    memory[index] = values
+    for td in (disk, load_memmap(tmp_path / "x")):
+        assert all(torch.equal(td[key], memory[key]) for key in ("a", ("deep", "b")))
+
+
+def test_a_row_that_is_written_twice_at_once_holds_the_later_one_whole(tmp_path):
+    disk = memmap(TensorDict({"a": torch.zeros(50, 4000)}, [50]), tmp_path / "x")
+    index = torch.arange(50).repeat(4)
+    disk["a"][index] = torch.arange(200.0)[:, None].expand(-1, 4000)
+    assert torch.equal(disk["a"], torch.arange(150.0, 200.0)[:, None].expand(-1, 4000))
+
+
+def test_gathering_selecting_and_reading_lists_of_rows_agree(pair):
+    disk, memory = pair
+    rows = torch.randint(ROWS, (300,))
+    for found in (disk.gather(0, rows), disk.__getitems__(rows.tolist()), disk[rows]):
+        assert found.batch_size == (300,)
+        assert torch.equal(found["a"], memory["a"][rows])
+    assert torch.equal(torch.index_select(disk["a"], 0, rows), memory["a"][rows])
+    with pytest.raises((IndexError, RuntimeError)):
+        disk.gather(0, torch.tensor([ROWS]))
+
+
+def test_a_dtype_that_torch_cannot_gather_is_gathered(tmp_path):
+    disk = memmap(TensorDict({"a": torch.rand(20, 3).to(torch.float8_e5m2)}, [20]), tmp_path / "x")
+    assert raw(disk.gather(0, torch.tensor([3, 19]))["a"]) == raw(disk["a"].clone()[[3, 19]])
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "first fill"])
+@pytest.mark.parametrize(
+    "how", ["contiguous", "transposed", "another dtype", "broadcast", "odd size", "negative strides"]
+)
+def test_updates_in_place_reach_the_file_whatever_the_source(tmp_path, how, warm):
+    shape = (1031, 1033)
+    sources = {
+        "contiguous": lambda: torch.randn(shape),
+        "transposed": lambda: torch.randn(shape[::-1]).T,
+        "another dtype": lambda: torch.randn(shape, dtype=torch.float64),
+        "broadcast": lambda: torch.randn(1033).expand(shape),
+        "odd size": lambda: torch.randn(shape[0] * shape[1] + 1)[1:].view(shape),
+        "negative strides": lambda: torch.from_numpy(np.ascontiguousarray(np.random.rand(*shape)[::-1, ::-1])),
+    }
+    source = sources[how]()
+    disk = TensorDict({"a": torch.zeros(shape)}).memmap_like(tmp_path / "x")
+    if warm:
+        disk["a"].fill_(1)
+    disk.update_(TensorDict({"a": source}))
+    assert torch.equal(disk["a"], source.float())
+    assert torch.equal(load_memmap(tmp_path / "x")["a"], source.float())
