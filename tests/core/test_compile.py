@@ -24,6 +24,7 @@ from tensordict_core import (
     pad_sequence,
     stack,
 )
+from tensordict_core.extension import OpSpec, operations
 
 # Dynamo looks through modules of torch that warn of themselves
 pytestmark = pytest.mark.filterwarnings(
@@ -219,3 +220,60 @@ def test_another_shape_compiles_again_and_another_key_too() -> None:
     for td in (_dense(), _dense()[:1], _dense().set("new", torch.ones(2, 3))):
         _same(compiled(td), td + 1)
     assert counters["stats"]["unique_graphs"] >= 2
+
+
+# every operation, by the records -------------------------------------------------------------------------------------
+
+CALLS: dict[str, Callable[[Any, str], Any]] = {
+    "unary": lambda td, name: getattr(td, name)(),
+    "test": lambda td, name: getattr(td, name)(),
+    "cast": lambda td, name: getattr(td, name)(),
+    "binary": lambda td, name: (getattr(td, name)(td.clone()), getattr(td.clone(), name)(2)),
+    "compare": lambda td, name: getattr(td, name)(td.clone()),
+    "ternary": lambda td, name: getattr(td, name)(td.clone(), td.clone()),
+    "reduce": lambda td, name: getattr(td, name)(dim=0),
+}
+SPECIAL: dict[str, Callable[[Any], Any]] = {
+    "quantile": lambda td: td.quantile(0.5, dim=0),
+    "norm": lambda td: td.norm(),
+    "all": lambda td: (td > 0).all(dim=0),
+    "any": lambda td: (td > 0).any(dim=0),
+}
+INTEGRAL = ("bitwise_and", "bitwise_or", "bitwise_xor")
+HALF_COMPLEX = "complex32"  # torch warns of it, and has few operations for it
+EVERYDAY = {"exp", "add_", "sum", "clamp_min", "lerp", "isnan", "__lt__", "float64"}
+
+
+def _by_record(op: OpSpec) -> Callable[[Any], Any]:
+    if op.name in SPECIAL:
+        return SPECIAL[op.name]
+    call = CALLS[op.family]
+
+    def function(td: Any) -> Any:
+        source = (td * 8).to(torch.int64) if op.name.rstrip("_") in INTEGRAL else td
+        source = source.clone() if op.inplace else source
+        result = call(source, op.name)
+        return result if op.name != "quantile" else result[0]
+
+    return function
+
+
+@pytest.mark.parametrize("make", [_dense, _lazy], ids=["dense", "lazy"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(op, marks=() if op.name in EVERYDAY else pytest.mark.long)
+        for op in operations()
+        if op.name != HALF_COMPLEX
+    ],
+    ids=lambda op: op.name,
+)
+def test_every_recorded_operation_compiles(op: OpSpec, make: Callable[[int], Any]) -> None:
+    def step(td: Any) -> Any:
+        return _by_record(op)(td), td.sum(reduce=True)
+
+    compiled = torch.compile(step, fullgraph=True, backend="eager")
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for seed in range(2):
+            _same(compiled(make(seed)), step(make(seed)))
+    assert counters["stats"]["unique_graphs"] == 1

@@ -46,7 +46,7 @@ def _minimum_(tensor: Tensor, other: Any) -> Tensor:
 
 
 def _logical(name: str) -> Any:
-    function = getattr(torch, name)
+    function = getattr(torch if not name.endswith("_") else Tensor, name)
 
     def leaf(tensor: Tensor, other: Any) -> Tensor:
         return function(tensor, other if isinstance(other, Tensor) else torch.as_tensor(other, device=tensor.device))  # type: ignore[no-any-return]
@@ -103,9 +103,9 @@ class Pointwise(Primitives):
     bitwise_and, bitwise_and_ = binary("bitwise_and", integral=True)
     bitwise_or, bitwise_or_ = binary("bitwise_or", integral=True)
     bitwise_xor, bitwise_xor_ = binary("bitwise_xor", integral=True)
-    logical_and, logical_and_ = binary("logical_and", leaf=_logical("logical_and"))
-    logical_or, logical_or_ = binary("logical_or", leaf=_logical("logical_or"))
-    logical_xor, logical_xor_ = binary("logical_xor", leaf=_logical("logical_xor"))
+    logical_and, logical_and_ = binary("logical_and", leaf=_logical("logical_and"), leaf_=_logical("logical_and_"))
+    logical_or, logical_or_ = binary("logical_or", leaf=_logical("logical_or"), leaf_=_logical("logical_or_"))
+    logical_xor, logical_xor_ = binary("logical_xor", leaf=_logical("logical_xor"), leaf_=_logical("logical_xor_"))
 
     def rsub(self, other: Operand, *, alpha: float | None = None, default: Any = None) -> Self:
         """``other - alpha * leaf`` for every leaf.

@@ -75,6 +75,14 @@ class OperationTests(ContainerCase):
     def test_binary_with_a_tensordict(self, op: OpSpec) -> None:
         self._check(op, lambda td: (td.clone(),), lambda td: [rows(td)])
 
+    @_of("binary")
+    def test_binary_with_a_number(self, op: OpSpec) -> None:
+        self._check(op, lambda td: (2,), lambda td: [_numbers(td, 2)])
+
+    @_of("binary", inplace=True)
+    def test_binary_in_place_with_a_number(self, op: OpSpec) -> None:
+        self._check(op, lambda td: (2,), lambda td: [_numbers(td, 2)])
+
     @_of("binary", inplace=True)
     def test_binary_in_place_with_a_tensordict(self, op: OpSpec) -> None:
         self._check(op, lambda td: (td.clone(),), lambda td: [rows(td)])
@@ -136,6 +144,11 @@ class OperationTests(ContainerCase):
         assert_rows(td / 2 + 1, map_rows(lambda x: x / 2 + 1, before))
         assert_rows(-td, map_rows(torch.neg, before))
         assert_rows(torch.add(td, 1), map_rows(lambda x: x + 1, before))
+
+
+def _numbers(td: Any, number: int) -> list[Row]:
+    """One number beside every entry of every row."""
+    return [dict.fromkeys(row, number) for row in rows(td)]
 
 
 def _assert_tensors(got: Row, expected: Row) -> None:
