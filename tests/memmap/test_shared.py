@@ -1,4 +1,4 @@
-"""Shared memory and processes: tensordicts that are sent, seen by both, freed with their last owner, read in workers."""
+"""Shared memory and processes: tensordicts that are sent, seen by both, freed with the last owner, read in workers."""
 
 from __future__ import annotations
 
