@@ -183,9 +183,19 @@ def test_a_module_is_written_whole_or_not_at_all(tmp_path):
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
-def test_loading_over_a_tensordict_that_lacks_a_key_writes_nothing(saved):
+def test_loading_over_a_locked_tensordict_that_lacks_a_key_writes_nothing(saved):
     target = content().exclude("s").apply(torch.zeros_like)
     del target["b", "d"]
-    with pytest.raises(KeyError):
+    target.lock_()
+    with pytest.raises(KeyError, match="'d'"):
         target.load_memmap_(saved)
     assert target["a"].sum() == 0 and target["b", "c"].sum() == 0
+
+
+def test_loading_over_an_unlocked_tensordict_writes_in_place_and_adds_what_it_lacks(saved):
+    target = content().exclude("s").apply(torch.zeros_like)
+    del target["b", "d"]
+    a = target["a"]
+    assert target.load_memmap_(saved) is target
+    assert target["a"] is a and torch.equal(a, content()["a"])
+    assert target["b", "d"].tolist() == [1, 1, 1] and target["s"] == "text"

@@ -153,23 +153,25 @@ def load_memmap_(
     mode: str | None = None,
     verify: str = "size",
 ) -> Any:
-    """Writes the values of a saved folder into the entries of a tensordict.
+    """Writes what was saved into the entries of a tensordict, in place; keys that it lacks are added to it, mapped.
 
     Raises:
-        KeyError: The folder holds a key that the tensordict lacks; nothing was written then.
+        KeyError: The tensordict is locked and lacks a key; nothing was written then.
 
     >>> td = TensorDict({"a": torch.arange(3)}).save("there").zero_()
     >>> load_memmap_(td, "there")["a"]
     tensor([0, 1, 2])
     """
     loaded = load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify)
-    unknown = differences(tree.structure(loaded), tree.structure(td)).unexpected
-    if unknown:
-        raise KeyError(
-            f"what is loaded has a place in the tensordict, and key {unknown[0]!r} has none; use load_into(..., "
-            "strict=False) to leave it out"
-        )
-    return td.update_(loaded)
+    if td.is_locked:
+        unknown = differences(tree.structure(loaded), tree.structure(td)).unexpected
+        if unknown:
+            raise KeyError(
+                f"a locked tensordict takes in what it has a place for, and key {unknown[0]!r} has none; unlock it, or "
+                "leave the key out by load_into(..., strict=False)"
+            )
+        return td.update_(loaded)
+    return td.update(loaded, inplace=True)
 
 
 def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
