@@ -135,6 +135,7 @@ OPERATIONS = (
     Operation("get", lambda o: o.flat.get("key0"), lambda o: o.source["key0"]),
     Operation("td[key]", lambda o: o.flat["key0"], lambda o: o.source["key0"]),
     Operation("nested get", lambda o: o.td.get(("node", "leaf"))),
+    Operation("td[nested key]", lambda o: o.td["node", "leaf"]),
     Operation("set", lambda o: o.flat.set("key0", o.value), lambda o: o.source.__setitem__("key0", o.value)),
     Operation("nested set", lambda o: o.td.set(("node", "leaf"), o.value)),
     Operation("td[0]", lambda o: o.flat[0], each(lambda leaf: leaf[0]), grows=True),

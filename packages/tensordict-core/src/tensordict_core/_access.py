@@ -86,7 +86,7 @@ class Access(Primitives):
         path = unravel_key_to_tuple(key)
         node: Any = self
         for depth, name in enumerate(path):
-            if isinstance(node, Tensor):
+            if not isinstance(node, Primitives):
                 raise errors.not_a_node(path[:depth], node)
             value = node._get(name)
             if value is None:

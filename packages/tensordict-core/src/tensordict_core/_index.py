@@ -436,4 +436,7 @@ def _write(entry: Tensor, index: Index, value: Any, key: str) -> None:
 
 def _is_path(index: tuple[Any, ...]) -> bool:
     """Whether a tuple is a nested key (strings and tuples of strings only) and not an index."""
-    return bool(index) and all(type(part) is str or (type(part) is tuple and _is_path(part)) for part in index)
+    for part in index:
+        if type(part) is not str and not (type(part) is tuple and _is_path(part)):
+            return False
+    return bool(index)

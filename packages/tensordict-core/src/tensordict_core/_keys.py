@@ -42,6 +42,12 @@ def unravel_key_to_tuple(key: NestedKey) -> tuple[str, ...]:
     """
     if type(key) is str:
         return (key,)
+    if type(key) is tuple:
+        for part in key:
+            if type(part) is not str:
+                break
+        else:
+            return key  # type: ignore[return-value]  # flat already, as nearly always
     out: list[str] = []
     _collect(key, out, key)
     return tuple(out)

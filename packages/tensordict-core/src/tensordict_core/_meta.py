@@ -91,8 +91,9 @@ def as_batch_size(batch_size: Sequence[int] | int | None) -> torch.Size:
         raise TypeError(
             f"batch_size is an integer or a sequence of integers, got {batch_size!r}; give sizes such as [3]"
         ) from None
-    if any(n < 0 for n in size):
-        raise ValueError(f"batch_size holds no negative size, got {list(size)}; give the sizes themselves")
+    for n in size:
+        if n < 0:
+            raise ValueError(f"batch_size holds no negative size, got {list(size)}; give the sizes themselves")
     return size
 
 
