@@ -264,7 +264,7 @@ def _choose_values(result: Any, left: Any, right: Any, condition: Tensor) -> Non
             continue
         if not mine._is_non_tensor:
             _choose_values(result._get(key), mine, theirs, condition)
-        elif not mine._has_values_of(theirs):
+        elif not cast(Any, mine)._has_values_of(theirs):
             size = mine._meta.batch_size
             chosen = condition.reshape(condition.shape + (1,) * (len(size) - condition.ndim)).expand(size)
             triples = zip(chosen.reshape(-1).tolist(), _flat_values(mine), _flat_values(theirs), strict=True)
