@@ -34,7 +34,7 @@ VALUES = [
     {"type": "TensorDict"}, {"type": "NonTensorData"}, {"dtype": "torch.int8", "shape": [2], "is_nested": False},
     {"dtype": "torch.int8", "shape": [2, 2], "is_nested": True, "layout": "torch.jagged"},
     {"$": "enum", "class": "os:system", "value": 1}, {"$": "bytes", "base64": "!"}, {"$": []},
-    {"$": "array", "npy": ""}, {"$": "dict", "items": [[[], 1]]}, {"$": "size", "items": [{}]}, {"$": "set", "items": 3},
+    {"$": "array", "npy": ""}, {"$": "dict", "items": [[[], 1]]}, {"$": "size", "items": [{}]}, {"$": "set"},
     "<class 'os.system'>", "<class 'tensordict._lazy.LazyStackedTensorDict'>", "<class 'tensordict.X.NonTensorStack'>",
     "<class 'tensordict.tensorclass.NonTensorData'>", "other.pickle", "data.pickle", [0, 1], [1, 0], "0" * 5000,
 ]  # fmt: skip

@@ -201,7 +201,7 @@ def _from_components(parts: list[torch.Tensor], leaf: Leaf, rows: list[list[int]
         made: torch.Tensor = torch.nested.nested_tensor(parts, dtype=leaf.dtype, layout=layout)
     except RuntimeError as error:
         raise ValueError(
-            f"components make a nested tensor, and those of key {show(leaf.key)} in {leaf.shapes_file} do not ({error}); "
-            "restore the file"
+            f"components make a nested tensor, and those of key {show(leaf.key)} in {leaf.shapes_file} do not "
+            f"({error}); restore the file"
         ) from None
     return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made

@@ -6,7 +6,6 @@ Those files are read with ``weights_only=True``, so nothing in them is run. The 
 from __future__ import annotations
 
 import io
-import pickle
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -88,7 +87,7 @@ def _load(folder: Folder, path: str, key: Path) -> dict[str, Any]:
         raise ValueError(f"the description {where}, {path}, is missing; restore it")
     try:
         record = torch.load(io.BytesIO(document), weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
+    except Exception as error:  # damaged pickles make the reader fail in any way
         raise ValueError(
             f"the description {where}, {path}, holds more than shapes and dtypes or is damaged: {error}"
         ) from None
