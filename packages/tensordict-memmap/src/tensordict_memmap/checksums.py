@@ -21,8 +21,8 @@ __all__ = ["BLOCK", "HOT", "BlockHash", "Extent", "checksum_of", "hash_bytes", "
 BLOCK = 4 << 20
 """Bytes of a block where nothing speaks for another number."""
 
-HOT = 256 << 10
-"""Bytes that are hashed and then written, or read and then hashed, while they are in the cache."""
+HOT = 512 << 10
+"""Bytes that are written or read, and then hashed while they are in the cache."""
 
 _FORM = re.compile(r"xxh3_64/([1-9][0-9]{0,8}):([0-9a-f]{16})")
 _SMALLEST, _LARGEST = 1 << 20, 64 << 20

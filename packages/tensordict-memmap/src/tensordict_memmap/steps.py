@@ -2,7 +2,7 @@
 
 Contiguous memory is written from where it lies; strided memory goes through a staging block of cache size, by a kernel
 where there is one, else by NumPy in bounded chunks; what torch alone can read by torch, in chunks too. Where checksums
-are wanted, bytes are hashed in pieces of cache size just before they are written; a part that does not fall on blocks
+are wanted, bytes are hashed in pieces of cache size while they are in the cache; a part that does not fall on blocks
 of its extent is left, and whoever runs the steps reads it back.
 """
 
@@ -167,11 +167,13 @@ def _write_flat(part: Flat, start: int, count: int, extent: Extent | None, fd: i
     if extent is None:
         system.write_at(fd, part.address + start, count, part.offset + start)
         return
-    state = BlockHash()
-    for position in range(start, start + count, HOT):
-        nbytes = min(HOT, start + count - position)
-        state.add(part.address + position, nbytes)
+    state, position, end = BlockHash(), start, start + count
+    while position < end:
+        # Writes that end on boundaries of the file's pages take fewer of them, and what was written is in the cache.
+        nbytes = min(HOT - (part.offset + position) % HOT, end - position)
         system.write_at(fd, part.address + position, nbytes, part.offset + position)
+        state.add(part.address + position, nbytes)
+        position += nbytes
     extent.put(start, state.value())
 
 
