@@ -1,0 +1,179 @@
+"""Safetensors files: any tensordict comes back as it was, and every file is as other readers want it."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import torch
+
+from tensordict_core import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    UnbatchedTensor,
+)
+from tensordict_memmap import from_safetensors, to_safetensors
+from tensordict_memmap.formats.safetensors import CODES
+
+DTYPES = [*CODES, torch.complex128, torch.complex32, torch.float8_e8m0fnu]
+
+
+def some(dtype, *shape):
+    """A tensor of any dtype with bytes that are not all alike."""
+    count = torch.Size(shape).numel() * dtype.itemsize
+    raw = (torch.arange(count) % (2 if dtype is torch.bool else 60)).to(torch.uint8)
+    return raw.view(dtype).reshape(shape) if count else torch.empty(shape, dtype=dtype)
+
+
+def header_of(path):
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (5,), (2, 3)], ids=str)
+def test_every_dtype_and_shape_comes_back(tmp_path, dtype, shape, same):
+    td = TensorDict({"odd": torch.ones(3, dtype=torch.int8), "a": some(dtype, *shape)})
+    td.save(tmp_path / "x.safetensors")
+    same(td, from_safetensors(tmp_path / "x.safetensors"))
+
+
+def lazy(*shapes, **entries):
+    return LazyStackedTensorDict(*(TensorDict({"a": torch.rand(shape), **entries}) for shape in shapes))
+
+
+def lazy_in_the_middle():
+    parts = [TensorDict({"a": torch.rand(4, 5, 2), "b": {"c": torch.rand(4, 5)}}, [4, 5]) for _ in range(3)]
+    return LazyStackedTensorDict(*parts, stack_dim=1, stack_dim_name="t")
+
+
+TREES = {
+    "nested": lambda: TensorDict(
+        {"a": torch.rand(4, 2), "b": {"c": torch.arange(4), "d": {}}, "e": torch.zeros(4, 0)}, [4]
+    ),
+    "names": lambda: TensorDict({"a": torch.rand(2, 3), "b": TensorDict({}, [2, 3])}, [2, 3], names=["time", None]),
+    "nothing": lambda: TensorDict({}, [3]),
+    "strided": lambda: TensorDict({"t": torch.rand(30, 40).T, "e": torch.rand(40, 1).expand(40, 7)}, [40]),
+    "names that collide": lambda: TensorDict(
+        {"a.b": torch.rand(1), "a": {"b": torch.rand(2), "b~1": torch.rand(3)}, "a.b~1": torch.rand(4)}
+    ),
+    "unusual keys": lambda: TensorDict(
+        {
+            "__metadata__": torch.rand(1),
+            "": torch.rand(1),
+            "a/b": torch.rand(1),
+            "ünï ☃": {"\ud800": torch.rand(1)},
+            '"\\': torch.rand(2),
+        }
+    ),
+    "complex": lambda: TensorDict(
+        {
+            "a": torch.rand(3, dtype=torch.complex128).conj(),
+            "b": torch.rand(3, dtype=torch.complex64).conj(),
+            "c": torch.rand(3, dtype=torch.complex64).conj().imag,
+        }
+    ),
+    "values": lambda: TensorDict(
+        {
+            "text": "x",
+            "tuple": NonTensorData((1, b"bytes", None), batch_size=[2]),
+            "stack": NonTensorStack("a", {"b": (1,)}),
+            "list": NonTensorData([float("inf"), 2**80], batch_size=[2]),
+        },
+        [2],
+    ),
+    "unbatched": lambda: TensorDict(
+        {"u": UnbatchedTensor(torch.rand(7)), "b": {"v": UnbatchedTensor(torch.rand(2, 2))}}, [2]
+    ),
+    "lazy": lambda: lazy(3, 3),
+    "lazy in the middle": lazy_in_the_middle,
+    "lazy of unequal shapes": lambda: lazy(2, 3),
+    "lazy of unequal keys": lambda: LazyStackedTensorDict(
+        TensorDict({"a": torch.rand(1)}), TensorDict({"b": torch.rand(1)})
+    ),
+    "lazy with values": lambda: lazy(2, 2, s="text"),
+    "lazy inside": lambda: TensorDict({"x": lazy(2, 3), "y": lazy(1, 1)}, [2]),
+    "jagged": lambda: TensorDict(
+        {"j": torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(5, 3)], layout=torch.jagged)}, [2]
+    ),
+    "nested tensor beside its shapes": lambda: TensorDict(
+        {
+            "n": torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(1, 4)], layout=torch.strided),
+            "n.shape": torch.rand(2),
+        },
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", TREES)
+def test_a_tensordict_comes_back_as_it_was(tmp_path, name, same):
+    td = TREES[name]()
+    to_safetensors(td, tmp_path / "x.safetensors")
+    same(td, from_safetensors(tmp_path / "x.safetensors"))
+
+
+@pytest.mark.parametrize(
+    "value", ["text", None, (1, 2), b"bytes", {"a": [1]}, float("inf"), [{"a": (-float("inf"),)}], 2**70]
+)
+def test_a_value_alone_comes_back(tmp_path, value):
+    for td in (NonTensorData(value, batch_size=[2]), NonTensorStack(value, value)):
+        to_safetensors(td, tmp_path / "x.safetensors")
+        back = from_safetensors(tmp_path / "x.safetensors")
+        assert type(back) is type(td) and back.tolist() == td.tolist() and back.batch_size == td.batch_size
+
+
+def test_tied_weights_are_stored_once_and_tied_again(tmp_path, same):
+    weight = torch.rand(8, 8)
+    td = TensorDict({"a": weight, "b": {"c": weight}, "transposed": weight.T, "part": weight[0]})
+    to_safetensors(td, tmp_path / "x.safetensors")
+    back = from_safetensors(tmp_path / "x.safetensors")
+    assert back["a"] is back["b", "c"]
+    same(td, back)
+    assert len(header_of(tmp_path / "x.safetensors")[0]) == 4  # with the metadata
+
+
+def test_parameters_are_saved_as_their_values(tmp_path):
+    layer = torch.nn.Linear(3, 2)
+    to_safetensors(TensorDict(dict(layer.named_parameters())), tmp_path / "x.safetensors")
+    back = from_safetensors(tmp_path / "x.safetensors")
+    assert torch.equal(back["weight"], layer.weight) and not back["weight"].requires_grad
+
+
+class Opaque:
+    def __eq__(self, other):
+        return isinstance(other, Opaque)
+
+    __hash__ = None
+
+
+def test_what_has_no_json_form_is_pickled_and_loads_only_where_that_is_allowed(tmp_path):
+    path = tmp_path / "x.safetensors"
+    with pytest.warns(UserWarning, match="key 'o' is pickled"):
+        to_safetensors(TensorDict({"o": NonTensorData(Opaque())}), path)
+    with pytest.raises(ValueError, match="key 'o' was pickled"):
+        from_safetensors(path)
+    assert from_safetensors(path, allow_pickle=True)["o"] == Opaque()
+
+
+@pytest.mark.parametrize("bad", [torch.rand(3, 3).to_sparse(), torch.empty(3, device="meta")])
+def test_what_has_no_values_in_memory_is_refused_before_anything_is_written(tmp_path, bad):
+    with pytest.raises(TypeError, match="'b', 'bad'"):
+        to_safetensors(TensorDict({"b": {"bad": bad}}), tmp_path / "x.safetensors")
+    assert os.listdir(tmp_path) == []
+
+
+def test_every_tensor_that_is_written_is_aligned_to_its_element(tmp_path):
+    td = TensorDict({f"{i}{str(dtype)[6:]}": some(dtype, i) for i in range(1, 4) for dtype in CODES})
+    to_safetensors(td, tmp_path / "x.safetensors")
+    length = int.from_bytes((tmp_path / "x.safetensors").read_bytes()[:8], "little")
+    assert (length + 8) % 64 == 0
+    assert all(
+        tensor.data_ptr() % tensor.element_size() == 0
+        for tensor in from_safetensors(tmp_path / "x.safetensors").values()
+    )
