@@ -26,6 +26,18 @@ from .shape_ops import BatchOp, normal_dim
 __all__ = ["Selection", "pad_values"]
 
 
+def _where_apart(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
+    """``where`` on each element of a lazy stack."""
+    dim, count = td._stack_dim, len(td.tensordicts)
+
+    def parts(operand: Any) -> Sequence[Any]:
+        whole_batch = isinstance(operand, Primitives) or (isinstance(operand, Tensor) and operand.ndim > dim)
+        return operand.unbind(dim) if whole_batch else [operand] * count
+
+    columns = zip(td.tensordicts, parts(condition), parts(other), strict=True)
+    return containers.lazy._make([mine.where(mask, theirs, pad=pad) for mine, mask, theirs in columns], dim)
+
+
 class Selection(Primitives):
     """Parts of a tensordict chosen by tensors."""
 
@@ -62,7 +74,12 @@ class Selection(Primitives):
             raise TypeError(
                 f"where takes a bool tensor as condition, got {type(condition).__name__}; wrap it with torch.tensor"
             )
-        td: Any = whole(self)
+        try:
+            td: Any = whole(self)
+        except RuntimeError:
+            if not isinstance(self, containers.lazy) or out is not None:
+                raise
+            return cast(Self, _where_apart(self, condition, other, pad))  # elements of several shapes stay apart
         if isinstance(other, Primitives):
             other = whole(other)
             td, other = (td, other) if pad is None else complete(td, other, pad)

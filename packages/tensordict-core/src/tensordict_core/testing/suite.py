@@ -6,13 +6,14 @@ from .access import AccessTests
 from .indexing import IndexTests
 from .life import LifeTests
 from .operations import OperationTests
+from .selection import SelectionTests
 from .shapes import ShapeTests
 from .transforms import TransformTests
 
 __all__ = ["ContainerSuite"]
 
 
-class ContainerSuite(AccessTests, IndexTests, ShapeTests, OperationTests, LifeTests, TransformTests):
+class ContainerSuite(AccessTests, IndexTests, ShapeTests, OperationTests, SelectionTests, LifeTests, TransformTests):
     """Every law of containers, as tests for pytest.
 
     A test module inherits it once for each container, under a name that starts with ``Test``, and overrides `wrap`
