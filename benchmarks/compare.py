@@ -238,6 +238,8 @@ def run(options: argparse.Namespace) -> Times:
             settle()
             shutil.rmtree(folder)
         print(table(title, found[title]), ratios(found[title]), "", sep="\n\n", flush=True)
+        if options.json is not None:
+            merged(options.json, {title: found[title]})
         del cases
     return found
 
@@ -255,6 +257,46 @@ def merged(path: Path, new: Times) -> Times:
     return times
 
 
+SUMMARY = {
+    "ours, a file a leaf": (OURS.name,),
+    "ours, one file": (OURS_ONE_FILE.name,),
+    "reference": (REFERENCE.name, "reference, 16 threads"),
+    "its one file": ("reference, consolidated",),
+    "torch": (TORCH.name, TORCH_MMAP.name),
+    "safetensors": ("safetensors",),
+    "limit, a file a leaf": (LIMIT.name,),
+    "limit, one file": (LIMIT_ONE_FILE.name,),
+}
+"""The columns of the table in the README, and which of the measured ones each is the best of."""
+
+
+def summary(times: Times) -> str:
+    """One table of all workloads: the rows without syncing."""
+    lines = ["| milliseconds | " + " | ".join(SUMMARY) + " |", "|---|" + "---:|" * len(SUMMARY)]
+    for title, rows in times.items():
+        for row, cells in rows.items():
+            if row in (FRESH, OVER, OPEN, READ, IMPORT):
+                best = [
+                    min((median(cells[name]) for name in names if cells.get(name)), default=None)
+                    for names in SUMMARY.values()
+                ]
+                shown = ["" if time is None else f"{middle([time]):,.3g}" for time in best]
+                what = row if row == IMPORT else f"{title}: {row}"
+                lines.append(f"| {what} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def filled(page: str, times: Times) -> str:
+    """A page with tables between ``<!-- measured: summary -->`` or ``all`` and ``<!-- end -->``."""
+    everything = "\n\n".join(table(title, rows) for title, rows in times.items())
+    for mark, text in (("summary", summary(times)), ("all", everything)):
+        before, start, rest = page.partition(f"<!-- measured: {mark} -->\n")
+        if start:
+            _, end, after = rest.partition("<!-- end -->")
+            page = f"{before}{start}\n{text}\n\n{end}{after}"
+    return page
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
@@ -268,13 +310,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="adds the times to this file")
     parser.add_argument("--plot", type=Path, help="draws the times, with --json those of its file, to this SVG file")
     parser.add_argument("--no-run", dest="run", action="store_false", help="prints and draws what --json has")
+    parser.add_argument(
+        "--fill", type=Path, nargs="*", default=[], help="puts the tables into these pages, between their marks"
+    )
     options = parser.parse_args()
     times = run(options) if options.run else {}
     if options.json is not None:
-        times = merged(options.json, times)
+        times = merged(options.json, {})
     if not options.run:
         for title, rows in times.items():
             print(table(title, rows), ratios(rows), "", sep="\n\n")
+    for page in options.fill:
+        page.write_text(filled(page.read_text(), times))
     if options.plot is not None:
         options.plot.write_text(bars(times, (FRESH, OVER, OPEN)))
     counts = {len(samples) for rows in times.values() for row in rows.values() for samples in row.values()}
