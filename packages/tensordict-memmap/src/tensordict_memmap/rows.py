@@ -38,17 +38,19 @@ def gather_rows(
     tensor([[3, 4],
             [1, 2]])
     """
-    rows = _checked_rows(index, src.shape[0])
-    shape = (*index.shape, *src.shape[1:])
-    plain = src.resolve_conj().resolve_neg().detach().as_subclass(torch.Tensor)
+    plain = src.as_subclass(torch.Tensor).detach()
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
+    rows = _checked_rows(index, plain.shape[0])
+    shape = (*index.shape, *plain.shape[1:])
     if out is None:
-        out = torch.empty(shape, dtype=src.dtype, device=src.device)
+        out = torch.empty(shape, dtype=plain.dtype, device=plain.device)
     elif tuple(out.shape) != shape or out.dtype != src.dtype or not out.is_contiguous():
         raise ValueError(
             f"out must be contiguous with shape {list(shape)} and dtype {src.dtype}, "
             f"not {list(out.shape)} and {out.dtype}; pass out=None to get a new tensor"
         )
-    flat = out.view(rows.numel(), *src.shape[1:])
+    flat = out.view(rows.numel(), *shape[index.ndim :])
     if flat.numel() == 0:
         return out
     if _rows_are_runs(plain) and flat.nbytes >= KERNEL_WORTH_A_CALL and is_cold(plain, rows):
