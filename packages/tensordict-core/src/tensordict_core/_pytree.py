@@ -9,7 +9,8 @@ which, so batch size, names, lazy stacks and non-tensor values follow.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -139,9 +140,46 @@ def _record(kind: str, keys: tuple[str, ...], children: Sequence[Any], meta: Met
 
 
 def _flatten_dense(td: Any) -> tuple[list[Any], Layout]:
+    if type(td) is TensorDict:
+        leaves: list[Any] = []
+        layout = _flatten_tree(td, leaves)
+        if layout is not None:
+            return leaves, layout
+    return _flatten_node(td)
+
+
+def _flatten_node(td: Any) -> tuple[list[Any], Layout]:
+    """The entries of one node, nested ones as nodes of their own."""
     entries = td._entries if type(td) is TensorDict else dict(td._items())
     children = list(entries.values())
     return children, _record("TensorDict", tuple(entries), children, td._meta)
+
+
+def _flatten_tree(td: TensorDict, leaves: list[Any]) -> Layout | None:
+    """The leaves of plain tensordicts all the way down, taken at once; ``None`` where there is anything else.
+
+    The registry does for each node what costs more than a tensordict of parameters does, several times a ``vmap``.
+    """
+    entries = td._entries
+    shapes: list[torch.Size | None] = []
+    below = {}
+    for position, child in enumerate(entries.values()):
+        kind = type(child)
+        if kind in _TENSORS:
+            leaves.append(child)
+            shapes.append(child.shape)
+        elif kind is TensorDict:
+            layout = _flatten_tree(child, leaves)
+            if layout is None:
+                return None
+            below[position] = layout
+            shapes.append(None)
+        elif kind is not int and (isinstance(child, Primitives) or kind in registry.SUPPORTED_NODES):
+            return None
+        else:
+            leaves.append(child)
+            shapes.append(child.shape if isinstance(child, Tensor) else None)
+    return Layout("TensorDict", tuple(entries), td._meta, below or None, tuple(shapes), transform_level())
 
 
 def _flatten_lazy(td: Any) -> tuple[list[Any], Layout]:
@@ -329,43 +367,61 @@ def _new_meta(children: Sequence[Any], layout: Layout, change: Change | None) ->
 
 def _unflatten_dense(children: Iterable[Any], layout: Layout) -> Any:
     children = list(children)
-    meta = layout.meta
-    if _are_numbers(children):  # a tree of numbers, such as the ``in_dims`` of vmap, which asks for two a call
-        return TensorDict._make(dict(zip(layout.keys, children, strict=True)), meta)
-    if len(meta.batch_size) == 1 and meta.names is None and _lose_it_all(children, layout):
-        inside = TensorDict._make(dict(zip(layout.keys, children, strict=True)), meta.resized(_NO_SIZE))
-        inside._annotations = {"vmap": _LOST[0]}
-        return inside
+    kinds = {*map(type, children)}
+    if kinds == {int}:  # a tree of numbers, such as the ``in_dims`` of vmap, which asks for one a call
+        return _with_numbers(iter(children), layout)
+    if kinds == {Tensor}:
+        level = transform_level()
+        if level is not None and layout.level != level:
+            inside = _with_rows(iter(children), layout, level)
+            if inside is not None:
+                inside._annotations = {"vmap": _LOST[0]}
+                return inside
+    return _unflatten_node(iter(children), layout)
+
+
+def _unflatten_node(leaves: Iterator[Any], layout: Layout) -> Any:
+    """A node of the next leaves, and those below that were taken apart with it."""
+    below = layout.extra
+    if below is None:
+        children = list(islice(leaves, len(layout.keys)))
+    else:
+        children = [_unflatten_node(leaves, below[i]) if i in below else next(leaves) for i in range(len(layout.keys))]
     return _dense(children, layout, _find_change(children, layout))
 
 
-def _lose_it_all(children: list[Any], layout: Layout) -> bool:
-    """Whether ``vmap`` takes the first dimension of all tensors here and below: what `_find_change` says, found sooner.
+def _with_numbers(leaves: Iterator[Any], layout: Layout) -> TensorDict:
+    below = layout.extra
+    if below is None:
+        return TensorDict._make(dict(zip(layout.keys, leaves, strict=False)), layout.meta)
+    entries = {
+        key: _with_numbers(leaves, below[i]) if i in below else next(leaves) for i, key in enumerate(layout.keys)
+    }
+    return TensorDict._make(entries, layout.meta)
 
-    Stacked parameters of an ensemble, whose only batch dimension is mapped, are put together at each call.
+
+def _with_rows(leaves: Iterator[Any], layout: Layout, level: int) -> TensorDict | None:
+    """The node inside of a ``vmap`` that takes the first and only batch dimension of all; ``None`` where it does not.
+
+    What `_find_change` finds out for any node: stacked parameters of an ensemble are put together at each call.
     """
-    level = transform_level()
-    if level is None or layout.level == level or not children:
-        return False
-    for child, shape in zip(children, layout.shapes, strict=True):
-        if type(child) is Tensor:
-            if shape is None or mapped_dim(child, level) != 0 or child.ndim != len(shape) - 1:
-                return False
-        elif type(child) is not TensorDict or (child._annotations or {}).get("vmap") is not _LOST[0]:
-            return False
-    for child in children:
-        if type(child) is not Tensor:
-            child._annotations = None
-    return True
-
-
-def _are_numbers(children: list[Any]) -> bool:
-    """Whether all leaves are plain integers."""
-    for child in children:
-        kind = type(child)
-        if kind is not int and not (kind is TensorDict and child._entries and _are_numbers([*child._entries.values()])):
-            return False
-    return bool(children)
+    meta, below = layout.meta, layout.extra or {}
+    if len(meta.batch_size) != 1 or meta.names is not None or not layout.shapes:
+        return None
+    entries: dict[str, Any] = {}
+    for position, (key, shape) in enumerate(zip(layout.keys, layout.shapes, strict=True)):
+        if shape is not None:
+            child = next(leaves)
+            if mapped_dim(child, level) != 0 or child.ndim != len(shape) - 1:
+                return None
+        elif position in below:
+            child = _with_rows(leaves, below[position], level)
+            if child is None:
+                return None
+        else:
+            return None
+        entries[key] = child
+    return TensorDict._make(entries, meta.resized(_NO_SIZE))
 
 
 def _dense(children: list[Any], layout: Layout, change: Change | None) -> Any:
@@ -534,7 +590,9 @@ def _dump(layout: Layout) -> Any:
     """A layout as plain data, for exported programs that are saved."""
     meta = layout.meta
     extra = layout.extra
-    if layout.kind == "NonTensorStack":
+    if layout.kind == "TensorDict":
+        extra = None if extra is None else [[position, _dump(below)] for position, below in extra.items()]
+    elif layout.kind == "NonTensorStack":
         extra = list(extra)
     elif layout.kind in ("LazyStackedTensorDict", "elements"):
         extra = extra[0]
@@ -554,7 +612,9 @@ def _load(data: Any) -> Layout:
     meta = Meta(
         torch.Size(size), None if device is None else torch.device(device), None if names is None else tuple(names)
     )
-    if kind == "NonTensorStack":
+    if kind == "TensorDict":
+        extra = None if extra is None else {position: _load(below) for position, below in extra}
+    elif kind == "NonTensorStack":
         extra = list(extra)
     elif kind == "TensorAttrs":
         device_name, dtype, shape = extra
@@ -619,5 +679,5 @@ def register_nodes() -> None:
             serialized_type_name=f"tensordict_core.{cls.__name__}",
             to_dumpable_context=_dump,
             from_dumpable_context=_load,
-            flatten_with_keys_fn=_with_keys(flatten),
+            flatten_with_keys_fn=_with_keys(_flatten_node if flatten is _flatten_dense else flatten),
         )
