@@ -172,14 +172,13 @@ def table(title: str, times: dict[str, dict[str, list[float]]]) -> str:
     columns = [column for column in COLUMNS if any(column in row for row in times.values())]
     lines = [f"| {title}, milliseconds | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
     for row, cells in times.items():
-        shown = [f"{middle(cells[column]):,.3g}" if cells.get(column) else "" for column in columns]
+        shown = [shown_time(median(cells[column])) if cells.get(column) else "" for column in columns]
         lines.append(f"| {row} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
 
 
-def middle(samples: list[float]) -> float:
-    value = median(samples)
-    return round(value) if value >= 100 else value
+def shown_time(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def ratios(times: dict[str, dict[str, list[float]]]) -> str:
@@ -280,7 +279,7 @@ def summary(times: Times) -> str:
                     min((median(cells[name]) for name in names if cells.get(name)), default=None)
                     for names in SUMMARY.values()
                 ]
-                shown = ["" if time is None else f"{middle([time]):,.3g}" for time in best]
+                shown = ["" if time is None else shown_time(time) for time in best]
                 what = row if row == IMPORT else f"{title}: {row}"
                 lines.append(f"| {what} | " + " | ".join(shown) + " |")
     return "\n".join(lines)

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
 
+from benchmarks.compare import shown_time
 from benchmarks.savers import (
     OURS,
     OURS_ONE_FILE,
@@ -134,7 +135,7 @@ def row(what: str, tree: Tree, folder: Path, rounds: int, seconds: float) -> str
             times[saver].append(1000 * (perf_counter() - start))
             settle()
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return f"| {what} | " + " | ".join(f"{median(times[saver]):,.3g}" for saver in SAVERS) + " |"
+    return f"| {what} | " + " | ".join(shown_time(median(times[saver])) for saver in SAVERS) + " |"
 
 
 def main() -> None:

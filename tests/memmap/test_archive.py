@@ -47,7 +47,7 @@ def same(one, two):
             same(a, b)
         return
     assert set(one.keys()) == set(two.keys())
-    for key in one.keys():  # noqa: SIM118
+    for key in one.keys():  # noqa: SIM118  # iterating a tensordict gives rows
         a, b = one.get(key), two.get(key)
         if isinstance(a, torch.Tensor) and a.is_nested:
             assert all(torch.equal(x, y) for x, y in zip(a.unbind(), b.unbind(), strict=True))

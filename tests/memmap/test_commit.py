@@ -269,7 +269,7 @@ def test_a_save_killed_before_any_of_its_steps_leaves_a_whole_one(target, case, 
     seen = set()
     for step in itertools.count():
         before = found(target, foreign)
-        killed = killed_at(step, lambda: save_folder(target, writer(before + 1)))  # noqa: B023
+        killed = killed_at(step, lambda: save_folder(target, writer(before + 1)))  # noqa: B023  # called at once
         after = found(target, foreign)
         seen.add(after - before)
         assert after in (before, before + 1)

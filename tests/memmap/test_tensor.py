@@ -325,7 +325,7 @@ def test_numpy_and_the_handler_share_the_memory(path):
     assert made.is_shared() and made.share_memory_() is made
     assert made.handler.filename == path
     with pytest.raises(RuntimeError, match="no file"):
-        MemoryMappedTensor.zeros(2).filename  # noqa: B018
+        MemoryMappedTensor.zeros(2).filename  # noqa: B018  # asking is what raises
 
 
 def test_memory_lives_as_long_as_a_view_of_it_and_no_longer():

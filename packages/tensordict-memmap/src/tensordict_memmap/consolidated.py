@@ -135,7 +135,7 @@ def _tensors(leaf: Leaf) -> list[torch.Tensor]:
             "tensor of the strided layout; make it with layout=torch.jagged"
         )
     source = source.transpose(1, leaf.ragged) if leaf.ragged != 1 else source
-    parts = [source.values(), source.offsets(), source.lengths()]  # type: ignore[attr-defined]
+    parts = [source.values(), source.offsets(), source.lengths()]  # type: ignore[attr-defined]  # jagged ones
     return [part for part in parts if part is not None]
 
 

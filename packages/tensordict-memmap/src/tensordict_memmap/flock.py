@@ -14,7 +14,7 @@ import threading
 try:
     import fcntl
 except ImportError:  # Windows: saves are whole, but two at once to one place are not kept apart
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 __all__ = ["close", "lock", "open_for_lock"]
 

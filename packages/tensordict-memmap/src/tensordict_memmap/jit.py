@@ -38,5 +38,5 @@ def kernel(function: F) -> F:
     try:
         return cast(F, numba.njit(nogil=True, cache=True)(function))
     except RuntimeError:
-        config.CACHE_DIR = private_cache_folder()  # type: ignore[attr-defined]
+        config.CACHE_DIR = private_cache_folder()  # type: ignore[attr-defined]  # set when numba is imported
         return cast(F, numba.njit(nogil=True, cache=True)(function))

@@ -16,7 +16,7 @@ import weakref
 try:
     import fcntl
 except ImportError:  # Windows: that there is one writer is up to the user
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 __all__ = ["EVERY_ROW", "RowLock"]
 

@@ -213,5 +213,5 @@ def _map(fd: int, filename: str | None, nbytes: int, offset: int, *, shared: boo
     address = system.map_file(fd, nbytes + skipped, offset - skipped, shared=shared)
     pages = _Pages(address, nbytes + skipped)
     buffer = (ctypes.c_ubyte * nbytes).from_address(address + skipped)
-    buffer.pages = pages  # type: ignore[attr-defined]
+    buffer.pages = pages  # type: ignore[attr-defined]  # arrays of ctypes take any
     return buffer

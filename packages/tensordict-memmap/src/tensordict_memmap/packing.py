@@ -160,7 +160,7 @@ class Growing:
         """Puts the run among the pieces, and begins another."""
         if self.keys:
             pieces.append(Run(self.keys, self.addresses, self.sizes, self.offset, self.keep))
-            self.__init__()  # type: ignore[misc]
+            self.__init__()  # type: ignore[misc]  # of this very class
 
 
 def pack(td: Any, *, copy_existing: bool = True) -> Pack:
@@ -202,7 +202,7 @@ class _Packer:
                 "a saved tensordict holds tensors, tensordicts, tensorclasses and non-tensor data, and "
                 f"{'key ' + show(key) if key else 'what is saved'} is a {type(td).__name__}; convert or remove it first"
             )
-        form = td._disk_form()  # type: ignore[attr-defined]
+        form = td._disk_form()  # type: ignore[attr-defined]  # every container has it
         if form is None:
             return self.dense(td, key, start)
         facts, parts = form

@@ -255,7 +255,7 @@ def _part(node: Node, request: Request) -> Node | Leaf:
         return part
     if isinstance(part, Leaf):
         _check_not_leaf(torch.empty(0))
-    return prune(part, request.selection)  # type: ignore[arg-type]
+    return prune(part, request.selection)  # type: ignore[arg-type]  # no leaf any more
 
 
 def _built(part: Node | Leaf, opener: LeafOpener, request: Request, saved: Path | None) -> Any:

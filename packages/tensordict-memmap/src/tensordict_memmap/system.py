@@ -37,7 +37,7 @@ _UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, getattr(errno, "EOPNOTSUPP
 _seek_lock = threading.Lock()
 
 
-def _bind(name: str, result: type | None, *arguments: type) -> ctypes._CFuncPtr | None:  # type: ignore[name-defined]
+def _bind(name: str, result: type | None, *arguments: type) -> ctypes._CFuncPtr | None:  # type: ignore[name-defined]  # private
     function = getattr(_libc, name, None)
     if function is not None:
         function.restype = result

@@ -55,7 +55,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
     """
 
     # Like torch.nn.Parameter: operations take no detour through Python and give plain tensors.
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # a method
 
     _mapping: Mapping
     _index: Any
@@ -421,7 +421,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     def split(self, split_size: Any, dim: int = 0) -> tuple[torch.Tensor, ...]:
         """Like ``torch.split``; each part knows its place in the file."""
-        return self._parts(super().split(split_size, dim), dim)  # type: ignore[no-untyped-call]
+        return self._parts(super().split(split_size, dim), dim)  # type: ignore[no-untyped-call]  # torch's
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[torch.Tensor, ...]:
         """Like ``torch.chunk``; each part knows its place in the file."""

@@ -235,7 +235,7 @@ class _Planner:
                 f"{show(key)} "
                 f"is a {type(td).__name__}; convert or remove it first"
             )
-        form = td._disk_form()  # type: ignore[attr-defined]
+        form = td._disk_form()  # type: ignore[attr-defined]  # every container has it
         if form is not None:
             facts, parts = form
             return self.parts(Parts(key, folder, type(td), str(type(td)), facts, origin=td), parts)
