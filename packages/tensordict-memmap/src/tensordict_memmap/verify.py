@@ -196,8 +196,8 @@ def without_checksum(names: Sequence[str], where: str) -> ValueError:
 def damaged(names: Sequence[str], where: str) -> ValueError:
     """The error for what differs from its checksum."""
     return ValueError(
-        f"what is loaded is what was saved, and in {where} {_list(names)} differ from their checksums; restore them "
-        "from another copy, or load with verify='size' to see what is left"
+        f"what is loaded is what was saved, and in {where} the checksum is another one of {_list(names)}; restore "
+        f"{'it' if len(names) == 1 else 'them'} from another copy, or load with verify='size' to see what is left"
     )
 
 
