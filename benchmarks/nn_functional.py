@@ -68,6 +68,11 @@ class Calls:
     def time_plain(self) -> None:
         self.empty(self.x)
 
+    def time_plain_of_ten(self) -> None:
+        x = self.x
+        for _ in range(10):
+            x = self.empty(x)
+
     def time_module(self) -> None:
         self.one(self.td)
 

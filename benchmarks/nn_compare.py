@@ -1,0 +1,85 @@
+"""Prints what parameters and modules cost beside the reference and torch: ``python -m benchmarks.nn_compare``.
+
+Every round runs all versions of a row one after another; a cell is the median over the rounds. The reference changes
+``torch.vmap`` for everybody when it is imported, so the row of the ensemble is that of a process that has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from collections.abc import Callable
+from statistics import median
+from timeit import Timer
+from typing import Any
+
+import torch
+
+from benchmarks.nn_compiled import Compiled
+from benchmarks.nn_functional import Calls, Ensemble, Swap
+
+# What is timed: the row, its setup, and the methods of ours, of the reference, and of torch (or nothing).
+ROWS: list[tuple[str, type[Any], str, str, str]] = [
+    ("with params.to_module(model), 184 parameters", Swap, "time_swap", "time_swap_reference", "time_swap_torch"),
+    ("from_module, 184 parameters", Swap, "time_from_module", "time_from_module_reference", ""),
+    ("TensorDictModule", Calls, "time_module", "time_module_reference", "time_plain"),
+    (
+        "TensorDictSequential of ten",
+        Calls,
+        "time_sequence_of_ten",
+        "time_sequence_of_ten_reference",
+        "time_plain_of_ten",
+    ),
+    ("vmap over 100 stacked models", Ensemble, "time_ensemble", "time_ensemble_reference", "time_ensemble_torch"),
+    (
+        "ten layers compiled, a dictionary",
+        Compiled,
+        "time_sequence",
+        "time_sequence_reference",
+        "time_dictionary",
+    ),
+    ("ten layers compiled, tensors", Compiled, "time_sequence", "time_sequence_reference", "time_tensors"),
+]
+
+
+def medians(versions: list[Callable[[], None]], rounds: int, seconds: float) -> list[float]:
+    """Microseconds a call, each version in turn."""
+    timers = [Timer(version) for version in versions]
+    counts = []
+    for timer in timers:
+        timer.timeit(3)
+        counts.append(max(3, int(seconds / (timer.timeit(3) / 3))))
+    times: list[list[float]] = [[] for _ in timers]
+    for _ in range(rounds):
+        for timer, count, values in zip(timers, counts, times, strict=True):
+            values.append(timer.timeit(count) / count * 1e6)
+    return [median(values) for values in times]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=41)
+    parser.add_argument("--only", default="", help="rows that hold this text")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| what | ours, µs | reference, µs | torch, µs | reference / ours | torch / ours | ours - torch, µs |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    made: dict[type[Any], Any] = {}
+    for name, setup, *methods in ROWS:
+        if options.only not in name:
+            continue
+        if setup not in made:
+            made[setup] = setup()
+            made[setup].setup()
+        found = medians([getattr(made[setup], method) for method in methods if method], options.rounds, 0.004)
+        ours, reference = found[:2]
+        cells = [f"{found[2]:.1f}"] if len(found) > 2 else [""]
+        cells += [f"{reference / ours:.2f}"]
+        cells += [f"{found[2] / ours:.2f}", f"{ours - found[2]:.1f}"] if len(found) > 2 else ["", ""]
+        print(f"| {name} | {ours:.1f} | {reference:.1f} | {' | '.join(cells)} |", flush=True)
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    print(f"\nMedians of {options.rounds} rounds, one thread, {versions}.")
+
+
+if __name__ == "__main__":
+    main()

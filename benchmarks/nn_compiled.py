@@ -1,0 +1,84 @@
+"""Compiled calls: ten layers on a tensordict, beside the same layers on a plain dictionary and on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import tensordict
+import tensordict.nn
+import tensordict_core
+import tensordict_nn
+
+
+class OnDictionary(nn.Module):
+    """Reads and writes entries as a sequence does: what a graph that takes and returns a container costs at least."""
+
+    def __init__(self, layers: list[nn.Linear]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, entries: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        for i, layer in enumerate(self.layers):
+            entries[f"h{i + 1}"] = layer(entries[f"h{i}"])
+        return entries
+
+
+class OnTensors(nn.Module):
+    """Returns what the others write."""
+
+    def __init__(self, layers: list[nn.Linear]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        results = []
+        for layer in self.layers:
+            x = layer(x)
+            results.append(x)
+        return results
+
+
+class Compiled:
+    """Ten linear layers, compiled in one graph; every result is kept."""
+
+    timeout = 300
+
+    def setup(self) -> None:
+        layers = [nn.Linear(8, 8) for _ in range(10)]
+        self.x = torch.randn(4, 8)
+
+        def sequence(modules: Any) -> Callable[..., Any]:
+            return modules.TensorDictSequential(
+                *(modules.TensorDictModule(layer, [f"h{i}"], [f"h{i + 1}"]) for i, layer in enumerate(layers))
+            )
+
+        torch._dynamo.reset()
+        self.plain = torch.compile(OnTensors(layers), fullgraph=True)
+        self.dictionary = torch.compile(OnDictionary(layers), fullgraph=True)
+        self.ours = torch.compile(sequence(tensordict_nn), fullgraph=True)
+        self.reference = torch.compile(sequence(tensordict.nn), fullgraph=True)
+        for _ in range(3):
+            self.time_tensors()
+            self.time_dictionary()
+            self.time_sequence()
+            self.time_sequence_reference()
+
+    @torch.no_grad()
+    def time_tensors(self) -> None:
+        self.plain(self.x)
+
+    @torch.no_grad()
+    def time_dictionary(self) -> None:
+        self.dictionary({"h0": self.x})
+
+    @torch.no_grad()
+    def time_sequence(self) -> None:
+        self.ours(tensordict_core.TensorDict({"h0": self.x}, [4]))
+
+    @torch.no_grad()
+    def time_sequence_reference(self) -> None:
+        self.reference(tensordict.TensorDict({"h0": self.x}, [4]))
