@@ -8,7 +8,17 @@ import pathlib
 import pytest
 import torch
 
-from tensordict import TensorDict, compare, convert, from_module, load_into, load_memmap, save, tensorclass
+from tensordict import (
+    TensorDict,
+    TensorDictParams,
+    compare,
+    convert,
+    from_module,
+    load_into,
+    load_memmap,
+    save,
+    tensorclass,
+)
 
 
 @tensorclass
@@ -69,6 +79,14 @@ def test_a_model_is_checked_before_it_is_written(path):
     with pytest.raises(RuntimeError, match=r"1\.weight"):
         load_into(wrong, path)
     assert all(torch.equal(a, b) for a, b in zip(wrong.parameters(), before, strict=True))
+
+
+def test_parameters_loaded_into_their_structure_are_parameters(path):
+    params = TensorDictParams(TensorDict({"w": torch.ones(3), "b": {"c": torch.zeros(2)}}))
+    save(TensorDict({"p": params.data, "q": torch.ones(1)}), path)
+    td = load_memmap(path, like=TensorDict({"p": params, "q": torch.zeros(1)}), cast=True)
+    assert type(td["p"]) is TensorDictParams and isinstance(td["p", "w"], torch.nn.Parameter)
+    assert td["p", "w"].tolist() == [1, 1, 1] and td["q"].tolist() == [1]
 
 
 def test_a_published_checkpoint_loads_in_part_and_converts(tmp_path):

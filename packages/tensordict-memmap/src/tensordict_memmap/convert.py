@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from tensordict_memmap import system
 from tensordict_memmap.addresses import here, is_remote
 from tensordict_memmap.archive import Archive, unpack_memmap
 from tensordict_memmap.consolidated import consolidate
@@ -86,6 +87,10 @@ def convert(
             if compression is not None or shard_size is not None:
                 raise ValueError("a consolidated file is one and not compressed; leave compression and shard_size out")
             consolidate(loaded, target, num_threads=num_threads or 0)
+            if durable:
+                with open(target, "r+b") as file:
+                    os.fsync(file.fileno())
+                system.sync_folder(os.path.dirname(os.path.abspath(target)))
             return
         save(
             loaded,

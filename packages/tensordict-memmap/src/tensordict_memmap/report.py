@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tensordict_core import UnbatchedTensor
+from tensordict_core import LazyStackedTensorDict, UnbatchedTensor
 from tensordict_core.extension import Meta, Primitives
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.tree import Dense, Leaf, Node, Parts, Path, Value, show
@@ -103,7 +103,7 @@ def fit(loaded: Any, like: Any, *, strict: bool, fill: float | None, cast: bool)
     report = differences(new, old)
     refuse(report, strict=strict, cast=cast, filled=fill is not None)
     _take(old, new, fill, cast)
-    return made
+    return _wrapped(old)
 
 
 def refuse(report: Report, *, strict: bool, cast: bool, filled: bool = False) -> None:
@@ -218,3 +218,21 @@ def _take(old: Node, new: Node, fill: float | None, cast: bool) -> None:
         if not isinstance(one, Parts):
             meta = one.origin._meta
             one.origin._set_meta(Meta(meta.batch_size, device, meta.names))
+
+
+def _wrapped(node: Node) -> Any:
+    """The container of a tree whose entries were replaced: what wraps a tensordict wraps what is in it now."""
+    made = node.origin
+    if isinstance(node, Dense):
+        for name, entry in node.entries.items():
+            if isinstance(entry, Parts | Dense):
+                inner = _wrapped(entry)
+                if inner is not entry.origin:
+                    made._set(name, inner, False)
+    elif isinstance(node, Parts):
+        parts = {name: _wrapped(part) for name, part in node.parts.items()}
+        if node.class_string != tree.LAZY and node.cls is not None:
+            made = node.cls._from_disk_form(node.facts, parts)
+        elif any(part is not node.parts[name].origin for name, part in parts.items()):
+            made = LazyStackedTensorDict(*parts.values(), **node.facts)
+    return made
