@@ -1,0 +1,104 @@
+"""Journals: whoever loads a part finishes the save that was stopped around it, and none leads out of its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import torch
+
+from tensordict_core import TensorDict
+from tensordict_memmap import load_memmap, save, system
+from tensordict_memmap.commit import JOURNAL
+
+pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and stopped, and links are made")
+
+STAGE = ".tensordict-0123456789abcdef"
+
+
+def content(number):
+    return TensorDict({"a": torch.full((10,), number), "part": {"b": torch.full((10,), number), "z": {"c": number}}})
+
+
+def stop_before_the_last_file(folder):
+    """Saves over a folder with a foreign file, file by file, and dies before the last of them is moved."""
+    replace = os.replace
+    moved = []
+
+    def stopped(source, destination):
+        moved.append(destination)
+        if destination.endswith(os.path.join("part", "meta.json")):
+            os._exit(7)
+        replace(source, destination)
+
+    os.replace = stopped
+    save(content(2), folder)
+
+
+@pytest.mark.parametrize("part", ["", "part", "part/z"])
+def test_loading_any_part_finishes_the_save_that_was_stopped(tmp_path, fork, leftovers, part):
+    target = tmp_path / "saved"
+    save(content(1), target)
+    (target / "notes.txt").write_text("foreign")
+    assert fork(stop_before_the_last_file, target).wait() == 7
+    assert (target / JOURNAL).exists()
+    expected = content(2)
+    for key in filter(None, part.split("/")):
+        expected = expected[key]
+    loaded = load_memmap(target / part)
+    assert (loaded == expected).all()
+    assert not (target / JOURNAL).exists() and not leftovers(tmp_path, target)
+    assert (load_memmap(target) == content(2)).all() and (target / "notes.txt").exists()
+
+
+def write_journal(folder, files, remove=()):
+    (folder / JOURNAL).write_text(json.dumps({"version": 1, "stage": STAGE, "files": files, "remove": list(remove)}))
+
+
+@pytest.fixture
+def target(tmp_path):
+    save(content(1), tmp_path / "saved")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("precious")
+    return tmp_path / "saved"
+
+
+def test_a_journal_takes_nothing_through_a_link(target):
+    os.symlink(target.parent / "outside", target / STAGE)
+    write_journal(target, ["secret"])
+    with pytest.raises(ValueError, match="is a link"):
+        load_memmap(target)
+    assert (target.parent / "outside" / "secret").read_text() == "precious" and not (target / "secret").exists()
+
+
+def test_a_journal_puts_nothing_through_a_link(target):
+    (target / STAGE / "way").mkdir(parents=True)
+    (target / STAGE / "way" / "secret").write_text("replaced")
+    os.symlink(target.parent / "outside", target / "way")
+    write_journal(target, ["way/secret"])
+    with pytest.raises(ValueError, match="is a link"):
+        load_memmap(target)
+    assert (target.parent / "outside" / "secret").read_text() == "precious"
+
+
+def test_a_journal_removes_nothing_through_a_link(target):
+    os.symlink(target.parent / "outside", target / "way")
+    (target / STAGE).mkdir()
+    write_journal(target, [], ["way/secret"])
+    assert (load_memmap(target) == content(1)).all()
+    assert (target.parent / "outside" / "secret").read_text() == "precious"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files to another user")
+def test_a_journal_of_somebody_else_in_a_folder_above_is_left_alone(target):
+    above = target.parent
+    (above / STAGE).mkdir()
+    (above / STAGE / "planted").write_text("x")
+    write_journal(above, ["planted"], ["outside/secret"])
+    os.chown(above / JOURNAL, 12345, 12345)
+    assert (load_memmap(target) == content(1)).all()
+    assert not (above / "planted").exists() and (above / "outside" / "secret").exists()
+    os.chown(above / JOURNAL, os.geteuid(), os.getegid())
+    assert (load_memmap(target) == content(1)).all()
+    assert (above / "planted").exists() and not (above / "outside" / "secret").exists()
