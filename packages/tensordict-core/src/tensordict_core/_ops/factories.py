@@ -163,7 +163,7 @@ def _binary_methods(
 
 
 _DEFAULT_DOC = """        default: What stands for a leaf that one side lacks: a number, or ``"intersection"`` to keep
-the common leaves only. By default different keys are an error."""
+            the common leaves only. By default different keys are an error."""
 
 
 def _binary(
