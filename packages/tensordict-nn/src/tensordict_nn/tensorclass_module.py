@@ -7,7 +7,7 @@ are asked of the classes' annotations; this package needs no tensorclass to be i
 from __future__ import annotations
 
 import typing
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
 from torch import nn
@@ -44,7 +44,7 @@ def _fields(kind: Any) -> list[Any]:
     return keys
 
 
-class TensorClassModuleBase(nn.Module, Generic[Input, Output]):
+class TensorClassModuleBase(ABC, nn.Module, Generic[Input, Output]):
     """The base of modules from a tensorclass to a tensorclass: ``TensorClassModuleBase[Input, Output]``.
 
     Attributes:
@@ -102,13 +102,23 @@ class TensorClassModuleWrapper(TensorDictModuleBase):
         self.in_keys = _fields(types[0])
         self.out_keys = _fields(types[1])
 
-    @dispatch()
+    @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any) -> Any:
-        """From a tensordict of the input's fields to one of the output's."""
+        """From a tensordict of the input's fields to one of the output's.
+
+        Raises:
+            KeyError: A field is not there, and the module failed without it.
+        """
         given = tensordict
         if not isinstance(given, self.module.input_type):
             given = self.module.input_type.from_tensordict(given.select(*self.in_keys, strict=False))
-        result = self.module(given)
+        try:
+            result = self.module(given)
+        except Exception as error:
+            absent = [key for key in self.in_keys if key not in tensordict]
+            if absent:
+                raise errors.missing_inputs(self.module, absent, tensordict.keys()) from error
+            raise
         out = TensorDict({}, batch_size=result.batch_size, device=result.device)
         for key in self.out_keys:
             value = result.get(key, None)
