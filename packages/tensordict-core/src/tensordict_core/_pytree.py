@@ -55,6 +55,7 @@ class Change(NamedTuple):
 
 
 _LOST = tuple(Change(dim, gained=False) for dim in range(4))  # made once: every node of a tree that vmap maps asks
+_GAINED = Change(0, gained=True)
 
 
 class Mapped(list[Any]):
@@ -174,7 +175,10 @@ def _flatten_tree(td: TensorDict, leaves: list[Any]) -> Layout | None:
                 return None
             below[position] = layout
             shapes.append(None)
-        elif kind is not int and (isinstance(child, Primitives) or kind in registry.SUPPORTED_NODES):
+        elif kind is int:  # of a tree of numbers, such as the ``in_dims`` of vmap
+            leaves.append(child)
+            shapes.append(None)
+        elif isinstance(child, Primitives) or kind in registry.SUPPORTED_NODES:
             return None
         else:
             leaves.append(child)
@@ -377,6 +381,12 @@ def _unflatten_dense(children: Iterable[Any], layout: Layout) -> Any:
             if inside is not None:
                 inside._annotations = {"vmap": _LOST[0]}
                 return inside
+        elif level is not None and not is_compiling():
+            count = mapped_size()
+            outside = None if count is None else _with_front(iter(children), layout, level, count)
+            if outside is not None:
+                outside._annotations = {"vmap": _GAINED}
+                return outside
     return _unflatten_node(iter(children), layout)
 
 
@@ -422,6 +432,31 @@ def _with_rows(leaves: Iterator[Any], layout: Layout, level: int) -> TensorDict 
             return None
         entries[key] = child
     return TensorDict._make(entries, meta.resized(_NO_SIZE))
+
+
+def _with_front(leaves: Iterator[Any], layout: Layout, level: int, count: int) -> TensorDict | None:
+    """The node that comes out of a ``vmap`` that adds the only batch dimension; ``None`` where something is unclear.
+
+    What `_find_change` finds out for any node: a node without batch dimensions has room for one in front alone.
+    """
+    meta, below = layout.meta, layout.extra or {}
+    if meta.batch_size or not layout.shapes:
+        return None
+    entries: dict[str, Any] = {}
+    for position, (key, shape) in enumerate(zip(layout.keys, layout.shapes, strict=True)):
+        if shape is not None:
+            child = next(leaves)
+            new = child.shape
+            if not new or new[0] != count or new[1:] != shape or mapped_dim(child, level) is not None:
+                return None
+        elif position in below:
+            child = _with_front(leaves, below[position], level, count)
+            if child is None:
+                return None
+        else:
+            return None
+        entries[key] = child
+    return TensorDict._make(entries, meta.resized(torch.Size((count,))))
 
 
 def _dense(children: list[Any], layout: Layout, change: Change | None) -> Any:
