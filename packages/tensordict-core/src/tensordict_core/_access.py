@@ -495,7 +495,7 @@ class Access(Primitives):
         torch.Size([3])
         """
         for one in key if isinstance(key, list) else [key]:
-            self.set(one, containers.dense._make({}, self._meta))  # type: ignore[arg-type]
+            self.set(one, containers.dense._make({}, self._meta))  # type: ignore[arg-type]  # checked before
         return self
 
     def clear(self) -> Self:

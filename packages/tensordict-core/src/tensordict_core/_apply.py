@@ -173,5 +173,5 @@ class Applying(Primitives):
         )
         result = self._rebuild(iter(results), how)
         if result is None and (filter_empty is False or not results):
-            return self.empty()  # type: ignore[attr-defined]
+            return self.empty()  # type: ignore[attr-defined]  # of another family
         return result

@@ -360,13 +360,13 @@ class Attributes(Primitives):
         >>> TensorDict({"a": torch.zeros(3)}).data_ptr()["a"].dtype
         torch.int64
         """
-        return self.apply(  # type: ignore[attr-defined]
+        return self.apply(  # type: ignore[attr-defined]  # of another family
             lambda leaf: torch.tensor(leaf.untyped_storage().data_ptr() if storage else leaf.data_ptr()), batch_size=[]
         )
 
 
 def _is_shared(leaf: Tensor) -> bool:
     try:
-        return bool(leaf.is_shared())  # type: ignore[no-untyped-call]
+        return bool(leaf.is_shared())  # type: ignore[no-untyped-call]  # torch does not type it
     except (RuntimeError, NotImplementedError):  # tensors without storage: meta, fake and wrapped ones
         return False

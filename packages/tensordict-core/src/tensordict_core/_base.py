@@ -151,7 +151,7 @@ class TensorCollection(
 
     def __exit__(self, *exc: Any) -> None:
         """End the block."""
-        undo = self._annotations["exits"].pop()  # type: ignore[index]
+        undo = self._annotations["exits"].pop()  # type: ignore[index]  # it was put there before
         if undo is not None:
             undo(self)
 
@@ -165,7 +165,7 @@ class TensorDictBase(TensorCollection):
     __slots__ = ()
 
 
-MutableMapping.register(TensorDictBase)  # type: ignore[type-abstract]
+MutableMapping.register(TensorDictBase)  # type: ignore[type-abstract]  # a virtual base
 dispatch.register_operations()
 operators.register_operators()
 functions.register()

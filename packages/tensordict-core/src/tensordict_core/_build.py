@@ -60,7 +60,7 @@ def sized(
 
 def _plain(input_dict: Mapping[Any, Any] | Primitives, device: Any) -> Any:
     if isinstance(input_dict, Primitives):
-        return input_dict.to_tensordict() if device is None else input_dict.to_tensordict().to(device)  # type: ignore[attr-defined]
+        return input_dict.to_tensordict() if device is None else input_dict.to_tensordict().to(device)  # type: ignore[attr-defined]  # of another family
     if not isinstance(input_dict, Mapping):
         raise errors.not_convertible("from_dict", "a dictionary or a tensordict", input_dict)
     return containers.dense(input_dict, device=device)
@@ -141,7 +141,7 @@ def from_list(
             if isinstance(item, list | tuple):
                 nodes.append(build(item))
             elif isinstance(item, Primitives):
-                nodes.append(item if device is None else item.to(device))  # type: ignore[attr-defined]
+                nodes.append(item if device is None else item.to(device))  # type: ignore[attr-defined]  # of another family
             elif isinstance(item, Mapping):
                 nodes.append(from_dict(item, device=device))
             else:
@@ -185,7 +185,7 @@ def from_any(
     tensor([1, 2])
     """
     if isinstance(obj, Primitives):
-        td = obj._clone(False) if device is None else obj.to(device)  # type: ignore[attr-defined]
+        td = obj._clone(False) if device is None else obj.to(device)  # type: ignore[attr-defined]  # of another family
         if not (auto_batch_size or batch_dims is not None or batch_size is not None):
             return obj if device is None else td
     elif isinstance(obj, Tensor):
@@ -200,7 +200,7 @@ def from_any(
 def _tree(obj: Any, device: Any) -> Any:
     """The tree of a structure, without batch size; a tensor or the object itself where it has no structure."""
     if isinstance(obj, Primitives):
-        return obj if device is None else obj.to(device)  # type: ignore[attr-defined]
+        return obj if device is None else obj.to(device)  # type: ignore[attr-defined]  # of another family
     if isinstance(obj, Mapping):
         return _node(obj.items(), device)
     if isinstance(obj, tuple):

@@ -92,7 +92,7 @@ class Conversion(Primitives):
             elif tolist_first and value._meta.batch_size:
                 out[key] = _rows(value, True, convert, True, False)
             else:
-                out[key] = value.to_dict(  # type: ignore[attr-defined]
+                out[key] = value.to_dict(  # type: ignore[attr-defined]  # of another family
                     retain_none=retain_none, convert_tensors=convert, tolist_first=tolist_first
                 )
         return out
@@ -181,7 +181,7 @@ class Conversion(Primitives):
         values = {}
         for key, value in self._items():
             if isinstance(value, Primitives):
-                value = value._entry_value() if value._is_opaque else value.to_namedtuple()  # type: ignore[attr-defined]
+                value = value._entry_value() if value._is_opaque else value.to_namedtuple()  # type: ignore[attr-defined]  # of another family
             values[key] = value
         made: Any = dest_cls
         if made is None:
@@ -271,10 +271,10 @@ class Conversion(Primitives):
         if not isinstance(input_dict, Mapping) and not isinstance(input_dict, Primitives):
             raise errors.not_convertible("from_dict_instance", "a dictionary or a tensordict", input_dict)
         entries = {}
-        for key, value in input_dict.items():  # type: ignore[union-attr]
+        for key, value in input_dict.items():  # type: ignore[union-attr]  # narrowed before
             own = self._get(key) if type(key) is str else None
             if isinstance(own, Primitives) and not own._is_opaque and isinstance(value, Mapping):
-                value = own.from_dict_instance(value, device=device)  # type: ignore[attr-defined]
+                value = own.from_dict_instance(value, device=device)  # type: ignore[attr-defined]  # of another family
             entries[key] = value
         return build.from_dict(
             entries,

@@ -139,7 +139,7 @@ class KeyFlattening(Primitives):
         paths: dict[str, Any] = {}
         flat = self._flattened(separator, is_leaf, paths)
         flat._last_exit = _WriteBack(self, paths, lambda key: tuple(key.split(separator)))
-        return flat  # type: ignore[no-any-return]
+        return flat  # type: ignore[no-any-return]  # a primitive gives Any
 
     def _flattened(self, separator: str, is_leaf: IsLeaf | None, paths: dict[str, Any]) -> Any:
         entries: dict[str, Any] = {}
@@ -185,7 +185,7 @@ class KeyFlattening(Primitives):
         nested = self._unflattened(separator)
         paths = {unravel_key(tuple(key.split(separator))): key for key in self._keys()}
         nested._last_exit = _WriteBack(self, paths, lambda key: key if isinstance(key, str) else separator.join(key))
-        return nested  # type: ignore[no-any-return]
+        return nested  # type: ignore[no-any-return]  # a primitive gives Any
 
     def _unflattened(self, separator: str) -> Any:
         nested = containers.dense._make({}, self._meta)
@@ -204,7 +204,7 @@ class KeyFlattening(Primitives):
 
     def _chosen_leaves(self, what: str, order: bool | Sequence[NestedKey] | None) -> list[Tensor]:
         """The tensors of all levels, in the order asked for."""
-        found: dict[Any, Tensor] = dict(self.items(True, True))  # type: ignore[attr-defined]
+        found: dict[Any, Tensor] = dict(self.items(True, True))  # type: ignore[attr-defined]  # of another family
         if not found:
             raise RuntimeError(f"{what} needs at least one tensor, and this tensordict has none; set an entry first")
         if order is True:
@@ -308,18 +308,18 @@ class KeyFlattening(Primitives):
             raise ValueError(f"{what} needs at least one key; name the entries to combine")
         entries = []
         for key in keys:
-            value = self.get(key, None)  # type: ignore[attr-defined]
+            value = self.get(key, None)  # type: ignore[attr-defined]  # of another family
             if value is None:
                 raise errors.missing_key(key, self._keys(), type(self).__name__)
             entries.append(value)
         combined = function(entries, dim)
         if keep_entries:
-            return self.set(out_key, combined)  # type: ignore[attr-defined, no-any-return]
+            return self.set(out_key, combined)  # type: ignore[attr-defined, no-any-return]  # of another family
         for key in keys:
-            self.del_(key)  # type: ignore[attr-defined]
+            self.del_(key)  # type: ignore[attr-defined]  # of another family
         try:
-            return self.set(out_key, combined)  # type: ignore[attr-defined, no-any-return]
+            return self.set(out_key, combined)  # type: ignore[attr-defined, no-any-return]  # of another family
         except Exception:
             for key, value in zip(keys, entries, strict=True):
-                self.set(key, value)  # type: ignore[attr-defined]
+                self.set(key, value)  # type: ignore[attr-defined]  # of another family
             raise

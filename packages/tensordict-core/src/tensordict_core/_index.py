@@ -174,7 +174,7 @@ class Index:
         tensors = [part for part in parts if (isinstance(part, Tensor) and part.ndim) or isinstance(part, bool)]
         advanced = [part for part in tensors if isinstance(part, Tensor)]
         if len(advanced) > 1:
-            advanced_size = torch.broadcast_shapes(*(part.shape for part in advanced))  # type: ignore[no-untyped-call]
+            advanced_size = torch.broadcast_shapes(*(part.shape for part in advanced))  # type: ignore[no-untyped-call]  # torch does not type it
         else:
             advanced_size = advanced[0].shape if advanced else torch.Size(())
         place: int | None = None
@@ -225,7 +225,7 @@ class Index:
     def meta(self, meta: Meta) -> Meta:
         """The metadata of the result, from that of a node; nodes that share a record share the new one."""
         if meta is self._read:
-            return self._made  # type: ignore[return-value]
+            return self._made  # type: ignore[return-value]  # set together with what is asked before
         own = meta.batch_size
         size = self.size if len(own) == self.dims else self.size + own[self.dims :]
         self._read = meta
@@ -259,7 +259,7 @@ class Indexing(Primitives):
                 raise errors.missing_key(index, self._keys(), type(self).__name__)
             return value if type(value) is Tensor else value._entry_value() if isinstance(value, Primitives) else value
         if type(index) is tuple and _is_path(index):
-            return self._get_path_value(index)  # type: ignore[attr-defined]
+            return self._get_path_value(index)  # type: ignore[attr-defined]  # of another family
         return self._index(Index(index, self._meta.batch_size))
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -277,7 +277,7 @@ class Indexing(Primitives):
         (tensor(2.), torch.Size([3, 2]))
         """
         if type(index) is str or (type(index) is tuple and _is_path(index)):
-            self.set(index, value)  # type: ignore[attr-defined]
+            self.set(index, value)  # type: ignore[attr-defined]  # of another family
             return
         self._index_put(Index(index, self._meta.batch_size), value)
 
@@ -316,7 +316,7 @@ class Indexing(Primitives):
         >>> TensorDict({"a": torch.arange(3)}, batch_size=[3]).get_at("a", 1)
         tensor(1)
         """
-        value = Access.get(self, key)  # type: ignore[arg-type]
+        value = Access.get(self, key)  # type: ignore[arg-type]  # checked before
         if value is None:
             if default is ...:
                 raise errors.missing_key(key, self._keys(), type(self).__name__)
@@ -333,7 +333,7 @@ class Indexing(Primitives):
         >>> td.set_at_("a", 1.0, [0, 2])["a"]
         tensor([1., 0., 1.])
         """
-        parent, name = self._find_parent(key)  # type: ignore[attr-defined]
+        parent, name = self._find_parent(key)  # type: ignore[attr-defined]  # of another family
         if parent._peek(name) is None:
             raise errors.missing_key(key, parent._keys(), type(self).__name__)
         parent._set_entry_at(name, Index(index, parent._meta.batch_size), value)
@@ -346,7 +346,7 @@ class Indexing(Primitives):
             _write(entry, index, value, name)
             return
         source = value if isinstance(value, Primitives) else to_entry(Meta(index.size), name, value)
-        replaced = entry._put_node(index, source)  # type: ignore[attr-defined]
+        replaced = entry._put_node(index, source)  # type: ignore[attr-defined]  # of another family
         if replaced is not entry:
             self._set(name, replaced, False)
 
@@ -396,7 +396,7 @@ class Indexing(Primitives):
         expected = index.size + self._meta.batch_size[index.dims :]
         expected = expected[: max(len(got), len(index.size))]
         try:
-            fits = torch.broadcast_shapes(got, expected) == expected  # type: ignore[no-untyped-call]
+            fits = torch.broadcast_shapes(got, expected) == expected  # type: ignore[no-untyped-call]  # torch does not type it
         except RuntimeError:
             fits = False
         if not fits:
@@ -425,7 +425,7 @@ def _write(entry: Tensor, index: Index, value: Any, key: str) -> None:
         expected = entry[index.idx].shape
         got = getattr(value, "shape", ())
         try:
-            fits = torch.broadcast_shapes(got, expected) == expected  # type: ignore[no-untyped-call]
+            fits = torch.broadcast_shapes(got, expected) == expected  # type: ignore[no-untyped-call]  # torch does not type it
         except RuntimeError:
             fits = False
         if not fits:

@@ -89,7 +89,7 @@ class Setting:
             with self:
                 return function(*args, **kwargs)
 
-        return wrapped  # type: ignore[return-value]
+        return wrapped  # type: ignore[return-value]  # wraps keeps the signature
 
 
 class set_list_to_stack(Setting):
@@ -162,7 +162,7 @@ class set_get_defaults_to_none(Setting):
             with type(self)(self._value):
                 return function(*args, **kwargs)
 
-        return wrapped  # type: ignore[return-value]
+        return wrapped  # type: ignore[return-value]  # wraps keeps the signature
 
 
 class set_printoptions(Setting):

@@ -253,7 +253,7 @@ class Primitives:
             if value is None or value is leaf:
                 continue
             if isinstance(leaf, Primitives):
-                leaf.update_(value)  # type: ignore[attr-defined]
+                leaf.update_(value)  # type: ignore[attr-defined]  # of another family
             elif isinstance(value, Tensor) and value.shape != leaf.shape:
                 raise errors.in_place_shape(unravel_key(self._leaf_keys(is_leaf)[i]), value.shape, leaf.shape)
             elif isinstance(value, Tensor):

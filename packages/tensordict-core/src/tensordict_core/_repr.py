@@ -26,7 +26,7 @@ def _indent(text: str) -> str:
 
 def _is_shared(value: Tensor) -> bool:
     try:
-        return bool(value.is_shared())  # type: ignore[no-untyped-call]
+        return bool(value.is_shared())  # type: ignore[no-untyped-call]  # torch does not type it
     except Exception:  # fake, functorch and other wrapped tensors have no storage to ask
         return False
 
@@ -135,7 +135,7 @@ class Representation(Primitives):
         for key in _ordered(self):
             value = self._peek(key)
             if isinstance(value, Primitives) and not value._is_opaque:
-                rows.append(f"<li>{value._folded(html.escape(key))}</li>")  # type: ignore[attr-defined]
+                rows.append(f"<li>{value._folded(html.escape(key))}</li>")  # type: ignore[attr-defined]  # of another family
             else:
                 rows.append(f"<li>{html.escape(key)}: {html.escape(self._describe(key))}</li>")
         said = html.escape(", ".join(self._repr_short()))
@@ -161,6 +161,6 @@ class Representation(Primitives):
         said = {
             "show_batch_size": f"batch_size={self._meta.batch_size}",
             "show_device": f"device={self._meta.device}",
-            "show_is_shared": f"is_shared={self.is_shared()}",  # type: ignore[attr-defined]
+            "show_is_shared": f"is_shared={self.is_shared()}",  # type: ignore[attr-defined]  # of another family
         }
         return [text for option, text in said.items() if options[option]]

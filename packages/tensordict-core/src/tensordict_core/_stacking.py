@@ -101,7 +101,7 @@ class Stacking(Primitives):
         >>> type(td).__name__, len(td.tensordicts)
         ('LazyStackedTensorDict', 3)
         """
-        parts = self.unbind(dim)  # type: ignore[attr-defined]
+        parts = self.unbind(dim)  # type: ignore[attr-defined]  # of another family
         if not parts:
             return self
         return type(parts[0])._lazy(parts, normal_dim(dim, self._meta.batch_size))
@@ -119,7 +119,7 @@ class Stacking(Primitives):
         out = None
         for key, value in self._items():
             if isinstance(value, Primitives):
-                dense = value.densify(layout=layout)  # type: ignore[attr-defined]
+                dense = value.densify(layout=layout)  # type: ignore[attr-defined]  # of another family
                 if dense is not value:
                     out = self._clone(False) if out is None else out
                     out._set(key, dense, False)
@@ -148,7 +148,7 @@ class Stacking(Primitives):
 
         result = self._solid()
         result = result._rebuild(iter([copy(leaf) for leaf in result._leaves()]), UNLOCKED)
-        return self._in_place(result, inplace)  # type: ignore[attr-defined, no-any-return]
+        return self._in_place(result, inplace)  # type: ignore[attr-defined, no-any-return]  # of another family
 
     def view_at(self, index: Any) -> SubTensorDict:
         """A live view of the part of every entry that ``index`` selects.
@@ -168,8 +168,8 @@ class Stacking(Primitives):
         >>> td["a"]
         tensor([1., 0., 1.])
         """
-        return self._view_at(Index(index, self._meta.batch_size))  # type: ignore[attr-defined, no-any-return]
+        return self._view_at(Index(index, self._meta.batch_size))  # type: ignore[attr-defined, no-any-return]  # of another family
 
     def _get_sub_tensordict(self, idx: Any) -> Self:
         """``view_at`` under the name that programs of this field know."""
-        return self.view_at(idx)  # type: ignore[return-value]
+        return self.view_at(idx)  # type: ignore[return-value]  # a view stands for it

@@ -76,7 +76,7 @@ class Updating(Primitives):
         if source is self:
             return self
         if self._locked and ignore_lock:
-            with self.unlock_():  # type: ignore[attr-defined]
+            with self.unlock_():  # type: ignore[attr-defined]  # of another family
                 return self.update(
                     source,
                     clone,
@@ -132,7 +132,7 @@ class Updating(Primitives):
                 key = unravel_key_to_tuple(key)
                 if len(key) > 1:
                     if chosen is None or any(key[: len(path)] == path for path in chosen):
-                        self._store(key, value.clone() if clone and isinstance(value, Tensor) else value, inplace)  # type: ignore[attr-defined]
+                        self._store(key, value.clone() if clone and isinstance(value, Tensor) else value, inplace)  # type: ignore[attr-defined]  # of another family
                     continue
                 key = key[0]
             taken, below = _descend(chosen, key)
@@ -146,7 +146,7 @@ class Updating(Primitives):
                 and not getattr(value, "_is_opaque", False)
                 and not (is_leaf is not None and is_leaf(type(value)))
             ):
-                old._merge(value, below, clone, inplace, non_blocking, is_leaf)  # type: ignore[attr-defined]
+                old._merge(value, below, clone, inplace, non_blocking, is_leaf)  # type: ignore[attr-defined]  # of another family
                 continue
             if below is not None:
                 part = containers.dense({}, batch_size=self._meta.batch_size, device=self._meta.device)
@@ -156,7 +156,7 @@ class Updating(Primitives):
                 value = value.clone() if isinstance(value, Tensor) else value._clone(True)
             elif isinstance(value, Primitives) and not value._is_opaque:
                 value = value._clone(False)
-            self._store(key, value, inplace and old is not None, non_blocking=non_blocking)  # type: ignore[attr-defined]
+            self._store(key, value, inplace and old is not None, non_blocking=non_blocking)  # type: ignore[attr-defined]  # of another family
 
     def update_(
         self,
@@ -181,7 +181,7 @@ class Updating(Primitives):
             return self
         if isinstance(input_dict_or_td, Primitives) and keys_to_update is None:
             if input_dict_or_td._meta.batch_size != self._meta.batch_size:
-                input_dict_or_td = input_dict_or_td.expand(self._meta.batch_size)  # type: ignore[attr-defined]
+                input_dict_or_td = input_dict_or_td.expand(self._meta.batch_size)  # type: ignore[attr-defined]  # of another family
             self._write_all(input_dict_or_td)
         else:
             self._write_items(input_dict_or_td, _chosen(keys_to_update))
@@ -200,7 +200,7 @@ class Updating(Primitives):
             if type(key) is not str:
                 path = unravel_key_to_tuple(key)
                 if chosen is None or path in chosen:
-                    self.set_(path, value)  # type: ignore[attr-defined]
+                    self.set_(path, value)  # type: ignore[attr-defined]  # of another family
                 continue
             taken, below = _descend(chosen, key)
             if not taken:
@@ -209,7 +209,7 @@ class Updating(Primitives):
             if old is None:
                 raise errors.missing_key(key, self._keys(), type(self).__name__)
             if isinstance(old, Primitives) and not old._is_opaque and isinstance(value, dict | Primitives):
-                old._write_items(value, below)  # type: ignore[attr-defined]
+                old._write_items(value, below)  # type: ignore[attr-defined]  # of another family
             else:
                 self._set(key, to_entry(self._meta, key, value), True)
 
@@ -237,7 +237,7 @@ class Updating(Primitives):
         if keys_to_update is not None:
             source = source.select(*keys_to_update)
         for key in source.keys(True, True):
-            if key not in self:  # type: ignore[operator]
+            if key not in self:  # type: ignore[operator]  # of another family
                 raise errors.missing_key(key, self._keys(), type(self).__name__)
         self._index_put(index, source)
         return self
@@ -327,14 +327,14 @@ class Updating(Primitives):
             value = self._get(name)
             below = [path[1:] for path in paths if path[0] == name]
             if below and isinstance(value, Primitives):
-                value = value.exclude(*below, inplace=inplace)  # type: ignore[attr-defined]
+                value = value.exclude(*below, inplace=inplace)  # type: ignore[attr-defined]  # of another family
             entries[name] = value
         return self._with_entries(entries, inplace, False)
 
     def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Self:
         """A new node of these entries of this one; or this one, without the others."""
         if not inplace:
-            return containers.dense._make(entries, self._meta)  # type: ignore[return-value]
+            return containers.dense._make(entries, self._meta)  # type: ignore[return-value]  # dense for every container
         if self._locked:
             raise errors.locked("entries would be removed")
         for name in list(self._keys()):
@@ -374,7 +374,7 @@ class Updating(Primitives):
                 path = unravel_key_to_tuple(key)
                 if path in used:
                     raise KeyError(f"key {key!r} stands in several sets; name it once")
-                value = self.get(path, None)  # type: ignore[attr-defined]
+                value = self.get(path, None)  # type: ignore[attr-defined]  # of another family
                 if value is None:
                     if default is not ...:
                         value = default
@@ -382,12 +382,12 @@ class Updating(Primitives):
                         raise errors.missing_key(key, self._keys(), type(self).__name__)
                     else:
                         continue
-                part.set(key_set[key] if isinstance(key_set, dict) else path, value)  # type: ignore[attr-defined]
+                part.set(key_set[key] if isinstance(key_set, dict) else path, value)  # type: ignore[attr-defined]  # of another family
                 used.add(path)
             out.append(part)
         for path in used:
-            if rest.get(path, None) is not None:  # type: ignore[attr-defined]
-                rest.del_(path)  # type: ignore[attr-defined]
+            if rest.get(path, None) is not None:  # type: ignore[attr-defined]  # of another family
+                rest.del_(path)  # type: ignore[attr-defined]  # of another family
         if not reproduce_struct:
             rest.filter_empty_()
         return (*out, rest)
@@ -411,9 +411,9 @@ class Updating(Primitives):
         for name in list(self._keys()):
             value = self._get(name)
             if isinstance(value, Primitives) and not value._is_opaque:
-                value.filter_empty_()  # type: ignore[attr-defined]
-                if value.is_empty():  # type: ignore[attr-defined]
-                    self.del_(name)  # type: ignore[attr-defined]
+                value.filter_empty_()  # type: ignore[attr-defined]  # of another family
+                if value.is_empty():  # type: ignore[attr-defined]  # of another family
+                    self.del_(name)  # type: ignore[attr-defined]  # of another family
         return self
 
     def filter_non_tensor_data(self) -> Self:
@@ -429,7 +429,7 @@ class Updating(Primitives):
                 if value._is_non_tensor:
                     out._del(name)
                 elif not value._is_opaque:
-                    out._set(name, value.filter_non_tensor_data(), False)  # type: ignore[attr-defined]
+                    out._set(name, value.filter_non_tensor_data(), False)  # type: ignore[attr-defined]  # of another family
         return out
 
     def empty(
@@ -459,8 +459,8 @@ class Updating(Primitives):
             for name in self._keys():
                 value = self._get(name)
                 if isinstance(value, Primitives) and not value._is_opaque:
-                    entries[name] = value.empty(True, device=device)  # type: ignore[attr-defined]
-        return containers.dense._make(entries, meta)  # type: ignore[return-value]
+                    entries[name] = value.empty(True, device=device)  # type: ignore[attr-defined]  # of another family
+        return containers.dense._make(entries, meta)  # type: ignore[return-value]  # dense for every container
 
     def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
         """A copy with its own nodes and its own tensors; with the same tensors if not ``recurse``. Never locked.

@@ -79,7 +79,7 @@ class KeysView(_View):
         return (key for key, _ in self._pairs())
 
     def __contains__(self, key: object) -> bool:
-        name = unravel_key(key)  # type: ignore[arg-type]
+        name = unravel_key(key)  # type: ignore[arg-type]  # checked before
         if type(name) is not str and not self.include_nested:
             return False
         value = self.td
@@ -96,7 +96,7 @@ class KeysView(_View):
     def __eq__(self, other: object) -> bool:
         return set(self) == set(other) if hasattr(other, "__iter__") else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as for every class with __eq__
 
     def __and__(self, other: Any) -> set[Any]:
         return set(self) & set(other)

@@ -111,7 +111,7 @@ class NonTensorDataBase(TensorCollection):
         """Never: there is a value."""
         return False
 
-    @property  # type: ignore[misc]
+    @property  # type: ignore[misc]  # read-only here
     def data(self) -> Any:
         """The value, or the nested list of values."""
         return self._entry_value()
@@ -226,7 +226,7 @@ class NonTensorData(NonTensorDataBase):
     def __eq__(self, other: object) -> Any:
         return _compare(self, other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as for every class with __eq__
 
 
 class MetaData(NonTensorData):
@@ -410,7 +410,7 @@ class NonTensorStack(NonTensorDataBase):
     def __eq__(self, other: object) -> Any:
         return _compare(self, other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as for every class with __eq__
 
 
 def _flat(item: Any) -> list[Any]:
@@ -445,7 +445,7 @@ def _compare(left: NonTensorDataBase, other: Any) -> Tensor:
     """Equality position by position, as a bool tensor of the batch size."""
     right = other if isinstance(other, NonTensorDataBase) else NonTensorData._make(other, left._meta)
     a, b = left._meta.batch_size, right._meta.batch_size
-    size = a if a == b else torch.broadcast_shapes(a, b)  # type: ignore[no-untyped-call]
+    size = a if a == b else torch.broadcast_shapes(a, b)  # type: ignore[no-untyped-call]  # torch does not type it
     if isinstance(left, NonTensorData) and isinstance(right, NonTensorData):
         return torch.full(size, _same(left._value, right._value))
     pairs = zip(broadcast(_flat(left), a, size), broadcast(_flat(right), b, size), strict=True)

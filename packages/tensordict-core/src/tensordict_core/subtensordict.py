@@ -98,12 +98,12 @@ class SubTensorDict(TensorDictBase):
     # entries ---------------------------------------------------------------------------------------------------------
 
     def _keys(self) -> Iterable[str]:
-        return self._parent._keys()  # type: ignore[no-any-return]
+        return self._parent._keys()  # type: ignore[no-any-return]  # a primitive gives Any
 
     def _get(self, key: str) -> Any:
         value = self._parent._get(key)
         if isinstance(value, Primitives):
-            return value._view_at(self._part)  # type: ignore[attr-defined]
+            return value._view_at(self._part)  # type: ignore[attr-defined]  # of another family
         return None if value is None else value[self._part.idx]
 
     def _peek(self, key: str) -> Any:
@@ -190,7 +190,7 @@ class SubTensorDict(TensorDictBase):
         return type(now[0])._cat(now, dim)
 
     def _unbind(self, dim: int) -> tuple[Any, ...]:
-        return self._now()._unbind(dim)  # type: ignore[no-any-return]
+        return self._now()._unbind(dim)  # type: ignore[no-any-return]  # a primitive gives Any
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class SubTensorDict(TensorDictBase):
         return _again, (self._now(),)
 
     def _nodes(self) -> Iterable[TensorCollection]:
-        return [value for _, value in self._items() if isinstance(value, Primitives)]  # type: ignore[misc]
+        return [value for _, value in self._items() if isinstance(value, Primitives)]  # type: ignore[misc]  # narrowed by isinstance
 
     def _set_meta(self, meta: Meta) -> None:
         self._meta = meta
@@ -217,8 +217,8 @@ class SubTensorDict(TensorDictBase):
             )
 
     @property
-    def _locked(self) -> bool:  # type: ignore[override]
-        return self._parent._locked  # type: ignore[no-any-return]
+    def _locked(self) -> bool:  # type: ignore[override]  # its parent's
+        return self._parent._locked  # type: ignore[no-any-return]  # a primitive gives Any
 
     def _set_locked(self, locked: bool) -> None:
         raise RuntimeError(

@@ -71,8 +71,8 @@ class UnbatchedTensor(TensorCollection):
         self._start(tensor, meta)
         return self
 
-    @property  # type: ignore[misc]
-    def data(self) -> Tensor:  # type: ignore[override]
+    @property  # type: ignore[misc]  # read-only here
+    def data(self) -> Tensor:  # type: ignore[override]  # a tensor here
         """The tensor, detached, as ``Tensor.data``."""
         return self._tensor.data
 
@@ -95,7 +95,7 @@ class UnbatchedTensor(TensorCollection):
         """The dtype of the tensor."""
         return self._tensor.dtype
 
-    @property  # type: ignore[misc]
+    @property  # type: ignore[misc]  # read-only here
     def device(self) -> torch.device:
         """The device of the tensor."""
         return self._tensor.device

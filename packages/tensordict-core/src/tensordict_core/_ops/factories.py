@@ -145,18 +145,18 @@ def _binary_methods(
             leaves = self._leaves()
             operands, scalar = match(name + "_", self, leaves, other)
             kwargs = {} if alpha is None else {"alpha": alpha}
-            _run(leaf_, None if kwargs and scalar else fused_, leaves, operands, scalar, kwargs)  # type: ignore[arg-type]
+            _run(leaf_, None if kwargs and scalar else fused_, leaves, operands, scalar, kwargs)  # type: ignore[arg-type]  # checked before
             return self
     else:
 
-        def method(self: Any, other: Any, *, default: Any = None) -> Any:  # type: ignore[misc]
+        def method(self: Any, other: Any, *, default: Any = None) -> Any:  # type: ignore[misc]  # one of two forms
             td, leaves, operands, scalar, how = _pair(name, self, other, default)
             return td._rebuild(iter(_run(leaf, fused, leaves, operands, scalar, {})), how)
 
-        def method_(self: Any, other: Any) -> Any:  # type: ignore[misc]
+        def method_(self: Any, other: Any) -> Any:  # type: ignore[misc]  # one of two forms
             leaves = self._leaves()
             operands, scalar = match(name + "_", self, leaves, other)
-            _run(leaf_, fused_, leaves, operands, scalar, {})  # type: ignore[arg-type]
+            _run(leaf_, fused_, leaves, operands, scalar, {})  # type: ignore[arg-type]  # checked before
             return self
 
     return method, method_

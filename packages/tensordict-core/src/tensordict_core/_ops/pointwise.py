@@ -49,7 +49,7 @@ def _logical(name: str) -> Any:
     function = getattr(torch if not name.endswith("_") else Tensor, name)
 
     def leaf(tensor: Tensor, other: Any) -> Tensor:
-        return function(tensor, other if isinstance(other, Tensor) else torch.as_tensor(other, device=tensor.device))  # type: ignore[no-any-return]
+        return function(tensor, other if isinstance(other, Tensor) else torch.as_tensor(other, device=tensor.device))  # type: ignore[no-any-return]  # a primitive gives Any
 
     return leaf
 
@@ -139,7 +139,7 @@ class Pointwise(Primitives):
             raise ValueError("clamp needs min, max or both; give at least one limit")
         result = self if min is None else self.clamp_min(min)
         result = result if max is None else result.clamp_max(max)
-        return result if out is None else out.update_(result)  # type: ignore[attr-defined]
+        return result if out is None else out.update_(result)  # type: ignore[attr-defined]  # of another family
 
     def addcmul(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
         """``leaf + value * other1 * other2`` for every leaf.
@@ -197,7 +197,7 @@ class Pointwise(Primitives):
         """
         leaves = self._leaves()
         masks = batch_operand(self, leaves, over_batch_size(mask, self._meta.batch_size))
-        return self._rebuild(iter([leaf.masked_fill(m, value) for leaf, m in zip(leaves, masks, strict=True)]), SAME)  # type: ignore[no-any-return]
+        return self._rebuild(iter([leaf.masked_fill(m, value) for leaf, m in zip(leaves, masks, strict=True)]), SAME)  # type: ignore[no-any-return]  # a primitive gives Any
 
     def masked_fill_(self, mask: Tensor, value: float | bool) -> Self:
         """``masked_fill``, written into the leaves."""
@@ -213,7 +213,7 @@ class Pointwise(Primitives):
         >>> TensorDict({"a": torch.zeros(2)}, batch_size=[2]).softmax(0)["a"]
         tensor([0.5000, 0.5000])
         """
-        return map_leaves(self._solid(), lambda leaf: torch.softmax(leaf, dim, dtype=dtype), SAME)  # type: ignore[no-any-return]
+        return map_leaves(self._solid(), lambda leaf: torch.softmax(leaf, dim, dtype=dtype), SAME)  # type: ignore[no-any-return]  # a primitive gives Any
 
     def zero_(self) -> Self:
         """Fill every leaf with zeros.
@@ -234,7 +234,7 @@ class Pointwise(Primitives):
         >>> TensorDict({"a": torch.zeros(2)}).fill_("a", 3)["a"]
         tensor([3., 3.])
         """
-        parent, name = self._find_parent(key)  # type: ignore[attr-defined]
+        parent, name = self._find_parent(key)  # type: ignore[attr-defined]  # of another family
         entry = parent._peek(name)
         if entry is None:
             raise errors.missing_key(key, parent._keys(), type(self).__name__)
@@ -256,7 +256,7 @@ class Pointwise(Primitives):
         return self.neg()
 
     def __invert__(self) -> Self:
-        return map_leaves(self, torch.bitwise_not, UNLOCKED)  # type: ignore[no-any-return]
+        return map_leaves(self, torch.bitwise_not, UNLOCKED)  # type: ignore[no-any-return]  # a primitive gives Any
 
     def __add__(self, other: Any) -> Self:
         return self.add(other)
@@ -295,7 +295,7 @@ class Pointwise(Primitives):
         leaves = self._leaves()
         operands, scalar = match("__rpow__", self, leaves, other)
         bases = [operands] * len(leaves) if scalar else operands
-        return self._rebuild(iter([torch.pow(base, leaf) for base, leaf in zip(bases, leaves, strict=True)]), SAME)  # type: ignore[no-any-return]
+        return self._rebuild(iter([torch.pow(base, leaf) for base, leaf in zip(bases, leaves, strict=True)]), SAME)  # type: ignore[no-any-return]  # a primitive gives Any
 
     def __and__(self, other: Any) -> Self:
         return self.bitwise_and(other)

@@ -171,11 +171,11 @@ def _pair(td: Any, function: Any, dim: Dim, keepdim: bool | None, named: Any) ->
         (along,) = as_tuple(dims)
         values, at = function(leaf, dim=along, **options)
         indices.append(at)
-        return values  # type: ignore[no-any-return]
+        return values  # type: ignore[no-any-return]  # a primitive gives Any
 
     if keepdim is None:
         td = whole(td)
-        dims = batch_dims(td, dim)  # type: ignore[arg-type]
+        dims = batch_dims(td, dim)  # type: ignore[arg-type]  # checked before
         rows = zip(td._leaves(), batched(td), strict=True)
         values = td._rebuild(
             iter([kernel(leaf, dims, False) if has_batch else leaf for leaf, has_batch in rows]), How()
@@ -298,7 +298,7 @@ class Reduction(Primitives):
             result = over_leaves(self, lambda leaf, dims, keep: _norm(leaf, dtype), None, False)
         if key_transform is not None:
             result = rename_levels(result, key_transform)
-        return result if out is None else out.update_(result)  # type: ignore[attr-defined, no-any-return]
+        return result if out is None else out.update_(result)  # type: ignore[attr-defined, no-any-return]  # of another family
 
     def logsumexp(self, dim: Dim = None, keepdim: bool = False, *, out: Self | None = None) -> Self:
         """The logarithm of the sum of exponentials of every leaf, along batch dimensions.
@@ -324,7 +324,7 @@ class Reduction(Primitives):
             result = over_leaves(
                 td, lambda leaf, dims, keep: torch.logsumexp(leaf, () if dims is None else dims, keep), dim, keepdim
             )
-        return result if out is None else out.update_(result)  # type: ignore[attr-defined, no-any-return]
+        return result if out is None else out.update_(result)  # type: ignore[attr-defined, no-any-return]  # of another family
 
     def quantile(
         self,
@@ -367,11 +367,11 @@ class Reduction(Primitives):
 
         if reduce:
             return run(self, kernel, dim, keepdim, True, None, "quantile")
-        result = run(self, kernel, dim, keepdim, None, key_transform, "quantile")  # type: ignore[arg-type]
+        result = run(self, kernel, dim, keepdim, None, key_transform, "quantile")  # type: ignore[arg-type]  # checked before
         everything = dim is None or (not isinstance(dim, int | str) and not len(dim))
         if not _leading(q) or everything:
             return result
-        n = q.shape[0]  # type: ignore[union-attr]
+        n = q.shape[0]  # type: ignore[union-attr]  # narrowed before
         how = How(size=lambda own: torch.Size([n, *own]), names=lambda own: None if own is None else (None, *own))
         return result._rebuild(iter(result._leaves()), how)
 

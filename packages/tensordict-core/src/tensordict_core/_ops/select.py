@@ -158,7 +158,7 @@ class Selection(Primitives):
         got: Any = getattr(mask, "dtype", type(mask).__name__)
         if got is not torch.bool:
             raise TypeError(f"masked_select takes a bool tensor as mask, got {got}; compare or cast it to bool first")
-        result = self[mask]  # type: ignore[index]
+        result = self[mask]  # type: ignore[index]  # of another family
         return cast(Self, result._replaces(self) if inplace else result)
 
     def pad(self, pad_size: Sequence[int], value: float = 0.0, inplace: bool = False, safe: bool = True) -> Self:
@@ -264,7 +264,7 @@ def _matched(td: Any, other: Any) -> list[Any]:
             raise errors.missing_key(unravel_key(key), [unravel_key(one) for one in other._leaf_keys()])
     if len(found) != len(other._leaves()):
         raise errors.keys_mismatch((), [unravel_key(one) for one in set(other._leaf_keys()) - set(keys)])
-    return found  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]  # a primitive gives Any
 
 
 def _write_out(result: Any, out: Any, update_batch_size: bool) -> Any:

@@ -45,7 +45,7 @@ class Shape(Primitives):
         """
         if len(shape) == 1 and isinstance(shape[0], torch.dtype):
             dtype = shape[0]
-            return self.apply(lambda leaf: leaf.view(dtype), batch_size=batch_size)  # type: ignore[attr-defined, no-any-return]
+            return self.apply(lambda leaf: leaf.view(dtype), batch_size=batch_size)  # type: ignore[attr-defined, no-any-return]  # of another family
         if not shape:
             shape = tuple(size if size is not None else batch_size if batch_size is not None else ())
         return self._regroup(shape, "view", copies=False)
@@ -66,7 +66,7 @@ class Shape(Primitives):
         new = infer_size(shape, old.numel(), what)
         if new == old:
             return self
-        return self._reshape(Reshape(old, new, copies=copies))  # type: ignore[no-any-return]
+        return self._reshape(Reshape(old, new, copies=copies))  # type: ignore[no-any-return]  # a primitive gives Any
 
     def unsqueeze(self, *args: int, dim: int | None = None) -> Self:
         """A new batch dimension of size 1 at ``dim``.
@@ -79,7 +79,7 @@ class Shape(Primitives):
         """
         (at,) = args or (dim,)
         size = self._meta.batch_size
-        return self._reshape(Unsqueeze(size, normal_dim(at, size, extra=1)))  # type: ignore[no-any-return, arg-type]
+        return self._reshape(Unsqueeze(size, normal_dim(at, size, extra=1)))  # type: ignore[no-any-return, arg-type]  # checked before
 
     def squeeze(self, *args: int | None, dim: int | None = None) -> Self:
         """Without the batch dimension ``dim`` if its size is 1; by default without all such dimensions.
@@ -121,7 +121,7 @@ class Shape(Primitives):
             )
         if normal == tuple(range(len(size))):
             return self
-        return self._reshape(Permute(size, normal))  # type: ignore[no-any-return]
+        return self._reshape(Permute(size, normal))  # type: ignore[no-any-return]  # a primitive gives Any
 
     def transpose(self, dim0: int, dim1: int) -> Self:
         """Two batch dimensions swapped.
@@ -241,7 +241,7 @@ class Shape(Primitives):
 
     def _batch_op(self, function: Any, new: Sequence[int] | None = None, names: Any = None) -> Self:
         size = self._meta.batch_size
-        return self._reshape(BatchOp(size, size if new is None else torch.Size(new), function, names=names))  # type: ignore[no-any-return]
+        return self._reshape(BatchOp(size, size if new is None else torch.Size(new), function, names=names))  # type: ignore[no-any-return]  # a primitive gives Any
 
     def flip(self, *dims: Any) -> Self:
         """The batch dimensions ``dims`` in reverse order (a copy, as in torch).
@@ -371,7 +371,7 @@ class Shape(Primitives):
             raise RuntimeError(
                 f"narrow: start {int(start)} and length {length} exceed size {size[at]} of dimension {at}"
             )
-        return self[(slice(None),) * at + (slice(first, first + length),)]  # type: ignore[index, no-any-return]
+        return self[(slice(None),) * at + (slice(first, first + length),)]  # type: ignore[index, no-any-return]  # of another family
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
         """Pieces of ``split_size`` slices (the last may be smaller), or of the given sizes, as views.
@@ -408,14 +408,14 @@ class Shape(Primitives):
         pieces: tuple[Self, ...] = tuple(self._split(sizes, dim))
         if self._locked:
             for piece in pieces:
-                piece.lock_()  # type: ignore[attr-defined]
+                piece.lock_()  # type: ignore[attr-defined]  # of another family
         return pieces
 
     def _split(self, sizes: list[int], dim: int) -> Sequence[Any]:
         """Consecutive pieces of these sizes along ``dim``; containers with a faster way override it."""
         pieces, start = [], 0
         for n in sizes:
-            pieces.append(self[(slice(None),) * dim + (slice(start, start + n),)])  # type: ignore[index]
+            pieces.append(self[(slice(None),) * dim + (slice(start, start + n),)])  # type: ignore[index]  # of another family
             start += n
         return pieces
 
@@ -450,7 +450,7 @@ class Shape(Primitives):
     def _cut_at(self, indices: Any, dim: int) -> tuple[Self, ...]:
         cuts = [0, *[int(i) for i in indices], self._meta.batch_size[dim]]
         return tuple(
-            self[(slice(None),) * dim + (slice(a, b),)]  # type: ignore[index]
+            self[(slice(None),) * dim + (slice(a, b),)]  # type: ignore[index]  # of another family
             for a, b in zip([0, *cuts[1:-1]], cuts[1:], strict=True)
         )
 
@@ -461,13 +461,13 @@ class Shape(Primitives):
         if self._locked:
             raise errors.locked("the operation replaces entries")
         if self._holds_slices:
-            at = self.stack_dim  # type: ignore[attr-defined]
+            at = self.stack_dim  # type: ignore[attr-defined]  # of another family
             if at >= len(result._meta.batch_size):
                 raise RuntimeError(
                     f"the result of batch size {list(result._meta.batch_size)} has no dimension {at} for a lazy stack "
                     "to hold its elements along; take it without inplace=True"
                 )
-            self.tensordicts[:] = result.unbind(at)  # type: ignore[attr-defined]
+            self.tensordicts[:] = result.unbind(at)  # type: ignore[attr-defined]  # of another family
             self._set_meta(result._meta)
             return self
         for key in list(result._keys()):

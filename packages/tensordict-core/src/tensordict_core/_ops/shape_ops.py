@@ -84,7 +84,7 @@ class ShapeOp:
     def meta(self, meta: Meta) -> Meta:
         """The metadata of a node of the result; nodes that share a record share the new one."""
         if meta is self._read:
-            return self._made  # type: ignore[return-value]
+            return self._made  # type: ignore[return-value]  # set together with what is asked before
         own, dims = meta.batch_size, len(self.old)
         size = self.new if len(own) == dims else self.new + own[dims:]
         self._read = meta

@@ -133,7 +133,7 @@ def _where(condition: Tensor, input: Any, other: Any, *, out: Any = None) -> Any
     if isinstance(condition, Primitives):
         raise TypeError("torch.where takes a bool tensor as condition, got a tensordict; combine its entries first")
     if isinstance(input, Primitives):
-        return input.where(condition, other, out=out)  # type: ignore[attr-defined]
+        return input.where(condition, other, out=out)  # type: ignore[attr-defined]  # of another family
     return other.where(~condition, input, out=out)
 
 
@@ -152,7 +152,7 @@ def _index_select(input: Any, dim: int, index: Tensor, *, out: Any = None) -> An
 def _broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
     if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
         tensors = tuple(tensors[0])
-    size = torch.broadcast_shapes(*(one.shape for one in tensors))  # type: ignore[no-untyped-call]
+    size = torch.broadcast_shapes(*(one.shape for one in tensors))  # type: ignore[no-untyped-call]  # torch does not type it
     return tuple(one.expand(size) for one in tensors)
 
 

@@ -301,7 +301,7 @@ def _row_mask(mask: Any, key: Any, leaf: Tensor, pad_dim: int, in_batch: bool, b
         raise ValueError(f"key {unravel_key(key)!r} of shape {list(leaf.shape)} has no dimension {pad_dim} in its rows")
     wanted = [leaf.shape[0], leaf.shape[pad_dim + 1]]
     if isinstance(mask, Primitives):
-        own: Any = mask.get(key, None)  # type: ignore[attr-defined]
+        own: Any = mask.get(key, None)  # type: ignore[attr-defined]  # of another family
         if own is None:
             raise errors.missing_key(unravel_key(key), [unravel_key(k) for k in mask._leaf_keys()], "the masks")
         at = pad_dim + 1 if in_batch else batch_dims

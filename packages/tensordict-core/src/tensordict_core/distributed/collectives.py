@@ -94,14 +94,14 @@ class Collectives(Primitives):
             skeleton, buffer = pack(self)
             dist.broadcast_object_list([skeleton, buffer.numel(), buffer.device], src, group=group)
             dist.broadcast(buffer.to(_wire(dist, group, buffer.device)), src, group=group)
-            return self if device is None else self.to(device)  # type: ignore[attr-defined]
+            return self if device is None else self.to(device)  # type: ignore[attr-defined]  # of another family
         box: list[Any] = [None, None, None]
         dist.broadcast_object_list(box, src, group=group)
         skeleton, size, sender = box
         landing = _landing(device, sender)
         buffer = torch.empty(size, dtype=torch.uint8, device=_wire(dist, group, landing))
         dist.broadcast(buffer, src, group=group)
-        return _placed(skeleton, buffer, landing)  # type: ignore[no-any-return]
+        return _placed(skeleton, buffer, landing)  # type: ignore[no-any-return]  # a primitive gives Any
 
     def scatter(
         self, src: int, tensordicts: Sequence[Any] | None = None, *, group: Any = None, device: Any = None
@@ -151,7 +151,7 @@ class Collectives(Primitives):
             skeleton, own, size, sender = mine[0]
             buffer = torch.empty(size, dtype=torch.uint8, device=_wire(dist, group, _landing(device, sender)))
             dist.scatter(buffer, None, src, group=group)
-        return _placed(skeleton, buffer[:own], _landing(device, sender))  # type: ignore[no-any-return]
+        return _placed(skeleton, buffer[:own], _landing(device, sender))  # type: ignore[no-any-return]  # a primitive gives Any
 
     def gather_and_stack(self, dst: int, group: Any = None) -> Self | None:
         """Write the tensordicts of the other processes of a group into the rows of one; all must call it.
@@ -174,7 +174,7 @@ class Collectives(Primitives):
         """
         dist = process_group()
         if dist.get_rank() != dst:
-            self.send(dst, group=group)  # type: ignore[attr-defined]
+            self.send(dst, group=group)  # type: ignore[attr-defined]  # of another family
             return None
         ranks = range(dist.get_world_size()) if group is None else dist.get_process_group_ranks(group)
         others = [rank for rank in ranks if rank != dst]
@@ -184,7 +184,7 @@ class Collectives(Primitives):
                 f"gather_and_stack needs one row for each of the {len(others)} other processes, and the tensordict has "
                 f"batch size {list(size)}; give one of batch size {[len(others), *size[1:]]}"
             )
-        rows = self.detach()._unbind(0)  # type: ignore[attr-defined]
+        rows = self.detach()._unbind(0)  # type: ignore[attr-defined]  # of another family
         under_way = [
             (i, row, row.irecv(rank, group=group, return_premature=True))
             for i, (row, rank) in enumerate(zip(rows, others, strict=True))
@@ -194,7 +194,7 @@ class Collectives(Primitives):
                 transfer.wait()
             if values(row) or not _shares(self, row):
                 with torch.no_grad():
-                    self[i] = row  # type: ignore[index]
+                    self[i] = row  # type: ignore[index]  # of another family
         return self
 
     # all to all ------------------------------------------------------------------------------------------------------

@@ -305,9 +305,9 @@ class PointToPoint(Primitives):
         tensor(2)
         """
         if _is_pipe(src, "arecv"):
-            return await src.arecv(self, device=device)  # type: ignore[no-any-return]
+            return await src.arecv(self, device=device)  # type: ignore[no-any-return]  # a primitive gives Any
         await asyncio.to_thread(self.recv, src, **options)
-        return self if device is None else self.to(device)  # type: ignore[attr-defined]
+        return self if device is None else self.to(device)  # type: ignore[attr-defined]  # of another family
 
 
 def _is_pipe(end: Any, method: str = "send") -> bool:

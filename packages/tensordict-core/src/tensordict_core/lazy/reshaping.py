@@ -68,7 +68,7 @@ class LazyReshaping:
         if dim == at:
             return tuple(tds)
         if not tds:
-            return self._sample()._unbind(dim)  # type: ignore[no-any-return]
+            return self._sample()._unbind(dim)  # type: ignore[no-any-return]  # a primitive gives Any
         columns = zip(*(td._unbind(dim - (dim > at)) for td in tds), strict=True)
         return tuple(self._again(column, at - (dim < at)) for column in columns)
 

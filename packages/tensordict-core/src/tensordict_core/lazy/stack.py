@@ -232,7 +232,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise):
         >>> td["a"]
         tensor([1, 2, 3])
         """
-        items = tensordict.unbind(self._stack_dim) if isinstance(tensordict, Primitives) else tensordict  # type: ignore[attr-defined]
+        items = tensordict.unbind(self._stack_dim) if isinstance(tensordict, Primitives) else tensordict  # type: ignore[attr-defined]  # of a family
         for item in list(items):
             self.append(item)
 
@@ -269,7 +269,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise):
             )
         device = self._meta.device
         if device is not None and tensordict._meta.device != device:
-            tensordict = tensordict.to(device)  # type: ignore[attr-defined]
+            tensordict = tensordict.to(device)  # type: ignore[attr-defined]  # of a family
         name = self._stack_name
         self.tensordicts.insert(index, tensordict)
         self._meta = _meta_of(self.tensordicts, self._stack_dim, name)
@@ -285,7 +285,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise):
             if td._keys() != first:
                 tables = [set(td._keys()) for td in tds[1:]]
                 return [key for key in first if all(key in table for table in tables)]
-        return first  # type: ignore[no-any-return]
+        return first  # type: ignore[no-any-return]  # a primitive gives Any
 
     def valid_keys(
         self,

@@ -59,7 +59,7 @@ class Sharing(Primitives):
         """
         for leaf in self._leaves():
             leaf.share_memory_()
-        return self.lock_()  # type: ignore[attr-defined, no-any-return]
+        return self.lock_()  # type: ignore[attr-defined, no-any-return]  # of another family
 
     def pin_memory(self, num_threads: int | None = None, inplace: bool = False) -> Self:
         """A tensordict with the leaves in pinned (page-locked) memory, from which copies may be asynchronous.
@@ -84,7 +84,7 @@ class Sharing(Primitives):
             )
         leaves = iter(_threaded(_pinned, self._leaves(), num_threads))
         if not inplace:
-            return self._rebuild(leaves, SAME)  # type: ignore[no-any-return]
+            return self._rebuild(leaves, SAME)  # type: ignore[no-any-return]  # a primitive gives Any
         _replace_leaves(self, leaves)
         return self
 
