@@ -163,3 +163,45 @@ def test_containers_are_found_by_weak_references() -> None:
     assert len(known) == 4
     del td, lazy, view, value
     assert len(known) == 0
+
+
+def test_an_empty_tensordict_takes_less_than_a_kibibyte() -> None:
+    tracemalloc.start()
+    TensorDict({}, [3])
+    before = tracemalloc.get_traced_memory()[0]
+    held = [TensorDict({}, [3]) for _ in range(1000)]
+    size = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert len(held) == 1000 and size / 1000 < 1024
+
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "number": lambda x: x[0],
+    "slice": lambda x: x[:, 1:],
+    "new dimension": lambda x: x[None],
+    "reshape": lambda x: x.reshape(6),
+    "view": lambda x: x.view(3, 2),
+    "flatten": lambda x: x.flatten(0, 1),
+    "unflatten": lambda x: x.unflatten(1, (3, 1)),
+    "permute": lambda x: x.permute(1, 0),
+    "transpose": lambda x: x.transpose(0, 1),
+    "unsqueeze": lambda x: x.unsqueeze(0),
+    "squeeze": lambda x: x[:1].squeeze(0),
+    "expand": lambda x: x.expand(5, 2, 3),
+    "split": lambda x: x.split(1)[1],
+    "chunk": lambda x: x.chunk(2, 1)[1],
+    "unbind": lambda x: x.unbind(1)[2],
+    "narrow": lambda x: x.narrow(1, 1, 2),
+    "detach": lambda x: x.detach(),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_torch_does_without_a_copy_is_done_without_a_copy(name: str) -> None:
+    td = TensorDict({"a": torch.arange(6).reshape(2, 3), "n": {"b": torch.arange(6.0).reshape(2, 3)}}, [2, 3])
+    result = VIEWS[name](td)
+    for path in (("a",), ("n", "b")):
+        assert result[path].untyped_storage().data_ptr() == td[path].untyped_storage().data_ptr()
+        assert result[path].equal(VIEWS[name](td[path]))
+    same = td.select("a"), td.exclude("a"), td.flatten_keys(), td.clone(False), lazy_stack([td, td])[0]
+    assert all(any(leaf is own for own in td._leaves()) for one in same for leaf in one._leaves())
