@@ -16,7 +16,17 @@ import pytest
 import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
-from tensordict_memmap import MemmapDataset, append_memmap, load_memmap, memmap, memmap_refresh_, save
+from tensordict_memmap import (
+    MemmapDataset,
+    append_memmap,
+    convert,
+    load_memmap,
+    memmap,
+    memmap_refresh_,
+    pack_memmap,
+    save,
+    unpack_memmap,
+)
 from tensordict_memmap.growth import LOCK, Growth, Part
 from tensordict_memmap.manifest import NAME, Manifest
 
@@ -708,3 +718,24 @@ def test_rows_that_are_cut_off_stay_readable_where_they_are_mapped(path, dataset
     dataset.close()  # gives nothing back that a reader may have mapped
     assert reader["id"].sum() == sum(range(5000))
     assert same(memmap(load_memmap(path).clone(), path.parent / "copy"), rows(0, 1))
+
+
+def test_archives_and_other_formats_hold_the_rows_that_count(tmp_path, dataset):
+    dataset.reserve(100)
+    dataset.extend(rows(0, 7))
+    dataset.extend(rows(7, 9), commit=False)
+    pack_memmap(dataset.path, tmp_path / "packed.tdz")
+    convert(dataset.path, tmp_path / "one.safetensors")
+    for name in ("packed.tdz", "one.safetensors"):
+        assert same(load_memmap(tmp_path / name), rows(0, 7))
+    unpack_memmap(tmp_path / "packed.tdz", tmp_path / "unpacked")
+    append_memmap(tmp_path / "unpacked", rows(7, 8))
+    assert same(load_memmap(tmp_path / "unpacked"), rows(0, 8))
+
+
+def test_rows_added_to_a_save_with_checksums_drop_those_that_they_make_wrong(path):
+    save(rows(0, 3), path, checksum=True)
+    append_memmap(path, rows(3, 5))
+    assert same(load_memmap(path), rows(0, 5))
+    with pytest.raises(ValueError, match="has none for"):
+        load_memmap(path, verify="full")

@@ -23,11 +23,13 @@ import torch
 from tensordict_core.extension import annotate
 from tensordict_memmap import commit, pool, system
 from tensordict_memmap.build import build
+from tensordict_memmap.folder import SavedFolder
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.archive import ENDING, METHODS, Member, closing, local_header, read_index
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.tree import Leaf, show
 from tensordict_memmap.future import Cancelled, Progress, carry_out
+from tensordict_memmap.growth import LOCK
 from tensordict_memmap.listed import ListedFolder
 from tensordict_memmap.manifest import NAME, Entry, Manifest
 from tensordict_memmap.mapping import Mapping
@@ -117,18 +119,25 @@ def pack_memmap(
         raise ValueError(f"a saved folder has a {META}, and {root} has none; give the folder that a save made")
     if os.path.commonpath([root, target]) == root:
         raise ValueError(f"an archive lies outside what it holds, and {target} is in {root}; choose another path")
-    own = (NAME, commit.JOURNAL)
+    own = (NAME, commit.JOURNAL, LOCK)
+    folder = SavedFolder(root)
+    manifest = folder.count(commit.read_manifest(root))
+    counted = {} if manifest is None or folder.rows is None else manifest.files  # rows of a dataset, not its files
     found: dict[str, int] = {}
     for place, folders, files in os.walk(root):
         folders.sort()
         for name in sorted(files):
             path = os.path.join(place, name)
             if name not in own and os.path.isfile(path) and not os.path.islink(path):
-                found[os.path.relpath(path, root).replace(os.sep, "/")] = os.path.getsize(path)
+                inside = os.path.relpath(path, root).replace(os.sep, "/")
+                found[inside] = counted[inside].size if inside in counted else os.path.getsize(path)
     parts: _Parts = []
     for path in sorted(found, key=lambda path: path != META):
         whole = os.path.join(root, *path.split("/"))
-        pieces = [Piece(path, np.memmap(whole, np.uint8, "r"))] if found[path] else []
+        if os.path.basename(path) == META and (document := folder.read(path)) is not None:
+            parts.append((path, [Piece(path, document)], len(document)))
+            continue
+        pieces = [Piece(path, np.memmap(whole, np.uint8, "r", shape=found[path]))] if found[path] else []
         parts.append((path, pieces, found[path]))
     save_file(
         target, functools.partial(_write_archive, parts, _method(compression), compresslevel, None, None, None, False)

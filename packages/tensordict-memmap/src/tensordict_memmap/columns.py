@@ -141,9 +141,11 @@ def write_rows(columns: Sequence[Column], tensors: Sequence[torch.Tensor], start
             column.size = max(column.size, start * column.row_bytes + source.nbytes)
         else:
             large.append((column, source))
-    write_into(
-        [(column.fd, Piece(column.key, source, start * column.row_bytes)) for column, source in large], threads=threads
-    )
+    if large:
+        write_into(
+            [(column.fd, Piece(column.key, source, start * column.row_bytes)) for column, source in large],
+            threads=threads,
+        )
     for column, source in large:
         column.size = max(column.size, start * column.row_bytes + source.nbytes)
 
