@@ -90,7 +90,7 @@ def _left_behind(function: Callable[[Any], Any], times: int) -> tuple[int, int]:
 def test_a_loop_leaves_nothing_behind(name: str) -> None:
     times = 100
     objects, size = _left_behind(LOOPS[name], times)
-    # a leak is an object a call; free lists of the interpreter, which fill up slowly, keep less than two of its smallest
+    # a leak is an object a call; free lists of the interpreter, which fill up slowly, keep less than two of its least
     assert objects < times // 4, f"{objects} objects"
     assert size < 2 * 48 * times, f"{size} bytes"
 

@@ -11,8 +11,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from .._grid import nested
 from ..lazy import LazyStackedTensorDict
-from ..nontensor import NonTensorData
+from ..nontensor import NonTensorData, NonTensorStack
 from ..tensordict import TensorDict
 
 __all__ = ["batch_sizes", "containers", "indices", "lazy_stacks", "tensordicts", "tensors"]
@@ -50,12 +51,17 @@ def tensordicts(
     size = draw(batch_sizes(min_dims=min_dims)) if batch_size is None else batch_size
     entries: dict[str, Any] = {}
     for name in draw(st.lists(_NAMES, min_size=1, max_size=3, unique=True)):
-        kind = draw(st.sampled_from(["tensor", "tensor", "node", "value"]))
+        kind = draw(st.sampled_from(["tensor", "tensor", "node", "value", "values"]))
         if kind == "node" and depth > 1:
             longer = torch.Size((*size, *draw(st.lists(st.integers(1, 2), max_size=1))))
             entries[name] = draw(tensordicts(longer, depth=depth - 1, values=values))
         elif kind == "value" and values:
             entries[name] = NonTensorData(draw(st.sampled_from(["text", 1, None, (1, "x")])), batch_size=size)
+        elif kind == "values" and values and size:
+            # few different ones, so that some stacks hold equal values only
+            count = size.numel()
+            flat = draw(st.lists(st.sampled_from(["p", "q"]), min_size=count, max_size=count))
+            entries[name] = NonTensorStack.from_list(nested(flat, size), batch_size=size)
         else:
             entries[name] = draw(tensors(size))
     return TensorDict(entries, batch_size=size)
