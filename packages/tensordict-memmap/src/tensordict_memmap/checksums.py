@@ -21,7 +21,7 @@ __all__ = ["BLOCK", "HOT", "BlockHash", "Extent", "checksum_of", "hash_bytes", "
 BLOCK = 4 << 20
 """Bytes of a block where nothing speaks for another number."""
 
-HOT = 512 << 10
+HOT = 256 << 10
 """Bytes that are written or read, and then hashed while they are in the cache."""
 
 _FORM = re.compile(r"xxh3_64/([1-9][0-9]{0,8}):([0-9a-f]{16})")

@@ -202,6 +202,7 @@ def _publish_staged(stage: _Stage, target: str, write: Callable[[str], Manifest]
             for folder in manifests.folders(manifest.files):
                 system.sync_folder(os.path.join(stage.path, *folder.split("/")))
             system.sync_folder(stage.path)
+        removal.wait(target)  # before other savers are kept out, as they would wait too
         with locked(target):
             _finish_journal(target)
             try:
