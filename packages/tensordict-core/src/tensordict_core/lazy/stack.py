@@ -14,23 +14,21 @@ import torch
 from torch import Tensor
 
 from .. import _errors as errors
-from .._keys import NestedKey
 from .._meta import Meta, as_batch_size, as_device, as_names
 from .._ops.shape_ops import Unsqueeze
 from .._primitives import Primitives
 from .._rebuild import How, IsLeaf
 from .._types import containers
-from .columns import as_nested, as_padded, combined
+from .columns import combined
 from .elementwise import LazyElementwise
 from .indexing import LazyIndexing
+from .ragged import LazyRagged
 from .reshaping import LazyReshaping
 
 if TYPE_CHECKING:
     from .._base import TensorCollection
 
 __all__ = ["LazyStackedTensorDict"]
-
-_WAYS = ("as_list", "as_nested_tensor", "as_padded_tensor")
 
 
 def _common_size(tds: Sequence[Any], strict: bool) -> torch.Size:
@@ -70,7 +68,7 @@ def _meta_of(tds: Sequence[Any], dim: int, name: str | None, strict: bool = Fals
     return Meta(torch.Size((*size[:dim], len(tds), *size[dim:])), device, names)
 
 
-class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise):
+class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElementwise):
     """Tensordicts that are kept apart and stacked where they are read.
 
     Args:
@@ -349,54 +347,6 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise):
     def _peek_items(self) -> Iterable[tuple[str, Any]]:
         return [(key, self._peek(key)) for key in self._keys()]
 
-    def _get_ragged(
-        self,
-        key: str,
-        default: Any = None,
-        *,
-        as_list: bool = False,
-        as_nested_tensor: bool = False,
-        as_padded_tensor: bool = False,
-        padding_side: str = "right",
-        padding_value: float = 0.0,
-        layout: torch.layout | None = None,
-        **options: Any,
-    ) -> Any:
-        if options:
-            raise TypeError(
-                f"get() of a lazy stack takes no option {sorted(options)}; it takes as_list, as_nested_tensor ..."
-            )
-        first = self._peek(key)
-        if first is None:
-            return default
-        ways = [name for name, given in zip(_WAYS, (as_list, as_nested_tensor, as_padded_tensor), strict=True) if given]
-        if len(ways) > 1:
-            raise errors.two_ways(ways[0], ways[1], "how a ragged entry is read")
-        if not isinstance(first, Tensor) or not ways:
-            return self._get(key)
-        if as_list or as_nested_tensor:
-            column = [td._get_ragged(key, as_list=True) for td in self.tensordicts]
-            return column if as_list else as_nested(column, self._stack_dim, layout)
-        column = [
-            td._get_ragged(key, as_padded_tensor=True, padding_side=padding_side, padding_value=padding_value)
-            for td in self.tensordicts
-        ]
-        return as_padded(column, self._stack_dim, padding_side, padding_value)
-
-    def get_nestedtensor(self, key: NestedKey, default: Any = None, *, layout: torch.layout | None = None) -> Any:
-        """An entry as a nested tensor, whose components are those of the elements.
-
-        Args:
-            key: A string or a nested key.
-            default: What to return where there is no such entry.
-            layout: The layout of the nested tensor; jagged by default.
-
-        >>> ragged = LazyStackedTensorDict(TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)}))
-        >>> [len(part) for part in ragged.get_nestedtensor("a").unbind()]
-        [1, 2]
-        """
-        return self.get(key, default, as_nested_tensor=True, layout=layout)
-
     def _set(self, key: str, value: Any, inplace: bool) -> None:
         if self.hook_in is not None:
             value = self.hook_in(value)
@@ -487,29 +437,6 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise):
 
     # combined forms --------------------------------------------------------------------------------------------------
 
-    def _is_ragged(self) -> bool:
-        """Whether some entry has no dense form: shapes differ between elements."""
-        tds = self.tensordicts
-        if -1 in self._meta.batch_size:
-            return True
-        for key in self._keys():
-            column = [td._peek(key) for td in tds]
-            first = column[0]
-            if isinstance(first, Tensor):
-                shape = first.shape
-                if any(not isinstance(entry, Tensor) or entry.shape != shape for entry in column):
-                    return True
-                inner = [td for td in tds if isinstance(td, LazyStackedTensorDict)]
-                if any(td._is_ragged() for td in inner):
-                    return True
-            elif not all(isinstance(entry, Primitives) for entry in column):
-                return True
-            elif not first._is_opaque:
-                lazy = type(first)._lazy(column, self._stack_dim)
-                if isinstance(lazy, LazyStackedTensorDict) and lazy._is_ragged():
-                    return True
-        return False
-
     def _solid(self) -> Any:
         if not self.tensordicts:
             return self._sample()
@@ -517,29 +444,6 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyElementwise):
         for key in self._keys():
             value = self._get(key)
             entries[key] = value if isinstance(value, Tensor) else value._solid()
-        return containers.dense._make(entries, self._meta)
-
-    def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
-        """A plain tensordict: entries of one shape stacked, ragged ones as nested tensors.
-
-        Args:
-            layout: The layout of the nested tensors.
-
-        Raises:
-            ValueError: An entry is ragged and the stack dim is not 0.
-
-        >>> ragged = LazyStackedTensorDict(TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)}))
-        >>> type(ragged.densify()).__name__
-        'TensorDict'
-        """
-        entries = {}
-        for key in self._keys():
-            if isinstance(self._peek(key), Tensor):
-                shapes = {tuple(part.shape) for part in self._get_ragged(key, as_list=True)}
-                ragged = len(shapes) > 1
-                entries[key] = self._get_ragged(key, as_nested_tensor=True, layout=layout) if ragged else self._get(key)
-            else:
-                entries[key] = self._get(key).densify(layout=layout)
         return containers.dense._make(entries, self._meta)
 
     def _sample(self) -> Any:
