@@ -14,8 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import torch
-
 from tensordict_memmap import commit
 from tensordict_memmap.columns import check_growable
 from tensordict_memmap.formats import tree
@@ -32,6 +30,7 @@ class MemmapDataset:
     Made by :meth:`create` and :meth:`open`. It has a length and is indexed as a tensordict is, so it goes into a
     ``DataLoader`` as it is; ``collate_fn`` then gets a tensordict with the rows of a batch, read in one indexing.
 
+    >>> import torch
     >>> from tensordict_core import TensorDict
     >>> row = TensorDict({"image": torch.zeros(2, 2), "label": torch.tensor(0)})
     >>> with MemmapDataset.create("digits", row) as digits:
@@ -78,6 +77,7 @@ class MemmapDataset:
             ValueError: The row holds what cannot grow: a lazy stack, a nested tensor, a stack of non-tensor values.
             OSError: The system refuses, a full disk among others; the error names the key, and nothing is left.
 
+        >>> import torch
         >>> from tensordict_core import TensorDict
         >>> dataset = MemmapDataset.create("made", TensorDict({"a": torch.zeros(3)}), capacity=100)
         >>> len(dataset), os.path.getsize("made/a.memmap")
@@ -170,6 +170,7 @@ class MemmapDataset:
         Returns:
             How many rows there are.
 
+        >>> import torch
         >>> from tensordict_core import TensorDict
         >>> writer = MemmapDataset.create("live", TensorDict({"a": torch.tensor(0)}))
         >>> reader = MemmapDataset.open("live")
@@ -300,6 +301,7 @@ def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bo
         BlockingIOError: Another writer is at work.
         OSError: The system refuses, a full disk among others; the saved rows are as they were.
 
+    >>> import torch
     >>> from tensordict_core import TensorDict
     >>> _ = TensorDict({"a": torch.zeros(3, 2)}, [3]).save("appended")
     >>> append_memmap("appended", TensorDict({"a": torch.ones(2, 2)}, [2]))
