@@ -68,7 +68,7 @@ class LazyRagged:
             default: What to return where there is no such entry.
             layout: The layout of the nested tensor; jagged by default.
 
-        >>> ragged = LazyStackedTensorDict(TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)}))
+        >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)})])
         >>> [len(part) for part in ragged.get_nestedtensor("a").unbind()]
         [1, 2]
         """
@@ -106,7 +106,7 @@ class LazyRagged:
         Raises:
             ValueError: An entry is ragged and the stack dim is not 0.
 
-        >>> ragged = LazyStackedTensorDict(TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)}))
+        >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)})])
         >>> type(ragged.densify()).__name__
         'TensorDict'
         """
