@@ -285,10 +285,24 @@ def summary(times: Times) -> str:
     return "\n".join(lines)
 
 
+PLOT = "![Times of saving and opening, shorter is better](benchmarks.svg)"
+
+
+def circumstances(times: Times) -> str:
+    """How many rounds there were, and where."""
+    counts = [len(samples) for rows in times.values() for row in rows.values() for samples in row.values()] or [0]
+    rounds = f"{min(counts)} to {max(counts)} rounds" if min(counts) != max(counts) else f"{counts[0]} rounds"
+    return (
+        f"Medians of {rounds} on {os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python "
+        f"{platform.python_version()}, torch {torch.__version__}."
+    )
+
+
 def filled(page: str, times: Times) -> str:
     """A page with tables between ``<!-- measured: summary -->`` or ``all`` and ``<!-- end -->``."""
-    everything = "\n\n".join(table(title, rows) for title, rows in times.items())
-    for mark, text in (("summary", summary(times)), ("all", everything)):
+    parts = [summary(times), circumstances(times)]
+    everything = [table(title, rows) for title, rows in times.items()]
+    for mark, text in (("summary", "\n\n".join(parts)), ("all", "\n\n".join([PLOT, *everything, parts[1]]))):
         before, start, rest = page.partition(f"<!-- measured: {mark} -->\n")
         if start:
             _, end, after = rest.partition("<!-- end -->")
@@ -323,11 +337,7 @@ def main() -> None:
         page.write_text(filled(page.read_text(), times))
     if options.plot is not None:
         options.plot.write_text(bars(times, (FRESH, OVER, OPEN)))
-    counts = {len(samples) for rows in times.values() for row in rows.values() for samples in row.values()}
-    print(
-        f"Medians of {min(counts, default=0)} to {max(counts, default=0)} rounds on {os.cpu_count()} cores, "
-        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}."
-    )
+    print(circumstances(times))
 
 
 if __name__ == "__main__":

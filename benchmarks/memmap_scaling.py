@@ -92,7 +92,8 @@ def extra_memory(name: str, nbytes: int, strided: bool) -> int:
     """Runs one save in a new process, which says by how much its memory grew at most."""
     arguments = [name, str(nbytes), "strided" if strided else ""]
     code = "import sys; from benchmarks.memmap_scaling import report_memory; report_memory(*sys.argv[1:])"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, *arguments], stdout=-1, check=True)
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}  # asv runs it in a folder of its own
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, *arguments], stdout=-1, check=True, env=here)
     return int(done.stdout.split()[-1])
 
 
