@@ -145,3 +145,13 @@ def test_stacks_of_equal_values_are_concatenated_as_stacks():
     assert isinstance(both.get("v"), NonTensorStack) and both["v"] == ["q"] * 4 and both.get("v").batch_size == (4,)
     wide = TensorDict({"v": NonTensorStack(["p", "q"], ["p", "q"])}, [2, 2])
     assert torch.cat([wide, wide[:, :1]], 1)["v"] == [["p", "q", "p"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("size", "values"),
+    [([0], []), ([0, 0], []), ([2, 0], [[], []]), ([0, 2], []), ([2, 0, 3], [[], []]), ([1, 2, 0], [[[], []]])],
+)
+def test_a_stack_without_positions_has_the_lists_of_its_size(size, values):
+    stack = NonTensorStack.from_list(values, batch_size=size)
+    assert stack.tolist() == values and stack.batch_size == tuple(size)
+    assert TensorDict({"v": stack}, size)["v"] == values

@@ -8,6 +8,7 @@ numbers of the positions.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -94,10 +95,8 @@ def nested(values: list[Any], size: Sequence[int]) -> Any:
     """
     if not size:
         return values[0]
-    for n in reversed(size[1:]):
-        values = [values[i : i + n] for i in range(0, len(values), n)] if n else [[] for _ in range(_count(size, n))]
+    for dim in range(len(size) - 1, 0, -1):
+        n = size[dim]
+        lists = range(0, len(values), n) if n else range(math.prod(size[:dim]))
+        values = [values[i : i + n] for i in lists]
     return values
-
-
-def _count(size: Sequence[int], n: int) -> int:
-    return torch.Size(size[: list(size).index(n)]).numel()
