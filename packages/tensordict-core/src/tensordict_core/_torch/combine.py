@@ -88,14 +88,20 @@ def _common_container(nodes: Sequence[Any]) -> Any:
     return type(nodes[0])
 
 
-def stack_nodes(column: Sequence[Any], dim: int) -> Any:
-    """The nested nodes under one key, stacked; their batch sizes start with the same one."""
+def _all_nodes(column: Sequence[Any], what: str) -> list[Any]:
+    """The nodes under one key; that all are is seen here."""
     nodes = list(column)
     for i, node in enumerate(nodes):
         if not isinstance(node, Primitives):
             raise errors.not_stackable(
-                "stack", f"one tensordict has a tensor where another has a nested one (position {i})"
+                what, f"one tensordict has a tensor where another has a nested one (position {i})"
             )
+    return nodes
+
+
+def stack_nodes(column: Sequence[Any], dim: int) -> Any:
+    """The nested nodes under one key, stacked; their batch sizes start with the same one."""
+    nodes = _all_nodes(column, "stack")
     size = nodes[0]._meta.batch_size
     if any(node._meta.batch_size != size for node in nodes):
         raise errors.not_stackable(
@@ -106,7 +112,7 @@ def stack_nodes(column: Sequence[Any], dim: int) -> Any:
 
 def cat_nodes(column: Sequence[Any], dim: int) -> Any:
     """The nested nodes under one key, concatenated."""
-    return _common_container(column)._cat(column, dim)
+    return _common_container(_all_nodes(column, "cat"))._cat(column, dim)
 
 
 def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
