@@ -155,3 +155,10 @@ def test_a_stack_without_positions_has_the_lists_of_its_size(size, values):
     stack = NonTensorStack.from_list(values, batch_size=size)
     assert stack.tolist() == values and stack.batch_size == tuple(size)
     assert TensorDict({"v": stack}, size)["v"] == values
+
+
+def test_stacks_without_positions_are_concatenated():
+    for size in ([0], [0, 2], [2, 0]):
+        td = TensorDict({"v": NonTensorStack.from_list([[]] * size[0], batch_size=size)}, size)
+        for dim in range(len(size)):
+            assert torch.cat([td, td], dim).get("v").tolist() == [[]] * torch.cat([td, td], dim).batch_size[0]

@@ -391,7 +391,7 @@ class NonTensorStack(NonTensorDataBase):
         if _one_for_all(items):
             return type(first)._make(first._value, meta, first._metadata)
         slices = [part for item in items for part in _as_stack(item)._unbind(dim)]
-        return cls._make(list(_flat(cls._stack(slices, dim))), meta)
+        return cls._make(list(_flat(cls._stack(slices, dim))) if slices else [], meta)
 
     def _clone(self, recurse: bool) -> Self:
         return self._make(list(self._flat) if recurse else self._flat, self._meta)
