@@ -16,7 +16,18 @@ CORE_INTERFACE = {"tensordict_core", "tensordict_core.extension"}
 # import name -> modules of other distributions that it may import. A name with a dot stands for itself alone.
 MAY_IMPORT: dict[str, set[str]] = {
     "tensordict_core": {"torch", "numpy", "tqdm"},
-    "tensordict_memmap": {"torch", "numpy", "numba", "llvmlite", "orjson", "xxhash", "fsspec", "zstandard", "h5py"}
+    "tensordict_memmap": {
+        "torch",
+        "numpy",
+        "numba",
+        "llvmlite",
+        "orjson",
+        "xxhash",
+        "fsspec",
+        "tqdm",
+        "zstandard",
+        "h5py",
+    }
     | CORE_INTERFACE,
     "tensordict_nn": {"torch", "numpy"} | CORE_INTERFACE,
     "tensordict_class": {"torch", "numpy", "pydantic"} | CORE_INTERFACE,
