@@ -337,3 +337,10 @@ def test_archives_always_have_checksums(tmp_path):
     flip(path, path.read_bytes().index(torch.arange(100).numpy().tobytes()) + 9)
     with pytest.raises(ValueError, match=r"a\.memmap"):
         load_memmap(path, verify="full")
+
+
+def test_consolidated_files_hold_no_checksums_and_say_so(tmp_path):
+    tree().consolidate(tmp_path / "one.bin")
+    with pytest.raises(ValueError, match=r"hold none; load it with verify='size', and save it in another format"):
+        load_memmap(tmp_path / "one.bin", verify="full")
+    assert load_memmap(tmp_path / "one.bin", verify="size").batch_size == tree().batch_size

@@ -25,8 +25,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "xxhash",
         "fsspec",
         "tqdm",
-        "zstandard",
-        "h5py",
     }
     | CORE_INTERFACE,
     "tensordict_nn": {"torch", "numpy"} | CORE_INTERFACE,

@@ -86,6 +86,11 @@ def _open_here(path: str | os.PathLike[str], request: Request) -> Any:
     elif kind == ARCHIVE:
         loaded = _open_tree(path, kind, request)
     elif kind == CONSOLIDATED:
+        if request.verify == "full":
+            raise ValueError(
+                f"verify='full' compares checksums, and consolidated files such as {os.fspath(path)} hold none; load it "
+                "with verify='size', and save it in another format with checksum=True"
+            )
         whole = from_consolidated(path, mode=request.mode or "r")
         if request.device is not None and request.device.type != "cpu":
             whole = whole.to(request.device, non_blocking=request.non_blocking)
