@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 
@@ -288,6 +289,24 @@ def test_a_file_holds_the_checksums_of_its_tensors_and_others_read_it(tmp_path):
     for verify in ("none", "size", "full"):
         assert from_safetensors(tmp_path / "x.safetensors", verify=verify)["s"] == "text"
         assert load_memmap(tmp_path / "x.safetensors", verify=verify)["b", "w"].sum() == 15
+
+
+def test_each_tensor_of_a_file_has_its_checksum_however_many_share_a_write(tmp_path):
+    path = tmp_path / "x.safetensors"
+    data = {f"small{number:04}": torch.full((number % 300,), float(number)) for number in range(6000)}
+    data |= {"large": torch.arange(200_000.0), "every second": torch.arange(1000.0)[::2]}
+    data |= {"conjugate": torch.ones(5, dtype=torch.complex64).conj(), "bytes": torch.arange(9, dtype=torch.uint8)}
+    names = sorted(data)
+    TensorDict({name: data[name] for name in sorted(names, key=lambda name: name[::-1])}).save(path, checksum=True)
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    text = header.pop("__metadata__")[CHECKSUMS].partition(":")[2]
+    places = sorted(tuple(entry["data_offsets"]) for entry in header.values())
+    filled = [place for place in places if place[0] != place[1]]
+    digits = [naive(content[start + begin : start + end])[-16:] for begin, end in filled]
+    assert text[16:] == "".join(digits)
+    assert len(from_safetensors(path, verify="full").keys()) == len(names)
 
 
 def test_every_flipped_bit_of_a_file_is_named(tmp_path):

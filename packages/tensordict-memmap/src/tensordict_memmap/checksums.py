@@ -12,14 +12,27 @@ import ctypes
 import re
 from collections.abc import Iterator, Sequence
 
-from xxhash import xxh3_64, xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_digest, xxh3_64_hexdigest, xxh3_64_intdigest
 
 from tensordict_memmap import system
 
-__all__ = ["BLOCK", "HOT", "BlockHash", "Extent", "checksum_of", "hash_bytes", "read_checksum"]
+__all__ = [
+    "BLOCK",
+    "DIGITS",
+    "HOT",
+    "BlockHash",
+    "Extent",
+    "checksum_of",
+    "digits_of_pieces",
+    "hash_bytes",
+    "read_checksum",
+]
 
 BLOCK = 4 << 20
 """Bytes of a block where nothing speaks for another number."""
+
+DIGITS = 16
+"""Hexadecimal digits that end a checksum."""
 
 HOT = 256 << 10
 """Bytes that are written or read, and then hashed while they are in the cache."""
@@ -93,6 +106,30 @@ def checksum_of(data: bytes | memoryview) -> str:
 def hash_bytes(data: bytes | memoryview) -> int:
     """The hash of the bytes of one block."""
     return xxh3_64_intdigest(data)
+
+
+def digits_of_pieces(addresses: Sequence[int], sizes: Sequence[int]) -> list[str]:
+    """The digits of the checksum of each of many pieces of memory, of one block at most.
+
+    Args:
+        addresses: where they are.
+        sizes: how many bytes each takes.
+
+    >>> data = ctypes.create_string_buffer(b"abc-abc")
+    >>> address = ctypes.addressof(data)
+    >>> digits_of_pieces([address, address + 4], [3, 3]) == [checksum_of(b"abc")[-DIGITS:]] * 2
+    True
+    """
+    if not addresses:
+        return []
+    first = min(addresses)
+    # a slice of one view takes a fifth of the time of a view of its own; what lies between pieces is never looked at
+    span = system.view(first, max(addresses) - first + max(sizes))
+    # the bytes of a digest are those of its number, the largest first
+    return [
+        xxh3_64_hexdigest(xxh3_64_digest(span[(start := address - first) : start + nbytes])[::-1])
+        for address, nbytes in zip(addresses, sizes, strict=True)
+    ]
 
 
 class BlockHash:

@@ -21,7 +21,8 @@ import torch
 from tensordict_core.extension import annotate, annotation
 from tensordict_memmap import commit
 from tensordict_memmap import manifest as manifests
-from tensordict_memmap.checksums import Extent
+from tensordict_memmap.checksums import DIGITS, Extent
+from tensordict_memmap.collecting import uncollected
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT
 from tensordict_memmap.formats.safetensors import (
@@ -244,16 +245,18 @@ class PackedSave:
         return Manifest({name: Entry(file.size or 0) for name, file in zip(names, files, strict=True)})
 
     def _file(self, path: str, names: Sequence[str] | None, metadata: dict[str, str]) -> FileWrite:
-        header, pieces = self.pack.layout(names)
-        ranges = [entry["data_offsets"] for entry in header.values()] if self.checksum else []
-        ranges = [(begin, end) for begin, end in ranges if begin != end]
+        header, pieces, apart = self.pack.layout(names)
         if self.checksum:
-            metadata[CHECKSUMS] = reserve_checksums(len(ranges))
+            runs = [piece for piece in pieces if isinstance(piece, Run)]
+            for run in runs:
+                run.digits = []
+            metadata[CHECKSUMS] = reserve_checksums(len(apart) + sum(len(run.keys) for run in runs))
         start = dump_header(header, metadata)
-        extents = [Extent(len(start) + begin, end - begin, fixed=True) for begin, end in ranges]
         size = len(start) + max((entry["data_offsets"][1] for entry in header.values()), default=0)
         for piece in pieces:
             piece.offset += len(start)
+        wanted = apart if self.checksum else []
+        extents = [Extent(len(start) + offset, nbytes, fixed=True) for offset, nbytes in wanted]
         # not emptied first means cut to its size, which leaves room that takes no blocks
         all_pieces: list[Piece | Run] = [Piece("the header", start), *([] if self.like else pieces)]
         return FileWrite(path, all_pieces, size, fresh=not self.like, extents=extents)
@@ -269,12 +272,19 @@ class PackedSave:
             header = file.pieces[0]
             assert isinstance(header, Piece) and isinstance(header.source, bytes)
             if CHECKSUMS.encode() in header.source:
-                write_checksums(os.fspath(file.path), header.source, file.extents, durable=self.durable)
+                write_checksums(os.fspath(file.path), header.source, _digits(file), durable=self.durable)
 
     def twin(self) -> Any:
         """A locked tensordict over the file."""
         cpu = torch.device("cpu")
         return load_packed(self.path, mode="r" if self.checksum else "r+", device=cpu, allow_pickle=True).lock_()
+
+
+def _digits(file: FileWrite) -> str:
+    """The digits of the checksums of the tensors of a file that was written, in its order."""
+    found = [(extent.offset, extent.checksum()[-DIGITS:]) for extent in file.extents]
+    found += [(piece.offset, "".join(piece.digits or ())) for piece in file.pieces if isinstance(piece, Run)]
+    return "".join(digits for _, digits in sorted(found))
 
 
 def _size(entry: tuple[torch.dtype, tuple[int, ...], int, Any, Any]) -> int:
@@ -310,6 +320,8 @@ def load_packed(
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
     load = functools.partial(_load, path, mode, move_to, device, non_blocking, allow_pickle, verify)
+    if verify != "full" and (move_to is None or move_to.type in ("cpu", "meta")):  # no byte of a tensor is read
+        load = functools.partial(uncollected()(load))
     return load() if folder is None else settled(folder, load)
 
 

@@ -8,9 +8,8 @@ the header with hyphens in place of all digits, and so is where a tensor's check
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
-from tensordict_memmap.checksums import BLOCK, Extent, checksum_of
+from tensordict_memmap.checksums import BLOCK, DIGITS, checksum_of
 from tensordict_memmap.formats.safetensors import Slot, load_header
 from tensordict_memmap.verify import Range, damaged, verify_ranges, without_checksum
 
@@ -20,25 +19,27 @@ CHECKSUMS = "tensordict_checksums"
 """The name of the text in the metadata of a file."""
 
 _START = f"xxh3_64/{BLOCK}:"
-_DIGITS = 16
 
 
 def reserve_checksums(count: int) -> str:
     """The text before there are any, for so many tensors."""
-    return _START + "-" * (_DIGITS * (count + 1))
+    return _START + "-" * (DIGITS * (count + 1))
 
 
-def write_checksums(path: str, header: bytes, extents: Sequence[Extent], *, durable: bool = False) -> None:
+def write_checksums(path: str, header: bytes, digits: str, *, durable: bool = False) -> None:
     """Puts checksums into the room that a header has for them.
 
     Args:
         path: the file.
         header: how it starts.
-        extents: what was hashed, in the order of the file.
+        digits: of the checksums of its tensors, in its order.
         durable: whether they survive a power failure.
     """
-    digits = checksum_of(header)[-_DIGITS:] + "".join(extent.checksum()[-_DIGITS:] for extent in extents)
-    _overwrite(path, header.index(reserve_checksums(len(extents)).encode()) + len(_START), digits, durable)
+    room, start = reserve_checksums(len(digits) // DIGITS).encode(), _START.encode()
+    place = header.index(start)  # a search for all of the room takes as long as to hash a megabyte
+    while not header.startswith(room, place):
+        place = header.index(start, place + 1)
+    _overwrite(path, place + len(start), checksum_of(header)[-DIGITS:] + digits, durable)
 
 
 def drop_packed_checksums(path: str, metadata: dict[str, str], header: bytes) -> None:
@@ -50,9 +51,9 @@ def drop_packed_checksums(path: str, metadata: dict[str, str], header: bytes) ->
         header: how it starts.
     """
     text = metadata.get(CHECKSUMS, "")
-    dropped = len(text) - len(_START) - _DIGITS
+    dropped = len(text) - len(_START) - DIGITS
     if text.startswith(_START) and dropped > 0 and set(text[-dropped:]) != {"-"}:
-        place = header.index(text.encode()) + len(_START) + _DIGITS
+        place = header.index(text.encode()) + len(_START) + DIGITS
         _overwrite(path, place, "-" * dropped, durable=True)
 
 
@@ -78,9 +79,9 @@ def verify_packed(path: str) -> None:
     text = metadata.get(CHECKSUMS)
     if text is None or not text.startswith(_START) or len(text) != len(reserve_checksums(len(filled))):
         raise without_checksum(["any tensor"], path)
-    own, *parts = [text[place : place + _DIGITS] for place in range(len(_START), len(text), _DIGITS)]
+    own, *parts = [text[place : place + DIGITS] for place in range(len(_START), len(text), DIGITS)]
     blank = header.replace(text.encode(), reserve_checksums(len(filled)).encode(), 1)
-    if checksum_of(blank)[-_DIGITS:] != own:
+    if checksum_of(blank)[-DIGITS:] != own:
         raise damaged(["the header"], path)
     missing = [_name(slot) for slot, digits in zip(filled, parts, strict=True) if "-" in digits]
     if missing:

@@ -93,14 +93,17 @@ class Pack:
         text = values.quick_dumps(document, finite=self.finite).decode()
         return {"format": "pt", RECORD: text}
 
-    def layout(self, names: Sequence[str] | None = None) -> tuple[dict[str, Any], list[Piece | Run]]:
+    def layout(
+        self, names: Sequence[str] | None = None
+    ) -> tuple[dict[str, Any], list[Piece | Run], list[tuple[int, int]]]:
         """Puts tensors in a row.
 
         Args:
             names: which; None is all.
 
         Returns:
-            The entries of the header, and the pieces to write, from offset 0 on.
+            The entries of the header; the pieces to write, from offset 0 on; offset and size of each tensor that is in
+            no run.
         """
         groups: dict[torch.dtype, list[str]] = {}
         for name in self.tensors if names is None else names:
@@ -111,6 +114,7 @@ class Pack:
             group.append(name)
         header: dict[str, Any] = {}
         pieces: list[Piece | Run] = []
+        apart: list[tuple[int, int]] = []
         run = Growing()
         offset = 0
         for dtype in order(groups):
@@ -127,6 +131,7 @@ class Pack:
                     run.add(key, address, nbytes, source, offset)
                 else:
                     run.finish(pieces)
+                    apart.append((offset, nbytes))
                     named = key[0] if len(key) == 1 else key
                     if isinstance(source, Stacked):
                         pieces.extend(source.pieces(named, offset))
@@ -134,7 +139,7 @@ class Pack:
                         pieces.append(Piece(named, source, offset))
                 offset += nbytes
         run.finish(pieces)
-        return header, pieces
+        return header, pieces, apart
 
 
 class Growing:

@@ -53,6 +53,7 @@ class Run:
         sizes: how many bytes each takes, none of them 0.
         offset: where the first starts in the file.
         keep: what owns them.
+        digits: takes the digits of the checksum of each, where those are wanted (``checksums.py``).
     """
 
     keys: Sequence[object]
@@ -60,6 +61,7 @@ class Run:
     sizes: Sequence[int]
     offset: int
     keep: object
+    digits: list[str] | None = None
 
     @property
     def nbytes(self) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from tensordict_memmap import system
-from tensordict_memmap.checksums import HOT, BlockHash, Extent, hash_bytes
+from tensordict_memmap.checksums import HOT, BlockHash, Extent, digits_of_pieces, hash_bytes
 from tensordict_memmap.sources import Flat, Foreign, Run, Strided, as_array, chunks, dense_axis
 from tensordict_memmap.ways import JOB, KERNEL_WORTH_A_CALL, SMALL, STAGING
 
@@ -66,7 +66,7 @@ def steps(
             size += part.nbytes
             continue
         if isinstance(part, Run):
-            yield from _run_steps(part, extents)
+            yield from _run_steps(part)
         elif isinstance(part, Flat):
             extent = _whole(part, extents)
             job = JOB if extent is None else extent.block
@@ -107,13 +107,14 @@ def _joined(group: list[Flat], size: int, extents: Mapping[int, Extent]) -> tupl
     return first.key, functools.partial(_write_group, pieces, group, first.offset, extents), size
 
 
-def _run_steps(part: Run, extents: Mapping[int, Extent]) -> Iterator[tuple[object, Step, int]]:
+def _run_steps(part: Run) -> Iterator[tuple[object, Step, int]]:
+    if part.digits is not None:
+        part.digits[:] = [""] * len(part.sizes)
     first, size, offset = 0, 0, part.offset
     for number, nbytes in enumerate(part.sizes, 1):
         size += nbytes
         if size >= JOB or number == len(part.sizes):
-            pieces = list(zip(part.addresses[first:number], part.sizes[first:number], strict=True))
-            yield part.keys[first], functools.partial(_write_group, pieces, part, offset, extents), size
+            yield part.keys[first], functools.partial(_write_run, part, first, number, offset), size
             first, size, offset = number, 0, offset + size
 
 
@@ -192,6 +193,13 @@ def _write_group(
                 extent.put(0, hash_bytes(system.view(address, nbytes)))
             place += nbytes
     system.write_pieces_at(fd, pieces, offset)
+
+
+def _write_run(part: Run, first: int, last: int, offset: int, fd: int) -> None:
+    addresses, sizes = part.addresses[first:last], part.sizes[first:last]
+    if part.digits is not None:
+        part.digits[first:last] = digits_of_pieces(addresses, sizes)
+    system.write_pieces_at(fd, list(zip(addresses, sizes, strict=True)), offset)
 
 
 def _write_range(
