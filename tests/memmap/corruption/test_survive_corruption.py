@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # what damage makes torch and the loaders warn of is not what is tested
 ]
 
-CASES = [pytest.param(60, id="60 cases"), pytest.param(1000, id="1000 cases", marks=pytest.mark.long)]
+CASES = [pytest.param(20, id="20 cases"), pytest.param(1000, id="1000 cases", marks=pytest.mark.long)]
 BATCH = 50
 """How many cases a child goes through; one that dies says at which."""
 
