@@ -321,7 +321,7 @@ def load_packed(
     folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
     load = functools.partial(_load, path, mode, move_to, device, non_blocking, allow_pickle, verify)
     if verify != "full" and (move_to is None or move_to.type in ("cpu", "meta")):  # no byte of a tensor is read
-        load = functools.partial(uncollected()(load))
+        load = uncollected()(load)
     return load() if folder is None else settled(folder, load)
 
 

@@ -7,11 +7,13 @@ checkpoints, which have no record, become nested tensordicts by the dots in thei
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -28,6 +30,7 @@ from tensordict_memmap.packing import RECORD, VERSION
 __all__ = ["by_names", "needed_at_once", "unpack"]
 
 _DEEPEST = 64
+_STORED = itemgetter("tensor")
 
 
 def unpack(
@@ -173,11 +176,29 @@ class _Reader:
         return made if class_string is None else self.wrapped(made, record, class_string, key)
 
     def dense(self, record: dict[str, Any], key: Path, size: tuple[int, ...], names: Any) -> Any:
-        tensors, used = self.tensors, self.used
         entries: dict[str, Any] = {}
+        found = self.checked(record.get("keys"), dict, key)
+        if not self.plain(found, size, entries):
+            self.mixed(found, size, entries, key)
+        return dense(entries, Meta(torch.Size(size), self.device, None if names is None else tuple(names)))
+
+    def plain(self, found: dict[str, Any], size: tuple[int, ...], entries: dict[str, Any]) -> bool:
+        """Whether a node has nothing but ordinary tensors, which are put into ``entries``: thousands at once."""
+        if size:
+            return False
+        with contextlib.suppress(KeyError, TypeError):
+            if sum(map(len, found.values())) == len(found):
+                stored = list(map(_STORED, found.values()))
+                entries.update(zip(found, map(self.tensors.__getitem__, stored), strict=True))
+                self.used.update(stored)
+                return True
+        return False
+
+    def mixed(self, found: dict[str, Any], size: tuple[int, ...], entries: dict[str, Any], key: Path) -> None:
+        tensors, used = self.tensors, self.used
         dims = len(size)
-        for name, about in self.checked(record.get("keys"), dict, key).items():
-            # what comes thousands of times is said here first
+        for name, about in found.items():
+            # what comes often is said here first
             stored = ""
             try:
                 stored = about["tensor"]
@@ -189,7 +210,6 @@ class _Reader:
                 used.add(stored)
             else:
                 entries[name] = self.entry(about, (*key, name), size)
-        return dense(entries, Meta(torch.Size(size), self.device, None if names is None else tuple(names)))
 
     def entry(self, about: Any, key: Path, size: tuple[int, ...]) -> Any:
         self.checked(about, dict, key)
