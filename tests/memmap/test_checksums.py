@@ -14,8 +14,8 @@ from xxhash import xxh3_64_intdigest
 from tensordict_core import LazyStackedTensorDict, TensorDict
 from tensordict_memmap import from_safetensors, load_memmap, load_memmap_, to_safetensors
 from tensordict_memmap.checksums import BLOCK, Extent, checksum_of, read_checksum
-from tensordict_memmap.commit import read_manifest
 from tensordict_memmap.manifest import NAME, Entry, Manifest
+from tensordict_memmap.owned import read_manifest
 from tensordict_memmap.packed_checksums import CHECKSUMS
 from tensordict_memmap.sources import Piece
 from tensordict_memmap.transfer import FileWrite, write_files
@@ -241,13 +241,13 @@ def test_opening_it_to_write_drops_the_checksums_of_its_leaves_first(tmp_path):
 
 
 def test_checksums_are_dropped_durably_and_before_a_leaf_is_mapped(tmp_path, monkeypatch):
-    from tensordict_memmap import commit, opening
+    from tensordict_memmap import opening, system
 
     TensorDict({"a": torch.arange(3)}).save(tmp_path, checksum=True)
     calls = []
-    replace, opened = commit.replace_file, opening.LeafOpener.__call__
+    replace, opened = system.replace_file, opening.LeafOpener.__call__
     monkeypatch.setattr(
-        commit, "replace_file", lambda path, data, durable: calls.append(durable) or replace(path, data, durable)
+        system, "replace_file", lambda path, data, durable: calls.append(durable) or replace(path, data, durable)
     )
     monkeypatch.setattr(
         opening.LeafOpener, "__call__", lambda self, leaf: calls.append(leaf.file) or opened(self, leaf)

@@ -18,8 +18,9 @@ import time
 import pytest
 
 from tensordict_memmap import commit, removal, system
-from tensordict_memmap.commit import JOURNAL, manifest_for, read_manifest, recover, save_folder
+from tensordict_memmap.commit import recover, save_folder
 from tensordict_memmap.manifest import NAME, Entry, Manifest
+from tensordict_memmap.owned import JOURNAL, manifest_for, read_manifest
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and killed")
 
@@ -232,7 +233,7 @@ def test_a_full_disk_leaves_the_earlier_save(target, case):
 
 STEPS = [(os, name) for name in ("mkdir", "rename", "replace", "unlink", "rmdir")] + [
     (system, "exchange"),
-    (commit, "_write_file"),
+    (system, "write_file"),
     (shutil, "rmtree"),
 ]
 

@@ -12,7 +12,7 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_memmap import SaveFuture, pool, removal, transfer
-from tensordict_memmap.commit import read_manifest
+from tensordict_memmap.owned import read_manifest
 
 NAMES = ["x", "x.safetensors", "x.tdz"]
 BYTES = 12 * (5 << 20)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap import commit, onefile, removal, system
+from tensordict_memmap import commit, onefile, owned, removal, system
 from tensordict_memmap.ways import REMOVED_AT_ONCE
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked")
@@ -32,13 +32,13 @@ def always(monkeypatch):
 @pytest.fixture
 def held(always, monkeypatch):
     """Removals wait for the event."""
-    go, remove = threading.Event(), commit._remove_listed
+    go, remove = threading.Event(), owned.remove_listed
 
     def slow(folder, listed):
         assert go.wait(60)
         remove(folder, listed)
 
-    monkeypatch.setattr(commit, "_remove_listed", slow)
+    monkeypatch.setattr(owned, "remove_listed", slow)
     yield go
     go.set()
     removal.wait()
@@ -135,10 +135,10 @@ def test_an_interpreter_that_ends_waits(tmp_path):
     code = """
         import sys, time, torch
         from tensordict_core import TensorDict
-        from tensordict_memmap import commit
-        remove = commit._remove_listed
+        from tensordict_memmap import commit, owned
+        remove = owned.remove_listed
         commit.is_long_removal = lambda *sizes: True
-        commit._remove_listed = lambda *what: time.sleep(0.2) or remove(*what)
+        owned.remove_listed = lambda *what: time.sleep(0.2) or remove(*what)
         for _ in range(2):
             TensorDict({"a": torch.zeros(3)}).save(sys.argv[1])
     """

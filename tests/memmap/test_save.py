@@ -11,7 +11,7 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict
 from tensordict_memmap import MemoryMappedTensor, SaveFuture, memmap, save
-from tensordict_memmap.commit import read_manifest
+from tensordict_memmap.owned import read_manifest
 
 DTYPES = [
     torch.bool,

@@ -10,7 +10,7 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_memmap import load_memmap, save, system
-from tensordict_memmap.commit import JOURNAL
+from tensordict_memmap.owned import JOURNAL
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and stopped, and links are made")
 

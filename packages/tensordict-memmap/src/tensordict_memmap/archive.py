@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from tensordict_core.extension import annotate
-from tensordict_memmap import commit, pool, system
+from tensordict_memmap import commit, owned, pool, system
 from tensordict_memmap.build import build
 from tensordict_memmap.folder import SavedFolder
 from tensordict_memmap.formats import tree
@@ -119,9 +119,9 @@ def pack_memmap(
         raise ValueError(f"a saved folder has a {META}, and {root} has none; give the folder that a save made")
     if os.path.commonpath([root, target]) == root:
         raise ValueError(f"an archive lies outside what it holds, and {target} is in {root}; choose another path")
-    own = (NAME, commit.JOURNAL, LOCK)
+    own = (NAME, owned.JOURNAL, LOCK)
     folder = SavedFolder(root)
-    manifest = folder.count(commit.read_manifest(root))
+    manifest = folder.count(owned.read_manifest(root))
     counted = {} if manifest is None or folder.rows is None else manifest.files  # rows of a dataset, not its files
     found: dict[str, int] = {}
     for place, folders, files in os.walk(root):

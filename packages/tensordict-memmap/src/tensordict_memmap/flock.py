@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Iterator
 
 try:
     import fcntl
 except ImportError:  # Windows: saves are whole, but two at once to one place are not kept apart
     fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
-__all__ = ["close", "lock", "open_for_lock"]
+__all__ = ["close", "lock", "locked", "open_for_lock", "open_locked"]
 
 _held: set[int] = set()
 _forking = threading.RLock()  # no descriptor is open and unknown while a child is forked
@@ -52,6 +53,40 @@ def close(fd: int) -> None:
     with _forking:
         _held.discard(fd)
         os.close(fd)
+
+
+@contextlib.contextmanager
+def locked(target: str) -> Iterator[None]:
+    """Keeps other savers to this target out, by the folder above it, which stays while the target is exchanged."""
+    found = -1
+    for folder in (os.path.dirname(target), target):
+        with contextlib.suppress(OSError):
+            found = open_locked(folder, wait=True)
+            break
+    try:
+        yield
+    finally:
+        if found >= 0:
+            close(found)
+
+
+def open_locked(folder: str, *, wait: bool) -> int:
+    """A descriptor that holds the lock of a folder, -1 where there are no locks.
+
+    Raises:
+        BlockingIOError: if another holds it and ``wait`` is False.
+    """
+    if os.name != "posix":
+        return -1
+    fd = open_for_lock(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if lock(fd, wait=wait):
+            return fd
+    except BlockingIOError:
+        close(fd)
+        raise
+    close(fd)
+    return -1
 
 
 def _close_copies() -> None:

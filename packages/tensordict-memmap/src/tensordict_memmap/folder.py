@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from tensordict_memmap import commit
+from tensordict_memmap import owned
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.tree import WRAPPED
 from tensordict_memmap.growth import fingerprint, resized
@@ -47,7 +47,7 @@ class SavedFolder:
             if document is None or fingerprint(document) in growth.meta:
                 self.rows = growth.rows
                 break
-            latest = commit.manifest_for(self.root)
+            latest = owned.manifest_for(self.root)
             if latest is not None and latest.growth == growth:
                 break  # another program wrote the description, and knows
             manifest = latest

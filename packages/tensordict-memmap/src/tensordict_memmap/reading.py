@@ -18,7 +18,7 @@ import orjson
 import torch
 
 from tensordict_core.extension import TensorCollection, annotate, annotation
-from tensordict_memmap import commit
+from tensordict_memmap import commit, owned
 from tensordict_memmap.addresses import is_remote
 from tensordict_memmap.archive import Archive, ArchiveOpener
 from tensordict_memmap.build import build
@@ -88,8 +88,8 @@ def _open_here(path: str | os.PathLike[str], request: Request) -> Any:
     elif kind == CONSOLIDATED:
         if request.verify == "full":
             raise ValueError(
-                f"verify='full' compares checksums, and consolidated files such as {os.fspath(path)} hold none; load it "
-                "with verify='size', and save it in another format with checksum=True"
+                f"verify='full' compares checksums, and consolidated files such as {os.fspath(path)} hold none; load "
+                "it with verify='size', and save it in another format with checksum=True"
             )
         whole = from_consolidated(path, mode=request.mode or "r")
         if request.device is not None and request.device.type != "cpu":
@@ -228,7 +228,7 @@ def _open_tree(path: str | os.PathLike[str], kind: str, request: Request) -> Any
         opener: LeafOpener = ArchiveOpener(folder, device=request.device, non_blocking=request.non_blocking)
     else:
         if request.verify == "full":
-            verify_tree(node, root, manifest or commit.manifest_for(root), request.only)
+            verify_tree(node, root, manifest or owned.manifest_for(root), request.only)
         if manifest is not None:
             mode = open_sealed(root, manifest, leaf_files(node, request.only), mode)
         opener = LeafOpener(
@@ -301,7 +301,7 @@ def _find_manifest(root: str) -> Manifest | None:
     document = read_file(f"{root}/{NAME}")
     if document is not None and _says_nothing_more(document):
         return None
-    manifest = commit.manifest_for(root)
+    manifest = owned.manifest_for(root)
     if manifest is None:
         return None
     if not manifest.complete:

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tensordict_memmap import system
-from tensordict_memmap.commit import JOURNAL
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.growth import LOCK
 from tensordict_memmap.manifest import NAME
+from tensordict_memmap.owned import JOURNAL
 
 __all__ = ["settled"]
 

@@ -6,10 +6,12 @@ into the ``OSError`` that its errno names. What to call, and when, is decided el
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
 import os
+import secrets
 import stat
 import sys
 import threading
@@ -287,3 +289,26 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def write_file(path: str, data: bytes, durable: bool) -> None:
+    """Makes a small file, or overwrites it; ``durable`` says whether it is on the disk afterwards."""
+    with open(path, "wb") as file:
+        file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def replace_file(path: str, data: bytes, durable: bool) -> None:
+    """Makes a small file hold other bytes, in one step; others never see a part of them."""
+    draft = f"{path}.{secrets.token_hex(8)}"
+    try:
+        write_file(draft, data, durable)
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise
+    if durable:
+        sync_folder(os.path.dirname(path))

@@ -9,7 +9,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from tensordict_memmap import commit
+from tensordict_memmap import commit, flock, owned, system
 from tensordict_memmap.columns import COPY, Column, check_growable, line_up, write_rows
 from tensordict_memmap.folder import SavedFolder, described_in
 from tensordict_memmap.formats import tree
@@ -21,7 +21,6 @@ from tensordict_memmap.loading import load_memmap
 from tensordict_memmap.locks import EVERY_ROW, RowLock
 from tensordict_memmap.manifest import NAME, Entry, Manifest
 from tensordict_memmap.sources import Piece
-from tensordict_memmap.system import read_file
 from tensordict_memmap.transfer import FileWrite, write_files
 
 __all__ = ["Writer", "write_empty"]
@@ -42,7 +41,7 @@ class Writer:
         commit.recover(root)
         if not os.path.exists(os.path.join(root, META)):
             raise FileNotFoundError(f"a dataset is opened where a tensordict was saved, and {root} has no {META}")
-        if commit.read_manifest(root) is None and commit.manifest_for(root) is not None:
+        if owned.read_manifest(root) is None and owned.manifest_for(root) is not None:
             raise ValueError(f"{root} is a part of a save, whose rows go with those beside it; open the whole")
         self.lock = RowLock(os.path.join(root, LOCK), EVERY_ROW if part is None else part)
         try:
@@ -52,9 +51,9 @@ class Writer:
             raise
 
     def _open(self, part: tuple[int, int] | None, allow_pickle: bool | None) -> None:
-        with commit.locked(self.root):
+        with flock.locked(self.root):
             folder = SavedFolder(self.root)
-            manifest = folder.count(commit.read_manifest(self.root))
+            manifest = folder.count(owned.read_manifest(self.root))
             if manifest is not None and not manifest.complete:
                 raise ValueError(f"the save in {self.root} was stopped while it overwrote files in place; save again")
             self.node = parse(folder)
@@ -89,7 +88,7 @@ class Writer:
         self.names: dict[str, dict[str, str]] = manifest.names if manifest is not None else {}
         for node in tree.nodes(self.node):
             path = f"{node.folder}/{META}" if node.folder else META
-            document = read_file(os.path.join(self.root, path))
+            document = system.read_file(os.path.join(self.root, path))
             if document is None:
                 continue
             if isinstance(node, Value):
@@ -130,7 +129,7 @@ class Writer:
         """Takes in what other writers have counted since."""
         if self.part is not None:
             with self.guard:
-                latest = commit.read_manifest(self.root)
+                latest = owned.read_manifest(self.root)
                 if latest is not None and latest.growth is not None:
                     self.growth = latest.growth
 
@@ -174,12 +173,12 @@ class Writer:
                 for column in self.columns:
                     if column.fd >= 0:
                         os.fsync(column.fd)
-            with commit.locked(self.root):
+            with flock.locked(self.root):
                 if self.part is None:
                     self._publish(replace(self.growth, rows=self.written, shown=max(self.written, self.growth.shown)))
                 else:
                     self.part = replace(self.part, done=self.written)
-                    latest = commit.read_manifest(self.root)
+                    latest = owned.read_manifest(self.root)
                     growth = self.growth if latest is None or latest.growth is None else latest.growth
                     self._publish(growth.with_part(self.part))
             self.counted = self.written
@@ -197,7 +196,7 @@ class Writer:
             for column in self.columns:
                 column.clear(self.counted, rows)
                 column.grow(rows)
-            with commit.locked(self.root):
+            with flock.locked(self.root):
                 self._publish(Growth(rows, max(rows, self.growth.shown)))
             self.counted = self.written = rows
             self.room = max(self.room, rows)
@@ -230,18 +229,18 @@ class Writer:
         rows = growth.rows
         documents = self._documents(rows)
         described = described_in(self.root)
-        current = read_file(os.path.join(self.root, described)) or b""
+        current = system.read_file(os.path.join(self.root, described)) or b""
         growth = replace(growth, meta=(fingerprint(current), fingerprint(documents[described])))
         files = self.files | {path: Entry(len(document)) for path, document in documents.items()}
         files |= {column.leaf.file: Entry(rows * column.row_bytes) for column in self.columns if column.row_bytes}
         manifest = Manifest(files, self.names, growth=growth)
-        commit.replace_file(os.path.join(self.root, NAME), manifest.dumps(), self.durable)
+        system.replace_file(os.path.join(self.root, NAME), manifest.dumps(), self.durable)
         # Whoever knows no manifest meets more rows below than above while this goes on, never fewer.
         order = sorted(documents, key=lambda path: path.count("/"), reverse=rows >= self.growth.rows)
         for path in order:
             place = os.path.join(self.root, *path.split("/"))
-            if read_file(place) != documents[path]:
-                commit.replace_file(place, documents[path], self.durable)
+            if system.read_file(place) != documents[path]:
+                system.replace_file(place, documents[path], self.durable)
         self.growth = growth
 
     def _documents(self, rows: int) -> dict[str, bytes]:
@@ -305,5 +304,5 @@ def write_empty(node: tree.Node, folder: str, capacity: int, reserve: bool, dura
             finally:
                 column.close()
             entries[leaf.file] = Entry(0)
-    described = read_file(os.path.join(folder, described_in(folder))) or b""
+    described = system.read_file(os.path.join(folder, described_in(folder))) or b""
     return Manifest(entries, names, growth=Growth(0, 0, (fingerprint(described),)))
