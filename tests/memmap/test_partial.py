@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorStack, TensorDict, UnbatchedTensor
 from tensordict_memmap import MemoryMappedTensor, convert, load_memmap, to_safetensors
+from tensordict_memmap.formats.safetensors import dump_header
 from tensordict_memmap.partial import Selection, as_index
 
 FORMATS = {
@@ -125,6 +128,68 @@ def test_files_of_other_keys_are_not_opened(tmp_path):
     assert load_memmap(tmp_path / "x", keys=["decoder", "encoder.*.weight"])["encoder", "0", "weight"].shape == (6, 2)
     with pytest.raises(FileNotFoundError, match="label"):
         load_memmap(tmp_path / "x", keys=["l*"])
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """A folder of `content` with a file for each tensor, all of which are damaged but the first and that of ``label``.
+
+    The first file holds the structure.
+    """
+    folder = tmp_path / "shards"
+    to_safetensors(content(), folder, shard_size=1)
+    places = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    files = sorted(set(places.values()))
+    assert len(files) > 8 and places["label"] != files[0]
+    for name in files[1:]:
+        if name != places["label"]:
+            (folder / name).write_bytes(b"damaged")
+    return folder
+
+
+@pytest.mark.parametrize("device", [None, "meta"])
+def test_shards_that_hold_nothing_wanted_are_not_opened(shards, device):
+    loaded = load_memmap(shards, keys="label", device=device)
+    assert keys(loaded) == {"label"} and loaded.batch_size == (6,)
+    if device is None:
+        assert loaded["label"].tolist() == list(range(6))
+    assert load_memmap(shards, subpath="label", rows=[1], device=device).shape == (1,)
+    for wanted in ("label", "decoder"), "**", ("encoder.0.weight",):
+        with pytest.raises(ValueError, match="cut off, or is no such file"):
+            load_memmap(shards, keys=wanted)
+
+
+def test_a_pattern_that_names_nothing_looks_at_all_shards(tmp_path):
+    to_safetensors(content(), tmp_path / "shards", shard_size=1)
+    with pytest.raises(KeyError, match=r"names nothing; the nearest are .*decoder"):
+        load_memmap(tmp_path / "shards", keys=["label", "decodr"])
+    with pytest.raises(KeyError, match="encoder"):
+        load_memmap(tmp_path / "shards", subpath="encodr")
+
+
+def test_shards_of_other_tools_are_chosen_by_the_dots_in_names(tmp_path):
+    places = {}
+    for number, name in enumerate(["a", "a.b", "c.d.e", "c.f"], 1):
+        file = places[name] = f"model-0000{number}-of-00004.safetensors"
+        about = {name: {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}
+        (tmp_path / file).write_bytes(dump_header(about, {"format": "pt"}) + bytes([number]))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    assert keys(load_memmap(tmp_path)) == {"a", "a.b", ("c", "d", "e"), ("c", "f")}
+    (tmp_path / places["c.f"]).write_bytes(b"damaged")
+    assert keys(load_memmap(tmp_path, keys=["a", ("a.b",)])) == {"a", "a.b"}
+    assert load_memmap(tmp_path, keys=["c.d", "**.e"])["c", "d", "e"].tolist() == [3]
+    assert load_memmap(tmp_path, subpath=("c", "d"))["e"].tolist() == [3]
+    with pytest.raises(ValueError, match="cut off"):
+        load_memmap(tmp_path, keys="c")
+
+
+def test_shards_elsewhere_that_hold_nothing_wanted_are_not_read(shards):
+    fsspec = pytest.importorskip("fsspec")
+    there = f"memory://partial-{shards.parent.name}"
+    fsspec.filesystem("memory").put(str(shards), there, recursive=True)
+    assert load_memmap(there, keys="label")["label"].tolist() == list(range(6))
+    with pytest.raises(ValueError, match="cut off"):
+        load_memmap(there)
 
 
 def test_values_of_other_keys_are_not_unpickled(tmp_path):

@@ -45,11 +45,12 @@ from tensordict_memmap.packed_checksums import (
     verify_packed,
     write_checksums,
 )
-from tensordict_memmap.packing import pack
+from tensordict_memmap.packing import RECORD, pack
+from tensordict_memmap.pruning import Choice, Part
 from tensordict_memmap.settled import settled
 from tensordict_memmap.sources import Piece, Run
 from tensordict_memmap.transfer import FileWrite, write_files
-from tensordict_memmap.unpacking import needed_at_once, unpack
+from tensordict_memmap.unpacking import needed_at_once, unpack, wanted
 from tensordict_memmap.verify import check_level
 
 __all__ = [
@@ -306,6 +307,7 @@ def load_packed(
     non_blocking: bool = False,
     allow_pickle: bool | None = False,
     verify: str = "size",
+    choice: Choice | None = None,
 ) -> Any:
     """The tensordict of a file; `from_safetensors` says what the arguments are.
 
@@ -317,9 +319,10 @@ def load_packed(
         non_blocking: whether moves may be asynchronous.
         allow_pickle: whether values may be unpickled; None leaves them out.
         verify: how much is compared, as ``verify.py`` says.
+        choice: what will be used of it: shards that hold nothing of that are not opened.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
-    load = functools.partial(_load, path, mode, move_to, device, non_blocking, allow_pickle, verify)
+    load = functools.partial(_load, path, mode, move_to, device, non_blocking, allow_pickle, verify, choice)
     if verify != "full" and (move_to is None or move_to.type in ("cpu", "meta")):  # no byte of a tensor is read
         load = uncollected()(load)
     return load() if folder is None else settled(folder, load)
@@ -333,6 +336,7 @@ def _load(
     non_blocking: bool,
     allow_pickle: bool | None,
     verify: str,
+    choice: Choice | None,
 ) -> Any:
     where = os.fspath(path)
     if os.path.isdir(where):
@@ -345,18 +349,19 @@ def _load(
             f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
         )
     meta = move_to is not None and move_to.type == "meta"
-    opened = _open_files(where, mode, meta, verify)
+    opened, part = _open_files(where, mode, meta, verify, choice)
     tensors: dict[str, torch.Tensor] = {}
     metadata: dict[str, str] = {}
-    for part, texts, _ in opened:
-        tensors.update(part)
+    for found, texts, _ in opened:
+        tensors.update(found)
         metadata.update(texts)
     if meta and (needed := needed_at_once(metadata, where)):
-        real = {name: tensor for part, *_ in _open_files(where, mode, False, verify) for name, tensor in part.items()}
+        again, _ = _open_files(where, mode, False, verify, choice)
+        real = {name: tensor for found, *_ in again for name, tensor in found.items()}
         tensors.update((name, real[name]) for name in needed if name in real)
     if move_to is not None and move_to.type not in ("cpu", "meta"):
         tensors = {name: tensor.to(move_to, non_blocking=non_blocking) for name, tensor in tensors.items()}
-    loaded = unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle)
+    loaded = unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle, part=part)
     if move_to is None or move_to.type == "cpu":
         annotate(loaded, "saved_path", Path(os.path.abspath(path)))
         annotate(loaded, "mode", mode)
@@ -377,15 +382,17 @@ def lies_in_its_file(td: Any, leaves: Sequence[torch.Tensor]) -> bool:
     )
 
 
-def _open_files(where: str, mode: str, meta: bool, verify: str) -> list[_Opened]:
+def _open_files(
+    where: str, mode: str, meta: bool, verify: str, choice: Choice | None
+) -> tuple[list[_Opened], Part | None]:
     if not where.endswith(INDEX_ENDING):
-        return [_open(where, mode, meta, verify)]
+        return [_open(where, mode, meta, verify)], None
     folder = os.path.dirname(where)
     if os.path.lexists(where) and not os.path.isfile(where):  # a pipe would wait
         raise ValueError(f"the index of a safetensors save is a regular file, and {where} is none; get it again")
     with open(where, "rb") as file:
         document = file.read()
-    return open_shards(where, document, lambda name: _open(_shard(folder, name), mode, meta, verify))
+    return open_shards(where, document, lambda name: _open(_shard(folder, name), mode, meta, verify), choice)
 
 
 def _shard(folder: str, name: str) -> str:
@@ -505,13 +512,19 @@ def split(sizes: dict[str, int], most: int) -> list[list[str]]:
     return shards
 
 
-def open_shards(path: str, document: bytes, open_one: Callable[[str], _Opened]) -> list[_Opened]:
-    """Opens the files that an index names.
+def open_shards(
+    path: str, document: bytes, open_one: Callable[[str], _Opened], choice: Choice | None = None
+) -> tuple[list[_Opened], Part | None]:
+    """Opens the files that an index names, or those of them that hold what is wanted.
 
     Args:
         path: what errors call the index.
         document: its content.
         open_one: opens the file of a name beside it.
+        choice: what is wanted; None is everything.
+
+    Returns:
+        What was opened, the file with the record among it, and what is wanted of it, None where that is all.
     """
     try:
         index = orjson.loads(document)
@@ -526,15 +539,23 @@ def open_shards(path: str, document: bytes, open_one: Callable[[str], _Opened]) 
             raise ValueError(
                 f"the files of {path} lie beside it, and {name!r:.200} does not; it is damaged: get it again"
             )
-    opened = [open_one(name) for name in files]
-    for name, (tensors, _, _) in zip(files, opened, strict=True):
+    opened = {name: open_one(name) for name in files[: 1 if choice is not None else None]}
+    # a save of ours has its record in the first file; other tools write none
+    part = wanted(places, opened[files[0]][1], choice, path) if choice is not None and files else None
+    needed = set(files) if part is None else {places[name] for name in part.taken if name in places}
+    opened |= {name: open_one(name) for name in files if name in needed and name not in opened}
+    if part is not None and part.root is None and any(RECORD in texts for _, texts, _ in opened.values()):
+        part = None
+        opened |= {name: open_one(name) for name in files if name not in opened}
+    for name, (tensors, _, _) in opened.items():
         wrong = [one for one in tensors if places.get(one) != name]
         if wrong:
             raise ValueError(
                 f"{path} says which file holds each tensor, and that {name} holds {wrong[0]!r:.200} it does not; the "
                 "files are not of one save: get all of them again"
             )
-    missing = places.keys() - {one for tensors, _, _ in opened for one in tensors}
+    there = {one for tensors, _, _ in opened.values() for one in tensors}
+    missing = {one for one, name in places.items() if name in opened} - there
     if missing:
         raise ValueError(f"tensor {min(missing)!r:.200} of {path} is in none of its files; get all of them again")
-    return opened
+    return [opened[name] for name in files if name in opened], part

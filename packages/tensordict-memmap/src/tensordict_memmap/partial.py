@@ -63,6 +63,10 @@ class Selection:
                 self._used[number] = found = True
         return found
 
+    def is_answered(self) -> bool:
+        """Whether each pattern named something so far."""
+        return all(self._used)
+
     def check(self, known: Iterable[Path]) -> None:
         """Refuses patterns that named nothing so far.
 

@@ -34,6 +34,7 @@ from tensordict_memmap.manifest import NAME, Manifest
 from tensordict_memmap.opening import LeafOpener
 from tensordict_memmap.packed import load_packed
 from tensordict_memmap.partial import Rows, Selection, prune, row_runs, select, take_rows
+from tensordict_memmap.pruning import Choice
 from tensordict_memmap.remote import RemoteFolder, RemoteOpener, RemoteSave, load_remote_packed
 from tensordict_memmap.settled import settled
 from tensordict_memmap.system import read_file
@@ -55,6 +56,11 @@ class Request:
     allow_pickle: bool | None = False
     verify: str = "size"
     cls: type[Any] | None = None
+
+    @property
+    def choice(self) -> Choice | None:
+        """Which keys are asked for; None is all."""
+        return Choice(self.only, self.selection) if self.only or self.selection is not None else None
 
     @property
     def meta(self) -> bool:
@@ -104,6 +110,7 @@ def _open_here(path: str | os.PathLike[str], request: Request) -> Any:
             non_blocking=request.non_blocking,
             allow_pickle=request.allow_pickle,
             verify=request.verify,
+            choice=request.choice,
         )
         loaded = _chosen(whole, request, ("saved_path", "mode", "mappings"))
     return loaded if request.rows is None else take_rows(loaded, request.rows)
@@ -162,7 +169,9 @@ def _from_remote(save: RemoteSave, request: Request) -> Any:
     unmoved = request if request.meta else replace(request, device=None)
     if folder is None:
         on = unmoved.device or torch.device("cpu")
-        whole = load_remote_packed(save, meta=request.meta, device=on, allow_pickle=request.allow_pickle)
+        whole = load_remote_packed(
+            save, meta=request.meta, device=on, allow_pickle=request.allow_pickle, choice=request.choice
+        )
         loaded = _chosen(whole, unmoved, ())
     else:
         if not request.only:

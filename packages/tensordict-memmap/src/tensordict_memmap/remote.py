@@ -38,6 +38,7 @@ from tensordict_memmap.manifest import NAME, Entry, Manifest
 from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.opening import LeafOpener
 from tensordict_memmap.packed import INDEX_NAME, SINGLE_NAME, open_shards, views
+from tensordict_memmap.pruning import Choice
 from tensordict_memmap.unpacking import needed_at_once, unpack
 
 __all__ = [
@@ -348,24 +349,29 @@ class RemoteOpener(LeafOpener):
 
 
 def load_remote_packed(
-    save: RemoteSave, *, meta: bool = False, device: torch.device | None = None, allow_pickle: bool | None = False
+    save: RemoteSave,
+    *,
+    meta: bool = False,
+    device: torch.device | None = None,
+    allow_pickle: bool | None = False,
+    choice: Choice | None = None,
 ) -> Any:
     """The tensordict of safetensors files elsewhere: headers are read, and room is made for the rest."""
-    where = save.url
+    where, part = save.url, None
     if "" in save.files or INDEX_NAME not in save.files:
         opened = [_open(save, "" if "" in save.files else SINGLE_NAME, meta)]
     else:
         where += f"/{INDEX_NAME}"
         document = save.store.read(save.at(INDEX_NAME)) or b""
-        opened = open_shards(where, document, lambda name: _open(save, name, meta))
+        opened, part = open_shards(where, document, lambda name: _open(save, name, meta), choice)
     tensors: dict[str, torch.Tensor] = {}
     metadata: dict[str, str] = {}
-    for part, texts, _ in opened:
-        tensors.update(part)
+    for found, texts, _ in opened:
+        tensors.update(found)
         metadata.update(texts)
     if not meta:
         save.pending.fetch(tensors[name] for name in needed_at_once(metadata, where) if name in tensors)
-    return unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle)
+    return unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle, part=part)
 
 
 def _open(save: RemoteSave, path: str, meta: bool) -> tuple[dict[str, torch.Tensor], dict[str, str], Mapping]:

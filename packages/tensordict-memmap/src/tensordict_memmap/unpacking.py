@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from operator import itemgetter
@@ -26,8 +26,9 @@ from tensordict_memmap.dtypes import dtype_from_name
 from tensordict_memmap.formats.parse import stack_size
 from tensordict_memmap.formats.tree import WRAPPED, Path, find_class, show
 from tensordict_memmap.packing import RECORD, VERSION
+from tensordict_memmap.pruning import Choice, Part, part_of_names, part_of_record
 
-__all__ = ["by_names", "needed_at_once", "unpack"]
+__all__ = ["by_names", "needed_at_once", "unpack", "wanted"]
 
 _DEEPEST = 64
 _STORED = itemgetter("tensor")
@@ -40,6 +41,7 @@ def unpack(
     where: str,
     device: torch.device | None = None,
     allow_pickle: bool | None = False,
+    part: Part | None = None,
 ) -> Any:
     """The tensordict of a file.
 
@@ -49,6 +51,7 @@ def unpack(
         where: what errors call it.
         device: the device of every node.
         allow_pickle: whether values without a JSON form may be unpickled; None puts None in their place.
+        part: what of it is wanted, where not all tensors were opened.
 
     Raises:
         ValueError: The record is damaged or does not fit the tensors; the error names the key.
@@ -57,12 +60,14 @@ def unpack(
     tensor([1., 1.])
     """
     text = metadata.get(RECORD)
+    if part is not None:
+        tensors = {name: tensor for name, tensor in tensors.items() if name in part.taken}
     if text is None:
-        return by_names(tensors, device)
-    document = _parse(text, where)
+        return by_names(tensors, device, names=None if part is None else part.names)
+    root = _parse(text, where)["root"] if part is None or part.root is None else part.root
     reader = _Reader(tensors, where, device, allow_pickle)
     try:
-        made = reader.root(document["root"])
+        made = reader.root(root)
     except RecursionError:
         raise ValueError(
             f"the structure of {where} is nested deeper than tensordicts can be; the file is damaged"
@@ -94,24 +99,54 @@ def _parse(text: str, where: str) -> Any:
     return document
 
 
-def by_names(tensors: Mapping[str, torch.Tensor], device: torch.device | None = None) -> Any:
+def wanted(names: Collection[str], metadata: Mapping[str, str], choice: Choice, where: str) -> Part | None:
+    """What of the tensors of several files is wanted; None where that is all of them.
+
+    Args:
+        names: the tensors.
+        metadata: the texts of the file that holds the record, if any does.
+        choice: what is asked for.
+        where: what errors call the files.
+    """
+    text = metadata.get(RECORD)
+    if text is None:
+        return part_of_names({name: _key(name, names) for name in names}, choice)
+    try:
+        return part_of_record(_parse(text, where)["root"], names, choice)
+    except RecursionError:
+        return None  # which is said when it is read
+
+
+def by_names(
+    tensors: Mapping[str, torch.Tensor], device: torch.device | None = None, *, names: Collection[str] | None = None
+) -> Any:
     """A nested tensordict by the dots in names; one whose beginning is a tensor itself stays as it is.
+
+    Args:
+        tensors: by name.
+        device: the device of every node.
+        names: the tensors that there are, where these are some of them.
 
     >>> sorted(by_names({"a.b": torch.ones(1), "c": torch.ones(1), "c.d": torch.ones(1)}).keys())
     ['a', 'c', 'c.d']
     """
     root: dict[str, Any] = {}
+    known = tensors if names is None else names
     for name, tensor in tensors.items():
         place = root
-        last = name
-        if "." in name:
-            *parts, final = name.split(".")
-            if all(parts) and final and len(parts) < _DEEPEST and not _starts_with_a_tensor(parts, tensors):
-                for part in parts:
-                    place = place.setdefault(part, {})
-                last = final
+        *parts, last = _key(name, known)
+        for part in parts:
+            place = place.setdefault(part, {})
         place[last] = tensor
     return _nested(root, Meta(torch.Size(()), device))
+
+
+def _key(name: str, names: Collection[str]) -> Path:
+    if "." in name:
+        key = tuple(name.split("."))
+        if all(key) and len(key) <= _DEEPEST and not _starts_with_a_tensor(key[:-1], names):
+            return key
+    return (name,)
 
 
 def needed_at_once(metadata: Mapping[str, str], where: str) -> list[str]:
@@ -134,8 +169,8 @@ def needed_at_once(metadata: Mapping[str, str], where: str) -> list[str]:
     return found
 
 
-def _starts_with_a_tensor(parts: list[str], tensors: Mapping[str, torch.Tensor]) -> bool:
-    return any(".".join(parts[:count]) in tensors for count in range(1, len(parts) + 1))
+def _starts_with_a_tensor(parts: Path, names: Collection[str]) -> bool:
+    return any(".".join(parts[:count]) in names for count in range(1, len(parts) + 1))
 
 
 def _nested(entries: dict[str, Any], meta: Meta) -> Any:
