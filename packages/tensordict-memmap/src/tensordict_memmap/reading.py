@@ -20,7 +20,7 @@ import torch
 from tensordict_core.extension import TensorCollection, annotate, annotation
 from tensordict_memmap import commit, owned
 from tensordict_memmap.addresses import is_remote
-from tensordict_memmap.archive import Archive, ArchiveOpener
+from tensordict_memmap.archive_load import Archive, ArchiveOpener
 from tensordict_memmap.build import build
 from tensordict_memmap.consolidated import from_consolidated
 from tensordict_memmap.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE, kind_of
@@ -78,6 +78,8 @@ def describe(path: str | os.PathLike[str], request: Request) -> Node | Leaf:
     kind = "" if is_remote(path) else kind_of(path)
     if kind in (TREE, ARCHIVE):
         return _read_tree(path, kind, request)[1]
+    if kind == SAFETENSORS:  # mapped, no byte is read either, and nested tensors of every layout can be
+        request = replace(request, device=None)
     loaded = open_any(path, request)
     if isinstance(loaded, torch.Tensor):
         return Leaf(request.only, "", loaded.dtype, tuple(loaded.shape))
