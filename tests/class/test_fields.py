@@ -494,3 +494,11 @@ def test_repr_shows_fields_in_alphabetical_order_then_what_is_not_set(sample):
         "    device=None,\n"
         "    is_shared=False)"
     )
+
+
+def test_a_field_of_elements_of_several_batch_sizes_is_one_value_or_nested_lists():
+    def stack(*labels: str) -> Any:
+        return Sample.lazy_stack([Sample(torch.zeros(n), s, batch_size=[n]) for n, s in enumerate(labels, 1)])
+
+    assert stack("cat", "cat").label == "cat"
+    assert stack("cat", "dog").label == stack("cat", "dog")["label"] == [["cat"], ["dog", "dog"]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch import Tensor
@@ -128,6 +130,77 @@ def test_elements_of_one_length_of_batch_size_read_as_minus_one_where_they_diffe
         LazyStackedTensorDict(*tds, strict_shape=True)
     with pytest.raises(RuntimeError, match="batch size"):
         td.reshape(-1)
+
+
+def of_batch_sizes(*values, dim=0):
+    """A lazy stack of elements of batch sizes [1], [2] ... with a value or values each."""
+    tds = [TensorDict({"a": torch.full((n, 2), float(n)), "s": s}, [n]) for n, s in enumerate(values, 1)]
+    return LazyStackedTensorDict(*tds, stack_dim=dim)
+
+
+def test_values_of_elements_of_several_batch_sizes_are_one_value_where_all_are_equal():
+    td = of_batch_sizes("v", "v", "v")
+    assert (
+        td["s"] == td.get("s").data == td[:, :1]["s"] == td.clone()["s"] == pickle.loads(pickle.dumps(td))["s"] == "v"
+    )
+    assert td.get("s").batch_size == (3,) and "data=v" in repr(td)
+
+
+def test_values_of_elements_of_several_batch_sizes_are_nested_lists_where_they_differ():
+    td = of_batch_sizes("v", ["w", "x"])
+    assert td["s"] == td.get("s").tolist() == td.get("s", as_list=True).data == (td + 1)["s"] == [["v"], ["w", "x"]]
+    assert td.get("s")[1].data == ["w", "x"] and td[1]["s"] == ["w", "x"] and td[:, 1:].batch_size == (2, -1)
+    assert td.densify()["s"] == [["v"], ["w", "x"]] and "['w', 'x']" in repr(td)
+    assert td.unsqueeze(0)["s"] == [[["v"], ["w", "x"]]]
+    assert torch.cat([td, td])["s"] == [["v"], ["w", "x"], ["v"], ["w", "x"]]
+    below = TensorDict({"n": td}, [2]).lock_()
+    assert below["n", "s"] == [["v"], ["w", "x"]] and below.get(("n", "s")).is_locked
+
+
+def test_values_stand_at_their_positions_in_stacks_of_stacks_of_several_batch_sizes():
+    parts = of_batch_sizes("v", "v"), of_batch_sizes("w", "x")
+    assert lazy_stack(parts)["s"] == [[["v"], ["v", "v"]], [["w"], ["x", "x"]]]
+    assert lazy_stack(parts, 1)["s"] == [[["v"], ["w"]], [["v", "v"], ["x", "x"]]]
+    longer = [TensorDict({"s": s}, [2, n]) for n, s in ((1, "v"), (2, "w"))]
+    assert lazy_stack(longer, 1)["s"] == [[["v"], ["w", "w"]]] * 2
+    behind = of_batch_sizes("v", ["w", "x"], dim=1)
+    assert behind["s"] == behind.permute(1, 0).permute(1, 0)["s"] == [["v", "w"], [None, "x"]]
+
+
+def test_values_are_written_to_elements_of_several_batch_sizes():
+    td = of_batch_sizes("v", "w")
+    td["one"], td["each"], td["same"] = "x", [["p"], ["q", "r"]], td.get("s")
+    assert td["one"] == "x" and td[1].get("one").batch_size == (2,)
+    assert td["each"] == [["p"], ["q", "r"]] and td[1, 1]["each"] == "r"
+    assert td["same"] == td["s"] and td[1].get("same").batch_size == (2,)
+    deep = lazy_stack([td, td.clone()])
+    deep["each"] = deep["s"]
+    assert deep["each"] == deep["s"] and deep[0, 1].get("each").batch_size == (2,)
+    for wrong in ([["p"], ["q"]], ["p", "q"]):
+        with pytest.raises(ValueError, match="not of the shape"):
+            td["each"] = wrong
+
+
+@pytest.mark.parametrize("write", ["update_", "copy_", "update"])
+@pytest.mark.parametrize("where", ["alone", "in a tensordict", "in a stack"])
+def test_writing_in_place_takes_ragged_elements_one_by_one(write, where):
+    place = {
+        "alone": lambda td: td,
+        "in a tensordict": lambda td: TensorDict({"n": td}),
+        "in a stack": lambda td: lazy_stack([TensorDict({"n": td}), TensorDict({"n": td.clone()})]),
+    }[where]
+    for make in (lambda: of_batch_sizes("v", "w"), ragged):
+        td, source = place(make()), place(make() + 1)
+        leaves = td._leaves()
+        getattr(td, write)(source, **({"inplace": True} if write == "update" else {}))
+        assert all(one is other for one, other in zip(td._leaves(), leaves, strict=True))
+        assert (td == source).all()
+
+
+def test_chosen_keys_of_ragged_elements_are_written_in_place():
+    td = TensorDict({"n": of_batch_sizes("v", "w")})
+    td.update_(TensorDict({"n": of_batch_sizes("x", "y") + 1}), keys_to_update=[("n", "a")])
+    assert td["n"][1]["a"].eq(3).all() and td["n", "s"] == [["v"], ["w", "w"]]
 
 
 def test_what_cannot_be_stacked_is_refused():

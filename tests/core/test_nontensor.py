@@ -162,3 +162,15 @@ def test_stacks_without_positions_are_concatenated():
         td = TensorDict({"v": NonTensorStack.from_list([[]] * size[0], batch_size=size)}, size)
         for dim in range(len(size)):
             assert torch.cat([td, td], dim).get("v").tolist() == [[]] * torch.cat([td, td], dim).batch_size[0]
+
+
+def test_a_value_for_each_position_keeps_its_position_when_the_batch_size_grows():
+    td = TensorDict({"w": NonTensorStack("a", "b"), "x": torch.zeros(2, 3)}, [2])
+    td.batch_size = [2, 3]
+    assert td["w"] == [["a"] * 3, ["b"] * 3] and td[1, 2]["w"] == "b"
+    td = TensorDict({}, [2, 2])
+    td["w"] = NonTensorStack("a", "b")
+    assert td[:, 0]["w"] == ["a", "b"]
+    for size in ([5], []):
+        with pytest.raises(RuntimeError, match="have a value each"):
+            NonTensorStack("a", "b").batch_size = size

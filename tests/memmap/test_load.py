@@ -373,6 +373,17 @@ def test_a_lazy_stack_in_the_oldest_layout_loads(tmp_path):
     assert td.batch_size == (2, 2) and [one["i"].shape[1] for one in td.unbind(1)] == [1, 2]
 
 
+def test_parts_of_the_oldest_layout_load_without_the_rest(tmp_path):
+    write_oldest(tmp_path / "x", {"a": torch.arange(2), "b": {"c": torch.tensor([5, 6]), "d": torch.zeros(2)}})
+    (tmp_path / "x" / "a.memmap").unlink()
+    (tmp_path / "x" / "b" / "d.memmap").unlink()
+    td = load_memmap(tmp_path / "x", keys="*.c")
+    assert list(td.keys(True, True)) == [("b", "c")] and td["b", "c"].tolist() == [5, 6] and td.batch_size == (2,)
+    assert load_memmap(tmp_path / "x", keys="b.c", rows=slice(1, 2))["b", "c"].tolist() == [6]
+    with pytest.raises(FileNotFoundError, match="'a'"):
+        load_memmap(tmp_path / "x")
+
+
 def test_the_oldest_layout_is_read_without_running_what_is_in_it(tmp_path):
     Opaque.read.clear()
     write_oldest(tmp_path / "x", {"a": torch.zeros(2)}, extra=Opaque(1))
@@ -390,3 +401,17 @@ def test_the_files_of_a_save_are_printed_as_a_tree(saved, capsys):
     total = sum(path.stat().st_size for path in (saved / "b").rglob("*") if path.is_file())
     assert first.startswith(f"{total:,} bytes")
     assert lines == ["b/", "    c.memmap", "    d/", "        e%20f.memmap", "        meta.json", "    meta.json"]
+
+
+def test_saved_values_are_written_into_ragged_stacks_element_by_element(tmp_path):
+    def make(value, text):
+        lengths = [TensorDict({"i": torch.full((n,), value)}) for n in (1, 2)]
+        sizes = [TensorDict({"j": torch.full((n,), value), "s": text * n}, [n]) for n in (1, 2)]
+        return TensorDict({"i": TensorDict.lazy_stack(lengths), "j": TensorDict.lazy_stack(sizes)}, [2])
+
+    saved, mine = make(1.0, "x"), make(0.0, "y").lock_()
+    saved.save(tmp_path / "ragged")
+    leaves = mine._leaves()
+    mine.load_memmap_(tmp_path / "ragged")
+    assert (mine == saved).all() and mine["j", "s"] == [["x"], ["xx", "xx"]]
+    assert all(one is other for one, other in zip(mine._leaves(), leaves, strict=True))

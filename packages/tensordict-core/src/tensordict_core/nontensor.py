@@ -195,6 +195,10 @@ class NonTensorData(NonTensorDataBase):
     def _reshape(self, op: ShapeOp) -> Any:
         return self._make(self._value, op.meta(self._meta), self._metadata)
 
+    def _unbind_ragged(self, dim: int, sizes: Sequence[torch.Size]) -> list[Any]:
+        """The value for each element of a lazy stack whose elements have these batch sizes."""
+        return [self._make(self._value, Meta(size, self._meta.device), self._metadata) for size in sizes]
+
     def _unbind(self, dim: int) -> tuple[Any, ...]:
         size = self._meta.batch_size
         meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device)
@@ -295,7 +299,7 @@ class NonTensorStack(NonTensorDataBase):
 
         Args:
             values: The list; lists in it are taken apart as deep as the batch size says (by default: once).
-            batch_size: The batch size; by default ``[len(values)]``.
+            batch_size: The batch size; by default ``[len(values)]``. Lists stand as they are from a size of -1 on.
             device: The device that the surrounding tensordict has.
 
         Raises:
@@ -306,7 +310,7 @@ class NonTensorStack(NonTensorDataBase):
         """
         size = torch.Size([len(values)]) if batch_size is None else as_batch_size(batch_size)
         flat: list[Any] = [values]
-        for level, n in enumerate(size):
+        for level, n in enumerate(_known(size)):
             for item in flat:
                 if not isinstance(item, list) or len(item) != n:
                     raise ValueError(
@@ -318,6 +322,17 @@ class NonTensorStack(NonTensorDataBase):
 
     def _entry_value(self) -> Any:
         return nested(self._flat, self._meta.batch_size)
+
+    def _change_batch_size(self, size: torch.Size) -> None:
+        own = self._meta.batch_size
+        if size[: len(own)] != own:
+            raise RuntimeError(
+                f"the batch size {list(size)} does not start with {list(own)}, whose positions have a value each; "
+                "reshape or index the values instead"
+            )
+        times = _known(size)[len(own) :].numel()
+        self._flat = [value for value in self._flat for _ in range(times)]
+        super()._change_batch_size(size)
 
     def _replace_value(self, value: Any) -> None:
         size = self._meta.batch_size
@@ -393,6 +408,27 @@ class NonTensorStack(NonTensorDataBase):
         slices = [part for item in items for part in _as_stack(item)._unbind(dim)]
         return cls._make(list(_flat(cls._stack(slices, dim))) if slices else [], meta)
 
+    @classmethod
+    def _ragged(cls, items: Sequence[Any], values: list[Any], meta: Meta) -> Any:
+        """The column of a lazy stack whose elements differ in batch size, given its values as nested lists.
+
+        It has the batch dimensions in front of those that differ, and lists stand for the others, which have no size.
+        """
+        size = _known(meta.batch_size)
+        if _one_for_all(items):
+            return type(items[0])._make(items[0]._value, Meta(size, meta.device), items[0]._metadata)
+        return cls.from_list(values, batch_size=size)._placed(None, Meta(size, meta.device))
+
+    def _unbind_ragged(self, dim: int, sizes: Sequence[torch.Size]) -> list[Any]:
+        """The parts for the elements of such a lazy stack, whose batch sizes are given.
+
+        Raises:
+            ValueError: The lists are not of those lengths.
+        """
+        whole = self._make(self._flat, Meta(_known(self._meta.batch_size), self._meta.device))
+        lists = [part._entry_value() for part in whole._unbind(dim)]
+        return [self.from_list(values, batch_size=size) for values, size in zip(lists, sizes, strict=True)]
+
     def _clone(self, recurse: bool) -> Self:
         return self._make(list(self._flat) if recurse else self._flat, self._meta)
 
@@ -411,6 +447,11 @@ class NonTensorStack(NonTensorDataBase):
         return _compare(self, other)
 
     __hash__ = None  # type: ignore[assignment]  # as for every class with __eq__
+
+
+def _known(size: torch.Size) -> torch.Size:
+    """The dimensions in front of the first whose size differs between elements (-1)."""
+    return size[: size.index(-1)] if -1 in size else size
 
 
 def _flat(item: Any) -> list[Any]:

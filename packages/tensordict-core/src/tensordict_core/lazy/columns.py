@@ -6,6 +6,7 @@ are read as a list, as a nested tensor, or padded to the longest.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from .. import _errors as errors
 from .._primitives import Primitives
 
-__all__ = ["as_nested", "as_padded", "combined"]
+__all__ = ["as_nested", "as_padded", "combined", "stacked_lists"]
 
 
 def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
@@ -76,3 +77,15 @@ def as_padded(column: Sequence[Tensor], dim: int, side: str, value: float) -> Te
             room.extend((longest_n - n, 0) if side == "left" else (0, longest_n - n))
         padded.append(torch.nn.functional.pad(tensor, room, value=value) if any(room) else tensor)
     return torch.stack(padded, dim)
+
+
+def stacked_lists(columns: Sequence[Any], dim: int) -> list[Any]:
+    """Nested lists as one, the new dimension at ``dim``; ``None`` stands where a shorter list has no position.
+
+    >>> stacked_lists([["a"], ["b", "c"]], 0), stacked_lists([["a"], ["b", "c"]], 1)
+    ([['a'], ['b', 'c']], [['a', 'b'], [None, 'c']])
+    """
+    if not dim:
+        return list(columns)
+    rows = itertools.zip_longest(*(column or [] for column in columns))
+    return [stacked_lists(row, dim - 1) for row in rows]

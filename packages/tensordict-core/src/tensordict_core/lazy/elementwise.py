@@ -111,13 +111,13 @@ class LazyElementwise(TensorDictBase):
         for td, part in zip(self.tensordicts, parts, strict=True):
             td._merge(part, *rest)
 
-    def _write_all(self: Any, source: Any) -> None:
+    def _write_items(self: Any, source: Any, chosen: set[tuple[str, ...]] | None) -> None:
         parts = self._parts(source)
         if parts is None or len(parts) != len(self.tensordicts):
-            super()._write_all(source)
+            super()._write_items(source, chosen)
             return
         for td, part in zip(self.tensordicts, parts, strict=True):
-            td._write_all(part)
+            td._write_items(part, chosen)
 
     # metadata --------------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,12 @@
 """Ragged entries of a lazy stack: those whose shapes differ between the elements, and the ways to read them.
 
-They have no dense form, so they are read as a list, as a nested tensor, or padded to the longest.
+They have no dense form, so they are read as a list, as a nested tensor, or padded to the longest. Values that are no
+tensors are read as nested lists there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +16,8 @@ from .. import _errors as errors
 from .._keys import NestedKey
 from .._primitives import Primitives
 from .._types import containers
-from .columns import as_nested, as_padded
+from ..nontensor import is_non_tensor
+from .columns import as_nested, as_padded, stacked_lists
 
 __all__ = ["LazyRagged"]
 
@@ -59,6 +62,21 @@ class LazyRagged:
             for td in self.tensordicts
         ]
         return as_padded(column, self._stack_dim, padding_side, padding_value)
+
+    def _values(self: Any, key: str) -> list[Any]:
+        """The values of a non-tensor entry at every position, as nested lists, which may differ in length."""
+        columns = [
+            td._values(key) if isinstance(td, containers.lazy) else td._get(key).tolist() for td in self.tensordicts
+        ]
+        return stacked_lists(columns, self._stack_dim)
+
+    def _taken_apart(self: Any, value: Any) -> Sequence[Any]:
+        """The parts of a node for each element; those of values that are no tensors fit elements of several sizes."""
+        dim = self._stack_dim
+        if -1 not in value._meta.batch_size or not is_non_tensor(value):
+            return value._unbind(dim)  # type: ignore[no-any-return]  # `value` is Any: a node of any container
+        sizes = [td._meta.batch_size for td in self.tensordicts]
+        return value._unbind_ragged(dim, sizes)  # type: ignore[no-any-return]  # as above
 
     def get_nestedtensor(self: Any, key: NestedKey, default: Any = None, *, layout: torch.layout | None = None) -> Any:
         """An entry as a nested tensor, whose components are those of the elements.

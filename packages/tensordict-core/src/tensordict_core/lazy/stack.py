@@ -19,6 +19,7 @@ from .._ops.shape_ops import Unsqueeze
 from .._primitives import Primitives
 from .._rebuild import How, IsLeaf
 from .._types import containers
+from ..nontensor import is_non_tensor
 from .columns import combined
 from .elementwise import LazyElementwise
 from .indexing import LazyIndexing
@@ -314,7 +315,10 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         column = self._column(key)
         if column is None:
             return None
-        value = combined(key, column, self._stack_dim)
+        if -1 in self._meta.batch_size and all(is_non_tensor(entry) for entry in column):
+            value = containers.non_tensor_stack._ragged(column, self._values(key), self._meta)
+        else:
+            value = combined(key, column, self._stack_dim)
         if isinstance(value, Primitives):
             if isinstance(value, LazyStackedTensorDict):
                 value.hook_out, value.hook_in = self.hook_out, self.hook_in
@@ -351,7 +355,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         if self.hook_in is not None:
             value = self.hook_in(value)
         dim = self._stack_dim
-        parts = value.unbind(dim) if isinstance(value, Tensor) else value._unbind(dim)
+        parts = value.unbind(dim) if isinstance(value, Tensor) else self._taken_apart(value)
         for td, part in zip(self.tensordicts, parts, strict=True):
             device = td._meta.device
             if device is not None and isinstance(part, Tensor) and part.device != device:
