@@ -10,6 +10,8 @@ import torch
 from tensordict_core import LazyStackedTensorDict, NonTensorStack, TensorDict, UnbatchedTensor
 from tensordict_memmap import MemoryMappedTensor, convert, load_memmap, to_safetensors
 from tensordict_memmap.formats.safetensors import dump_header
+from tensordict_memmap.formats.tree import leaves
+from tensordict_memmap.loading import describe_saved
 from tensordict_memmap.partial import Selection, as_index
 
 FORMATS = {
@@ -192,12 +194,37 @@ def test_shards_elsewhere_that_hold_nothing_wanted_are_not_read(shards):
         load_memmap(there)
 
 
-def test_values_of_other_keys_are_not_unpickled(tmp_path):
+@pytest.mark.parametrize("name", ["x", "x.safetensors"])
+def test_values_of_other_keys_are_not_unpickled(tmp_path, name):
     with pytest.warns(UserWarning, match="pickled"):
-        TensorDict({"a": torch.ones(2), "b": {"odd": object}}).save(tmp_path / "x")
-    assert load_memmap(tmp_path / "x", keys="a")["a"].sum() == 2
+        TensorDict({"a": torch.ones(2), "b": {"odd": object}}).save(tmp_path / name)
+    assert load_memmap(tmp_path / name, keys="a")["a"].sum() == 2
     with pytest.raises(ValueError, match="odd"):
-        load_memmap(tmp_path / "x", keys="b")
+        load_memmap(tmp_path / name, keys="b")
+
+
+@pytest.mark.parametrize("name", ["x", "x.safetensors", "x.tdz"])
+def test_values_that_are_shared_load_alone(tmp_path, name):
+    td = TensorDict({"a": torch.zeros(2), "b": {"text": "hello", "each": NonTensorStack("u", "v")}}, [2])
+    td.memmap(tmp_path / name, share_non_tensor=True)
+    loaded = load_memmap(tmp_path / name, keys=["b.text", "b.each"])
+    assert set(loaded.keys(True)) == {"b", ("b", "text"), ("b", "each")}
+    assert loaded["b", "text"] == "hello" and loaded["b", "each"] == ["u", "v"]
+    assert load_memmap(tmp_path / name, keys="b.each", rows=1)["b", "each"] == "v"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", ["x", "x.safetensors", "shards"])
+def test_a_strided_nested_tensor_is_none_on_the_meta_device(tmp_path, name):
+    td = TensorDict({"a": torch.zeros(2), "n": torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])})
+    if name == "shards":
+        to_safetensors(td, tmp_path / name, shard_size=1)
+    else:
+        td.save(tmp_path / name)
+    with pytest.raises(RuntimeError, match=r"torch\.jagged only, and key 'n' is a strided one"):
+        load_memmap(tmp_path / name, device="meta")
+    assert load_memmap(tmp_path / name, device="meta", keys="a")["a"].is_meta
+    assert {leaf.key[-1] for leaf in leaves(describe_saved(tmp_path / name))} == {"a", "n"}
 
 
 def test_parts_stay_mapped_and_are_written_through(tmp_path):

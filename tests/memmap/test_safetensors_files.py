@@ -184,6 +184,16 @@ def test_a_flipped_or_missing_byte_of_the_header_never_crashes(tmp_path):
     assert opened < 600
 
 
+def test_an_address_is_one_for_load_memmap():
+    with pytest.raises(ValueError, match="is an address; open it with load_memmap"):
+        from_safetensors("memory://somewhere/model.safetensors")
+
+
+def test_a_local_address_is_a_path(tmp_path):
+    to_safetensors(TensorDict({"a": torch.ones(1)}), tmp_path / "x.safetensors")
+    assert from_safetensors(f"file://{tmp_path}/x.safetensors")["a"].item() == 1
+
+
 def test_what_is_no_regular_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match="regular file"):

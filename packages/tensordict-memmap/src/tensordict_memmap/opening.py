@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from tensordict_memmap.dtypes import is_possible
-from tensordict_memmap.formats.tree import Leaf, show
+from tensordict_memmap.formats.tree import Leaf, Path, show
 from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.system import read_file
 from tensordict_memmap.tensor import MemoryMappedTensor
 
-__all__ = ["LeafOpener"]
+__all__ = ["LeafOpener", "check_on_meta"]
 
 _FLAGS = (
     getattr(os, "O_CLOEXEC", 0)
@@ -157,6 +157,8 @@ class LeafOpener:
             )
         if self.empty:
             device = self.device
+            if device is not None and device.type == "meta":
+                check_on_meta(leaf.layout, leaf.key)
             return _from_components([torch.empty(row, dtype=leaf.dtype, device=device) for row in rows], leaf)
         total = sum(numbers)
         path = f"{self.root}/{leaf.file}"
@@ -178,6 +180,19 @@ class LeafOpener:
         starts = torch.tensor([0, *numbers]).cumsum(0)[:-1]
         nested: torch.Tensor = torch._nested_view_from_buffer(values, shapes, strides, starts)
         return nested
+
+
+def check_on_meta(layout: str, key: Path) -> None:
+    """Refuses a nested tensor that torch has no empty twin of: one that is not jagged.
+
+    Raises:
+        RuntimeError: It is such a tensor.
+    """
+    if layout != "jagged":
+        raise RuntimeError(
+            f"on the meta device torch has nested tensors of the layout torch.jagged only, and key {show(key)} is a "
+            "strided one; load it on the CPU, where no byte is read before it is used, or leave it out by keys="
+        )
 
 
 def _reason(leaf: Leaf) -> str:

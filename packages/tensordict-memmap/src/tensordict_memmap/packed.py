@@ -21,6 +21,7 @@ import torch
 from tensordict_core.extension import annotate, annotation
 from tensordict_memmap import commit
 from tensordict_memmap import manifest as manifests
+from tensordict_memmap.addresses import here, is_remote
 from tensordict_memmap.checksums import DIGITS, Extent
 from tensordict_memmap.collecting import uncollected
 from tensordict_memmap.formats.names import META
@@ -150,8 +151,8 @@ def from_safetensors(
     """Opens a safetensors file as a tensordict, without a copy: ours, the reference's, or any published checkpoint.
 
     Args:
-        path: the file, or the ``.safetensors.index.json`` of several. Without a structure in it, names are split on
-            ``.``.
+        path: the file, or the ``.safetensors.index.json`` of several; `load_memmap` opens addresses. Without a
+            structure in it, names are split on ``.``.
         device: where tensors are moved; None leaves them mapped, and the result without a device.
         mode: ``"r"`` keeps writes to tensors in this process, ``"r+"`` writes them to the file, whose checksums of
             tensors are dropped first.
@@ -161,12 +162,17 @@ def from_safetensors(
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is damaged, or no safetensors file.
+        ValueError: It is damaged, or no safetensors file, or an address.
 
     >>> to_safetensors(TensorDict({"layer": {"weight": torch.ones(2, 2)}}), "model.safetensors")
     >>> from_safetensors("model.safetensors")["layer", "weight"].shape
     torch.Size([2, 2])
     """
+    path = here(path)
+    if is_remote(path):
+        raise ValueError(
+            f"from_safetensors maps files of this machine, and {path!r} is an address; open it with load_memmap"
+        )
     target = None if device is None else torch.device(device)
     check_level(verify)
     return load_packed(path, mode=mode, move_to=target, device=target, allow_pickle=allow_pickle, verify=verify)
@@ -355,6 +361,8 @@ def _load(
     for found, texts, _ in opened:
         tensors.update(found)
         metadata.update(texts)
+    if part is None and choice is not None:
+        part = wanted(tensors, metadata, choice, where)
     if meta and (needed := needed_at_once(metadata, where)):
         again, _ = _open_files(where, mode, False, verify, choice)
         real = {name: tensor for found, *_ in again for name, tensor in found.items()}

@@ -1,4 +1,4 @@
-"""Which tensors of a sharded save are wanted, so that files that hold nothing else are not opened.
+"""Which tensors of a safetensors save are wanted, so that shards that hold nothing else are not opened.
 
 Keys are those of the record, or names split on dots where there is none. Where that leaves a question open (a pattern
 that names nothing, a key that is not there), all is wanted, and who loads it says what is wrong.
@@ -42,7 +42,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is wanted of a sharded save.
+    """What is wanted of a save.
 
     Attributes:
         names: all tensors that it holds.

@@ -39,7 +39,7 @@ from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.opening import LeafOpener
 from tensordict_memmap.packed import INDEX_NAME, SINGLE_NAME, open_shards, views
 from tensordict_memmap.pruning import Choice
-from tensordict_memmap.unpacking import needed_at_once, unpack
+from tensordict_memmap.unpacking import needed_at_once, unpack, wanted
 
 __all__ = [
     "RemoteFolder",
@@ -369,6 +369,8 @@ def load_remote_packed(
     for found, texts, _ in opened:
         tensors.update(found)
         metadata.update(texts)
+    if part is None and choice is not None:
+        part = wanted(tensors, metadata, choice, where)
     if not meta:
         save.pending.fetch(tensors[name] for name in needed_at_once(metadata, where) if name in tensors)
     return unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle, part=part)

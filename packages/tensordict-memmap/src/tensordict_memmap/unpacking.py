@@ -25,6 +25,7 @@ from tensordict_memmap import values
 from tensordict_memmap.dtypes import dtype_from_name
 from tensordict_memmap.formats.parse import stack_size
 from tensordict_memmap.formats.tree import WRAPPED, Path, find_class, show
+from tensordict_memmap.opening import check_on_meta
 from tensordict_memmap.packing import RECORD, VERSION
 from tensordict_memmap.pruning import Choice, Part, part_of_names, part_of_record
 
@@ -297,6 +298,7 @@ class _Reader:
         if any(n < 0 for row in rows for n in row) or sum(counts) != flat.numel() or type(ragged) is not int:
             raise self.damaged(key, f"shapes of components that do not fit its {flat.numel()} elements")
         if self.device is not None and self.device.type == "meta":
+            check_on_meta(about.get("layout", "strided"), key)
             flat = flat.to("meta")
         parts = [part.view(row) for part, row in zip(torch.split(flat, counts), rows, strict=True)] if rows else []
         jagged = about.get("layout") == "jagged"
