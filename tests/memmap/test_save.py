@@ -315,10 +315,10 @@ def test_a_cancelled_save_leaves_no_trace_and_the_earlier_one_whole(tmp_path):
 
         job.run(count, cancelled)
 
-    from tensordict_memmap.saving import _Save
+    from tensordict_memmap.tree_save import TreeSave
 
     big = TensorDict({f"k{i}": torch.zeros(1 << 21) for i in range(12)})
-    job = _Save(big, tmp_path / "x", False, 1, True, True, False)
+    job = TreeSave(big, tmp_path / "x", False, 1, True, True, False)
     future = SaveFuture(work, big.bytes())
     assert started.wait(60)
     threading.Timer(0.2, go_on.set).start()

@@ -7,7 +7,6 @@ the format asks for. Compressed archives load into memory.
 from __future__ import annotations
 
 import functools
-import lzma
 import os
 import struct
 import zipfile
@@ -22,28 +21,24 @@ import torch
 
 from tensordict_core.extension import annotate
 from tensordict_memmap import commit, owned, pool, system
+from tensordict_memmap.archive_load import Archive, ArchiveOpener, bytes_of
 from tensordict_memmap.build import build
 from tensordict_memmap.folder import SavedFolder
 from tensordict_memmap.formats import tree
-from tensordict_memmap.formats.archive import ENDING, METHODS, Member, closing, local_header, read_index
+from tensordict_memmap.formats.archive import ENDING, METHODS, Member, closing, local_header
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.tree import Leaf, show
 from tensordict_memmap.future import Cancelled, Progress, carry_out
 from tensordict_memmap.growth import LOCK
-from tensordict_memmap.listed import ListedFolder
 from tensordict_memmap.manifest import NAME, Entry, Manifest
 from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.onefile import save_file
-from tensordict_memmap.opening import LeafOpener
 from tensordict_memmap.sources import Piece, chunks
 from tensordict_memmap.tensor import MemoryMappedTensor
 from tensordict_memmap.transfer import FileWrite, write_files
-from tensordict_memmap.verify import damaged
 from tensordict_memmap.ways import JOB
 
 __all__ = [
-    "Archive",
-    "ArchiveOpener",
     "ArchiveSave",
     "is_archive_path",
     "is_memmap_archive",
@@ -51,9 +46,6 @@ __all__ = [
     "refresh_archive_checksums",
     "unpack_memmap",
 ]
-
-# What reading a compressed entry raises where it is damaged; a decompressor may also find no end or no memory.
-_BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError, IndexError, OSError)
 
 _Parts = list[tuple[str, list[Piece], int]]
 """What an archive is made of: the path, the pieces and the size of each entry."""
@@ -320,7 +312,7 @@ def _write_archive(
     with open(draft, "r+b") as file:
         if whole or not system.POSIX:
             mapping = Mapping.open(draft, position, mode="r")
-            _checksum(_slices(_bytes(mapping)), members, threads)
+            _checksum(_slices(bytes_of(mapping)), members, threads)
         else:  # looking at room through a mapping takes memory on tmpfs, and a signal ends who finds none
             _checksum(lambda start, stop: os.pread(file.fileno(), stop - start, start), members, threads)
         for member in members:
@@ -410,109 +402,3 @@ def _checksum(read: Callable[[int, int], bytes | memoryview], members: Sequence[
 
     largest_first = sorted(members, key=lambda member: -member.size)
     pool.run([[functools.partial(one, member)] for member in largest_first], threads=threads)
-
-
-def _bytes(mapping: Mapping) -> memoryview:
-    return memoryview(mapping.buffer).cast("B") if mapping.nbytes else memoryview(b"")
-
-
-# --- reading
-
-
-class Archive(ListedFolder):
-    """An archive that is open: the small files in it, as parsing asks for them, and the mapping of all of it.
-
-    Args:
-        path: its absolute path.
-        mode: how it is mapped; None is ``"r"``.
-
-    Raises:
-        FileNotFoundError: There is none.
-        ValueError: It is no archive of a tensordict, or is damaged.
-    """
-
-    def __init__(self, path: str, *, mode: str | None = None) -> None:
-        self.path = self.root = path
-        size = os.stat(path).st_size
-        try:
-            self.mapping = Mapping.open(path, size, mode=mode or "r")
-            self.data = _bytes(self.mapping)
-            with zipfile.ZipFile(path) as file:
-                self.members = read_index(self.data, file, path)
-        except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OverflowError, struct.error) as error:
-            raise ValueError(f"an archive is a zip file, and {path} is not one that can be read ({error})") from None
-        super().__init__(self.members)
-
-    def read(self, path: str) -> bytes | None:
-        """The content of an entry; None where there is none."""
-        member = self.members.get(path)
-        if member is None:
-            return None
-        if member.stored:
-            return bytes(self.data[member.offset : member.offset + member.size])
-        data = b"".join(self.blocks(path))
-        if len(data) != member.size:
-            raise ValueError(f"the archive {self.path} is damaged at {path!r}: it has another size; save it again")
-        return data
-
-    def blocks(self, path: str) -> Iterator[bytes]:
-        """The content of an entry, decompressed and checked, a few megabytes at a time."""
-        left = self.members[path].size
-        try:
-            with zipfile.ZipFile(self.path) as file, file.open(path) as source:
-                while left >= 0 and (block := source.read(JOB)):
-                    left -= len(block)
-                    yield block
-        except _BROKEN as error:
-            raise ValueError(f"the archive {self.path} is damaged at {path!r}: {error}; save it again") from None
-
-    def verify(self) -> None:
-        """Compares all entries with their CRC-32, on several threads.
-
-        Raises:
-            ValueError: An entry differs; the error names it.
-        """
-        failed: list[str] = []
-
-        def check(name: str) -> None:
-            try:
-                for _ in self.blocks(name):
-                    pass
-            except ValueError:
-                failed.append(name)
-
-        largest_first = sorted(self.members, key=lambda name: -self.members[name].size)
-        pool.run([[functools.partial(check, name)] for name in largest_first])
-        if failed:
-            raise damaged(sorted(failed), self.path)
-
-
-class ArchiveOpener(LeafOpener):
-    """Gives the tensor of a leaf: mapped where it lies, or decompressed into memory."""
-
-    def __init__(self, archive: Archive, *, device: torch.device | None = None, non_blocking: bool = False) -> None:
-        super().__init__(archive.path, mode=archive.mapping.mode, device=device, non_blocking=non_blocking)
-        self.archive = archive
-
-    def _map_file(self, leaf: Leaf, path: str, nbytes: int, shape: tuple[int, ...]) -> MemoryMappedTensor:
-        member = self.archive.members.get(leaf.file)
-        if member is None:
-            raise FileNotFoundError(
-                f"every leaf has its entry, and that of key {show(leaf.key)}, {leaf.file}, is not in "
-                f"{self.archive.path}; save it again"
-            )
-        if member.size != nbytes:
-            raise ValueError(
-                f"key {show(leaf.key)} takes {nbytes} bytes by its shape and dtype, and {leaf.file} in "
-                f"{self.archive.path} has {member.size}; save it again"
-            )
-        if member.stored:
-            return MemoryMappedTensor.from_handler(self.archive.mapping, leaf.dtype, shape, offset=member.offset)
-        data = self.archive.read(leaf.file)
-        assert data is not None
-        memory = Mapping.anonymous(nbytes)
-        memory.array()[:] = np.frombuffer(data, np.uint8)
-        return MemoryMappedTensor.from_handler(memory, leaf.dtype, shape)
-
-    def _document(self, path: str) -> bytes | None:
-        return self.archive.read(path)

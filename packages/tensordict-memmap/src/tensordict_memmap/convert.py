@@ -15,7 +15,8 @@ from typing import Any
 
 from tensordict_memmap import system
 from tensordict_memmap.addresses import here, is_remote
-from tensordict_memmap.archive import Archive, unpack_memmap
+from tensordict_memmap.archive import unpack_memmap
+from tensordict_memmap.archive_load import Archive
 from tensordict_memmap.consolidated import consolidate
 from tensordict_memmap.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE, kind_of
 from tensordict_memmap.loading import load_memmap

@@ -16,8 +16,8 @@ import torch
 from tensordict_core.extension import annotation
 from tensordict_memmap.formats.tree import WRAPPED, show
 from tensordict_memmap.loading import is_memmap
-from tensordict_memmap.saving import add_leaf
 from tensordict_memmap.tensor import MemoryMappedTensor
+from tensordict_memmap.tree_save import add_leaf
 
 __all__ = ["make_memmap", "make_memmap_from_storage", "make_memmap_from_tensor"]
 
@@ -31,6 +31,9 @@ def make_memmap(
     robust_key: bool | None = None,
 ) -> torch.Tensor:
     """Makes a mapped entry of zeros in a mapped tensordict, which may be locked.
+
+    The entry is there to be written to, so a save with checksums has none afterwards; save it with ``checksum=True``
+    once it is filled.
 
     Args:
         td: the tensordict.
