@@ -278,6 +278,13 @@ class Primitives:
         self._collect_keys(out, (), is_leaf)
         return out
 
+    def _pairs(self, other: Any) -> tuple[list[Tensor], list[Tensor]] | None:
+        """The leaves of both, matched, where a quick look shows that neither holds anything else; ``None`` otherwise.
+
+        Nodes without nodes below them are the usual operands, and the steps of ``_align`` cost as much as a sum.
+        """
+        return None
+
     def _align(self, other: Any, missing: Any, is_leaf: IsLeaf | None = None) -> list[Any]:
         """The leaves of ``other`` matched by key to those of this tree, in the order of ``_leaves``."""
         out: list[Any] = []

@@ -204,6 +204,21 @@ class TensorDict(TensorDictBase):
                 break
         return leaves
 
+    def _pairs(self, other: Any) -> tuple[list[Tensor], list[Tensor]] | None:
+        mine, theirs = self._entries, other._entries
+        if type(theirs) is not dict or len(theirs) != len(mine):
+            return None
+        get = theirs.get
+        operands: list[Any] = [get(key) for key in mine]
+        for value in operands:
+            if type(value) is not Tensor:
+                return None
+        leaves = list(mine.values())
+        for value in leaves:
+            if type(value) is not Tensor:
+                return None
+        return leaves, operands
+
     def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
         for value in self._entries.values():
             if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
@@ -299,13 +314,16 @@ class TensorDict(TensorDictBase):
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        stack = torch.stack
         entries: dict[str, Any] = {}
         for key, column in _columns(items, "stack", RuntimeError):
+            head = column[0]
             try:
-                if isinstance(column[0], Primitives):
-                    entries[key] = column[0]._stack_nodes(column, dim)
-                else:  # an argument that torch need not read saves a twentieth
-                    entries[key] = torch.stack(column, dim) if dim else torch.stack(column)
+                if type(head) is Tensor or not isinstance(head, Primitives):
+                    # an argument that torch need not read saves a twentieth
+                    entries[key] = stack(column, dim) if dim else stack(column)
+                else:
+                    entries[key] = head._stack_nodes(column, dim)
             except RuntimeError as error:
                 raise _stacking_failed(error, key, column) from None
         old = items[0]._meta
@@ -313,18 +331,20 @@ class TensorDict(TensorDictBase):
         size.insert(dim, len(items))
         if names is not None:
             names = (*names[:dim], None, *names[dim:])
-        if device is not None and any(item._meta.device != device for item in items):
+        if device is not None and any([item._meta.device != device for item in items]):
             device = None
         return cls._make(entries, Meta(torch.Size(size), device, names))
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        cat = torch.cat
         entries: dict[str, Any] = {}
         for key, column in _columns(items, "cat", KeyError):
-            if isinstance(column[0], Primitives):
-                entries[key] = column[0]._cat_nodes(column, dim)
+            head = column[0]
+            if type(head) is Tensor or not isinstance(head, Primitives):
+                entries[key] = cat(column, dim) if dim else cat(column)
             else:
-                entries[key] = torch.cat(column, dim) if dim else torch.cat(column)
+                entries[key] = head._cat_nodes(column, dim)
         old = items[0]._meta
         size = [*old.batch_size]
         size[dim] = sum([item._meta.batch_size[dim] for item in items])

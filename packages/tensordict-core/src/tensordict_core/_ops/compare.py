@@ -23,6 +23,8 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
     """An operator that compares leaf by leaf; non-tensor entries are compared by value."""
 
     def method(self: Any, other: Any) -> Any:
+        if isinstance(other, Primitives) and (pairs := self._pairs(other)) is not None:
+            return self._rebuild(map(function, *pairs), UNLOCKED)
         if other is None or isinstance(other, str):
             return NotImplemented
         leaves = self._leaves()

@@ -105,8 +105,11 @@ def unary(
 
 def _pair(name: str, td: Any, other: Any, default: Any) -> tuple[Any, list[Tensor], Any, bool, How]:
     """The operands of a binary operation, matched: ``(td, leaves, operands, one for all, how)``."""
-    if default is not None and isinstance(other, Primitives):
-        td, other = complete(td, other, default)
+    if isinstance(other, Primitives):
+        if default is not None:
+            td, other = complete(td, other, default)
+        elif (pairs := td._pairs(other)) is not None:
+            return td, *pairs, False, SAME
     leaves = td._leaves()
     operands, scalar = match(name, td, leaves, other)
     return td, leaves, operands, scalar, broadcast_how(td, other, SAME)

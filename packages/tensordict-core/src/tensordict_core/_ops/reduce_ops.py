@@ -117,11 +117,14 @@ def batched(td: Any, is_leaf: Any = None) -> list[bool]:
 
 def _each(td: Any, kernel: Kernel, dims: Dims, keepdim: bool, is_leaf: Any = None) -> list[Any]:
     leaves = td._leaves(is_leaf)
-    flags = batched(td, is_leaf) if td._nodes() else [True] * len(leaves)
     results: list[Any] = []
     try:
-        for leaf, has_batch in zip(leaves, flags, strict=True):
-            results.append(kernel(leaf, dims, keepdim) if has_batch else leaf)
+        if td._nodes():
+            for leaf, has_batch in zip(leaves, batched(td, is_leaf), strict=True):
+                results.append(kernel(leaf, dims, keepdim) if has_batch else leaf)
+        else:
+            for leaf in leaves:
+                results.append(kernel(leaf, dims, keepdim))
     except (RuntimeError, TypeError, IndexError) as error:
         error.add_note(f"while reducing key {unravel_key(td._leaf_keys(is_leaf)[len(results)])!r}")
         raise

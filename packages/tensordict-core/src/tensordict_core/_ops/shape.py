@@ -48,7 +48,7 @@ class Shape(Primitives):
             return self.apply(lambda leaf: leaf.view(dtype), batch_size=batch_size)  # type: ignore[attr-defined, no-any-return]  # of another family
         if not shape:
             shape = tuple(size if size is not None else batch_size if batch_size is not None else ())
-        return self._regroup(shape, "view", copies=False)
+        return self._regroup(shape, "view", False)
 
     def reshape(self, *shape: Any, size: Sequence[int] | None = None) -> Self:
         """The batch dimensions in another shape; copies only where a view is impossible.
@@ -59,14 +59,14 @@ class Shape(Primitives):
         >>> TensorDict({"a": torch.zeros(4, 3)}, [4]).reshape(2, 2).batch_size
         torch.Size([2, 2])
         """
-        return self._regroup(shape if shape or size is None else tuple(size), "reshape", copies=True)
+        return self._regroup(shape if shape or size is None else tuple(size), "reshape", True)
 
-    def _regroup(self, shape: tuple[Any, ...], what: str, *, copies: bool) -> Self:
+    def _regroup(self, shape: tuple[Any, ...], what: str, copies: bool) -> Self:
         old = self._meta.batch_size
         new = infer_size(shape, old.numel(), what)
         if new == old:
             return self
-        return self._reshape(Reshape(old, new, copies=copies))  # type: ignore[no-any-return]  # a primitive gives Any
+        return self._reshape(Reshape(old, new, copies))  # type: ignore[no-any-return]  # a primitive gives Any
 
     def unsqueeze(self, *args: int, dim: int | None = None) -> Self:
         """A new batch dimension of size 1 at ``dim``.

@@ -192,8 +192,8 @@ class Reshape(ShapeOp):
 
     __slots__ = ("_from", "_to", "copies")
 
-    def __init__(self, old: torch.Size, new: torch.Size, *, copies: bool) -> None:
-        super().__init__(old, new)
+    def __init__(self, old: torch.Size, new: torch.Size, copies: bool) -> None:
+        ShapeOp.__init__(self, old, new)  # super() costs as much as all it would do here
         self.copies = copies
         self._from: torch.Size | None = None
         self._to = new
@@ -220,7 +220,7 @@ class Reshape(ShapeOp):
         seen = 1
         for new_dim, n in enumerate(self.new):
             if seen == before and n == size:
-                return Reshape(_without(self.old, stack_dim), _without(self.new, new_dim), copies=self.copies), new_dim
+                return Reshape(_without(self.old, stack_dim), _without(self.new, new_dim), self.copies), new_dim
             seen *= n
         return None
 
@@ -260,14 +260,15 @@ def infer_size(shape: tuple[Any, ...], numel: int, what: str) -> torch.Size:
     """
     if len(shape) == 1 and isinstance(shape[0], list | tuple):
         shape = tuple(shape[0])
-    unknown = [i for i, n in enumerate(shape) if isinstance(n, int) and n == -1]
-    known = 1
+    unknown, known = 0, 1
     for n in shape:
         if type(n) is not int and not hasattr(n, "__index__"):
             raise TypeError(f"{what} takes integers as sizes, got {list(shape)}; give one for each dimension")
-        if n != -1:
+        if n == -1:
+            unknown += 1
+        else:
             known *= n
-    if len(unknown) > 1:
+    if unknown > 1:
         raise RuntimeError(f"{what} infers one dimension at most, got {list(shape)}; give the others their size")
     if unknown:
         if known == 0 or numel % known:
@@ -275,7 +276,7 @@ def infer_size(shape: tuple[Any, ...], numel: int, what: str) -> torch.Size:
                 f"{what}: shape {list(shape)} is invalid for a batch of {numel} elements; sizes must divide it"
             )
         filled = list(shape)
-        filled[unknown[0]] = numel // known
+        filled[shape.index(-1)] = numel // known
         return torch.Size(filled)
     if known != numel:
         raise RuntimeError(

@@ -145,7 +145,7 @@ def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
                 f"cat needs batch sizes that agree but for dimension {at}, "
                 f"got {list(own)} at position {i} and {list(size)} at position 0"
             )
-    result = cat_nodes(nodes, at)
+    result = _common_container(nodes)._cat(nodes, at)
     return result if out is None else out.update_(result)
 
 
