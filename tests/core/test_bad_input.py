@@ -49,6 +49,8 @@ def locked() -> TensorDict:
 
 MASK = torch.ones(5, dtype=torch.bool)
 OTHER = TensorDict({"q": torch.zeros(3)}, [3])
+NODE = TensorDict({"n": {"b": torch.ones(3)}}, [3])
+TENSOR = TensorDict({"n": torch.ones(3)}, [3])
 
 # call, exception, and what the message says: the rule, the offender, the remedy
 TABLE: list[tuple[str, Callable[[], Any], type[Exception], str, str, str]] = [
@@ -195,6 +197,9 @@ TABLE: list[tuple[str, Callable[[], Any], type[Exception], str, str, str]] = [
     ("stack keys", lambda: torch.stack([td(), OTHER]), RuntimeError, "densely", "tensordict 1 has", "use lazy_stack"),
     ("stack sizes", lambda: torch.stack([td(), td()[:2]]), RuntimeError, "congruent", r"has \[2\]", "expand or index"),
     ("cat keys", lambda: torch.cat([td(), OTHER]), KeyError, "cannot cat densely", "tensordict 1 has", "lazy_stack"),
+    ("cat tensor", lambda: torch.cat([NODE, TENSOR]), RuntimeError, "cannot cat densely", "position 1", "lazy_stack"),
+    ("cat node", lambda: torch.cat([TENSOR, NODE]), TypeError, "tensordicts only", "Tensor at position 0", "from_any"),
+    ("stack tensor", lambda: torch.stack([NODE, TENSOR]), RuntimeError, "cannot stack", "position 1", "lazy_stack"),
     (
         "cat dims",
         lambda: torch.cat([td()[0]]),
