@@ -270,6 +270,16 @@ def test_a_save_into_a_part_of_a_sealed_one_is_known_above(tmp_path):
     assert load_memmap(tmp_path / "b", verify="full")["new"].sum() == 6
 
 
+def test_a_new_entry_to_be_filled_leaves_a_sealed_save_without_checksums(tmp_path):
+    td = TensorDict({"a": torch.ones(2)}).memmap(tmp_path / "x", checksum=True)
+    td.make_memmap("b", torch.Size([2])).fill_(3)
+    assert load_memmap(tmp_path / "x")["b"].tolist() == [3, 3]
+    with pytest.raises(ValueError, match="save it with checksum=True"):
+        load_memmap(tmp_path / "x", verify="full")
+    load_memmap(tmp_path / "x").save(tmp_path / "x", checksum=True)
+    assert load_memmap(tmp_path / "x", verify="full")["b"].tolist() == [3, 3]
+
+
 def test_manifests_with_a_wrong_seal_are_refused():
     sealed = Manifest({"a": Entry(3, checksum_of(b"abc"))}).dumps()
     assert Manifest.loads(sealed).files["a"].checksum == checksum_of(b"abc")
