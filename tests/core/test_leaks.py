@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import sys
 import tracemalloc
 import weakref
 from collections.abc import Callable
@@ -70,29 +71,46 @@ LOOPS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _left_behind(function: Callable[[Any], Any], times: int) -> tuple[int, int]:
-    """How many objects and bytes ``times`` calls leave: the least of three rounds, as caches fill in the others."""
+BYTES_A_CALL = 4
+"""What a call may leave: less than any object takes, more than the interpreter's free lists come to in a round."""
+
+
+def _left_behind(function: Callable[[Any], Any], times: int = 200, rounds: int = 10) -> tuple[int, int]:
+    """How many objects and bytes ``times`` calls leave when all is warm.
+
+    A leak shows in every round; caches and free lists fill up in some. So rounds are repeated until one leaves nothing.
+    """
     td = _td()
-    left = []
-    tracemalloc.start()  # before the first round, which replaces objects that were there before
-    for _ in range(3):
-        gc.collect()
-        objects, before = len(gc.get_objects()), tracemalloc.get_traced_memory()[0]
+    tracemalloc.start()  # before the warm-up, which replaces objects that were there before
+    try:
         for _ in range(times):
             function(td)
-        gc.collect()
-        left.append((len(gc.get_objects()) - objects, tracemalloc.get_traced_memory()[0] - before))
-    tracemalloc.stop()
-    return min(count for count, _ in left), min(size for _, size in left)
+        for _ in range(rounds):
+            gc.collect()
+            objects, size = len(gc.get_objects()), tracemalloc.get_traced_memory()[0]
+            for _ in range(times):
+                function(td)
+            gc.collect()
+            left = len(gc.get_objects()) - objects, tracemalloc.get_traced_memory()[0] - size
+            if left[0] <= 0 and left[1] < BYTES_A_CALL * times:
+                break
+    finally:
+        tracemalloc.stop()
+    return left
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_leaves_nothing_behind(name: str) -> None:
-    times = 100
+    times = 200
     objects, size = _left_behind(LOOPS[name], times)
-    # a leak is an object a call; free lists of the interpreter, which fill up slowly, keep less than two of its least
-    assert objects < times // 4, f"{objects} objects"
-    assert size < 2 * 48 * times, f"{size} bytes"
+    assert objects <= 0, f"{objects} objects"
+    assert size < BYTES_A_CALL * times, f"{size} bytes"
+
+
+def test_the_smallest_object_that_each_call_leaves_is_seen() -> None:
+    kept: list[Any] = []
+    _, size = _left_behind(lambda td: kept.append(object()), times=200, rounds=3)
+    assert size >= 200 * sys.getsizeof(object())
 
 
 def _resident() -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from .container import ContainerCase
 from .contents import assert_row, assert_rows, contents, map_rows, positions, rows
+from .memory import MemoryTests
 from .suite import ContainerSuite
 
 __all__ = [
     "ContainerCase",
     "ContainerSuite",
+    "MemoryTests",
     "assert_row",
     "assert_rows",
     "contents",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .access import AccessTests
 from .indexing import IndexTests
 from .life import LifeTests
+from .memory import MemoryTests
 from .operations import OperationTests
 from .selection import SelectionTests
 from .shapes import ShapeTests
@@ -13,7 +14,9 @@ from .transforms import TransformTests
 __all__ = ["ContainerSuite"]
 
 
-class ContainerSuite(AccessTests, IndexTests, ShapeTests, OperationTests, SelectionTests, LifeTests, TransformTests):
+class ContainerSuite(
+    AccessTests, IndexTests, ShapeTests, MemoryTests, OperationTests, SelectionTests, LifeTests, TransformTests
+):
     """Every law of containers, as tests for pytest.
 
     A test module inherits it once for each container, under a name that starts with ``Test``, and overrides `wrap`
