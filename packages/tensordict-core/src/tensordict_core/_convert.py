@@ -271,7 +271,7 @@ class Conversion(Primitives):
         if not isinstance(input_dict, Mapping) and not isinstance(input_dict, Primitives):
             raise errors.not_convertible("from_dict_instance", "a dictionary or a tensordict", input_dict)
         entries = {}
-        for key, value in input_dict.items():  # type: ignore[union-attr]  # narrowed before
+        for key, value in input_dict.items():  # type: ignore[union-attr]  # Primitives say no items(), all containers have it
             own = self._get(key) if type(key) is str else None
             if isinstance(own, Primitives) and not own._is_opaque and isinstance(value, Mapping):
                 value = own.from_dict_instance(value, device=device)  # type: ignore[attr-defined]  # of another family

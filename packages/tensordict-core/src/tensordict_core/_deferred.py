@@ -25,8 +25,8 @@ class _Deferred(TensorDict):
         # Python comes here for the one slot that `deferred` left empty, and only once.
         if name != "_entries":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        entries = self._entries = self._annotations.pop("make")()  # type: ignore[union-attr]  # narrowed before
-        self.__class__ = TensorDict  # type: ignore[assignment]  # it becomes what it stands for
+        entries = self._entries = self._annotations.pop("make")()  # type: ignore[union-attr]  # `deferred` put "make" there with the empty slot
+        self.__class__ = TensorDict  # type: ignore[assignment]  # a deferred tensordict becomes a plain one, of the same slots
         return entries
 
 

@@ -316,7 +316,7 @@ class Indexing(Primitives):
         >>> TensorDict({"a": torch.arange(3)}, batch_size=[3]).get_at("a", 1)
         tensor(1)
         """
-        value = Access.get(self, key)  # type: ignore[arg-type]  # checked before
+        value = Access.get(self, key)  # type: ignore[arg-type]  # every container that indexes has the access of one
         if value is None:
             if default is ...:
                 raise errors.missing_key(key, self._keys(), type(self).__name__)

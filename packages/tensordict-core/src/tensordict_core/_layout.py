@@ -32,7 +32,7 @@ class Change(NamedTuple):
         """The batch size after the change; ``count`` is the size of a dimension that was added."""
         if not self.gained:
             return torch.Size((*size[: self.dim], *size[self.dim + 1 :]))
-        return torch.Size((*size[: self.dim], count, *size[self.dim :]))  # type: ignore[arg-type]
+        return torch.Size((*size[: self.dim], count, *size[self.dim :]))  # type: ignore[arg-type]  # a dimension that was added always comes with its size
 
     def names(self, names: Names) -> Names:
         """The names after the change; none where they might stand at the wrong dimension."""

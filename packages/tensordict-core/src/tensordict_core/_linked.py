@@ -72,7 +72,7 @@ class LinkedList(list[Any]):
         """Refused: the length is fixed."""
         self._refuse("all were to be removed")
 
-    def __iadd__(self, values: Iterable[Any]) -> NoReturn:  # type: ignore[misc]  # never returns
+    def __iadd__(self, values: Iterable[Any]) -> NoReturn:  # type: ignore[misc]  # list gives Self, this refuses
         self._refuse("some were to be added")
 
     def __imul__(self, times: SupportsIndex) -> NoReturn:

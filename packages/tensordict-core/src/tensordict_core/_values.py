@@ -78,7 +78,7 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
         raise errors.batch_mismatch(key, value.shape, size)
     if meta.device is not None and value.device != meta.device:
         value = value.to(meta.device, non_blocking=non_blocking)
-    return value  # type: ignore[no-any-return]  # a primitive gives Any
+    return value  # type: ignore[no-any-return]  # a tensor by here, but what users pass is Any
 
 
 def _node_entry(meta: Meta, key: Any, value: TensorCollection, non_blocking: bool) -> TensorCollection:

@@ -79,7 +79,7 @@ class KeysView(_View):
         return (key for key, _ in self._pairs())
 
     def __contains__(self, key: object) -> bool:
-        name = unravel_key(key)  # type: ignore[arg-type]  # checked before
+        name = unravel_key(key)  # type: ignore[arg-type]  # what is no key is refused there
         if type(name) is not str and not self.include_nested:
             return False
         value = self.td

@@ -111,7 +111,7 @@ class NonTensorDataBase(TensorCollection):
         """Never: there is a value."""
         return False
 
-    @property  # type: ignore[misc]  # read-only here
+    @property  # type: ignore[misc]  # read-only here, where tensordicts have a setter
     def data(self) -> Any:
         """The value, or the nested list of values."""
         return self._entry_value()

@@ -217,7 +217,7 @@ class SubTensorDict(TensorDictBase):
             )
 
     @property
-    def _locked(self) -> bool:  # type: ignore[override]  # its parent's
+    def _locked(self) -> bool:  # type: ignore[override]  # a slot elsewhere; a view is locked with its parent
         return self._parent._locked  # type: ignore[no-any-return]  # a primitive gives Any
 
     def _set_locked(self, locked: bool) -> None:

@@ -105,8 +105,8 @@ class TensorDict(TensorDictBase):
             )
         is_node = isinstance(source, Primitives)
         if batch_size is None and is_node:
-            size = source._meta.batch_size  # type: ignore[union-attr]  # narrowed before
-            names = source._meta.names if names is None else names  # type: ignore[union-attr]  # narrowed before
+            size = source._meta.batch_size  # type: ignore[union-attr]  # is_node says that it is a container
+            names = source._meta.names if names is None else names  # type: ignore[union-attr]  # as above
         else:
             size = as_batch_size(batch_size)
         meta = (
@@ -126,7 +126,7 @@ class TensorDict(TensorDictBase):
         plain = meta.device is None
         try:
             # fields of a tensorclass may hide items(): containers are asked by the name that none hides
-            items = source._items() if is_node else source.items()  # type: ignore[union-attr]  # narrowed before
+            items = source._items() if is_node else source.items()  # type: ignore[union-attr]  # what has no items() is refused below
         except AttributeError:
             raise TypeError(
                 f"TensorDict takes a mapping or a tensordict as source, got {type(source).__name__}; "

@@ -71,8 +71,8 @@ class UnbatchedTensor(TensorCollection):
         self._start(tensor, meta)
         return self
 
-    @property  # type: ignore[misc]  # read-only here
-    def data(self) -> Tensor:  # type: ignore[override]  # a tensor here
+    @property  # type: ignore[misc]  # read-only here, where tensordicts have a setter
+    def data(self) -> Tensor:  # type: ignore[override]  # the tensor itself, where tensordicts give a tensordict
         """The tensor, detached, as ``Tensor.data``."""
         return self._tensor.data
 
@@ -95,7 +95,7 @@ class UnbatchedTensor(TensorCollection):
         """The dtype of the tensor."""
         return self._tensor.dtype
 
-    @property  # type: ignore[misc]  # read-only here
+    @property  # type: ignore[misc]  # read-only here, where tensordicts have a setter
     def device(self) -> torch.device:
         """The device of the tensor."""
         return self._tensor.device

@@ -171,11 +171,11 @@ def _pair(td: Any, function: Any, dim: Dim, keepdim: bool | None, named: Any) ->
         (along,) = as_tuple(dims)
         values, at = function(leaf, dim=along, **options)
         indices.append(at)
-        return values  # type: ignore[no-any-return]  # a primitive gives Any
+        return values  # type: ignore[no-any-return]  # `function` is any of torch's, which give values and positions
 
     if keepdim is None:
         td = whole(td)
-        dims = batch_dims(td, dim)  # type: ignore[arg-type]  # checked before
+        dims = batch_dims(td, dim)  # type: ignore[arg-type]  # an integer: without keepdim others were refused above
         rows = zip(td._leaves(), batched(td), strict=True)
         values = td._rebuild(
             iter([kernel(leaf, dims, False) if has_batch else leaf for leaf, has_batch in rows]), How()
@@ -371,7 +371,7 @@ class Reduction(Primitives):
         everything = dim is None or (not isinstance(dim, int | str) and not len(dim))
         if not _leading(q) or everything:
             return result
-        n = q.shape[0]  # type: ignore[union-attr]  # narrowed before
+        n = q.shape[0]  # type: ignore[union-attr]  # _leading is true of tensors only
         how = How(size=lambda own: torch.Size([n, *own]), names=lambda own: None if own is None else (None, *own))
         return result._rebuild(iter(result._leaves()), how)
 

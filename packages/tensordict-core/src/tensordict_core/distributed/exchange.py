@@ -305,7 +305,7 @@ class PointToPoint(Primitives):
         tensor(2)
         """
         if _is_pipe(src, "arecv"):
-            return await src.arecv(self, device=device)  # type: ignore[no-any-return]  # a primitive gives Any
+            return await src.arecv(self, device=device)  # type: ignore[no-any-return]  # a pipe is known by its method alone
         await asyncio.to_thread(self.recv, src, **options)
         return self if device is None else self.to(device)  # type: ignore[attr-defined]  # of another family
 

@@ -231,7 +231,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         >>> td["a"]
         tensor([1, 2, 3])
         """
-        items = tensordict.unbind(self._stack_dim) if isinstance(tensordict, Primitives) else tensordict  # type: ignore[attr-defined]  # of a family
+        items = tensordict.unbind(self._stack_dim) if isinstance(tensordict, Primitives) else tensordict  # type: ignore[attr-defined]  # of another family
         for item in list(items):
             self.append(item)
 
@@ -268,7 +268,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             )
         device = self._meta.device
         if device is not None and tensordict._meta.device != device:
-            tensordict = tensordict.to(device)  # type: ignore[attr-defined]  # of a family
+            tensordict = tensordict.to(device)  # type: ignore[attr-defined]  # of another family
         name = self._stack_name
         self.tensordicts.insert(index, tensordict)
         self._meta = _meta_of(self.tensordicts, self._stack_dim, name)

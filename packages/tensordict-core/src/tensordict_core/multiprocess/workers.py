@@ -117,8 +117,8 @@ class OwnProcesses:
     def submit(self, chunk: Chunk) -> Handle:
         """Send the rows of the chunk to a worker."""
         if self.pool is not None:
-            return self.pool.apply_async(_run_own, (chunk,)).get  # type: ignore[no-any-return]  # a primitive gives Any
-        return self.executor.submit(_run_own, chunk).result  # type: ignore[no-any-return]  # a primitive gives Any
+            return self.pool.apply_async(_run_own, (chunk,)).get  # type: ignore[no-any-return]  # pools and executors of users are Any
+        return self.executor.submit(_run_own, chunk).result  # type: ignore[no-any-return]  # pools and executors of users are Any
 
     def close(self) -> None:
         """Stop the processes; chunks that have not begun are dropped."""
@@ -156,8 +156,8 @@ class Borrowed:
         data = self.ready.pop(chunk.number, None)
         arguments = (self.job, chunk, self._data(chunk) if data is None else data)
         if self.is_pool:
-            return self.pool.apply_async(run, arguments).get  # type: ignore[no-any-return]  # a primitive gives Any
-        return self.pool.submit(run, *arguments).result  # type: ignore[no-any-return]  # a primitive gives Any
+            return self.pool.apply_async(run, arguments).get  # type: ignore[no-any-return]  # pools and executors of users are Any
+        return self.pool.submit(run, *arguments).result  # type: ignore[no-any-return]  # pools and executors of users are Any
 
     def close(self) -> None:
         """The pool is the user's."""

@@ -42,7 +42,7 @@ class LifeTests(ContainerCase):
     )
     def test_copies_have_the_same_rows(self, way: object) -> None:
         td = self.make()
-        other = way(td)  # type: ignore[operator]  # one of several functions
+        other = way(td)  # type: ignore[operator]  # pytest gives parameters as objects; these are functions
         assert_rows(other, rows(td))
         other.zero_()
         assert_rows(td, rows(self.make()))
@@ -93,7 +93,7 @@ class LifeTests(ContainerCase):
             lambda: td.exclude(key, inplace=True),
         ):
             with pytest.raises(RuntimeError, match="lock"):
-                change()  # type: ignore[no-untyped-call]  # torch does not type it
+                change()  # type: ignore[no-untyped-call]  # a lambda of the loop has no types
         td.update_(td * 2)
         td[0] = td[0] * 2
         td.zero_()
