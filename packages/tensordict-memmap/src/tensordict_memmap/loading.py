@@ -18,7 +18,7 @@ from tensordict_memmap.addresses import here
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.tree import Dense, Leaf, Node, Parts
 from tensordict_memmap.mapping import MODES
-from tensordict_memmap.packed import lies_in_its_file
+from tensordict_memmap.packed_load import lies_in_its_file
 from tensordict_memmap.partial import Keys, Rows, Selection
 from tensordict_memmap.reading import Request, describe, open_any
 from tensordict_memmap.report import differences, fit

@@ -1,57 +1,32 @@
 """One file for a whole tensordict: safetensors files written in one pass and opened without a copy.
 
 All addresses are known before a byte is written, so the file is reserved at once and its pieces go out in parallel,
-many small tensors in one call. Opened, its tensors are plain ones over one mapping, each with a version counter and a
-storage of its own, so that autograd, pickling and ``torch.save`` see a tensor and not a whole file.
+many small tensors in one call. How it is opened is in ``packed_load.py``.
 """
 
 from __future__ import annotations
 
-import functools
 import os
-import stat
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import torch
 
-from tensordict_core.extension import annotate, annotation
 from tensordict_memmap import commit
-from tensordict_memmap import manifest as manifests
 from tensordict_memmap.addresses import here, is_remote
 from tensordict_memmap.checksums import DIGITS, Extent
-from tensordict_memmap.collecting import uncollected
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT
-from tensordict_memmap.formats.safetensors import (
-    CODES,
-    ENDING,
-    INDEX_ENDING,
-    LONGEST_HEADER,
-    Slot,
-    dump_header,
-    load_header,
-)
+from tensordict_memmap.formats.safetensors import ENDING, INDEX_ENDING, dump_header
 from tensordict_memmap.future import Cancelled, Progress, carry_out
 from tensordict_memmap.manifest import Entry, Manifest
-from tensordict_memmap.mapping import MODES, Mapping
 from tensordict_memmap.onefile import save_file
-from tensordict_memmap.packed_checksums import (
-    CHECKSUMS,
-    drop_packed_checksums,
-    reserve_checksums,
-    verify_packed,
-    write_checksums,
-)
-from tensordict_memmap.packing import RECORD, pack
-from tensordict_memmap.pruning import Choice, Part
-from tensordict_memmap.settled import settled
+from tensordict_memmap.packed_checksums import CHECKSUMS, reserve_checksums, write_checksums
+from tensordict_memmap.packed_load import INDEX_NAME, SINGLE_NAME, load_packed
+from tensordict_memmap.packing import pack
 from tensordict_memmap.sources import Piece, Run
 from tensordict_memmap.transfer import FileWrite, write_files
-from tensordict_memmap.unpacking import needed_at_once, unpack, wanted
 from tensordict_memmap.verify import check_level
 
 __all__ = [
@@ -59,17 +34,10 @@ __all__ = [
     "from_safetensors",
     "is_packed",
     "is_packed_path",
-    "lies_in_its_file",
-    "load_packed",
-    "open_shards",
     "to_safetensors",
-    "views",
 ]
 
 FORMATS = ("tree", "safetensors")
-SINGLE_NAME = "model" + ENDING
-INDEX_NAME = "model" + INDEX_ENDING
-"""What a folder with one file, or with shards, holds, by the convention of those who publish checkpoints."""
 
 
 def is_packed_path(path: str | os.PathLike[str] | None, format: str | None = None) -> bool:
@@ -301,199 +269,6 @@ def _size(entry: tuple[torch.dtype, tuple[int, ...], int, Any, Any]) -> int:
     return size
 
 
-# --- loading
-
-
-def load_packed(
-    path: str | os.PathLike[str],
-    *,
-    mode: str | None = None,
-    move_to: torch.device | None = None,
-    device: torch.device | None = None,
-    non_blocking: bool = False,
-    allow_pickle: bool | None = False,
-    verify: str = "size",
-    choice: Choice | None = None,
-) -> Any:
-    """The tensordict of a file; `from_safetensors` says what the arguments are.
-
-    Args:
-        path: the file, or the index of several.
-        mode: how it is mapped; None is ``"r"``.
-        move_to: where tensors are moved; ``meta`` reads the header only.
-        device: the device of every node of the result.
-        non_blocking: whether moves may be asynchronous.
-        allow_pickle: whether values may be unpickled; None leaves them out.
-        verify: how much is compared, as ``verify.py`` says.
-        choice: what will be used of it: shards that hold nothing of that are not opened.
-    """
-    folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
-    load = functools.partial(_load, path, mode, move_to, device, non_blocking, allow_pickle, verify, choice)
-    if verify != "full" and (move_to is None or move_to.type in ("cpu", "meta")):  # no byte of a tensor is read
-        load = uncollected()(load)
-    return load() if folder is None else settled(folder, load)
-
-
-def _load(
-    path: str | os.PathLike[str],
-    mode: str | None,
-    move_to: torch.device | None,
-    device: torch.device | None,
-    non_blocking: bool,
-    allow_pickle: bool | None,
-    verify: str,
-    choice: Choice | None,
-) -> Any:
-    where = os.fspath(path)
-    if os.path.isdir(where):
-        commit.recover(where)
-        index = os.path.join(where, INDEX_NAME)
-        where = index if os.path.lexists(index) else os.path.join(where, SINGLE_NAME)
-    mode = mode or "r"
-    if mode not in MODES:
-        raise ValueError(
-            f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
-        )
-    meta = move_to is not None and move_to.type == "meta"
-    opened, part = _open_files(where, mode, meta, verify, choice)
-    tensors: dict[str, torch.Tensor] = {}
-    metadata: dict[str, str] = {}
-    for found, texts, _ in opened:
-        tensors.update(found)
-        metadata.update(texts)
-    if part is None and choice is not None:
-        part = wanted(tensors, metadata, choice, where)
-    if meta and (needed := needed_at_once(metadata, where)):
-        again, _ = _open_files(where, mode, False, verify, choice)
-        real = {name: tensor for found, *_ in again for name, tensor in found.items()}
-        tensors.update((name, real[name]) for name in needed if name in real)
-    if move_to is not None and move_to.type not in ("cpu", "meta"):
-        tensors = {name: tensor.to(move_to, non_blocking=non_blocking) for name, tensor in tensors.items()}
-    loaded = unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle, part=part)
-    if move_to is None or move_to.type == "cpu":
-        annotate(loaded, "saved_path", Path(os.path.abspath(path)))
-        annotate(loaded, "mode", mode)
-        annotate(loaded, "mappings", [mapping for *_, mapping in opened])
-    return loaded
-
-
-def lies_in_its_file(td: Any, leaves: Sequence[torch.Tensor]) -> bool:
-    """Whether tensors of a loaded tensordict still are those of its file, copies of the same values no longer are."""
-    mappings = annotation(td, "mappings")
-    if not mappings:
-        return False
-    ranges = [(one.address, one.address + one.nbytes) for one in mappings]
-    return all(
-        any(start <= leaf.data_ptr() and leaf.data_ptr() + leaf.nbytes <= end for start, end in ranges)
-        for leaf in leaves
-        if leaf.numel()
-    )
-
-
-def _open_files(
-    where: str, mode: str, meta: bool, verify: str, choice: Choice | None
-) -> tuple[list[_Opened], Part | None]:
-    if not where.endswith(INDEX_ENDING):
-        return [_open(where, mode, meta, verify)], None
-    folder = os.path.dirname(where)
-    if os.path.lexists(where) and not os.path.isfile(where):  # a pipe would wait
-        raise ValueError(f"the index of a safetensors save is a regular file, and {where} is none; get it again")
-    with open(where, "rb") as file:
-        document = file.read()
-    return open_shards(where, document, lambda name: _open(_shard(folder, name), mode, meta, verify), choice)
-
-
-def _shard(folder: str, name: str) -> str:
-    """The path of a shard. Folders of ours hold files; caches of published ones are made of links, manifest and all."""
-    path, manifest = os.path.join(folder, name), os.path.join(folder, manifests.NAME)
-    if os.path.islink(path) and os.path.lexists(manifest) and not os.path.islink(manifest):
-        raise ValueError(f"shards lie inside the saved folder, and {path} is a link; put the file itself there")
-    return path
-
-
-_Opened = tuple[dict[str, torch.Tensor], dict[str, str], Mapping]
-
-
-def _open(path: str, mode: str, meta: bool, verify: str) -> _Opened:
-    if verify == "full":
-        verify_packed(path)
-    flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    fd = os.open(path, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY))
-    try:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise ValueError(f"a safetensors file is a regular file, and {path} is none; give the file itself")
-        length = int.from_bytes(_read(fd, 8), "little")
-        if info.st_size < 8 or length > min(LONGEST_HEADER, info.st_size - 8):
-            raise ValueError(
-                f"a safetensors file starts with the length of its header, and {path} has {info.st_size} bytes where "
-                f"that would be {length}; it was cut off, or is no such file"
-            )
-        data_size = info.st_size - 8 - length
-        text = _read(fd, length)
-        slots, metadata = load_header(text, data_size, path)
-        if MODES[mode] and CHECKSUMS in metadata:
-            drop_packed_checksums(path, metadata, length.to_bytes(8, "little") + text)
-        if meta:
-            made = {slot.name: torch.empty(slot.shape, dtype=slot.dtype, device="meta") for slot in slots}
-            return made, metadata, Mapping.nothing()
-        if data_size:
-            mapping = Mapping(
-                fd, os.path.abspath(path), data_size, offset=8 + length, mode="r+" if MODES[mode] else "r"
-            )
-        else:
-            mapping = Mapping.nothing(os.path.abspath(path))
-    finally:
-        os.close(fd)
-    return views(mapping, slots), metadata, mapping
-
-
-def _read(fd: int, nbytes: int) -> bytes:
-    parts = []
-    while nbytes and (part := os.read(fd, nbytes)):
-        parts.append(part)
-        nbytes -= len(part)
-    return b"".join(parts)
-
-
-# What NumPy has it makes with its shape at once, in half the time that torch takes for a tensor over a buffer.
-_NUMPY = {
-    dtype: torch.empty(0, dtype=dtype).numpy().dtype
-    for dtype in CODES
-    if dtype is not torch.bfloat16 and "float8" not in str(dtype)
-}
-
-
-def views(mapping: Mapping, slots: Sequence[Slot]) -> dict[str, torch.Tensor]:
-    """The tensors of a file over its mapping; their addresses need not be aligned."""
-    buffer, frombuffer, from_numpy, ndarray = mapping.buffer, torch.frombuffer, torch.from_numpy, np.ndarray
-    tensors: dict[str, torch.Tensor] = {}
-    current: torch.dtype | None = None
-    row: Any = None  # the rest of the file as numbers of one dtype: tensors that follow one another are slices of it
-    first = 0
-    for name, dtype, shape, begin, end in slots:
-        if dtype is not current:
-            current, first = dtype, 0
-            known = _NUMPY.get(dtype)
-            row = None
-            if known is not None:
-                row = ndarray(((mapping.nbytes - begin) // dtype.itemsize,), known, buffer, begin)
-        if begin == end:
-            tensors[name] = torch.empty(shape, dtype=dtype)
-        elif row is None:
-            count = (end - begin) // dtype.itemsize
-            tensors[name] = frombuffer(buffer, dtype=dtype, count=count, offset=begin).resize_(shape)
-        elif len(shape) == 1:
-            last = first + shape[0]
-            tensors[name] = from_numpy(row[first:last])
-            first = last
-        else:
-            last = first + (end - begin) // dtype.itemsize
-            tensors[name] = from_numpy(row[first:last].reshape(shape))
-            first = last
-    return tensors
-
-
 # --- shards
 
 
@@ -518,52 +293,3 @@ def split(sizes: dict[str, int], most: int) -> list[list[str]]:
         shards[-1].append(name)
         room -= size
     return shards
-
-
-def open_shards(
-    path: str, document: bytes, open_one: Callable[[str], _Opened], choice: Choice | None = None
-) -> tuple[list[_Opened], Part | None]:
-    """Opens the files that an index names, or those of them that hold what is wanted.
-
-    Args:
-        path: what errors call the index.
-        document: its content.
-        open_one: opens the file of a name beside it.
-        choice: what is wanted; None is everything.
-
-    Returns:
-        What was opened, the file with the record among it, and what is wanted of it, None where that is all.
-    """
-    try:
-        index = orjson.loads(document)
-        places: dict[str, Any] = index["weight_map"]
-        files = sorted(set(places.values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"the index of a safetensors save maps names to files, and {path} does not ({error}); get it again"
-        ) from None
-    for name in files:
-        if not isinstance(name, str) or os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name:
-            raise ValueError(
-                f"the files of {path} lie beside it, and {name!r:.200} does not; it is damaged: get it again"
-            )
-    opened = {name: open_one(name) for name in files[: 1 if choice is not None else None]}
-    # a save of ours has its record in the first file; other tools write none
-    part = wanted(places, opened[files[0]][1], choice, path) if choice is not None and files else None
-    needed = set(files) if part is None else {places[name] for name in part.taken if name in places}
-    opened |= {name: open_one(name) for name in files if name in needed and name not in opened}
-    if part is not None and part.root is None and any(RECORD in texts for _, texts, _ in opened.values()):
-        part = None
-        opened |= {name: open_one(name) for name in files if name not in opened}
-    for name, (tensors, _, _) in opened.items():
-        wrong = [one for one in tensors if places.get(one) != name]
-        if wrong:
-            raise ValueError(
-                f"{path} says which file holds each tensor, and that {name} holds {wrong[0]!r:.200} it does not; the "
-                "files are not of one save: get all of them again"
-            )
-    there = {one for tensors, _, _ in opened.values() for one in tensors}
-    missing = {one for one, name in places.items() if name in opened} - there
-    if missing:
-        raise ValueError(f"tensor {min(missing)!r:.200} of {path} is in none of its files; get all of them again")
-    return [opened[name] for name in files if name in opened], part

@@ -32,7 +32,7 @@ from tensordict_memmap.formats.parse import parse, stack_size
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
 from tensordict_memmap.manifest import NAME, Manifest
 from tensordict_memmap.opening import LeafOpener
-from tensordict_memmap.packed import load_packed
+from tensordict_memmap.packed_load import load_packed
 from tensordict_memmap.partial import Rows, Selection, prune, row_runs, select, take_rows
 from tensordict_memmap.pruning import Choice
 from tensordict_memmap.remote import RemoteFolder, RemoteOpener, RemoteSave, load_remote_packed

@@ -37,7 +37,7 @@ from tensordict_memmap.listed import ListedFolder
 from tensordict_memmap.manifest import NAME, Entry, Manifest
 from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.opening import LeafOpener
-from tensordict_memmap.packed import INDEX_NAME, SINGLE_NAME, open_shards, views
+from tensordict_memmap.packed_load import INDEX_NAME, SINGLE_NAME, open_shards, views
 from tensordict_memmap.pruning import Choice
 from tensordict_memmap.unpacking import needed_at_once, unpack, wanted
 
