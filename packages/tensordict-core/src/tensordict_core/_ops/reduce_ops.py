@@ -50,7 +50,7 @@ def batch_dims(td: Any, dim: int | Sequence[int]) -> tuple[int, ...]:
         IndexError: One is outside the batch dimensions.
     """
     size = td._meta.batch_size
-    return tuple(normal_dim(d, size) for d in ([dim] if isinstance(dim, int) else dim))
+    return (normal_dim(dim, size),) if isinstance(dim, int) else tuple([normal_dim(d, size) for d in dim])
 
 
 def as_tuple(dims: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -65,7 +65,12 @@ def _shortest(dims: tuple[int, ...]) -> int | tuple[int, ...]:
 
 def reduced(dims: tuple[int, ...], keepdim: bool) -> How:
     """What becomes of nodes whose batch dimensions ``dims`` are reduced."""
+    if not keepdim and len(dims) == 1 and dims[0] < len(_ONE_LESS):
+        return _ONE_LESS[dims[0]]
+    return _reduced(dims, keepdim)
 
+
+def _reduced(dims: tuple[int, ...], keepdim: bool) -> How:
     def size(own: torch.Size) -> torch.Size:
         if keepdim:
             return torch.Size([1 if i in dims else n for i, n in enumerate(own)])
@@ -78,6 +83,10 @@ def reduced(dims: tuple[int, ...], keepdim: bool) -> How:
         return kept if any(name is not None for name in kept) else None
 
     return How(size=size, names=names)
+
+
+_ONE_LESS = tuple(_reduced((dim,), False) for dim in range(4))
+"""What is asked for nearly always, made once."""
 
 
 def _collapsed(keepdim: bool) -> How:
