@@ -324,6 +324,17 @@ class Access(Primitives):
         meta = parent._meta
         return self.set(path, containers.non_tensor(value, batch_size=meta.batch_size, device=meta.device))
 
+    def create_nested(self, key: NestedKey | Sequence[NestedKey]) -> Self:
+        """Make an empty nested tensordict of this batch size under each key.
+
+        >>> td = TensorDict({}, batch_size=[3]).create_nested(("a", "b"))
+        >>> td["a", "b"].batch_size
+        torch.Size([3])
+        """
+        for one in key if isinstance(key, list) else [key]:
+            self.set(one, containers.dense._make({}, self._meta))  # type: ignore[arg-type]  # checked before
+        return self
+
     def _write(self, key: Any, old: Any, value: Any) -> None:
         """Write a valid value into the entry ``old``; the one algorithm of in-place writes."""
         if isinstance(old, Tensor):
@@ -355,158 +366,3 @@ class Access(Primitives):
                 raise errors.not_a_node(path[: depth + 1], child)
             node = child
         return node, path[-1]
-
-    # removing and renaming -------------------------------------------------------------------------------------------
-
-    def del_(self, key: NestedKey) -> Self:
-        """Remove an entry.
-
-        Raises:
-            KeyError: There is no such entry.
-            RuntimeError: The tensordict is locked.
-
-        >>> list(TensorDict({"a": 1, "b": 2}).del_("a").keys())
-        ['b']
-        """
-        parent, name = self._find_parent(key)
-        if parent._locked:
-            raise errors.locked(f"del_({key!r})")
-        if parent._peek(name) is None:
-            raise errors.missing_key(key, parent._keys(), type(self).__name__)
-        parent._del(name)
-        return self
-
-    def __delitem__(self, key: NestedKey) -> None:
-        """Remove an entry, as ``del_``."""
-        self.del_(key)
-
-    def pop(self, key: NestedKey, default: Any = KEEP) -> Any:
-        """Remove an entry and return it, as ``get`` would.
-
-        Raises:
-            KeyError: There is no such entry and no ``default``.
-
-        >>> td = TensorDict({"a": 1})
-        >>> td.pop("a"), td.pop("a", None)
-        (tensor(1), None)
-        """
-        if self._locked and key in self:
-            raise errors.locked(f"pop({key!r})")
-        value = self.get(key, None)
-        if value is None:
-            if default is KEEP or default is NO_DEFAULT:
-                parent, _ = self._find_parent(key)
-                raise errors.missing_key(key, parent._keys(), type(self).__name__)
-            return default
-        self.del_(key)
-        return value._entry_value() if getattr(type(value), "_is_non_tensor", False) else value
-
-    def popitem(self) -> tuple[str, Any]:
-        """Remove the last entry and return its key and value.
-
-        Raises:
-            KeyError: There is no entry.
-
-        >>> TensorDict({"a": 1}).popitem()
-        ('a', tensor(1))
-        """
-        keys = list(self._keys())
-        if not keys:
-            raise KeyError("popitem(): the tensordict is empty; test it with is_empty()")
-        return keys[-1], self.pop(keys[-1])
-
-    def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
-        """The entry of a key, after storing ``default`` there if it was absent.
-
-        >>> TensorDict({}).setdefault("a", torch.ones(1))
-        tensor([1.])
-        """
-        if self.get(key, None) is None:
-            self.set(key, default, inplace)
-        return self.get(key)
-
-    def rename_key_(self, old_key: NestedKey, new_key: NestedKey, safe: bool = False) -> Self:
-        """Give an entry another key (nested keys included).
-
-        Args:
-            old_key: A key that exists.
-            new_key: Its new name.
-            safe: Whether an entry under the new name is an error rather than replaced.
-
-        Raises:
-            KeyError: There is no such entry, or ``safe`` and the name is taken.
-            RuntimeError: The tensordict is locked.
-
-        >>> list(TensorDict({"a": 1}).rename_key_("a", "b").keys())
-        ['b']
-        """
-        old, new = unravel_key_to_tuple(old_key), unravel_key_to_tuple(new_key)
-        parent, name = self._find_parent(old)
-        if parent._locked:
-            raise errors.locked(f"rename_key_({old_key!r})")
-        if parent._peek(name) is None:
-            raise errors.missing_key(old_key, parent._keys(), type(self).__name__)
-        if old == new:
-            return self
-        if safe and self.get(new, None) is not None:
-            raise errors.existing_key(new_key)
-        if old[:-1] == new[:-1]:
-            parent._rename(name, new[-1])
-        else:
-            value = parent._get(name)
-            self.set(new, value)
-            parent._del(name)
-        return self
-
-    def rename_keys(self, mapping: dict[NestedKey, NestedKey], *, strict: bool = True) -> Self:
-        """A shallow copy with some keys renamed.
-
-        Args:
-            mapping: New keys by old keys.
-            strict: Whether a key that is not there is an error rather than passed over.
-
-        Raises:
-            KeyError: A key is not there (``strict``), or two entries would get one name.
-
-        >>> list(TensorDict({"a": 1}).rename_keys({"a": "b"}).keys())
-        ['b']
-        """
-        out = self._clone(False)
-        moved = []
-        for old, new in mapping.items():
-            value = out.get(old, None)
-            if value is None:
-                if strict:
-                    raise errors.missing_key(old, out._keys(), type(self).__name__)
-                continue
-            out.del_(old)
-            moved.append((new, value))
-        for new, value in moved:
-            if out.get(new, None) is not None:
-                raise errors.existing_key(new)
-            out.set(new, value)
-        return out
-
-    def create_nested(self, key: NestedKey | Sequence[NestedKey]) -> Self:
-        """Make an empty nested tensordict of this batch size under each key.
-
-        >>> td = TensorDict({}, batch_size=[3]).create_nested(("a", "b"))
-        >>> td["a", "b"].batch_size
-        torch.Size([3])
-        """
-        for one in key if isinstance(key, list) else [key]:
-            self.set(one, containers.dense._make({}, self._meta))  # type: ignore[arg-type]  # checked before
-        return self
-
-    def clear(self) -> Self:
-        """Remove all entries.
-
-        Raises:
-            RuntimeError: The tensordict is locked.
-
-        >>> TensorDict({"a": 1}).clear().is_empty()
-        True
-        """
-        for key in list(self._keys()):
-            self.del_(key)
-        return self

@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import torch
 
-from ._access import Access
 from ._apply import Applying
 from ._attributes import Attributes
 from ._attrs import Description
@@ -32,6 +31,7 @@ from ._ops.pointwise import Pointwise
 from ._ops.reduce import Reduction
 from ._ops.select import Selection
 from ._ops.shape import Shape
+from ._removal import Removal
 from ._repr import Representation
 from ._stacking import Stacking
 from ._state import State
@@ -48,7 +48,7 @@ __all__ = ["TensorCollection", "TensorDictBase"]
 
 
 class TensorCollection(
-    Access,
+    Removal,
     Updating,
     Indexing,
     Shape,
