@@ -21,7 +21,7 @@ import torch
 from tensordict_memmap import system
 from tensordict_memmap.checksums import HOT, BlockHash, Extent, digits_of_pieces, hash_bytes
 from tensordict_memmap.sources import Flat, Foreign, Run, Strided, as_array, chunks, dense_axis
-from tensordict_memmap.ways import JOB, KERNEL_WORTH_A_CALL, SMALL, STAGING
+from tensordict_memmap.ways import COPIED, JOB, KERNEL_WORTH_A_CALL, SMALL, STAGING
 
 __all__ = ["Step", "finish_device_work", "steps"]
 
@@ -79,14 +79,15 @@ def steps(
                 yield part.key, functools.partial(_write_flat, part, start, count, extent), count
         elif isinstance(part, Foreign):
             width = part.dtype.itemsize
-            for chunk, start in chunks(part.tensor, max(width, part.tensor.element_size()), JOB):
+            most = JOB if part.tensor.device.type == "cuda" else COPIED
+            for chunk, start in chunks(part.tensor, max(width, part.tensor.element_size()), most):
                 place = part.offset + start * width
                 yield part.key, functools.partial(_write_chunk, chunk, part.dtype, place), chunk.numel() * width
         elif kernels is not None and part.nbytes >= KERNEL_WORTH_A_CALL:
             for step, count in _kernel_steps(part, kernels, _whole(part, extents)):
                 yield part.key, step, count
         else:
-            for array, start in chunks(as_array(part), part.width, JOB):
+            for array, start in chunks(as_array(part), part.width, COPIED):
                 place = part.offset + start * part.width
                 yield part.key, functools.partial(_write_array, array, place), array.nbytes
     if group:

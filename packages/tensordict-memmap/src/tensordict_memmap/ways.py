@@ -14,6 +14,9 @@ from tensordict_memmap import system
 JOB = 4 << 20
 """The most bytes a job moves: large enough to hide its start, small enough to balance."""
 
+COPIED = 512 << 10
+"""The most bytes of a copy that a library makes in memory before it is written; every thread may hold several."""
+
 SMALL = 256 << 10
 """Pieces below this many bytes share a job, and files below it are not reserved first."""
 
