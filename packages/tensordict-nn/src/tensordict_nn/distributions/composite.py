@@ -146,17 +146,17 @@ class CompositeDistribution(Distribution):
         return out
 
     @property
-    def has_rsample(self) -> bool:  # type: ignore[override]
+    def has_rsample(self) -> bool:  # type: ignore[override]  # an attribute in torch
         """Whether gradients reach the parameters of every part."""
         return all(dist.has_rsample for dist in self.dists.values())
 
     @property
-    def mean(self) -> TensorDict:  # type: ignore[override]
+    def mean(self) -> TensorDict:  # type: ignore[override]  # torch gives tensors
         """The mean of each."""
         return self._each(lambda dist: take(dist, InteractionType.MEAN, (), _ESTIMATES))
 
     @property
-    def mode(self) -> TensorDict:  # type: ignore[override]
+    def mode(self) -> TensorDict:  # type: ignore[override]  # torch gives tensors
         """The mode of each."""
         return self._each(lambda dist: take(dist, InteractionType.MODE, (), _ESTIMATES))
 
@@ -165,12 +165,12 @@ class CompositeDistribution(Distribution):
         """The deterministic value of each, see `InteractionType`."""
         return self._each(lambda dist: take(dist, InteractionType.DETERMINISTIC, (), _ESTIMATES))
 
-    def sample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]
+    def sample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch gives tensors
         """A sample of each."""
         shape = torch.Size([] if shape is None else shape)
         return self._each(lambda dist: dist.sample(shape), shape)
 
-    def rsample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]
+    def rsample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch gives tensors
         """A sample of each, through which gradients reach its parameters.
 
         Raises:
@@ -227,11 +227,11 @@ class CompositeDistribution(Distribution):
             out.set(key, getattr(dist, name)(sample.get(key)))
         return out
 
-    def cdf(self, sample: Any) -> TensorDict:  # type: ignore[override]
+    def cdf(self, sample: Any) -> TensorDict:  # type: ignore[override]  # torch gives tensors
         """The distribution function of each."""
         return self._mapped_values("cdf", sample)
 
-    def icdf(self, sample: Any) -> TensorDict:  # type: ignore[override]
+    def icdf(self, sample: Any) -> TensorDict:  # type: ignore[override]  # torch gives tensors
         """The inverse of the distribution function of each."""
         return self._mapped_values("icdf", sample)
 
