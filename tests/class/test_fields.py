@@ -1,15 +1,15 @@
-"""What a class body declares: fields, defaults, inheritance, names that are taken."""
+"""What a class body declares: fields, defaults, methods, names that are taken."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 import torch
 
 from tensordict_class import TensorClass, tensorclass
-from tensordict_core import NonTensorData, TensorCollection, TensorDict
+from tensordict_core import NonTensorData, TensorDict
 
 T = TypeVar("T")
 
@@ -163,20 +163,6 @@ def test_dataclass_functions_reach_into_nested_instances():
     assert dataclasses.astuple(linked)[1][0].tolist() == [1.0, 1.0]
 
 
-def test_a_generic_class_of_a_generic_class():
-    class Box(TensorClass, Generic[T]):
-        content: T
-
-    class Labelled(Box[T]):
-        label: str = "full"
-
-    class OfTensors(Labelled[torch.Tensor]):
-        pass
-
-    full = OfTensors(torch.zeros(2), batch_size=[2])
-    assert type(full[0]) is OfTensors and full[0].label == "full" and Labelled[int](3).content.item() == 3
-
-
 def test_a_mutable_default_is_refused():
     with pytest.raises(ValueError, match="use default_factory"):
 
@@ -310,60 +296,6 @@ def test_an_init_of_ones_own_replaces_the_constructor():
     assert torch.stack([Own(3), Own(3)]).x.shape == (2, 3)
 
 
-def test_inheritance_adds_fields_and_changes_defaults():
-    class Child(Sample):
-        y: torch.Tensor = None
-        label: str = "child"
-
-    child = Child(torch.zeros(3), y=torch.ones(3), batch_size=[3])
-    assert [f.name for f in dataclasses.fields(Child)] == ["x", "label", "extra", "y"]
-    assert child.label == "child" and child.y.sum() == 3
-    assert isinstance(child[0], Child) and isinstance(child, Sample)
-
-
-def test_a_field_that_is_annotated_again_keeps_its_default():
-    class Child(Sample):
-        label: Any
-
-    assert Child(torch.zeros(3)).label == "none"
-
-
-def test_multiple_inheritance_with_mixins_and_other_tensorclasses():
-    class Mixin:
-        def greet(self) -> str:
-            return f"hi {self.label}"
-
-    class Other(TensorClass):
-        y: torch.Tensor
-
-    class Both(Sample, Mixin):
-        pass
-
-    class Three(Sample, Other, Mixin):
-        z: torch.Tensor = None
-
-    assert Both(torch.zeros(1), "you").greet() == "hi you"
-    assert [f.name for f in dataclasses.fields(Three)] == ["y", "x", "label", "extra", "z"]
-    three = Three(x=torch.zeros(1), y=torch.ones(1))
-    assert three.y == 1 and isinstance(three + 1, Three)
-    with pytest.raises(AttributeError):
-        three.typo = 1  # although a mixin without slots gives instances a __dict__
-
-
-def test_generic_classes():
-    class Box(TensorClass, Generic[T]):
-        content: T
-
-    assert Box[torch.Tensor](torch.zeros(2)).content.shape == (2,)
-    assert isinstance(Box(torch.zeros(2)) + 1, Box)
-
-    @tensorclass
-    class Decorated(Generic[T]):
-        content: T
-
-    assert Decorated[int](torch.zeros(2)).content.shape == (2,)
-
-
 def test_recursive_classes():
     linked = Linked(torch.zeros(3), Linked(torch.ones(3), batch_size=[3]), batch_size=[3])
     assert isinstance(linked.next, Linked) and linked.next.next is None
@@ -401,70 +333,6 @@ def test_shadow_lets_a_field_hide_a_member_and_operations_work_on(name):
     assert instance.to_dict()["other"] == "text"
     instance[0] = instance[2]
     assert getattr(instance, name).tolist() == [2.0, 1.0, 2.0]
-
-
-def test_super_finds_the_class_that_the_decorator_made():
-    @tensorclass
-    class Louder:
-        x: torch.Tensor
-
-        def clone(self, recurse: bool = True) -> Louder:
-            return super().clone(recurse) + 1
-
-        @property
-        def me(self) -> type:
-            return __class__
-
-    assert Louder(torch.zeros(1)).clone().x == 1
-    assert Louder(torch.zeros(1)).me is Louder
-
-
-def test_a_dataclass_can_be_decorated():
-    @tensorclass
-    @dataclasses.dataclass
-    class Point:
-        x: torch.Tensor
-        tags: Any = dataclasses.field(default_factory=lambda: {"a": 1})
-        label: str = "origin"
-
-    point = Point(torch.zeros(2), batch_size=[2])
-    assert isinstance(point, TensorCollection) and point.tags == {"a": 1} and point.label == "origin"
-    assert "Tensor(shape" in repr(point) and isinstance(point == point, Point)
-
-
-def test_methods_of_the_class_win_over_those_of_every_tensorclass():
-    @tensorclass
-    class Own:
-        x: torch.Tensor
-
-        def __repr__(self) -> str:
-            return "mine"
-
-        def __len__(self) -> int:
-            return 77
-
-        def sum(self) -> str:
-            return "summed"
-
-    own = Own(torch.zeros(3), batch_size=[3])
-    assert repr(own) == "mine" and len(own) == 77 and own.sum() == "summed"
-
-
-def test_the_decorator_takes_a_subclass_of_a_tensorclass():
-    @tensorclass
-    class Parent:
-        x: torch.Tensor
-
-    @tensorclass
-    class Child(Parent):
-        y: torch.Tensor = None
-
-    @tensorclass(autocast=True)
-    class Cast(Parent):
-        n: int = 0
-
-    assert Child.__mro__[1] is Parent and Child(torch.zeros(1), torch.ones(1)).y == 1
-    assert Cast(torch.zeros(1), torch.tensor(3)).n == 3 and type(Cast(torch.zeros(1)).n) is int
 
 
 def test_dataclass_functions_work(sample):

@@ -346,3 +346,18 @@ def test_state_dicts_restore_fields(sample):
     other = Sample(torch.zeros(3), "dog", batch_size=[3])
     other.load_state_dict(sample.state_dict())
     assert other.x.equal(sample.x) and other.label == "cat"
+
+
+@pytest.mark.parametrize("index", [slice(0, 2), torch.tensor([0, 1]), torch.tensor([True, True, False])], ids=str)
+def test_operations_in_place_reach_what_a_view_is_a_part_of(index):
+    whole = Sample(torch.ones(3, 2), "text", batch_size=[3])
+    view = whole.view_at(index)
+    assert view.mul_(4) is view and whole.x[:, 0].tolist() == [4.0, 4.0, 1.0]
+    view.masked_fill_(torch.tensor([True, False]), 9.0)
+    assert whole.x[:, 0].tolist() == [9.0, 4.0, 1.0]
+    assert view.zero_() is view and whole.x[:, 0].tolist() == [0.0, 0.0, 1.0]
+
+
+def test_the_shape_of_a_ragged_field_is_known_without_reading_it():
+    stack = Sample.lazy_stack([Sample(torch.ones(n), "text") for n in (1, 2)])
+    assert stack.get_item_shape("x") == torch.Size([2, -1]) and stack.entry_class("x") is torch.Tensor

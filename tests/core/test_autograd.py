@@ -209,3 +209,22 @@ def test_gradients_follow_what_moves_and_combines_leaves(name: str) -> None:
         return result
 
     assert torch.autograd.gradcheck(function, _small(0))
+
+
+def test_a_parameter_among_leaves_leaves_all_of_them_as_they_are() -> None:
+    td = TensorDict({"a": torch.zeros(2), "p": torch.nn.Parameter(torch.zeros(2)), "z": torch.zeros(2)}, [2])
+    for target in (td, td.view(1, 2)):
+        with pytest.raises(RuntimeError, match="'p' is a leaf Variable that requires grad"):
+            target.update_(target.data + 1)
+    assert not any(leaf.any() for leaf in td.values())
+    with torch.no_grad():
+        td.update_(td.data + 1)
+    assert all(leaf.all() for leaf in td.values()) and td["p"].requires_grad
+
+
+def test_written_values_carry_their_gradients() -> None:
+    td = TensorDict({"a": torch.zeros(2), "n": {"b": torch.zeros(2, 3)}}, [2])
+    weight = torch.ones(2, requires_grad=True)
+    td.update_({"a": weight * 2, "n": {"b": weight[:, None] * 3}})
+    (td["a"].sum() + td["n", "b"].sum()).backward()
+    assert weight.grad is not None and weight.grad.tolist() == [11.0, 11.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +40,10 @@ def td() -> TensorDict:
     return TensorDict({"a": torch.zeros(3, 4), "n": {"b": torch.ones(3)}, "s": "text", "i": torch.arange(3)}, [3])
 
 
+def grid() -> TensorDict:
+    return TensorDict({"a": torch.zeros(3, 4)}, [3, 4])
+
+
 def ragged() -> LazyStackedTensorDict:
     return lazy_stack([TensorDict({"a": torch.zeros(n)}) for n in (1, 2)])
 
@@ -51,6 +56,7 @@ MASK = torch.ones(5, dtype=torch.bool)
 OTHER = TensorDict({"q": torch.zeros(3)}, [3])
 NODE = TensorDict({"n": {"b": torch.ones(3)}}, [3])
 TENSOR = TensorDict({"n": torch.ones(3)}, [3])
+WIDE = TensorDict({"n": torch.ones(3, 2)}, [3])
 
 # call, exception, and what the message says: the rule, the offender, the remedy
 TABLE: list[tuple[str, Callable[[], Any], type[Exception], str, str, str]] = [
@@ -119,7 +125,30 @@ TABLE: list[tuple[str, Callable[[], Any], type[Exception], str, str, str]] = [
         r"shape \[5\]",
         "reshape or expand",
     ),
-    ("get_at", lambda: td().get_at("absent", 0), KeyError, "not found in", "'absent'", "get"),
+    (
+        "indices apart",
+        lambda: grid()[[0, 1], [0, 1, 2]],
+        IndexError,
+        "broadcast together",
+        r"\[2\], \[3\]",
+        "give them one",
+    ),
+    ("dim by name", lambda: td().unbind("time"), TypeError, "by its number", "got 'time'", "take an integer"),
+    ("split by a fraction", lambda: td().split(1.5), TypeError, "takes an integer", r"got 1\.5", "give sizes"),
+    ("gather by a list", lambda: td().gather(0, [0]), TypeError, "an integer tensor", "got list", "torch.tensor"),
+    ("masked_fill by a list", lambda: td().masked_fill([True], 0), TypeError, "a bool tensor", "got list", "wrap it"),
+    ("itself", lambda: (own := td()).set("own", own), ValueError, "cannot hold itself", "'own'", r"clone\(False\)"),
+    ("itself below", lambda: (own := td()).set(("n", "x"), own), ValueError, "cannot hold itself", "'x'", "set a copy"),
+    ("index by keys", lambda: td()[["a", "i"]], TypeError, "integers or bools", "'a', 'i'", "td.select"),
+    (
+        "indexed text",
+        lambda: operator.setitem(td(), 0, "x"),
+        TypeError,
+        "takes a tensordict",
+        "got 'x'",
+        "{key: value}",
+    ),
+    ("set_at_ absent", lambda: td().set_at_("absent", 0, 0), KeyError, "not found in", "'absent'", "get"),
     ("update", lambda: td().update(3), TypeError, "tensordict or a mapping", "got int", r"use set\(key, value\)"),
     ("update by pairs", lambda: td().update([("a", 1)]), TypeError, "or a mapping", "got list", "use set"),
     ("update_", lambda: td().update_(3), TypeError, "tensordict or a mapping", "got int", "use set"),
@@ -198,7 +227,9 @@ TABLE: list[tuple[str, Callable[[], Any], type[Exception], str, str, str]] = [
     ("stack sizes", lambda: torch.stack([td(), td()[:2]]), RuntimeError, "congruent", r"has \[2\]", "expand or index"),
     ("cat keys", lambda: torch.cat([td(), OTHER]), KeyError, "cannot cat densely", "tensordict 1 has", "lazy_stack"),
     ("cat tensor", lambda: torch.cat([NODE, TENSOR]), RuntimeError, "cannot cat densely", "position 1", "lazy_stack"),
-    ("cat node", lambda: torch.cat([TENSOR, NODE]), TypeError, "tensordicts only", "Tensor at position 0", "from_any"),
+    ("cat node", lambda: torch.cat([TENSOR, NODE]), RuntimeError, "cannot cat densely", "key 'n' is a", "lazy_stack"),
+    ("cat shapes", lambda: torch.cat([TENSOR, WIDE]), RuntimeError, "cannot cat densely", "key 'n' has", "lazy_stack"),
+    ("stack node", lambda: torch.stack([TENSOR, NODE]), RuntimeError, "cannot stack", "key 'n' is a", "lazy_stack"),
     ("stack tensor", lambda: torch.stack([NODE, TENSOR]), RuntimeError, "cannot stack", "position 1", "lazy_stack"),
     (
         "cat dims",

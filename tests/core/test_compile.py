@@ -93,6 +93,7 @@ DENSE: dict[str, Callable[[TensorDict], Any]] = {
     "get": lambda td: td["a"].sum() + td.get(("b", "c")).sum(),
     "set": lambda td: td.clone(False).set(("n", "new"), td["a"] * 2),
     "set_": lambda td: td.clone().set_("a", td["a"] * 2),
+    "update_": lambda td: td.clone().update_({"a": td["a"] * 2, ("b", "c"): td["b", "c"] + 1}),
     "update": lambda td: td.clone(False).update({"z": td["a"], "b": {"d": td["b", "c"] + 1}}),
     "pop": lambda td: (td.clone(False).pop("a"), td.exclude("a")),
     "select": lambda td: td.select(("b", "c")),

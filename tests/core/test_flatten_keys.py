@@ -175,3 +175,20 @@ def test_a_combination_that_fails_leaves_the_entries():
         td.stack_tensors(out_key="c")
     with pytest.raises(RuntimeError, match="locked"):
         td.lock_().stack_tensors("a", "b", out_key="c", dim=1)
+
+
+@pytest.mark.parametrize("key", ["a", "n"])
+def test_an_entry_moves_below_its_own_name(key):
+    td = TensorDict({"a": torch.ones(2), "n": {"b": torch.zeros(2)}}, [2])
+    moved = td.get(key)
+    td.rename_key_(key, (key, "x"))
+    assert td.get((key, "x")) is moved and set(td.keys()) == {"a", "n"}
+    td.rename_key_((key, "x"), key)
+    assert td.get(key) is moved
+
+
+def test_an_entry_that_cannot_move_stays():
+    td = TensorDict({"a": torch.ones(2), "b": torch.zeros(2)}, [2])
+    with pytest.raises(KeyError, match="passes through a Tensor"):
+        td.rename_key_("a", ("b", "x"))
+    assert set(td.keys()) == {"a", "b"}

@@ -13,7 +13,8 @@ from tensordict_core.extension import Index
 
 SIZE = (4, 3, 2)
 T, U = torch.tensor([1, 0]), torch.tensor([[0], [1]])
-PARTS = [0, -1, slice(None), slice(1, None, 2), None, T, U, torch.tensor(1), torch.tensor([], dtype=torch.long)]
+NONE = torch.tensor([], dtype=torch.long)
+PARTS = [0, -1, slice(None), slice(1, None, 2), None, T, U, torch.tensor(1), NONE, True, False]
 
 
 def make():
@@ -69,6 +70,7 @@ def test_every_combination_of_parts_is_written_where_torch_writes(count):
         np.array([0, 2]), np.int64(1), range(1, 3), [0, 2], [[0, 1], [2, 3]], [True, False, True, False],
         np.array([True, False, False, True]), torch.arange(12).reshape(4, 3) % 5 < 2,
         (slice(None), torch.tensor([True, False, True])),
+        True, np.array(False), torch.tensor(True), (0, torch.tensor(False)), torch.tensor(1, dtype=torch.uint8),
         (torch.arange(4) % 3 > 0, 1), torch.tensor([1, 2], dtype=torch.int32), (..., None), (None, ...), (1, ..., 0),
     ],
     ids=str,
@@ -99,7 +101,7 @@ def test_a_slice_is_a_view_and_numbers_are_a_copy():
         (torch.tensor([9]), IndexError, None),
         (1.0, TypeError, "float"),
         (("a", 0), TypeError, "key"),
-        (True, TypeError, "bool"),
+        ((True, 0, 0, 0, 0), IndexError, "too many"),
         ({}, TypeError, "dict"),
     ],
     ids=str,
@@ -152,6 +154,26 @@ def test_values_that_are_no_tensors_are_indexed_with_their_rows():
     assert td["s"] == ["new", "y", "z"] and td["one"] == ["other", "same", "same"]
 
 
+@pytest.mark.parametrize("container", ["dense", "lazy", "view"])
+def test_a_bool_adds_a_dimension_and_selects_all_or_nothing_of_it(container):
+    make = {
+        "dense": lambda td: td,
+        "lazy": lambda td: LazyStackedTensorDict(*td.unbind(0)),
+        "view": lambda td: td.view_at(...),
+    }[container]
+    td = make(TensorDict({"a": torch.arange(6).reshape(3, 2), "s": NonTensorStack("x", "y", "z")}, [3]))
+    assert td[True].batch_size == (1, 3) and td[True]["s"] == [["x", "y", "z"]]
+    assert (
+        td[np.True_].batch_size == (1, 3)
+        and td[:, False].batch_size == (3, 0)
+        and td[:, torch.tensor(False)]["a"].shape == (3, 0, 2)
+    )
+    td[True] = TensorDict({"a": -torch.ones(1, 3, 2, dtype=torch.long), "s": "new"}, [1, 3])
+    assert (td["a"] == -1).all() and [td[i]["s"] for i in range(3)] == ["new"] * 3
+    td[False] = 7
+    assert (td["a"] == -1).all()
+
+
 def test_names_stay_with_their_dimensions():
     td = make()
     td.names = ["x", "y", "z"]
@@ -164,6 +186,7 @@ def test_names_stay_with_their_dimensions():
         ((T, T), [None, "z"]),
         ((T, slice(None), T), [None, "y"]),
         ((..., T), ["x", "y", "z"]),
+        (True, [None, "x", "y", "z"]),
     ]:
         assert td[index].names == names, index
 
@@ -184,9 +207,7 @@ def test_rows_for_a_loader_come_in_one_indexing():
 def test_get_at_has_a_default_and_set_at_needs_the_key():
     td = make()
     assert td.get_at(("n", "b"), (0, 0, 0)).shape == (5,)
-    assert td.get_at("absent", 0, None) is None
-    with pytest.raises(KeyError, match="absent"):
-        td.get_at("absent", 0)
+    assert td.get_at("absent", 0) is None and td.get_at("absent", 0, 5) == 5
     with pytest.raises(KeyError, match="absent"):
         td.set_at_("absent", 0, 0)
     td.set_at_(("n", "b"), torch.zeros(5), (0, 0, 0))

@@ -101,6 +101,57 @@ def test_writes_reach_the_elements():
     assert "newer" in td[0]
 
 
+def test_an_entry_of_several_shapes_moves_to_another_level():
+    td = LazyStackedTensorDict(*(TensorDict({"a": torch.ones(n), "n": {"b": torch.ones(1)}}) for n in (1, 2)))
+    td.rename_key_("a", ("n", "c"))
+    assert td[1]["n", "c"].shape == (2,) and list(td.keys()) == ["n"]
+    with pytest.raises(KeyError, match="already present"):
+        td.rename_key_(("n", "c"), ("n", "b"), safe=True)
+
+
+def test_lazy_stacks_of_other_keys_and_shapes_are_concatenated_along_their_stack_dim():
+    td = LazyStackedTensorDict(*(TensorDict({"a": torch.ones(n), f"own {n}": torch.ones(1)}) for n in (1, 2)))
+    whole = torch.cat([td[:0], td, td[:1], td.exclude("own 1")], 0)
+    assert [list(element.keys()) for element in whole.tensordicts] == [
+        ["a", "own 1"], ["a", "own 2"], ["a", "own 1"], ["a"], ["a", "own 2"],
+    ]  # fmt: skip
+
+
+def test_the_shape_and_class_of_a_ragged_entry_are_known_without_reading_it():
+    td = LazyStackedTensorDict(*(TensorDict({"n": {"a": torch.ones(3, n)}}) for n in (1, 2)), stack_dim=0)
+    assert td.get_item_shape(("n", "a")) == torch.Size([2, 3, -1]) and td.entry_class(("n", "a")) is torch.Tensor
+    twice = LazyStackedTensorDict(td, td)
+    assert twice.get_item_shape(("n", "a")) == torch.Size([2, 2, 3, -1])
+    with pytest.raises(KeyError, match="absent"):
+        td.get_item_shape("absent")
+    td[0]["n", "a"] = torch.ones(3)
+    with pytest.raises(RuntimeError, match="do not stack"):
+        td.get_item_shape(("n", "a"))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_nothing_is_cut_into_as_many_pieces_as_a_tensor_is(lazy):
+    td = TensorDict({"a": torch.zeros(0, 2)}, [0, 2])
+    td = LazyStackedTensorDict(*td.unbind(1), stack_dim=1) if lazy else td
+    assert (
+        [piece.batch_size for piece in td.chunk(2)] == [(0, 2), (0, 2)] == [t.shape for t in torch.zeros(0, 2).chunk(2)]
+    )
+
+
+def test_where_writes_into_a_ragged_lazy_stack():
+    td = LazyStackedTensorDict(*(TensorDict({"a": torch.ones(n)}) for n in (1, 2)))
+    out = td.clone()
+    assert td.where(torch.tensor([True, False]), td * 2, out=out) is out
+    assert out[0]["a"].tolist() == [1.0] and out[1]["a"].tolist() == [2.0, 2.0]
+
+
+def test_softmax_along_a_dimension_of_the_elements_takes_entries_of_several_shapes():
+    td = LazyStackedTensorDict(*(TensorDict({"a": torch.zeros(2, n)}, [2]) for n in (1, 2)))
+    assert td.softmax(-1)[1]["a"].tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    with pytest.raises(RuntimeError, match="do not stack"):
+        td.softmax(0)
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 def test_elements_are_appended_inserted_and_extended(dim):
     td = even(dim)
@@ -353,3 +404,14 @@ def test_printing_shows_what_is_ragged_and_what_elements_have_alone():
 def test_apply_with_a_new_batch_size_combines_first():
     td = even().apply(lambda x: x[0], batch_size=[3])
     assert td.batch_size == (3,) and isinstance(td["a"], Tensor)
+
+
+def test_an_element_that_does_not_fit_leaves_all_of_them_as_they_are():
+    td = lazy_stack([TensorDict({"a": torch.zeros(2), "n": {"b": torch.zeros(k + 1)}}) for k in range(3)])
+    source = lazy_stack([TensorDict({"a": torch.ones(2), "n": {"b": torch.ones(k + 1)}}) for k in (0, 1, 3)])
+    with pytest.raises(RuntimeError, match=r"\('n', 'b'\) has shape \[3\]"):
+        td.update_(source)
+    source[2].exclude(("n", "b"), inplace=True).set(("n", "c"), torch.ones(3))
+    with pytest.raises(KeyError, match="'c'"):
+        td.update_(source)
+    assert not any(leaf.any() for leaf in td._leaves())

@@ -66,6 +66,11 @@ def test_leaves_in_any_memory_order_are_shared(name: str) -> None:
         assert view(td)[key].stride() == view(td[key]).stride()
 
 
+def test_one_position_is_viewed_without_batch_dimensions() -> None:
+    td = TensorDict({"a": torch.ones(1), "b": torch.ones(1, 2)}, [1])
+    assert td.view([]).batch_size == torch.Size([]) and td.view([])["a"].data_ptr() == td["a"].data_ptr()
+
+
 def test_reshape_copies_a_leaf_where_torch_does_and_no_other() -> None:
     td = TensorDict({"view": torch.zeros(3, 2), "copy": torch.zeros(2, 3).T}, [3, 2])
     flat = td.reshape(6)

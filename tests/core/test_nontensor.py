@@ -95,6 +95,48 @@ def test_a_write_to_one_row_makes_a_stack():
         NonTensorData("x", batch_size=[3])[0] = NonTensorData("y")
 
 
+@pytest.mark.parametrize("lock", [False, True])
+@pytest.mark.parametrize("write", [lambda td, v: td.set_("s", v), lambda td, v: td.update_({"s": v})])
+@pytest.mark.parametrize("old", [NonTensorData("x", batch_size=[2]), NonTensorStack("x", "y")])
+def test_a_list_that_is_written_in_place_has_a_value_for_each_row(old, write, lock):
+    td = TensorDict({"s": old.clone()}, [2], lock=lock)
+    write(td, ["a", "b"])
+    assert td["s"] == ["a", "b"] and td[0]["s"] == "a" and td[1]["s"] == "b"
+    write(td, "z")
+    assert [row["s"] for row in td] == ["z", "z"]
+
+
+def test_a_stack_that_is_written_in_place_keeps_its_own_values():
+    td, source = TensorDict({"s": "x"}, [2]), TensorDict({"s": NonTensorStack("a", "b")}, [2])
+    td.update_(source)
+    td[0] = TensorDict({"s": "c"})
+    assert td["s"] == ["c", "b"] and source["s"] == ["a", "b"]
+
+
+def test_values_of_longer_batches_take_one_for_each_row():
+    td = TensorDict({"s": NonTensorStack(["a", "b"], ["c", "d"])}, [2])
+    td.set_("s", ["x", "y"])
+    assert td["s"] == [["x", "x"], ["y", "y"]]
+    td.set_("s", [["a", "b"], ["c", "d"]])
+    assert td["s"] == [["a", "b"], ["c", "d"]]
+    with pytest.raises(RuntimeError, match="shape"):
+        TensorDict({"s": NonTensorStack("a", "b")}, [2]).set_("s", td.get("s"))
+
+
+def test_a_stack_without_a_batch_around_it_takes_a_list():
+    td = TensorDict({"s": NonTensorStack("x", "y")})
+    td.set_("s", ["a", "b"])
+    assert td["s"] == ["a", "b"]
+
+
+def test_plain_values_stay_values_and_tensordicts_are_refused():
+    td = TensorDict({"s": "x"}, [2])
+    td.update_({"s": 4})
+    assert td["s"] == 4 and td.is_non_tensor("s")
+    with pytest.raises(KeyError, match="'s'"):
+        td.update_({"s": TensorDict({}, [2])})
+
+
 def test_values_are_replaced_in_place():
     td = TensorDict({"s": "x", "l": ["a", "b"]}, batch_size=[2], lock=True)
     td.update_({"s": "y"})
@@ -174,3 +216,11 @@ def test_a_value_for_each_position_keeps_its_position_when_the_batch_size_grows(
     for size in ([5], []):
         with pytest.raises(RuntimeError, match="have a value each"):
             NonTensorStack("a", "b").batch_size = size
+
+
+def test_values_by_position_keep_their_positions_when_the_batch_size_is_set_anew():
+    td = TensorDict(
+        {"a": torch.zeros(2, 2), "s": NonTensorStack.from_list([["p", "q"], ["r", "s"]], batch_size=[2, 2])}, [2, 2]
+    )
+    td.auto_batch_size_(1)
+    assert td.batch_size == torch.Size([2]) and td[1]["s"] == ["r", "s"]

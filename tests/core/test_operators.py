@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 
+import numpy as np
 import pytest
 import torch
 
-from tensordict_core import TensorDict
+from tensordict_core import LazyStackedTensorDict, TensorDict
 
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 COMPARISON = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -22,27 +23,64 @@ def operands(name: str) -> tuple[TensorDict, torch.Tensor]:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("name", LEFT)
-def test_a_tensordict_on_the_left(name, compiled):
+@pytest.mark.parametrize(
+    ("name", "on_the_left"), [*((name, "tensordict") for name in LEFT), *((name, "tensor") for name in RIGHT)]
+)
+def test_an_operator_is_that_of_each_leaf(name, on_the_left, compiled):
     symbol = getattr(operator, name)
     td, tensor = operands(name)
+
+    def in_order(x):
+        return (x, tensor) if on_the_left == "tensordict" else (tensor, x)
+
     torch._dynamo.reset()
     function = torch.compile(symbol_of(symbol), fullgraph=True, backend="eager") if compiled else symbol
-    result = function(td, tensor)
-    torch.testing.assert_close(result["a"], symbol(td["a"], tensor))
-    torch.testing.assert_close(result["b", "c"], symbol(td["b", "c"], tensor))
+    result = function(*in_order(td))
+    for key in ("a", ("b", "c")):
+        torch.testing.assert_close(result[key], symbol(*in_order(td[key])))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_tensor_on_the_left(name, compiled):
+@pytest.mark.parametrize("name", (*ARITHMETIC[:4], "pow", *COMPARISON))
+@pytest.mark.parametrize("number", [np.float32(2), np.array([2.0, 3.0, 4.0])], ids=["scalar", "array"])
+def test_numpy_on_the_left(name, number):
     symbol = getattr(operator, name)
-    td, tensor = operands(name)
-    torch._dynamo.reset()
-    function = torch.compile(symbol_of(symbol), fullgraph=True, backend="eager") if compiled else symbol
-    result = function(tensor, td)
-    torch.testing.assert_close(result["a"], symbol(tensor, td["a"]))
-    torch.testing.assert_close(result["b", "c"], symbol(tensor, td["b", "c"]))
+    td, _ = operands(name)
+    result = symbol(number, td)
+    assert isinstance(result, TensorDict)
+    torch.testing.assert_close(result["b", "c"], symbol(torch.as_tensor(number), td["b", "c"]), check_dtype=False)
+
+
+def test_inverting_is_for_integers_and_bools():
+    td = TensorDict({"a": torch.tensor([True, False]), "i": torch.tensor([0, 1])}, [2])
+    assert (~td)["a"].tolist() == [False, True] and (~td)["i"].tolist() == [-1, -2]
+    with pytest.raises(TypeError, match="only implemented on integer and Boolean"):
+        ~TensorDict({"a": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_text_need_not_be_on_both_sides(lazy):
+    td = TensorDict({"a": torch.ones(2), "s": "text", "n": {"t": "more"}}, [2])
+    td = LazyStackedTensorDict(*td.unbind(0)) if lazy else td
+    without = td.select("a")
+    assert (td + without)["s"] == "text" and (td + without)["a"].tolist() == [2.0, 2.0]
+    assert (without + td)["a"].tolist() == [2.0, 2.0] and "s" not in (without + td)
+    assert td.lerp(without, 0.5)["n", "t"] == "more"
+    with pytest.raises(KeyError, match="'b'"):
+        td.update({"b": torch.ones(2)}) + without
+
+
+def test_the_intersection_of_operands_keeps_the_text_of_both():
+    td = TensorDict({"a": torch.ones(2), "b": torch.ones(2), "s": "text"}, [2])
+    common = td.add(td.exclude("b"), default="intersection")
+    assert set(common.keys()) == {"a", "s"} and common["s"] == "text"
+
+
+def test_elements_of_a_lazy_stack_are_matched_with_their_own_keys():
+    ones = LazyStackedTensorDict(*(TensorDict({"a": torch.ones(n), f"own {n}": torch.ones(1)}) for n in (1, 2)))
+    both = ones.add(ones.clone().exclude("own 2"), default=5.0)
+    assert both[0]["own 1"] == 2 and both[1]["own 2"] == 6 and both[1]["a"].tolist() == [2.0, 2.0]
+    common = ones.add(ones.exclude("own 2"), default="intersection")
+    assert common[0]["own 1"] == 2 and set(common[1].keys()) == {"a"}
 
 
 def symbol_of(symbol):

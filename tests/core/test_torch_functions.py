@@ -17,6 +17,7 @@ from tensordict_core import (
     is_tensor_collection,
     is_tensorclass,
     lazy_stack,
+    maybe_dense_stack,
 )
 
 
@@ -186,3 +187,17 @@ def test_questions_about_types() -> None:
     assert default_is_leaf(torch.Tensor) and not default_is_leaf(NonTensorData) and not default_is_leaf(TensorDict)
     assert is_leaf_nontensor(NonTensorData) and is_leaf_nontensor(torch.nn.Parameter)
     assert not is_leaf_nontensor(int) and not is_leaf_nontensor(TensorDict)
+
+
+def test_a_tensor_and_a_node_under_one_key_are_kept_apart_whichever_comes_first():
+    tensor, node = TensorDict({"n": torch.ones(3)}, [3]), TensorDict({"n": {"b": torch.ones(3)}}, [3])
+    for tds in ([tensor, node], [node, tensor]):
+        assert maybe_dense_stack(tds).tensordicts == tds
+
+
+def test_a_shape_that_does_not_concatenate_is_named_with_its_path():
+    left, right = (TensorDict({"n": {"x": torch.zeros(2, k)}}, [2]) for k in (3, 4))
+    with pytest.raises(RuntimeError, match="'x' has the shapes") as caught:
+        torch.cat([left, right])
+    assert caught.value.__notes__ == ["while concatenating key 'n'"]
+    assert torch.cat([left, left[:1]])["n", "x"].shape == (3, 3)

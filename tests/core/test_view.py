@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordict_core import LazyStackedTensorDict, SubTensorDict, TensorDict
+from tensordict_core import LazyStackedTensorDict, NonTensorStack, SubTensorDict, TensorDict
 
 INDICES = [1, slice(0, 2), (slice(None), 1), torch.tensor([2, 0]), torch.tensor([True, False, True]), (..., 0), None]
 
@@ -77,6 +77,18 @@ def test_keys_are_removed_and_renamed_in_the_parent():
     view.rename_key_("a", "c")
     del view["s"]
     assert set(td.keys()) == {"c", "n"}
+
+
+def test_moving_an_entry_to_another_level_keeps_what_the_view_does_not_show():
+    td = parent()
+    td.view_at(0).rename_key_("a", ("n", "a"))
+    assert td["n", "a"].equal(parent()["a"]) and "a" not in td
+
+
+def test_values_that_are_no_tensors_are_written_at_an_index_of_a_view():
+    td = TensorDict({"s": NonTensorStack("x", "y", "z")}, [3])
+    td.view_at(slice(1, 3))[0] = TensorDict({"s": "new"})
+    assert td["s"] == ["x", "new", "z"]
 
 
 def test_a_view_of_a_view_reaches_the_first_parent():

@@ -246,6 +246,48 @@ def test_jacobians_hold_a_tensordict_per_entry(jacobian: Any) -> None:
     assert table["w", "w"].shape == (3, 2, 3, 2) and table["b", "w"].eq(0).all()
 
 
+@forward
+@pytest.mark.parametrize("names", [None, ["p", "q"]])
+def test_derivatives_of_a_tensordict_with_batch_dimensions(names: Any) -> None:
+    td = TensorDict({"a": torch.rand(2, 3, 2), "n": {"b": torch.rand(2, 3)}, "s": "text"}, [2, 3], names=names)
+    plain = {"a": td["a"], "b": td["n", "b"]}
+    for jacobian in (torch.func.jacrev, torch.func.jacfwd):
+        rows = jacobian(lambda q: q["a"].sum(-1) * q["n", "b"])(td)
+        expected = jacobian(lambda q: q["a"].sum(-1) * q["b"])(plain)
+        torch.testing.assert_close(rows["a"], expected["a"])
+        torch.testing.assert_close(rows["n", "b"], expected["b"])
+        table = jacobian(lambda q: q * 2)(td)
+        assert table["a", "n", "b"].shape == (2, 3, 2, 2, 3) and table["a", "a"].sum() == 24
+    second = torch.func.hessian(lambda q: (q["a"] ** 2).sum())(td)
+    assert second["a", "a"].sum() == 24 and second["n", "b"].sum(reduce=True) == 0
+
+
+@forward
+@pytest.mark.parametrize("dim", [0, 1])
+def test_gradients_of_a_lazy_stack(dim: int) -> None:
+    td = TensorDict({"a": torch.rand(2, 3, 2), "n": {"b": torch.rand(2, 3)}}, [2, 3])
+    lazy = lazy_stack([element.clone() for element in td.unbind(dim)], dim)
+    grads, value = torch.func.grad_and_value(lambda q: (q["a"] ** 2).sum() + 3 * q["n", "b"].sum())(lazy)
+    assert isinstance(grads, LazyStackedTensorDict) and grads.stack_dim == dim and grads.batch_size == td.batch_size
+    assert grads["a"].equal(2 * td["a"]) and grads["n", "b"].eq(3).all() and value > 0
+    _, pull = torch.func.vjp(lambda q: q * 2, lazy)
+    assert pull(lazy)[0]["a"].equal(2 * td["a"])
+    _, tangent = torch.func.jvp(lambda q: q * q, (lazy,), (torch.ones_like(lazy),))
+    assert tangent["a"].equal(2 * td["a"])
+    twice = torch.func.grad(lambda q: torch.func.grad(lambda p: (p["a"] ** 3).sum())(q)["a"].sum())(lazy)
+    torch.testing.assert_close(twice["a"], 6 * td["a"])
+    for at in (0, 1):
+        each = torch.vmap(torch.func.grad(lambda q: (q["a"] ** 2).sum()), in_dims=at)(lazy)
+        assert each["a"].equal(2 * td["a"].movedim(at, 0))
+
+
+@forward
+def test_gradients_of_elements_of_several_shapes() -> None:
+    lazy = lazy_stack([TensorDict({"a": torch.full((n,), 3.0)}) for n in (1, 2)])
+    grads = torch.func.grad(lambda q: sum((element["a"] ** 2).sum() for element in q.tensordicts))(lazy)
+    assert [element["a"].tolist() for element in grads.tensordicts] == [[6.0], [6.0, 6.0]]
+
+
 def test_gradients_per_example() -> None:
     p, x = TensorDict({"w": torch.rand(3)}), torch.rand(7, 3)
     grads = torch.vmap(torch.func.grad(lambda q, row: (q["w"] * row).sum()), in_dims=(None, 0))(p, x)
@@ -284,7 +326,8 @@ def test_specs_are_equal_where_trees_can_be_exchanged(td: TensorDict) -> None:
     spec = pytree.tree_structure(td)
     assert spec == pytree.tree_structure(td[:1]) and spec != pytree.tree_structure(td.exclude("a"))
     assert spec != pytree.tree_structure(td.clone().set("s", "other"))
-    assert spec != pytree.tree_structure(td.clone().rename_("p", "q"))
+    assert spec == pytree.tree_structure(td.clone().rename_("p", "q")) == pytree.tree_structure(td.flatten(0, 1))
+    assert spec != pytree.tree_structure(td.to("meta"))
 
 
 def test_other_containers_are_pytrees_too() -> None:

@@ -159,7 +159,7 @@ DecoratedWithFlags(torch.zeros(3)).x = torch.ones(3)  # type: ignore[misc]  # py
 Decorated(torch.zeros(3), batch_size=[3])  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
-class Bracketed(TensorClass["nocast"]):  # type: ignore[type-arg, name-defined]
+class Bracketed(TensorClass["nocast"]):  # type: ignore[type-arg, name-defined]  # brackets hold types for a checker
     x: Tensor
 
 

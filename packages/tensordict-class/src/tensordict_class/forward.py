@@ -272,8 +272,11 @@ class Forwarding(TensorCollection):
     def _set_entry_at(self, name: str, index: Index, value: Any) -> None:
         self._tensordict._set_entry_at(name, index, value)
 
-    def _write_all(self, source: Any) -> None:
-        self._tensordict._write_all(source)
+    def _plan_writes(self, *plan: Any) -> None:
+        self._tensordict._plan_writes(*plan)
+
+    def _plan_entry(self, *plan: Any) -> None:
+        self._tensordict._plan_entry(*plan)
 
     def _describe(self, key: str) -> str:
         return self._tensordict._describe(key)
@@ -319,7 +322,8 @@ def _asked(name: str) -> Any:
 # What a lazy stack or a view does its own way: operations on keys, locks, and operations in place.
 for _name in (
     *("select", "exclude", "split_keys", "filter_empty_", "filter_non_tensor_data"),
-    *("flatten_keys", "unflatten_keys", "auto_batch_size_", "lock_", "unlock_"),
+    *("flatten_keys", "unflatten_keys", "auto_batch_size_", "lock_", "unlock_", "get_item_shape", "entry_class"),
+    *("zero_", "masked_fill_"),
     *(spec.name for spec in operations() if spec.inplace and hasattr(TensorCollection, spec.name)),
 ):
     setattr(Forwarding, _name, _asked(_name))

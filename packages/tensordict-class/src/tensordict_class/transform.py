@@ -50,10 +50,9 @@ if TYPE_CHECKING:
     class Constructed(metaclass=Transforming):
         """The keyword arguments of every constructor, and what indexing and comparisons give."""
 
-        # what stands for a default is none of a descriptor
-        batch_size: _BatchSize = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]
-        device: _Device = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]
-        names: _Names = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]
+        batch_size: _BatchSize = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]  # None is no descriptor
+        device: _Device = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]  # None is no descriptor
+        names: _Names = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]  # None is no descriptor
         lock: dataclasses.InitVar[bool] = dataclasses.field(default=False, kw_only=True)
 
         # results that depend on the argument, or that checkers would take for those of object

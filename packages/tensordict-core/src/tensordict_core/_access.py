@@ -19,6 +19,7 @@ from ._rebuild import KEEP, NO_DEFAULT
 from ._types import containers
 from ._values import to_entry
 from ._views import ItemsView, KeysView, ValuesView
+from ._writing import Writes
 
 if TYPE_CHECKING:
     from ._rebuild import NO_DEFAULT, IsLeaf
@@ -257,6 +258,8 @@ class Access(Primitives):
                     raise errors.batch_mismatch(key, item.shape, meta.batch_size)
                 self._set(key, item, False)
                 return self
+            if item is self:
+                raise errors.holds_itself(key)
             value = to_entry(meta, key, item, non_blocking=non_blocking)
             if inplace is None:
                 inplace = self._fits_in_place(key, value)
@@ -267,6 +270,8 @@ class Access(Primitives):
             raise errors.empty_key()
         node: Any = self
         for depth, name in enumerate(path[:-1]):
+            if item is node:
+                raise errors.holds_itself(key)
             child = node._get(name)
             if child is None:
                 if node._locked:
@@ -304,9 +309,10 @@ class Access(Primitives):
         tensor([1., 1.])
         """
         parent, name = self._find_parent(key)
-        if parent._peek(name) is None:
+        old = parent._peek(name)
+        if old is None:
             raise errors.missing_key(key, parent._keys(), type(self).__name__)
-        parent._set(name, to_entry(parent._meta, key, item, non_blocking=non_blocking), True)
+        parent._write(name, old, item, non_blocking)
         return self
 
     def set_non_tensor(self, key: NestedKey, value: Any) -> Self:
@@ -335,20 +341,14 @@ class Access(Primitives):
             self.set(one, containers.dense._make({}, self._meta))  # type: ignore[arg-type]  # checked before
         return self
 
-    def _write(self, key: Any, old: Any, value: Any) -> None:
-        """Write a valid value into the entry ``old``; the one algorithm of in-place writes."""
-        if isinstance(old, Tensor):
-            if not isinstance(value, Tensor):
-                raise errors.not_a_node(key, old)
-            if old.shape != value.shape:
-                raise errors.in_place_shape(key, value.shape, old.shape)
-            old.copy_(value)
-        elif old._is_opaque:
-            old._replace_value(value)
-        elif isinstance(value, Tensor):
-            raise errors.not_a_node(key, value)
-        else:
-            old.update_(value)
+    def _write(self, key: str, old: Any, value: Any, non_blocking: bool = False) -> None:
+        """Write a value into the entry ``old``."""
+        if type(old) is Tensor and type(value) is Tensor and old.shape == value.shape and type(self._entries) is dict:
+            old.copy_(value, non_blocking)
+            return
+        writes = Writes()
+        self._plan_entry(key, value, None, writes, ())  # type: ignore[attr-defined]  # of another family
+        writes.run(non_blocking)
 
     def _find_parent(self, key: NestedKey) -> tuple[Any, str]:
         """The node that holds (or would hold) the last level of a key, and that level's name."""

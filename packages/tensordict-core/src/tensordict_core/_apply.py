@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import torch
+
 from ._keys import unravel_key
 from ._meta import as_batch_size, as_device, as_names
 from ._primitives import Primitives
-from ._rebuild import KEEP, How, IsLeaf
+from ._rebuild import KEEP, SAME, SHAPE_KEEPING, UNLOCKED, How, IsLeaf
 
 __all__ = ["Applying"]
 
 
 _PLAIN = How(prune=True, check=True)
 _LOCKED = How(prune=True, check=True, lock=True)
+_HASHABLE = (type(torch.sin), type(torch.Tensor.sin))
 
 
 def _any_node(kind: type[Any]) -> bool:
@@ -93,6 +96,8 @@ class Applying(Primitives):
             and device is KEEP
             and names is KEEP
         ):
+            if type(fn) in _HASHABLE and fn in SHAPE_KEEPING:  # a look at the shapes of results costs a tenth of them
+                return self._rebuild(iter(results), SAME if propagate_lock else UNLOCKED)
             return self._rebuild(iter(results), _LOCKED if propagate_lock else _PLAIN)
         return self._put_results(results, kind, batch_size, device, names, inplace, filter_empty, propagate_lock, out)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from . import _errors as errors
 from ._meta import Meta, as_batch_size, as_device, as_names
 from ._primitives import Primitives
+from ._types import containers
 
 __all__ = ["Attributes"]
 
@@ -176,7 +177,9 @@ class Attributes(Primitives):
         if new != self._meta.batch_size:
             self._set_meta(Meta(new, self._meta.device))
             for node in self._nodes():
-                if node._is_opaque or node._meta.batch_size[: len(new)] != new:
+                # one value goes with any batch size; a value for each position keeps the positions that it has
+                spreads = node._is_opaque and not isinstance(node, containers.non_tensor_stack)
+                if spreads or node._meta.batch_size[: len(new)] != new:
                     node._change_batch_size(new)
         return self
 
@@ -284,7 +287,7 @@ class Attributes(Primitives):
     def is_shared(self) -> bool:
         """Whether there are leaves and all are in shared memory (or on an accelerator, which processes share)."""
         leaves = self._leaves()
-        return bool(leaves) and all(leaf.is_cuda or _is_shared(leaf) for leaf in leaves)
+        return bool(leaves) and all(isinstance(leaf, Tensor) and (leaf.is_cuda or _is_shared(leaf)) for leaf in leaves)
 
     @property
     def is_cuda(self) -> bool:

@@ -80,6 +80,9 @@ class TensorCollection(
 
     __slots__ = ("__weakref__",)
 
+    __array_ufunc__ = None
+    """NumPy leaves its operators to those of tensordicts: ``numpy.float64(2) * td`` is ``td * 2``."""
+
     _combines_others = False
     """Whether this container's ``_stack`` and ``_cat`` take columns with other containers in them."""
 

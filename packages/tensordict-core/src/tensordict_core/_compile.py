@@ -7,12 +7,13 @@ project asks PyTorch these questions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 
 __all__ = [
+    "are_differentiated",
     "constant_when_traced",
     "in_functorch",
     "is_compiling",
@@ -28,13 +29,9 @@ _level_of = torch._C._functorch.maybe_get_level
 _dim_of = torch._C._functorch.maybe_get_bdim
 
 
-def is_compiling() -> bool:
-    """Whether ``torch.compile`` or ``torch.export`` is tracing the caller (Dynamo folds this to a constant).
-
-    >>> is_compiling()
-    False
-    """
-    return torch.compiler.is_compiling()
+# Whether `torch.compile` or `torch.export` is tracing the caller: Dynamo folds it to a constant. It is torch's own
+# function, since each compiled call would compare one of ours with the one that was traced.
+is_compiling = torch.compiler.is_compiling
 
 
 def in_functorch() -> bool:
@@ -106,6 +103,18 @@ def mapped_size() -> int | None:
         return None
     size: int = torch._C._functorch.CVmapInterpreterPtr(interpreter).batchSize()
     return size
+
+
+def are_differentiated(tensors: Iterable[Any]) -> bool:
+    """Whether the innermost ``torch.func`` transform takes gradients with respect to these very tensors.
+
+    >>> are_differentiated([torch.zeros(1)])
+    False
+    """
+    interpreter: Any = _peek_interpreter_stack()
+    if interpreter is None or interpreter.key() != torch._C._functorch.TransformType.Grad:
+        return False
+    return all(tensor.is_leaf for tensor in tensors if isinstance(tensor, torch.Tensor))
 
 
 F = TypeVar("F", bound=Callable[..., Any])

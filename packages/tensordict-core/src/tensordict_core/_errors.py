@@ -109,6 +109,14 @@ def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> Run
     )
 
 
+def in_place_leaf(key: Any) -> RuntimeError:
+    """An in-place write into what requires gradients."""
+    return RuntimeError(
+        f"key {_show(key)} is a leaf Variable that requires grad, which cannot be written in place; write under "
+        "torch.no_grad(), or into td.data"
+    )
+
+
 def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> RuntimeError:
     """An indexed write of another shape."""
     return RuntimeError(
@@ -133,13 +141,52 @@ def no_batch_dim(what: str) -> RuntimeError:
     )
 
 
-def bad_dim(dim: int, batch_size: Sequence[int]) -> IndexError:
-    """The dimension is outside the batch dimensions."""
+def holds_itself(key: Any) -> ValueError:
+    """A tensordict is stored below itself."""
+    return ValueError(
+        f"a tensordict cannot hold itself, but is set under its own key {_show(key)}; set a copy, clone(False)"
+    )
+
+
+def indices_differ(shapes: Iterable[Sequence[int]]) -> IndexError:
+    """Index tensors that do not go together."""
     return IndexError(
-        f"dim {dim} is outside the {len(batch_size)} batch dimensions of batch size {list(batch_size)}; use a dim from "
-        f"{-len(batch_size)} to {len(batch_size) - 1}"
-        if len(batch_size)
-        else f"dim {dim} is outside the batch size []; a tensordict without batch dimensions has no dim to name"
+        f"index tensors of one index are broadcast together, got the shapes {[list(shape) for shape in shapes]}; "
+        "give them one shape, or index in two steps"
+    )
+
+
+def keys_as_index(keys: Sequence[str]) -> TypeError:
+    """A list of keys where rows are indexed."""
+    names = ", ".join(repr(key) for key in keys)
+    return TypeError(
+        f"an index list holds integers or bools, got the keys [{names}]; take several entries with td.select({names})"
+    )
+
+
+def bad_indexed_value(value: Any) -> TypeError:
+    """A value that no leaf can take at an index."""
+    return TypeError(
+        f"an indexed write takes a tensordict, a dictionary, a tensor or a number, got {value!r}; "
+        "name the entry with td[index] = {key: value}, or wrap a list with torch.tensor"
+    )
+
+
+def not_a_dim(dim: Any) -> TypeError:
+    """A dimension is given as something else than its number."""
+    return TypeError(f"a batch dimension is given by its number, got {dim!r}; take an integer, such as 0 or -1")
+
+
+def bad_dim(dim: int, batch_size: Sequence[int], extra: int = 0) -> IndexError:
+    """The dimension is outside the batch dimensions, with ``extra`` ones that are new."""
+    dims = len(batch_size) + extra
+    if not dims:
+        return IndexError(
+            f"dim {dim} is outside the batch size []; a tensordict without batch dimensions has no dim to name"
+        )
+    return IndexError(
+        f"dim {dim} is outside the {len(batch_size)} batch dimensions of batch size {list(batch_size)}"
+        f"{' and the new one' * bool(extra)}; use a dim from {-dims} to {dims - 1}"
     )
 
 

@@ -43,7 +43,7 @@ def selected(size: Sequence[int], index: Index) -> list[int]:
     >>> selected([2, 3], Index((slice(None), -1), torch.Size([2, 3])))
     [2, 5]
     """
-    if any(isinstance(part, Tensor) for part in index.parts):
+    if any(isinstance(part, Tensor | bool) for part in index.parts):
         return moved(size, lambda numbers: numbers[index.idx])
     choices: list[Sequence[int]] = []
     for part in index.parts:

@@ -22,25 +22,30 @@ from ._meta import Meta, Names
 from ._primitives import Primitives
 from ._types import containers
 from ._values import to_entry
+from ._writing import Writes
 
 __all__ = ["Index", "Indexing"]
 
 
 _WHOLE = (torch.int64, torch.int32)
+_NUMPY_SCALARS = (np.integer, np.bool_)
 
 
 def _advanced(part: Any) -> Any:
     """A sequence, array or mask as an index tensor; other parts unchanged."""
     if isinstance(part, Tensor):
-        return part
+        # one bool is no mask over dimensions: it adds one, as a Python bool does
+        return bool(part) if not part.ndim and part.dtype in (torch.bool, torch.uint8) else part
     if isinstance(part, np.ndarray):
-        return torch.as_tensor(part)
+        return _advanced(torch.as_tensor(part))
     if isinstance(part, range):
         return torch.arange(part.start, part.stop, part.step)
     if isinstance(part, list):
+        if part and isinstance(part[0], str):
+            raise errors.keys_as_index(part)
         return torch.tensor(part, dtype=torch.long) if not part else torch.as_tensor(part)
-    if isinstance(part, np.integer):
-        return int(part)
+    if isinstance(part, _NUMPY_SCALARS):
+        return part.item()
     return part
 
 
@@ -171,31 +176,37 @@ class Index:
         """The batch size of the result, and for each of its dimensions the source dimension whose name it keeps."""
         size: list[int] = []
         sources: list[int | None] = []
-        tensors = [part for part in parts if (isinstance(part, Tensor) and part.ndim) or isinstance(part, bool)]
-        advanced = [part for part in tensors if isinstance(part, Tensor)]
+        # a bool selects all or nothing of a new dimension: it is an index of one position or of none
+        advanced = [
+            torch.Size((part,)) if isinstance(part, bool) else part.shape
+            for part in parts
+            if isinstance(part, bool) or (isinstance(part, Tensor) and part.ndim)
+        ]
         if len(advanced) > 1:
-            advanced_size = torch.broadcast_shapes(*(part.shape for part in advanced))  # type: ignore[no-untyped-call]  # torch does not type it
+            try:
+                advanced_size = torch.broadcast_shapes(*advanced)  # type: ignore[no-untyped-call]  # torch does not type it
+            except RuntimeError:
+                raise errors.indices_differ(advanced) from None
         else:
-            advanced_size = advanced[0].shape if advanced else torch.Size(())
+            advanced_size = advanced[0] if advanced else torch.Size(())
         place: int | None = None
+        named: int | None = None
         gap, apart = False, False
         source = 0
         for part in parts:
             if part is None:
                 size.append(1)
                 sources.append(None)
-            elif isinstance(part, bool):
-                raise TypeError("a bool is no index here; use None to add a dimension or a mask tensor to select")
             elif isinstance(part, slice):
                 size.append(_length(part, self.batch_size[source]))
                 sources.append(source)
                 source += 1
-            elif isinstance(part, Tensor) and part.ndim:
+            elif isinstance(part, bool) or (isinstance(part, Tensor) and part.ndim):
                 if place is None:
-                    place, named = len(size), source
+                    place, named = len(size), None if isinstance(part, bool) else source
                 elif gap:
                     apart = True
-                source += 1
+                source += _spans(part)
                 gap = False
                 continue
             else:
@@ -214,6 +225,31 @@ class Index:
         size.extend(self.batch_size[source:])
         sources.extend(range(source, self.dims))
         return torch.Size(size), tuple(sources)
+
+    @property
+    def gives_views(self) -> bool:
+        """Whether what it selects of a tensor is a part of its memory: integers and slices only."""
+        return all(part is None or type(part) is int or type(part) is slice for part in self.parts)
+
+    @property
+    def has_bools(self) -> bool:
+        """Whether a bool is among the parts, which adds a dimension and selects all or nothing of it."""
+        return any(isinstance(part, bool) for part in self.parts)
+
+    def apart(self) -> tuple[Index, Index]:
+        """This index in two steps: the dimensions that ``None`` and bools add, then what is selected of the whole."""
+        added = tuple(None if part is None or isinstance(part, bool) else slice(None) for part in self.parts)
+        first = Index(added, self.batch_size)
+        chosen = tuple(
+            slice(None) if part is None else torch.arange(int(part)) if isinstance(part, bool) else part
+            for part in self.parts
+        )
+        return first, Index(chosen, first.size)
+
+    def positions(self) -> Index:
+        """This index as numbers of positions, a tensor for each batch dimension, each of the result's shape."""
+        numbers = torch.arange(self.batch_size.numel()).reshape(self.batch_size)[self.idx]
+        return Index(tuple(torch.unravel_index(numbers, self.batch_size)), self.batch_size)
 
     def names(self, names: Names) -> Names:
         """The names of the result, from those of a node (the root's come first in every nested node's)."""
@@ -243,7 +279,7 @@ class Indexing(Primitives):
 
         Args:
             index: A key (a string or a tuple of strings), or an integer, slice, ``None``, ``...``, tensor, mask, array,
-                list, range, or a tuple of them.
+                list, range, bool, or a tuple of them.
 
         Raises:
             KeyError: There is no such key.
@@ -308,19 +344,15 @@ class Indexing(Primitives):
         return iter(self._unbind(0))
 
     def get_at(self, key: Any, index: Any = ..., default: Any = ..., *, idx: Any = ...) -> Any:
-        """The entry of a key, indexed along the batch dimensions.
+        """The entry of a key, indexed along the batch dimensions; ``default`` (``None``) where there is no such key.
 
-        Raises:
-            KeyError: There is no such key and no ``default``.
-
-        >>> TensorDict({"a": torch.arange(3)}, batch_size=[3]).get_at("a", 1)
-        tensor(1)
+        >>> td = TensorDict({"a": torch.arange(3)}, batch_size=[3])
+        >>> td.get_at("a", 1), td.get_at("b", 1)
+        (tensor(1), None)
         """
         value = Access.get(self, key)  # type: ignore[arg-type]  # every container that indexes has the access of one
         if value is None:
-            if default is ...:
-                raise errors.missing_key(key, self._keys(), type(self).__name__)
-            return default
+            return None if default is ... else default
         return value[idx if index is ... else index]
 
     def set_at_(self, key: Any, value: Any, index: Any, *, non_blocking: bool = False) -> Self:
@@ -358,6 +390,7 @@ class Indexing(Primitives):
             self._write_plain_at(index, value)
             return
         self._check_fits(index, value)
+        writes: Writes | None = None
         for key in list(value._keys()):
             source = value._get(key)
             entry = self._get(key)
@@ -368,6 +401,12 @@ class Indexing(Primitives):
             if isinstance(entry, Tensor):
                 if not isinstance(source, Tensor):
                     raise errors.not_a_node(key, entry)
+                if type(entry) is not Tensor and index.gives_views:
+                    part = entry[index.idx]
+                    if part.shape == source.shape:
+                        writes = Writes() if writes is None else writes
+                        writes.add(key, part, source)  # leaves that are kept elsewhere are written together
+                        continue
                 _write(entry, index, source.to(entry.device) if source.device != entry.device else source, key)
             elif isinstance(source, Primitives):
                 replaced = entry._put_node(index, source)
@@ -375,8 +414,12 @@ class Indexing(Primitives):
                     self._set(key, replaced, False)
             else:
                 raise errors.not_a_node(key, source)
+        if writes is not None:
+            writes.run()
 
     def _write_plain_at(self, index: Index, value: Any) -> None:
+        if value is None or isinstance(value, str | bytes | list):
+            raise errors.bad_indexed_value(value)
         dims = len(index.size)
         for key, entry in self._items():
             if isinstance(entry, Primitives):

@@ -54,7 +54,9 @@ class Mapped(list[Any]):
 class Layout:
     """The context of a node: everything but its children.
 
-    Two layouts are equal where their trees can be exchanged: sizes are not compared, because leaves have their own.
+    Two layouts are equal where their trees can be exchanged. Sizes are not compared, nor how many dimensions the batch
+    has and their names: leaves have their own, and ``jacfwd`` and ``jacrev`` compare a tree with one whose leaves had a
+    dimension more.
     """
 
     __slots__ = ("extra", "keys", "kind", "level", "meta", "shapes", "strides")
@@ -78,8 +80,7 @@ class Layout:
         self.strides = strides
 
     def _compared(self) -> tuple[Any, ...]:
-        meta = self.meta
-        return (self.kind, self.keys, len(meta.batch_size), meta.device, meta.names)
+        return (self.kind, self.keys, self.meta.device)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Layout) or self._compared() != other._compared():
@@ -88,6 +89,10 @@ class Layout:
 
     def __hash__(self) -> int:
         return hash(self._compared())
+
+    def __deepcopy__(self, memo: Any) -> Layout:
+        """Itself: it is never changed, and sizes of a trace cannot be copied."""
+        return self
 
     def __repr__(self) -> str:
         return f"{self.kind}(keys={list(self.keys)}, batch_dims={len(self.meta.batch_size)})"

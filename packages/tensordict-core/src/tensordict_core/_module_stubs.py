@@ -28,7 +28,7 @@ class ModuleStubs(Primitives):
         cls,
         module: nn.Module,
         as_module: bool = False,
-        lock: bool = True,
+        lock: bool = False,
         use_state_dict: bool = False,
         filter_empty: bool = True,
     ) -> Any:
@@ -37,7 +37,7 @@ class ModuleStubs(Primitives):
         Args:
             module: The module.
             as_module: Whether the result is a `TensorDictParams`, a module itself.
-            lock: Whether the result is locked.
+            lock: Whether the result is locked; the function ``tensordict_nn.from_module`` locks by default.
             use_state_dict: Whether to go through ``module.state_dict()``, with its hooks.
             filter_empty: Whether sub-modules without parameters are left out.
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as registry
 
-from ._compile import mapped_dim, mapped_size, mapped_strides, transform_level
+from ._compile import are_differentiated, mapped_dim, mapped_size, mapped_strides, transform_level
+from ._deferred import _Deferred
 from ._layout import TENSORS, Layout
 from ._meta import Meta
 from ._primitives import Primitives
@@ -103,9 +104,12 @@ def _flatten_tree(td: TensorDict, leaves: list[Any]) -> Layout | None:
 
 
 def _flatten_lazy(td: Any) -> tuple[list[Any], Layout]:
-    """Stacked entries, so that dimensions count as those of the stack; elements where entries cannot be stacked."""
+    """Stacked entries, so that dimensions count as those of the stack; elements where entries cannot be stacked.
+
+    Elements too where gradients are taken: a stack made anew would be another tensor each time.
+    """
     extra = (td.stack_dim, td.hook_out, td.hook_in)
-    if td.hook_out is None and td.tensordicts:
+    if td.hook_out is None and td.tensordicts and not are_differentiated(td._leaves()):
         keys = tuple(td._keys())
         if all(len(list(element._keys())) == len(keys) for element in td.tensordicts):
             try:
@@ -162,7 +166,9 @@ def _dump(layout: Layout) -> Any:
             None if value.tgt_shape is None else list(value.tgt_shape),
         ]
     device = None if meta.device is None else str(meta.device)
-    return [layout.kind, list(layout.keys), list(meta.batch_size), device, meta.names, extra]
+    # sizes of a trace are nothing to save; those of the leaves count
+    size = [n if type(n) is int else 0 for n in meta.batch_size]
+    return [layout.kind, list(layout.keys), size, device, meta.names, extra]
 
 
 def _load(data: Any) -> Layout:
@@ -223,6 +229,7 @@ def register_nodes() -> None:
     """Make core's containers known to ``torch.utils._pytree``; called once, when the package is imported."""
     nodes: tuple[tuple[type[Any], Callable[[Any], tuple[list[Any], Layout]]], ...] = (
         (TensorDict, _flatten_dense),
+        (_Deferred, _flatten_dense),  # a type of its own until somebody looks at it
         (SubTensorDict, _flatten_dense),
         (LazyStackedTensorDict, _flatten_lazy),
         *((cls, _flatten_value) for cls in VALUES.values()),

@@ -15,7 +15,7 @@ import torch
 
 from ._meta import Meta, Names
 
-__all__ = ["KEEP", "NO_DEFAULT", "SAME", "UNLOCKED", "How", "IsLeaf"]
+__all__ = ["KEEP", "NO_DEFAULT", "SAME", "SHAPE_KEEPING", "UNLOCKED", "How", "IsLeaf"]
 
 IsLeaf = Callable[[type[Any]], bool]
 
@@ -100,3 +100,6 @@ SAME: Final = How(lock=True)
 
 UNLOCKED: Final = How()
 """The same structure as a new, unlocked tree: comparisons, clones."""
+
+SHAPE_KEEPING: Final[set[Any]] = set()
+"""Functions of torch that give a tensor of the shape and device of theirs: their results fit where the leaf did."""

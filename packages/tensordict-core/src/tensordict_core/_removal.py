@@ -110,15 +110,25 @@ class Removal(Access):
             raise errors.missing_key(old_key, parent._keys(), type(self).__name__)
         if old == new:
             return self
-        if safe and self.get(new, None) is not None:
+        if safe and new in self:
             raise errors.existing_key(new_key)
         if old[:-1] == new[:-1]:
             parent._rename(name, new[-1])
         else:
-            value = parent._get(name)
-            self.set(new, value)
-            parent._del(name)
+            self._move(old, new)
         return self
+
+    def _move(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+        """Take an entry from one node to another below this one."""
+        parent, name = self._find_parent(old)
+        value = parent._get(name)
+        # the new key may lead through the entry's own name, which is free once the entry has gone
+        parent._del(name)
+        try:
+            self.set(new, value)
+        except BaseException:
+            parent._set(name, value, False)
+            raise
 
     def rename_keys(self, mapping: dict[NestedKey, NestedKey], *, strict: bool = True) -> Self:
         """A shallow copy with some keys renamed.

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 from torch import Tensor
 
 from . import _errors as errors
-from ._index import Index
+from ._inplace import InPlaceUpdating, chosen_paths, descend
 from ._keys import NestedKey, unravel_key_to_tuple
 from ._meta import Meta, as_batch_size, as_device, as_names, starts_with
 from ._primitives import Primitives
 from ._rebuild import KEEP, IsLeaf
 from ._types import containers
-from ._values import to_entry
 
 __all__ = ["Updating"]
 
 
-def _chosen(keys: Iterable[NestedKey] | None) -> set[tuple[str, ...]] | None:
-    if keys is None:
-        return None
-    return {unravel_key_to_tuple(key) for key in ([keys] if isinstance(keys, str) else keys)}
-
-
-def _descend(chosen: set[tuple[str, ...]] | None, key: str) -> tuple[bool, set[tuple[str, ...]] | None]:
-    """Whether ``key`` is (partly) chosen, and what of it (``None``: all)."""
-    if chosen is None or (key,) in chosen:
-        return True, None
-    below = {path[1:] for path in chosen if path[0] == key and len(path) > 1}
-    return bool(below), below
-
-
-class Updating(Primitives):
+class Updating(InPlaceUpdating):
     """``update`` and its kind; ``select``, ``exclude`` and their kind."""
 
     __slots__ = ()
@@ -98,7 +83,7 @@ class Updating(Primitives):
             self._set_meta(source._meta)
             for key in list(self._keys()):
                 self._del(key)
-        self._merge(source, _chosen(keys_to_update), clone, inplace, non_blocking, is_leaf)
+        self._merge(source, chosen_paths(keys_to_update), clone, inplace, non_blocking, is_leaf)
         return self
 
     def _merge(
@@ -135,7 +120,7 @@ class Updating(Primitives):
                         self._store(key, value.clone() if clone and isinstance(value, Tensor) else value, inplace)  # type: ignore[attr-defined]  # of another family
                     continue
                 key = key[0]
-            taken, below = _descend(chosen, key)
+            taken, below = descend(chosen, key)
             if not taken:
                 continue
             old = self._peek(key)
@@ -157,98 +142,6 @@ class Updating(Primitives):
             elif isinstance(value, Primitives) and not value._is_opaque:
                 value = value._clone(False)
             self._store(key, value, inplace and old is not None, non_blocking=non_blocking)  # type: ignore[attr-defined]  # of another family
-
-    def update_(
-        self,
-        input_dict_or_td: Any,
-        clone: bool = False,
-        *,
-        non_blocking: bool = False,
-        keys_to_update: Sequence[NestedKey] | None = None,
-    ) -> Self:
-        """Write the values of another tensordict or dictionary into the entries that exist.
-
-        Locked tensordicts allow it.
-
-        Raises:
-            KeyError: The source has an entry that this tensordict lacks.
-            RuntimeError: Shapes differ.
-
-        >>> TensorDict({"a": torch.zeros(2)}, lock=True).update_({"a": torch.ones(2)})["a"]
-        tensor([1., 1.])
-        """
-        if input_dict_or_td is self:
-            return self
-        if isinstance(input_dict_or_td, Primitives) and keys_to_update is None:
-            if input_dict_or_td._meta.batch_size != self._meta.batch_size:
-                input_dict_or_td = input_dict_or_td.expand(self._meta.batch_size)  # type: ignore[attr-defined]  # of another family
-            self._write_all(input_dict_or_td)
-        else:
-            self._write_items(input_dict_or_td, _chosen(keys_to_update))
-        return self
-
-    def _write_all(self, source: Any) -> None:
-        """Write every entry of ``source`` into the entry of the same key; containers with a faster way override it."""
-        self._write_items(source, None)
-
-    def _write_items(self, source: Any, chosen: set[tuple[str, ...]] | None) -> None:
-        try:
-            pairs = list(source._items() if isinstance(source, Primitives) else source.items())
-        except AttributeError:
-            raise errors.not_a_source(source) from None
-        for key, value in pairs:
-            if type(key) is not str:
-                path = unravel_key_to_tuple(key)
-                if chosen is None or path in chosen:
-                    self.set_(path, value)  # type: ignore[attr-defined]  # of another family
-                continue
-            taken, below = _descend(chosen, key)
-            if not taken:
-                continue
-            old = self._peek(key)
-            if old is None:
-                raise errors.missing_key(key, self._keys(), type(self).__name__)
-            if isinstance(old, Primitives) and not old._is_opaque and isinstance(value, dict | Primitives):
-                old._write_items(value, below)  # type: ignore[attr-defined]  # of another family
-            else:
-                self._set(key, to_entry(self._meta, key, value), True)
-
-    def update_at_(
-        self,
-        input_dict_or_td: Any,
-        idx: Any,
-        clone: bool = False,
-        *,
-        non_blocking: bool = False,
-        keys_to_update: Sequence[NestedKey] | None = None,
-    ) -> Self:
-        """Write the values of another tensordict or dictionary into the part of the entries that ``idx`` selects.
-
-        Raises:
-            KeyError: The source has an entry that this tensordict lacks.
-
-        >>> TensorDict({"a": torch.zeros(2)}, [2]).update_at_({"a": 1.0}, 0)["a"]
-        tensor([1., 0.])
-        """
-        index = Index(idx, self._meta.batch_size)
-        source = input_dict_or_td
-        if not isinstance(source, Primitives):
-            source = containers.dense(source, batch_size=index.size, device=self._meta.device)
-        if keys_to_update is not None:
-            source = source.select(*keys_to_update)
-        for key in source.keys(True, True):
-            if key not in self:  # type: ignore[operator]  # of another family
-                raise errors.missing_key(key, self._keys(), type(self).__name__)
-        self._index_put(index, source)
-        return self
-
-    def copy_(self, tensordict: Any, non_blocking: bool = False) -> Self:
-        """Write the values of another tensordict into the entries that exist, as ``update_``."""
-        return self.update_(tensordict, non_blocking=non_blocking)
-
-    def copy_at_(self, tensordict: Any, idx: Any, non_blocking: bool = False, *, fast: bool = True) -> Self:
-        """Write the values of another tensordict into a part of the entries, as ``update_at_``."""
-        return self.update_at_(tensordict, idx, non_blocking=non_blocking)
 
     def replace(self, *args: Any, **kwargs: Any) -> Self:
         """A shallow copy with some entries replaced.

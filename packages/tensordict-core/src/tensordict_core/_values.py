@@ -21,8 +21,9 @@ from ._types import containers
 
 if TYPE_CHECKING:
     from ._base import TensorCollection
+    from .nontensor import NonTensorDataBase
 
-__all__ = ["as_tensor", "to_entry"]
+__all__ = ["as_tensor", "non_tensor_entry", "to_entry"]
 
 
 def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
@@ -72,7 +73,7 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
             return containers.dense(value, batch_size=size, device=meta.device, names=meta.names)
         tensor = as_tensor(value)
         if tensor is None:
-            return _non_tensor_entry(meta, value)
+            return non_tensor_entry(meta, value)
         value = tensor
     if size and not starts_with(value.shape, size):
         raise errors.batch_mismatch(key, value.shape, size)
@@ -105,7 +106,12 @@ def _node_entry(meta: Meta, key: Any, value: TensorCollection, non_blocking: boo
     return value
 
 
-def _non_tensor_entry(meta: Meta, value: Any) -> TensorCollection:
+def non_tensor_entry(meta: Meta, value: Any) -> NonTensorDataBase:
+    """A value that is no tensor as a node with metadata ``meta`` stores it; a list of the batch size gives one each.
+
+    Raises:
+        ValueError: A list has the first size of the batch size, and other sizes below.
+    """
     if isinstance(value, list) and meta.batch_size and len(value) == meta.batch_size[0] and options.list_to_stack:
         return containers.non_tensor_stack.from_list(value, batch_size=meta.batch_size, device=meta.device)
     if isinstance(value, np.ndarray) and value.shape[: len(meta.batch_size)] == meta.batch_size:

@@ -2,8 +2,9 @@
 
 A container subclasses `TensorCollection` and implements the primitives that `Primitives` documents; all operations
 follow. A satellite reads the operation records, registers its types under stable names, implements ``torch`` functions,
-and asks the tracing checks. Nothing here needs a name with a leading underscore of another module; the primitives
-themselves are methods with one, because users of a container do not call them.
+writes the leaves that it keeps elsewhere, and asks the tracing checks. Nothing here needs a name with a leading
+underscore of another module; the primitives themselves are methods with one, because users of a container do not call
+them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ._rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
 from ._torch.dispatch import implements
 from ._types import ENTRY_POINT_GROUP, find_type, register_type, type_name
 from ._values import to_entry
+from ._writing import Writer, register_writer
 from .tensordict import TensorDict
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "ShapeOp",
     "TensorCollection",
     "TensorDictBase",
+    "Writer",
     "annotate",
     "annotation",
     "as_batch_size",
@@ -62,6 +65,7 @@ __all__ = [
     "operations",
     "register_type",
     "register_wrapper",
+    "register_writer",
     "to_entry",
     "type_name",
 ]

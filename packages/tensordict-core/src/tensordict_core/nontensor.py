@@ -7,114 +7,25 @@ operations on leaves pass them by, shape operations change their batch size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
 from . import _errors as errors
-from ._base import TensorCollection
 from ._grid import broadcast, nested, places, reshaped, selected
 from ._index import Index
 from ._meta import Meta, as_batch_size, as_device, as_names
+from ._nontensor_base import NonTensorDataBase
 from ._options import current as options
-from ._rebuild import How, IsLeaf
+from ._rebuild import How
 from ._types import containers
 
 if TYPE_CHECKING:
     from ._ops.shape_ops import ShapeOp
 
 __all__ = ["MetaData", "NonTensorData", "NonTensorDataBase", "NonTensorStack", "is_non_tensor"]
-
-
-class NonTensorDataBase(TensorCollection):
-    """What `NonTensorData` and `NonTensorStack` share: no entries, no leaves."""
-
-    __slots__ = ("_annotations", "_holders", "_last_exit", "_locked", "_meta")
-
-    _is_non_tensor = True
-    _is_opaque = True
-
-    def _start(self, meta: Meta) -> None:
-        self._meta = meta
-        self._locked = False
-        self._holders = None
-        self._annotations = None
-        self._last_exit = None
-
-    def _keys(self) -> Iterable[str]:
-        return ()
-
-    def _get(self, key: str) -> Any:
-        return None
-
-    def _set(self, key: str, value: Any, inplace: bool) -> None:
-        raise KeyError(
-            f"key {key!r} cannot be set: {type(self).__name__} holds one value and no entries; "
-            "replace the value instead"
-        )
-
-    def _del(self, key: str) -> None:
-        raise errors.missing_key(key, (), type(self).__name__)
-
-    def _rename(self, old: str, new: str) -> None:
-        raise errors.missing_key(old, (), type(self).__name__)
-
-    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
-        pass
-
-    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
-        pass
-
-    def _collect_aligned(
-        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
-    ) -> None:
-        pass
-
-    def _nodes(self) -> Iterable[TensorCollection]:
-        return ()
-
-    def _set_meta(self, meta: Meta) -> None:
-        self._meta = meta
-
-    def _set_locked(self, locked: bool) -> None:
-        self._locked = locked
-
-    @classmethod
-    def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
-        return NonTensorStack._stack(items, dim)
-
-    def _view_at(self, index: Index) -> Any:
-        return self._index(index)
-
-    def _solid(self) -> Any:
-        return self
-
-    def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
-        """Itself: there is nothing to combine."""
-        return self
-
-    def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any:
-        return NonTensorStack._stack(column, dim)
-
-    def _cat_nodes(self, column: Sequence[Any], dim: int) -> Any:
-        return NonTensorStack._cat(column, dim)
-
-    def _has_values_of(self, other: Any) -> bool:
-        """Whether values are equal at every position; told without a tensor, where Dynamo would stop, if it can be."""
-        if isinstance(self, NonTensorData) and isinstance(other, NonTensorData):
-            return _same(self._value, other._value)
-        return bool((self == other).all())
-
-    def is_empty(self) -> bool:
-        """Never: there is a value."""
-        return False
-
-    @property  # type: ignore[misc]  # read-only here, where tensordicts have a setter
-    def data(self) -> Any:
-        """The value, or the nested list of values."""
-        return self._entry_value()
 
 
 class NonTensorData(NonTensorDataBase):
@@ -165,6 +76,16 @@ class NonTensorData(NonTensorDataBase):
 
     def _replace_value(self, value: Any) -> None:
         self._value = value._entry_value() if isinstance(value, NonTensorDataBase) else value
+
+    def _has_values_of(self, other: Any) -> bool:
+        # told without a tensor, where Dynamo would stop, if it can be
+        return _same(self._value, other._value) if isinstance(other, NonTensorData) else super()._has_values_of(other)
+
+    def _take(self, holder: Any, key: str, value: Any) -> None:
+        if isinstance(value, NonTensorStack):  # positions part here, as when one of them is written alone
+            holder._set(key, value._clone(True), False)
+        else:
+            self._replace_value(value)
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         return self._make(self._value, how.meta(self._meta), self._metadata)

@@ -7,20 +7,23 @@ their own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
-from . import _errors as errors
 from ._base import TensorDictBase
 from ._index import Index
 from ._meta import Meta
 from ._ops.spec import operations
+from ._predicates import is_leaf_nontensor
 from ._primitives import Primitives
 from ._rebuild import How, IsLeaf
 from ._types import containers
+from ._values import to_entry
+from ._writing import Writes
 
 if TYPE_CHECKING:
     from ._base import TensorCollection
@@ -93,7 +96,7 @@ class SubTensorDict(TensorDictBase):
 
     def _shares(self) -> bool:
         """Whether indexing gives views, so that what is written into them reaches the parent."""
-        return not any(isinstance(part, Tensor) and part.ndim for part in self._part.parts)
+        return not any(isinstance(part, bool) or (isinstance(part, Tensor) and part.ndim) for part in self._part.parts)
 
     # entries ---------------------------------------------------------------------------------------------------------
 
@@ -113,16 +116,34 @@ class SubTensorDict(TensorDictBase):
     def _set(self, key: str, value: Any, inplace: bool) -> None:
         old = self._parent._peek(key)
         if isinstance(old, Tensor) and isinstance(value, Tensor):
-            expected = self._get(key).shape
-            if value.shape != expected:
-                raise errors.in_place_shape(key, value.shape, expected)
+            self._check_entry(key, value, ())
         self._parent._index_put(self._part, containers.dense._make({key: value}, self._meta))
+
+    def _plan_entry(
+        self, key: str, value: Any, below: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
+    ) -> None:
+        old = self._peek(key)
+        if old is None or (isinstance(old, Primitives) and not old._is_opaque):
+            super()._plan_entry(key, value, below, writes, prefix)
+            return
+        # what fits is found out on what the index gives, which may be a copy, and written where it belongs
+        self._check_entry(key, value, prefix)
+        writes.then(functools.partial(self._set, key, to_entry(self._meta, key, value), True))
+
+    def _check_entry(self, key: str, value: Any, prefix: tuple[str, ...]) -> None:
+        """Refuse a value that cannot be written into an entry."""
+        writes = Writes()
+        containers.dense._make({key: self._get(key)}, self._meta)._plan_entry(key, value, None, writes, prefix)
+        writes.check()
 
     def _del(self, key: str) -> None:
         self._parent._del(key)
 
     def _rename(self, old: str, new: str) -> None:
         self._parent._rename(old, new)
+
+    def _move(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+        self._parent._move(old, new)  # keys are those of the whole
 
     # leaves ----------------------------------------------------------------------------------------------------------
 
@@ -168,7 +189,10 @@ class SubTensorDict(TensorDictBase):
         now = self._now()
         known = set(now._leaf_keys())
         now._index_put(index, value)
-        if not self._shares() or set(now._leaf_keys()) != known:
+        entries: list[tuple[str, ...]] = []
+        now._collect_keys(entries, (), is_leaf_nontensor)
+        # tensors of a view are those of the parent; new entries and values that are no tensors are not
+        if not self._shares() or set(entries) != known:
             self._parent._index_put(self._part, now)
 
     def _set_entry_at(self, name: str, index: Index, value: Any) -> None:

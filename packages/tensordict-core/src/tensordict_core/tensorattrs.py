@@ -14,6 +14,7 @@ import torch
 
 from ._meta import as_device
 from ._types import containers
+from ._writing import Writes
 from .nontensor import MetaData, NonTensorDataBase
 
 __all__ = ["TensorAttrs"]
@@ -79,11 +80,18 @@ class TensorAttrs(MetaData):
     def _entry_value(self) -> Any:
         return self
 
+    def _plan_value(self, holder: Any, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:
+        self._check(value)
+        super()._plan_value(holder, key, value, writes, prefix)
+
     def _replace_value(self, value: Any) -> None:
+        self._check(value)
+        self._value = value._value
+
+    def _check(self, value: Any) -> None:
         if not isinstance(value, TensorAttrs):
             got = value._entry_value() if isinstance(value, NonTensorDataBase) else value
             raise TypeError(f"TensorAttrs takes another TensorAttrs in place, got {got!r}; use set() to replace it")
-        self._value = value._value
 
     @property
     def tgt_device(self) -> torch.device | None:

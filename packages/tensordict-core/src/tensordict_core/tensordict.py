@@ -23,6 +23,7 @@ from ._primitives import Primitives
 from ._rebuild import KEEP, How, IsLeaf
 from ._types import containers
 from ._values import to_entry
+from ._writing import Writes
 
 if TYPE_CHECKING:
     from ._base import TensorCollection
@@ -30,6 +31,13 @@ if TYPE_CHECKING:
     from ._ops.shape_ops import ShapeOp
 
 __all__ = ["TensorDict"]
+
+
+def _holds_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
+    """Whether an entry asks for something under its key in another operand; text and empty nodes do not."""
+    if not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+        return True
+    return bool(value._leaves(is_leaf))
 
 
 def _columns(items: Sequence[Any], what: str, error: type[Exception]) -> Iterable[tuple[str, Any]]:
@@ -51,13 +59,16 @@ def _columns(items: Sequence[Any], what: str, error: type[Exception]) -> Iterabl
     return [(key, [table[key] for table in tables]) for key in keys]
 
 
-def _stacking_failed(error: RuntimeError, key: str, column: Sequence[Any]) -> RuntimeError:
-    """What to raise where the entries under a key do not stack."""
+def _not_combined(what: str, error: Exception, key: str, column: Sequence[Any], dim: int | None = None) -> Exception:
+    """What to raise where the entries under a key do not stack, or concatenate along a dimension."""
     if not isinstance(column[0], Primitives):
-        shapes = sorted({tuple(leaf.shape) for leaf in column})
-        if len(shapes) > 1:
-            return errors.not_stackable("stack", f"key {key!r} has the shapes {shapes}")
-    error.add_note(f"while stacking key {key!r}")
+        if any(isinstance(entry, Primitives) for entry in column):
+            why = f"key {key!r} is a tensor in one tensordict and a nested one in another"
+            return errors.not_stackable(what, why)
+        shapes = {tuple(leaf.shape) for leaf in column}
+        if len({shape if dim is None else (*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) > 1:
+            return errors.not_stackable(what, f"key {key!r} has the shapes {sorted(shapes)}")
+    error.add_note(f"while {'stacking' if what == 'stack' else 'concatenating'} key {key!r}")
     return error
 
 
@@ -219,6 +230,30 @@ class TensorDict(TensorDictBase):
                 return None
         return leaves, operands
 
+    def _plan_writes(
+        self, source: Any, chosen: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
+    ) -> None:
+        kind = type(source)
+        if chosen is not None or (kind is not TensorDict and kind is not dict):
+            super()._plan_writes(source, chosen, writes, prefix)
+            return
+        mine: dict[str, Any] = self._entries
+        theirs: dict[Any, Any] = source if kind is dict else source._entries
+        keys, targets, sources = writes.keys, writes.targets, writes.sources
+        for key, value in theirs.items():
+            old = mine.get(key)
+            # the usual leaves and nodes at once: the calls that find out what they are cost half of a copy
+            if type(old) is Tensor and type(value) is Tensor:
+                keys.append((*prefix, key) if prefix else key)
+                targets.append(old)
+                sources.append(value)
+            elif type(old) is TensorDict and type(value) is TensorDict:
+                old._plan_writes(value, None, writes, (*prefix, key))
+            elif type(value) is Tensor and old is not None and not isinstance(old, Primitives):
+                writes.add((*prefix, key) if prefix else key, old, value)
+            else:
+                self._plan_item(key, value, None, writes, prefix)
+
     def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
         for value in self._entries.values():
             if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
@@ -239,7 +274,7 @@ class TensorDict(TensorDictBase):
         get = {}.get if other is None else other._entries.get
         for key, value in self._entries.items():
             found = get(key)
-            if found is None and missing is KEEP:
+            if found is None and missing is KEEP and _holds_leaves(value, is_leaf):
                 raise errors.unmatched_key((*prefix, key) if prefix else key, other)
             if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
                 out.append(missing if found is None else found)
@@ -290,8 +325,12 @@ class TensorDict(TensorDictBase):
             }
         else:
             at = index.at
-            entries = {
-                key: (torch.index_select(value, at, rows) if value.is_cpu else value[idx])
+            entries = {  # tensors of other types know themselves how rows are taken, as from a disk
+                key: (
+                    torch.index_select(value, at, rows)
+                    if value.is_cpu and (type(value) is Tensor or at)
+                    else value[idx]
+                )
                 if type(value) is Tensor or not isinstance(value, Primitives)
                 else value._index(index)
                 for key, value in self._entries.items()
@@ -324,8 +363,8 @@ class TensorDict(TensorDictBase):
                     entries[key] = stack(column, dim) if dim else stack(column)
                 else:
                     entries[key] = head._stack_nodes(column, dim)
-            except RuntimeError as error:
-                raise _stacking_failed(error, key, column) from None
+            except (RuntimeError, TypeError) as error:
+                raise _not_combined("stack", error, key, column) from None
         old = items[0]._meta
         size, names, device = [*old.batch_size], old.names, old.device
         size.insert(dim, len(items))
@@ -341,10 +380,13 @@ class TensorDict(TensorDictBase):
         entries: dict[str, Any] = {}
         for key, column in _columns(items, "cat", KeyError):
             head = column[0]
-            if type(head) is Tensor or not isinstance(head, Primitives):
-                entries[key] = cat(column, dim) if dim else cat(column)
-            else:
-                entries[key] = head._cat_nodes(column, dim)
+            try:
+                if type(head) is Tensor or not isinstance(head, Primitives):
+                    entries[key] = cat(column, dim) if dim else cat(column)
+                else:
+                    entries[key] = head._cat_nodes(column, dim)
+            except (RuntimeError, TypeError) as error:
+                raise _not_combined("cat", error, key, column, dim) from None
         old = items[0]._meta
         size = [*old.batch_size]
         size[dim] = sum([item._meta.batch_size[dim] for item in items])

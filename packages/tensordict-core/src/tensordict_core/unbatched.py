@@ -20,6 +20,7 @@ from ._meta import Meta, as_batch_size
 from ._rebuild import KEEP, How, IsLeaf
 from ._types import containers
 from ._values import as_tensor
+from ._writing import Writes
 
 if TYPE_CHECKING:
     from ._index import Index
@@ -105,13 +106,17 @@ class UnbatchedTensor(TensorCollection):
     def _entry_value(self) -> Any:
         return self._tensor
 
-    def _replace_value(self, value: Any) -> None:
-        tensor = value._tensor if isinstance(value, UnbatchedTensor) else as_tensor(value, self._tensor.device)
+    def _plan_value(self, holder: Any, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:
+        """Plan to write a value into this entry of ``holder``."""
+        tensor = value._tensor if isinstance(value, UnbatchedTensor) else as_tensor(value)
         if tensor is None:
             raise TypeError(f"an unbatched tensor takes a tensor or numeric data, got {type(value).__name__}")
-        if tensor.shape != self._tensor.shape:
-            raise errors.in_place_shape("of the unbatched tensor", tensor.shape, self._tensor.shape)
-        self._tensor.copy_(tensor)
+        writes.add((*prefix, key) if prefix else key, self._tensor, tensor)
+
+    def _replace_value(self, value: Any) -> None:
+        writes = Writes()
+        self._plan_value(None, "of the unbatched tensor", value, writes, ())
+        writes.run()
 
     def _keys(self) -> Iterable[str]:
         return ()

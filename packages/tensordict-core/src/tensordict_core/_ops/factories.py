@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .._compile import may_fuse
 from .._primitives import Primitives
-from .._rebuild import SAME, How
+from .._rebuild import SAME, SHAPE_KEEPING, How
 from .operands import broadcast_how, complete, match
 from .spec import OpSpec, record
 from .typed import BinaryMethod, ScaledMethod, UnaryMethod
@@ -81,6 +81,7 @@ def unary(
         return self
 
     functions = tuple(f for f in (leaf, getattr(Tensor, name, None)) if f is not None)
+    SHAPE_KEEPING.update(functions)
     record(OpSpec(name, "unary", leaf, floating=floating, torch_functions=functions, operators=operators))
     record(OpSpec(name + "_", "unary", leaf_, inplace=True, floating=floating, parameters="data"))
     doc = f"""The result of `torch.{name}` for every leaf.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import _errors as errors
+from .._predicates import is_leaf_nontensor
 from .._primitives import Primitives
 from .._rebuild import KEEP, How
 from .._types import containers
@@ -38,6 +39,8 @@ def lined_up(tensor: Tensor, leaf: Tensor) -> Tensor:
 
 def over_batch_size(mask: Tensor, size: torch.Size) -> Tensor:
     """A mask over the first batch dimensions, expanded to all of them."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"a mask is a bool tensor, got {type(mask).__name__}; compare or wrap it with torch.tensor")
     try:
         return mask.reshape(mask.shape + (1,) * (len(size) - mask.ndim)).expand(size)
     except RuntimeError:
@@ -66,7 +69,9 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
     if isinstance(other, np.ndarray):
         return batch_operand(td, leaves, torch.as_tensor(other)), False
     if isinstance(other, dict):
-        return match(name, td, leaves, containers.dense(other))
+        # a lazy stack takes its operand apart along its stack dim
+        size = td._meta.batch_size if isinstance(td, containers.lazy) else None
+        return match(name, td, leaves, containers.dense(other, batch_size=size))
     raise errors.bad_operand(name, other)
 
 
@@ -74,14 +79,29 @@ def _count(td: Any) -> int:
     return len(td._leaves())
 
 
+def _entry_keys(td: Any) -> list[tuple[str, ...]]:
+    """The paths of all entries that are no nested tensordicts."""
+    keys: list[tuple[str, ...]] = []
+    td._collect_keys(keys, (), is_leaf_nontensor)
+    return keys
+
+
 def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
     """Two tensordicts with the same leaves: common ones (``"intersection"``), or all, filled up with ``default``."""
-    mine, theirs = td._leaf_keys(), other._leaf_keys()
-    if default == "intersection":
-        common = set(mine) & set(theirs)
-        return td.select(*[k for k in mine if k in common]), other.select(*[k for k in mine if k in common])
-    if isinstance(default, str):
+    if isinstance(default, str) and default != "intersection":
         raise ValueError(f"default is a number, a tensor, 'intersection' or None, got {default!r}")
+    if isinstance(td, containers.lazy):
+        # elements have keys of their own
+        same_dim = isinstance(other, containers.lazy) and other.stack_dim == td.stack_dim
+        others = other.tensordicts if same_dim else other._unbind(td.stack_dim)
+        pairs = [complete(mine, theirs, default) for mine, theirs in zip(td.tensordicts, others, strict=True)]
+        return td._again([left for left, _ in pairs]), td._again([right for _, right in pairs])
+    other = other._solid()
+    if default == "intersection":
+        mine, theirs = _entry_keys(td), set(_entry_keys(other))
+        common = [key for key in mine if key in theirs]
+        return td.select(*common), other.select(*common)
+    mine, theirs = td._leaf_keys(), other._leaf_keys()
     left, right = td._clone(False), other._clone(False)
     for side, keys, source in ((left, set(mine), other), (right, set(theirs), td)):
         for key in source._leaf_keys():

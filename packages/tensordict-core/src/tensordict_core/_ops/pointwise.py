@@ -5,6 +5,7 @@ Written out by hand are only the operations of three operands and those whose le
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Self, TypeVar, cast
 
 import torch
@@ -14,8 +15,10 @@ from .. import _errors as errors
 from .._index import Index
 from .._primitives import Primitives
 from .._rebuild import SAME, UNLOCKED
+from .._types import containers
 from .factories import binary, map_leaves, scaled, unary
 from .operands import batch_operand, match, over_batch_size
+from .shape_ops import normal_dim
 from .spec import OpSpec, record
 from .typed import Operand
 
@@ -208,12 +211,24 @@ class Pointwise(Primitives):
         return self
 
     def softmax(self, dim: int, dtype: torch.dtype | None = None) -> Self:
-        """The softmax of every leaf along ``dim``, a batch dimension (negative: counted from the last one of the leaf).
+        """The softmax of every leaf along a batch dimension.
 
-        >>> TensorDict({"a": torch.zeros(2)}, batch_size=[2]).softmax(0)["a"]
-        tensor([0.5000, 0.5000])
+        Args:
+            dim: The batch dimension; negative ones are counted from the last batch dimension.
+            dtype: What leaves are cast to first.
+
+        Raises:
+            IndexError: ``dim`` is outside the batch dimensions.
+
+        >>> TensorDict({"a": torch.zeros(2, 3)}, batch_size=[2]).softmax(-1)["a"]
+        tensor([[0.5000, 0.5000, 0.5000],
+                [0.5000, 0.5000, 0.5000]])
         """
-        return map_leaves(self._solid(), lambda leaf: torch.softmax(leaf, dim, dtype=dtype), SAME)  # type: ignore[no-any-return]  # a primitive gives Any
+        at = normal_dim(dim, self._meta.batch_size)
+        if isinstance(self, containers.lazy) and self.stack_dim != at:
+            inner = at - (at > self.stack_dim)
+            return self._again([td.softmax(inner, dtype) for td in self.tensordicts])  # type: ignore[no-any-return]  # of lazy stacks, which have any class here
+        return map_leaves(self._solid(), lambda leaf: torch.softmax(leaf, at, dtype=dtype), SAME)  # type: ignore[no-any-return]  # a primitive gives Any
 
     def zero_(self) -> Self:
         """Fill every leaf with zeros.
@@ -256,7 +271,7 @@ class Pointwise(Primitives):
         return self.neg()
 
     def __invert__(self) -> Self:
-        return map_leaves(self, torch.bitwise_not, UNLOCKED)  # type: ignore[no-any-return]  # a primitive gives Any
+        return map_leaves(self, operator.invert, UNLOCKED)  # type: ignore[no-any-return]  # a primitive gives Any
 
     def __add__(self, other: Any) -> Self:
         return self.add(other)

@@ -77,9 +77,10 @@ class Selection(Primitives):
         try:
             td: Any = whole(self)
         except RuntimeError:
-            if not isinstance(self, containers.lazy) or out is not None:
+            if not isinstance(self, containers.lazy):
                 raise
-            return cast(Self, _where_apart(self, condition, other, pad))  # elements of several shapes stay apart
+            apart = _where_apart(self, condition, other, pad)  # elements of several shapes stay apart
+            return cast(Self, apart if out is None else _write_out(apart, out, update_batch_size))
         if isinstance(other, Primitives):
             other = whole(other)
             td, other = (td, other) if pad is None else complete(td, other, pad)
@@ -124,6 +125,10 @@ class Selection(Primitives):
         """
         if out is not None and inplace:
             raise TypeError("gather takes either out or inplace=True; leave one out")
+        if not isinstance(index, Tensor):
+            raise TypeError(
+                f"gather takes an integer tensor as index, got {type(index).__name__}; wrap it with torch.tensor"
+            )
         size = self._meta.batch_size
         dims = index.ndim
         if dims > len(size):

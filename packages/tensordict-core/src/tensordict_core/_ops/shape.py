@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import torch
@@ -394,7 +394,8 @@ class Shape(Primitives):
                 )
             sizes = [min(split_size, total - start) for start in range(0, total, split_size or 1)] or [0]
         else:
-            sizes = list(split_size)
+            given: Any = split_size
+            sizes = list(given) if isinstance(given, Iterable) else [given]
             if not all(hasattr(n, "__index__") for n in sizes):
                 raise TypeError(f"split takes an integer or a sequence of integers, got {split_size!r}; give sizes")
             if sum(sizes) != total or any(n < 0 for n in sizes):
@@ -429,7 +430,9 @@ class Shape(Primitives):
             raise ValueError(f"chunk needs a positive number of chunks, got {chunks}; use split for pieces of a size")
         size = self._meta.batch_size
         total = size[normal_dim(dim, size)] if size else 0
-        return self.split(max(-(-total // chunks), 1), dim)
+        if not total:
+            return self.split([0] * chunks if size else 1, dim)  # as of a tensor: nothing makes any number of pieces
+        return self.split(-(-total // chunks), dim)
 
     def tensor_split(self, indices_or_sections: Any, dim: int = 0) -> tuple[Self, ...]:
         """Pieces along a batch dimension: a number of nearly equal ones, or cut at the given indices.

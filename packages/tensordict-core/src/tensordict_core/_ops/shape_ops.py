@@ -7,6 +7,7 @@ not copy them together.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,11 +25,14 @@ def normal_dim(dim: int, batch_size: torch.Size, extra: int = 0) -> int:
 
     Raises:
         IndexError: It is outside the batch dimensions.
+        TypeError: It is no integer.
     """
+    if type(dim) is not int and not isinstance(dim, numbers.Integral | torch.SymInt):
+        raise errors.not_a_dim(dim)
     dims = len(batch_size) + extra
     found = dim + dims if dim < 0 else dim
     if not 0 <= found < dims:
-        raise errors.bad_dim(dim, batch_size)
+        raise errors.bad_dim(dim, batch_size, extra)
     return found
 
 
@@ -204,7 +208,9 @@ class Reshape(ShapeOp):
             # neighbouring leaves often have one shape, and taking shapes apart costs as much as the view
             self._from, self._to = shape, self.new + shape[len(self.old) :]
         # a shape as one argument of a method costs torch twice as much to read
-        return torch.reshape(tensor, self._to) if self.copies else tensor.view(*self._to)
+        if self.copies or not self._to:  # view() without sizes is no call
+            return torch.reshape(tensor, self._to)
+        return tensor.view(*self._to)
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         # dimensions before and behind the ones that are regrouped are what they were

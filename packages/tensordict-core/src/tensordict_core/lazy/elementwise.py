@@ -16,6 +16,8 @@ from .._base import TensorDictBase
 from .._meta import Meta
 from .._primitives import Primitives
 from .._types import containers
+from .._values import to_entry
+from .._writing import Writes
 
 __all__ = ["LazyElementwise"]
 
@@ -111,13 +113,26 @@ class LazyElementwise(TensorDictBase):
         for td, part in zip(self.tensordicts, parts, strict=True):
             td._merge(part, *rest)
 
-    def _write_items(self: Any, source: Any, chosen: set[tuple[str, ...]] | None) -> None:
+    def _plan_writes(
+        self: Any, source: Any, chosen: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
+    ) -> None:
         parts = self._parts(source)
         if parts is None or len(parts) != len(self.tensordicts):
-            super()._write_items(source, chosen)
+            super()._plan_writes(source, chosen, writes, prefix)
             return
         for td, part in zip(self.tensordicts, parts, strict=True):
-            td._write_items(part, chosen)
+            td._plan_writes(part, chosen, writes, prefix)
+
+    def _plan_entry(
+        self: Any, key: str, value: Any, below: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
+    ) -> None:
+        old = self._peek(key)
+        if old is None or (isinstance(old, Primitives) and not old._is_opaque):
+            super()._plan_entry(key, value, below, writes, prefix)
+            return
+        parts = self._parts_of_entry(to_entry(self._meta, (*prefix, key) if prefix else key, value))
+        for td, part in zip(self.tensordicts, parts, strict=True):
+            td._plan_entry(key, part, None, writes, prefix)
 
     # metadata --------------------------------------------------------------------------------------------------------
 

@@ -145,6 +145,9 @@ class LazyIndexing:
         tds = self.tensordicts
         if not tds:
             return self._sample()._index(index)
+        if index.has_bools:
+            first, second = index.apart()
+            return self._index(first)._index(second)
         cut = _Cut(index, self.stack_dim)
         part, rest = cut.part, cut.rest
         if isinstance(part, slice):
@@ -186,6 +189,8 @@ class LazyIndexing:
             value = containers.dense(value, batch_size=index.size, device=self._meta.device)
         if isinstance(value, Primitives):
             self._check_fits(index, value)
+        if index.has_bools:
+            index = index.positions()
         tds = self.tensordicts
         size = index.meta(self._meta).batch_size
         cut = _Cut(index, self.stack_dim)

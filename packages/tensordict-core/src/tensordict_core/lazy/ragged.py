@@ -92,6 +92,40 @@ class LazyRagged:
         """
         return self.get(key, default, as_nested_tensor=True, layout=layout)
 
+    def get_item_shape(self: Any, key: NestedKey) -> torch.Size:
+        """The shape of an entry, with -1 for dimensions whose size differs between the elements.
+
+        Raises:
+            KeyError: There is no such key.
+
+        >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)})])
+        >>> ragged.get_item_shape("a")
+        torch.Size([2, -1])
+        """
+        parent, name = self._find_parent(key)
+        if isinstance(parent, containers.lazy) and isinstance(parent._peek(name), Tensor):
+            return parent._shape_of(name)
+        return super().get_item_shape(key)  # type: ignore[misc, no-any-return]  # of the class that it is mixed into
+
+    def _shape_of(self: Any, name: str) -> torch.Size:
+        shapes = [
+            td._shape_of(name) if isinstance(td, containers.lazy) else td._peek(name).shape for td in self.tensordicts
+        ]
+        if len({len(shape) for shape in shapes}) > 1:
+            raise errors.ragged(name, shapes)
+        sizes = [column[0] if len(set(column)) == 1 else -1 for column in zip(*shapes, strict=True)]
+        return torch.Size((*sizes[: self._stack_dim], len(shapes), *sizes[self._stack_dim :]))
+
+    def entry_class(self: Any, key: NestedKey) -> type[Any]:
+        """The class of an entry, which need not be read to know it.
+
+        Raises:
+            KeyError: There is no such key.
+        """
+        parent, name = self._find_parent(key)
+        entry = parent._peek(name)
+        return type(entry) if isinstance(entry, Tensor) else super().entry_class(key)  # type: ignore[misc]  # of the class that it is mixed into
+
     def _is_ragged(self: Any) -> bool:
         """Whether some entry has no dense form: shapes differ between elements."""
         tds = self.tensordicts

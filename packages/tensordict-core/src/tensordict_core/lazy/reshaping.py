@@ -11,7 +11,7 @@ from typing import Any
 
 from .._grid import reshaped
 from .._ops.shape_ops import Reshape, ShapeOp, Unsqueeze
-from .._torch.combine import cat_nodes, same_keys, stack_nodes
+from .._torch.combine import cat_nodes, stack_nodes
 from .._types import containers
 from .indexing import nest
 
@@ -86,9 +86,10 @@ class LazyReshaping:
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
         first = items[0]
-        if all(isinstance(item, containers.lazy) and item.stack_dim == dim for item in items):
-            same_keys(items, "cat")
-            return first._again([td for item in items for td in item.tensordicts], dim)
+        # what is empty along the dimension adds no element
+        full = [item for item in items if item._meta.batch_size[dim]]
+        if full and all(isinstance(item, containers.lazy) and item.stack_dim == dim for item in full):
+            return full[0]._again([td for item in full for td in item.tensordicts], dim)
         if _alike(items):
             at = first.stack_dim
             columns = zip(*(item.tensordicts for item in items), strict=True)

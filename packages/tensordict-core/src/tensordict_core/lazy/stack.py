@@ -352,15 +352,17 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         return [(key, self._peek(key)) for key in self._keys()]
 
     def _set(self, key: str, value: Any, inplace: bool) -> None:
-        if self.hook_in is not None:
-            value = self.hook_in(value)
-        dim = self._stack_dim
-        parts = value.unbind(dim) if isinstance(value, Tensor) else self._taken_apart(value)
-        for td, part in zip(self.tensordicts, parts, strict=True):
+        for td, part in zip(self.tensordicts, self._parts_of_entry(value), strict=True):
             device = td._meta.device
             if device is not None and isinstance(part, Tensor) and part.device != device:
                 part = part.to(device)
             td._set(key, part, inplace)
+
+    def _parts_of_entry(self, value: Any) -> Sequence[Any]:
+        """What each element stores of a valid entry."""
+        if self.hook_in is not None:
+            value = self.hook_in(value)
+        return value.unbind(self._stack_dim) if isinstance(value, Tensor) else self._taken_apart(value)
 
     def _del(self, key: str) -> None:
         for td in self.tensordicts:
@@ -370,6 +372,10 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
     def _rename(self, old: str, new: str) -> None:
         for td in self.tensordicts:
             td._rename(old, new)
+
+    def _move(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+        for td in self.tensordicts:
+            td._move(old, new)
 
     # leaves ----------------------------------------------------------------------------------------------------------
 

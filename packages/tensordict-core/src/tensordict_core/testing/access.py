@@ -137,6 +137,36 @@ class AccessTests(ContainerCase):
         with pytest.raises(RuntimeError):
             td.set_(key, torch.zeros(*td.batch_size, 9))
 
+    @pytest.mark.parametrize("wrong", ["missing", "shape", "kind"])
+    def test_update_in_place_is_all_or_nothing(self, wrong: str) -> None:
+        if self.ragged:
+            pytest.skip("ragged entries are not read whole")
+        td, before = self.make(), rows(self.make())
+        source: dict[Any, Any] = {
+            key: td[key] * 2 for key, value in td._peek_items() if not isinstance(value, Primitives)
+        }
+        if self.holds_values:
+            source = {"text": "other", **source}
+        last = list(source)[-1]
+        expected: type[Exception] = KeyError
+        if wrong == "missing":
+            source["absent"] = torch.zeros(td.batch_size)
+        elif wrong == "kind":
+            source[last] = {"below": torch.zeros(td.batch_size)}
+        else:
+            source[last], expected = torch.zeros(*td.batch_size, 7, 7, 7), RuntimeError
+        with pytest.raises(expected):
+            td.update_(source)
+        assert_rows(td, before)
+
+    def test_update_in_place_repeats_sizes_of_one(self) -> None:
+        if self.ragged:
+            pytest.skip("ragged entries are not read whole")
+        td = self.make()
+        key = self.tensor_key(td)
+        td.update_({key: td[key][..., :1]})
+        torch.testing.assert_close(td[key], td[key][..., :1].expand(td[key].shape))
+
     def test_update_in_place_writes_every_row(self) -> None:
         td = self.make()
         td.update_(td * 2)

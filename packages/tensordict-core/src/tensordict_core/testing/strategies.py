@@ -98,7 +98,7 @@ def _part(draw: Any, n: int) -> Any:
 
 @st.composite
 def indices(draw: Any, batch_size: torch.Size) -> Any:
-    """Indices that fit a batch size: integers, slices, ``None``, ``...``, numbers and masks, alone and together.
+    """Indices that fit a batch size: integers, slices, ``None``, bools, ``...``, numbers and masks, also together.
 
     At most one part is a tensor, because tensors must agree with each other.
     """
@@ -113,7 +113,9 @@ def indices(draw: Any, batch_size: torch.Size) -> Any:
     if draw(st.booleans()):
         parts.append(...)
     if draw(st.booleans()):
-        parts.insert(draw(st.integers(0, len(parts))), None)
+        # of nothing and of tensors, only one can be asked for
+        added = [None, None, True] if advanced else [None, None, True, False]
+        parts.insert(draw(st.integers(0, len(parts))), draw(st.sampled_from(added)))
     if len(parts) == 1 and draw(st.booleans()):
         return parts[0]
     return tuple(parts)
