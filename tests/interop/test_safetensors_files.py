@@ -96,7 +96,7 @@ def assert_same(one: Any, two: Any) -> None:
     assert type(one).__name__ == type(two).__name__
     assert one.batch_size == two.batch_size and list(one.names) == list(two.names)
     assert set(one.keys()) == set(two.keys())
-    for key in one.keys():  # noqa: SIM118
+    for key in one.keys():  # noqa: SIM118 (iterating a tensordict gives its rows)
         first, second = one.get(key), two.get(key)
         if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
             assert first.dtype == second.dtype and first.shape == second.shape

@@ -7,6 +7,7 @@ import itertools
 import json
 import mmap
 import os
+import pathlib
 import random
 import resource
 import shutil
@@ -17,7 +18,7 @@ import time
 
 import pytest
 
-from tensordict_memmap import commit, removal, system
+from tensordict_memmap import commit, owned, removal, system
 from tensordict_memmap.commit import recover, save_folder
 from tensordict_memmap.manifest import NAME, Entry, Manifest
 from tensordict_memmap.owned import JOURNAL, manifest_for, read_manifest
@@ -553,3 +554,31 @@ def test_a_target_that_is_a_dangling_link_or_lies_behind_one_is_made_there(tmp_p
     save_folder(tmp_path / "way" / "x", writer(1))
     save_folder(tmp_path / "way" / "x", writer(2))
     assert found(str(tmp_path / "folder" / "x")) == 2 and not leftovers(str(tmp_path / "folder" / "x"))
+
+
+def test_what_a_killed_process_was_about_to_put_in_place_goes_and_what_looks_alike_stays(target):
+    save_folder(target, writer(0))
+    drafts = [NAME + ".0123456789abcdef", "meta.json.0123456789abcdef", "a.memmap.fedcba9876543210"]
+    others = [NAME + ".old", "meta.json.0123", "a.memmap.copy", "0123456789abcdef"]
+    for name in drafts:
+        pathlib.Path(target, name).write_text("half")
+    save_folder(target, writer(1))
+    assert found(target) == 1 and not {*drafts} & {*os.listdir(target)}
+    for name in others:
+        pathlib.Path(target, name).write_text("mine")
+    save_folder(target, writer(2))
+    assert found(target, others) == 2
+
+
+def test_what_an_interrupt_left_while_a_save_cleaned_up_goes_with_the_next_save(target, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    save_folder(target, writer(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(owned, "remove_save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            save_folder(target, writer(1))
+    assert found(target) == 1 and leftovers(target)
+    save_folder(target, writer(2))
+    assert found(target) == 2 and not leftovers(target)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -48,14 +52,17 @@ def content(value=0.0):
     )
 
 
+def folders(url):
+    return {path.split("/")[0] for path in Store(url).sizes() if "/" in path}
+
+
 @pytest.mark.parametrize("name", ["tree", "one.safetensors", "one.tdz"])
 def test_what_is_saved_comes_back_and_is_replaced_as_a_whole(bucket, name):
     url = f"{bucket}/{name}"
     for value in (0.0, 1.0):
         save(content(value), url)
         assert not compare(url, content(value), values=True)
-    generations = {path.split("/")[0] for path in Store(url).sizes()} if name == "tree" else {1, 2}
-    assert len(generations) == 2
+    assert len(folders(url)) == (name == "tree")
 
 
 @pytest.mark.parametrize("name", ["parts", "parts.safetensors", "parts.tdz"])
@@ -91,6 +98,46 @@ def test_a_save_that_fails_leaves_the_earlier_one(bucket, monkeypatch):
         with pytest.raises(OSError, match="network"):
             save(content(1.0), url)
     assert sorted(Store(url).sizes()) == before and not compare(url, content(), values=True)
+
+
+KILLED = f"""
+import os, signal, sys
+import fsspec, torch
+from tensordict_core import TensorDict
+from tensordict_memmap import generations, save
+from tensordict_memmap.fetching import Store
+
+url, endpoint, moment = sys.argv[1:]
+fsspec.config.conf["s3"] = {{**{KEYS!r}, "endpoint_url": endpoint}}
+
+def die(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if moment == "while files go out":
+    generations.Generation.renew = die
+elif moment == "before the manifest":
+    generations.Generation.publish = die
+else:
+    generations._remove = die
+save(TensorDict({{"x": torch.ones(3)}}), url)
+"""
+
+
+@pytest.mark.parametrize("moment", ["while files go out", "before the manifest", "before the earlier save is removed"])
+def test_what_a_killed_save_left_goes_with_the_next_one(bucket, moment):
+    import fsspec
+
+    url = f"{bucket}/killed {moment}"
+    save(content(), url)
+    command = [sys.executable, "-c", KILLED, url, fsspec.config.conf["s3"]["endpoint_url"], moment]
+    for times in (1, 2):
+        assert subprocess.run(command, timeout=120).returncode == -signal.SIGKILL
+        assert len(folders(url)) == 2, "each removes what the one before it left"
+        expected = content() if "manifest" in moment or "out" in moment else TensorDict({"x": torch.ones(3)})
+        assert not compare(url, expected, values=True), times
+    save(content(1.0), url)
+    assert len(Store(url).sizes()) == len(Store(f"{url}/{folders(url).pop()}").sizes()) + 2
+    assert not compare(url, content(1.0), values=True)
 
 
 def test_nothing_there_is_a_file_not_found_error(bucket):

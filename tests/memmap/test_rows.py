@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -168,3 +170,24 @@ def test_updates_in_place_reach_the_file_whatever_the_source(tmp_path, how, warm
     disk.update_(TensorDict({"a": source}))
     assert torch.equal(disk["a"], source.float())
     assert torch.equal(load_memmap(tmp_path / "x")["a"], source.float())
+
+
+@pytest.mark.skipif(not system.LINUX, reason="says which pages are in memory, and drops them")
+@pytest.mark.parametrize("take", [lambda td, rows: td[rows]["x"], lambda td, rows: td["x"][rows]], ids=["td", "entry"])
+def test_rows_that_are_on_the_disk_are_asked_for_at_once_and_alone(tmp_path, monkeypatch, take):
+    table = torch.arange(3000 * 4096, dtype=torch.int32).view(3000, 4096)
+    TensorDict({"x": table}, [3000]).save(tmp_path / "x", durable=True)
+    with open(tmp_path / "x" / "x.memmap", "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    td = load_memmap(tmp_path / "x")
+    rows = torch.arange(5, 3000, 100)
+    plain = td["x"].as_subclass(torch.Tensor)
+    if not ways.is_cold(plain, rows):
+        pytest.skip("this file system keeps its pages in memory")
+    asked = []
+    read_ahead = system.read_ahead
+    monkeypatch.setattr(system, "read_ahead", lambda *where: asked.append(where) or read_ahead(*where))
+    assert torch.equal(take(td, rows), table[rows])
+    assert asked == [(plain.data_ptr() + row * 16384, 16384) for row in rows.tolist()]
+    assert not ways.is_cold(plain, rows) and ways.is_cold(plain, rows + 50), "rows between them were not read"
+    assert torch.equal(take(td, rows), table[rows]) and len(asked) == len(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
 import time
 
@@ -106,6 +107,35 @@ def test_who_loads_while_others_save_sees_one_save_whole(tmp_path, leftovers, na
     in_threads(8, work)
     folder = [tmp_path / file] if name in ("tree", "shards") else []
     assert not leftovers(tmp_path, *folder)
+
+
+@pytest.mark.parametrize("verify", ["size", "full"])
+@pytest.mark.parametrize("name", ["safetensors", "archive", "deflated archive", "consolidated"])
+def test_a_file_replaced_whenever_it_is_opened_loads_as_one_save(tmp_path, name, verify):
+    if name == "consolidated" and verify == "full":
+        pytest.skip("consolidated files hold no checksums")
+    options = {"deflated archive": {"compression": "deflate"}, "safetensors": {"checksum": True}}.get(name, {})
+    kind = name.split()[-1]
+    file, store, load = FORMATS[kind]
+    path = str(tmp_path / file)
+    for number in range(12):  # of different sizes
+        store(content(number, 3000 - 200 * number), tmp_path / f"{number}{file}", **options)
+    spares = [str(tmp_path / f"{number}{file}") for number in range(12)]
+    os.replace(spares.pop(), path)
+
+    replaced = []
+
+    def replace(event, args):
+        if event == "open" and args[0] == path and spares and loading:
+            os.replace(spares.pop(), path)
+            replaced.append(path)
+
+    loading = True
+    sys.addaudithook(replace)  # it stays until the process ends, and does nothing from here on
+    loaded = load(path, verify=verify) if load is load_memmap else load(path)
+    loading = False
+    assert replaced
+    assert loaded["leaf0"].shape[0] == 3000 - 200 * number_of(loaded)
 
 
 def test_eight_threads_write_rows_of_one_dataset(tmp_path):

@@ -19,6 +19,8 @@ import torch
 from tensordict_core import NonTensorData, TensorDict
 from tensordict_memmap import load_memmap, save, system
 from tensordict_memmap.consolidated import from_consolidated
+from tensordict_memmap.manifest import NAME
+from tensordict_memmap.owned import read_manifest
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and killed")
 
@@ -227,7 +229,7 @@ def test_overwriting_in_place_is_whole_or_says_that_it_was_stopped(at, fork, ear
     target = at / "saved"
     chance = random.Random(int(earlier))
     stopped = 0
-    for _ in range(rounds):
+    for number in range(rounds):
         shutil.rmtree(target, ignore_errors=True)
         if earlier:
             store(content(0), target)
@@ -240,6 +242,9 @@ def test_overwriting_in_place_is_whole_or_says_that_it_was_stopped(at, fork, ear
         except (ValueError, FileNotFoundError) as error:
             assert "stopped" in str(error) or not earlier, error
             stopped += 1
-        save(content(7), target)
+        save(content(7), target, atomic=number % 2 == 0)
         assert version_of(load_memmap(target)) == 7
+        files = {os.path.join(place, name) for place, _, names in os.walk(target) for name in names}
+        listed = {*read_manifest(target).files, NAME}
+        assert files == {os.path.join(target, *name.split("/")) for name in listed}, "what was stopped left nothing"
     assert stopped

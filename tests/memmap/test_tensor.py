@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from tensordict_memmap import system, transfer
+from tensordict_memmap import inplace, system
 from tensordict_memmap.dtypes import DTYPES
 from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.tensor import MemoryMappedTensor
@@ -278,7 +278,7 @@ def test_a_large_copy_into_pages_that_are_not_there_yet(path, named, monkeypatch
     ways = []
     write = system.write_at
     monkeypatch.setattr(system, "write_at", lambda *arguments: (ways.append("file"), write(*arguments))[1])
-    monkeypatch.setattr(transfer, "load_kernels", lambda nbytes: None)  # which write by themselves
+    monkeypatch.setattr(inplace.transfer, "load_kernels", lambda nbytes: None)  # which write by themselves
     made.copy_(source.T)
     assert torch.equal(made, source.T)
     assert bool(ways) == system.LINUX, "the first filling goes to the file"
@@ -455,7 +455,7 @@ class _Rows(torch.utils.data.Dataset):
 def test_data_loader_with_forked_workers_after_a_parallel_save(path):
     source = torch.randn(64, 40_000)
     made = MemoryMappedTensor.from_tensor(source.T.contiguous().T, filename=path)
-    transfer.copy_into(made, source.flip(0))
+    inplace.copy_into(made, source.flip(0))
     loader = torch.utils.data.DataLoader(_Rows(made), batch_size=16, num_workers=2, multiprocessing_context="fork")
     signal.alarm(100)  # a hang is a failure
     try:

@@ -18,9 +18,10 @@ import torch
 
 from tensordict_memmap import pool, steps, transfer, ways
 from tensordict_memmap.dtypes import DTYPES
+from tensordict_memmap.inplace import copy_into
 from tensordict_memmap.rows import gather_rows, scatter_rows
 from tensordict_memmap.sources import Piece
-from tensordict_memmap.transfer import FileWrite, copy_into, write_files
+from tensordict_memmap.transfer import FileWrite, write_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 

@@ -151,7 +151,11 @@ def test_a_name_of_something_else_is_refused():
         decode({"$": "dataclass", "class": "tests:Point", "fields": {"x": 1, "__class__": 2}})
 
 
-@pytest.mark.parametrize("value", [object(), np.array([object()]), lambda: 0, int, [torch.zeros(2)]], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [object(), np.array([object()]), lambda: 0, int, [torch.zeros(2)]],
+    ids=["object", "array of objects", "function", "class", "list of tensors"],
+)
 def test_values_without_a_form_are_refused(value):
     with pytest.raises(NoJsonForm):
         encode(value)

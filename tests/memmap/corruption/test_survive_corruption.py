@@ -140,9 +140,18 @@ SEALED = {
 def open_folder(path):
     yield lambda: load_memmap(path)
     yield lambda: load_memmap(path, mode="r")
-    yield lambda: load_memmap(path, device="meta")
+    yield lambda: load_on_meta(path)
     yield lambda: load_memmap(path, subpath=("in", "c"))
     yield lambda: load_memmap(path, subpath="lazy")
+
+
+def load_on_meta(path):
+    try:
+        return load_memmap(path, device="meta")
+    except RuntimeError as error:  # damage may make a nested tensor of the kind that torch has no empty twin of
+        if "torch.jagged only" not in str(error):
+            raise
+        raise ValueError from error
 
 
 def open_tree(path):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import io
 import lzma
 import os
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,11 +46,10 @@ class Archive(ListedFolder):
 
     def __init__(self, path: str, *, mode: str | None = None) -> None:
         self.path = self.root = path
-        size = os.stat(path).st_size
+        self.mapping = Mapping.open(path, mode=mode or "r")
+        self.data = bytes_of(self.mapping)
         try:
-            self.mapping = Mapping.open(path, size, mode=mode or "r")
-            self.data = bytes_of(self.mapping)
-            with zipfile.ZipFile(path) as file:
+            with zipfile.ZipFile(_Reader(self.data)) as file:
                 self.members = read_index(self.data, file, path)
         except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OverflowError, struct.error) as error:
             raise ValueError(f"an archive is a zip file, and {path} is not one that can be read ({error})") from None
@@ -69,7 +71,7 @@ class Archive(ListedFolder):
         """The content of an entry, decompressed and checked, a few megabytes at a time."""
         left = self.members[path].size
         try:
-            with zipfile.ZipFile(self.path) as file, file.open(path) as source:
+            with zipfile.ZipFile(_Reader(self.data)) as file, file.open(path) as source:
                 while left >= 0 and (block := source.read(JOB)):
                     left -= len(block)
                     yield block
@@ -95,6 +97,33 @@ class Archive(ListedFolder):
         pool.run([[functools.partial(check, name)] for name in largest_first])
         if failed:
             raise damaged(sorted(failed), self.path)
+
+
+class _Reader(io.RawIOBase):
+    """Mapped bytes as a file: a save that meanwhile puts another archive at the path changes nothing of them."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.position = 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.position, os.SEEK_END: len(self.data)}[whence]
+        if base + offset < 0:
+            raise OSError(errno.EINVAL, "no file starts before its first byte")
+        self.position = base + offset
+        return self.position
+
+    def readinto(self, buffer: Any) -> int:
+        part = self.data[self.position : self.position + len(buffer)]
+        buffer[: len(part)] = part
+        self.position += len(part)
+        return len(part)
 
 
 class ArchiveOpener(LeafOpener):

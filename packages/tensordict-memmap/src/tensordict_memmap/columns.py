@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -22,16 +23,13 @@ from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack
 from tensordict_core.extension import TensorCollection
 from tensordict_memmap import system, values
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
+from tensordict_memmap.outlet import Outlet
 from tensordict_memmap.sources import Piece
 from tensordict_memmap.space import named, reserve_file
 from tensordict_memmap.transfer import write_into
 from tensordict_memmap.ways import JOB
 
-__all__ = ["COPY", "Column", "check_growable", "line_up", "write_rows"]
-
-
-COPY = ".copy"
-"""What the name of a file's copy ends with until it takes the place of the file."""
+__all__ = ["Column", "check_growable", "line_up", "write_rows"]
 
 
 class Column:
@@ -64,8 +62,9 @@ class Column:
         flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
         with contextlib.suppress(FileNotFoundError):
             if os.lstat(self.path).st_nlink > 1:
-                shutil.copyfile(self.path, self.path + COPY)
-                os.replace(self.path + COPY, self.path)
+                draft = f"{self.path}.{secrets.token_hex(8)}"
+                shutil.copyfile(self.path, draft)
+                os.replace(draft, self.path)
         self.fd = os.open(self.path, flags if rows else flags | os.O_CREAT, 0o666)
         self.size = os.fstat(self.fd).st_size
         if self.size < rows * self.row_bytes:
@@ -143,7 +142,7 @@ def write_rows(columns: Sequence[Column], tensors: Sequence[torch.Tensor], start
             large.append((column, source))
     if large:
         write_into(
-            [(column.fd, Piece(column.key, source, start * column.row_bytes)) for column, source in large],
+            [(Outlet(column.fd), Piece(column.key, source, start * column.row_bytes)) for column, source in large],
             threads=threads,
         )
     for column, source in large:

@@ -39,6 +39,7 @@ def save_folder(
     durable: bool = False,
     atomic: bool = True,
     size: int = 1 << 62,
+    files: Iterable[str] = (),
 ) -> Manifest:
     """Makes a folder hold what ``write`` writes, all of it or, if anything fails, what it held before.
 
@@ -51,6 +52,8 @@ def save_folder(
             then leaves a folder whose manifest says so.
         size: about how many bytes will be written, where that is known: with room for them on the disk nothing waits
             for the removal of what an earlier save replaced.
+        files: paths of what will be written. With ``atomic=False`` they are listed before, so that what a save that is
+            stopped leaves is known as its own.
 
     Returns:
         What ``write`` returned.
@@ -74,7 +77,10 @@ def save_folder(
             journal.finish(path)
             _remove_leftovers(path)
             stage = _new_stage(path) if atomic else None
-        manifest = _overwrite(path, write, durable) if stage is None else _publish_staged(stage, path, write, durable)
+        if stage is None:
+            manifest = _overwrite(path, write, durable, files)
+        else:
+            manifest = _publish_staged(stage, path, write, durable)
     _tell_folders_above(path, manifest, durable)
     return manifest
 
@@ -181,10 +187,12 @@ def _publish_staged(stage: _Stage, target: str, write: Callable[[str], Manifest]
             retired = _retire(stage.path, target)
         return manifest
     finally:
-        if not journalled and not retired:
-            with contextlib.suppress(OSError):  # what is left is what was staged, or the save that was replaced
-                owned.remove_save(stage.path, keep_in=target)
-        stage.close()
+        try:
+            if not journalled and not retired:
+                with contextlib.suppress(OSError):  # what is left is what was staged, or the save that was replaced
+                    owned.remove_save(stage.path, keep_in=target)
+        finally:
+            stage.close()  # an interrupt comes at any moment, and the next save finds by the lock what it left
 
 
 def _retire(folder: str, target: str) -> bool:
@@ -242,11 +250,12 @@ def _is_pinned(target: str) -> bool:
 
 
 def _remove_leftovers(target: str) -> None:
-    """Removes the staging folders of saves to this target whose process is gone."""
+    """Removes the staging folders of saves to this target whose process is gone, and what such had not replaced yet."""
     parent, name = os.path.split(target)
     places = [(parent, re.compile(re.escape(f".{name}.tensordict-") + journal.TOKEN))]
     if os.path.isdir(target):
         places.append((target, re.compile(r"\.tensordict-" + journal.TOKEN)))
+        owned.remove_drafts(target)
     for folder, pattern in places:
         with contextlib.suppress(OSError):
             for leftover in filter(pattern.fullmatch, os.listdir(folder)):
@@ -263,19 +272,29 @@ def _remove_leftovers(target: str) -> None:
 # --- overwriting in place, and saves inside saves
 
 
-def _overwrite(target: str, write: Callable[[str], Manifest], durable: bool) -> Manifest:
+def _overwrite(target: str, write: Callable[[str], Manifest], durable: bool, files: Iterable[str]) -> Manifest:
     os.makedirs(target, exist_ok=True)
     path = os.path.join(target, manifests.NAME)
     stale = owned.listed_anywhere(target)
     earlier = owned.read_if_valid(target) or Manifest({})  # files have their sizes before they have their bytes
+    files = set(files)
+    if not earlier.complete:  # what a save that was stopped left is worth nothing, and the disk may be full of it
+        owned.remove_files(target, stale - {*files, manifests.NAME})
+        stale &= files
+        earlier = Manifest({})
+    for name in files:  # what has such a name and is not ours is not made ours before it is written over
+        if name in stale or not os.path.lexists(os.path.join(target, *name.split("/"))):
+            earlier.files.setdefault(name, manifests.Entry(0))
     earlier.complete = False
-    system.replace_file(path, earlier.dumps(), durable)
+    with flock.locked(target):
+        system.replace_file(path, earlier.dumps(), durable)
     manifest = write(target)
     owned.remove_files(target, stale - {*manifest.files, manifests.NAME})
     if durable:
         for inside in manifests.folders(manifest.files):
             system.sync_folder(os.path.join(target, *inside.split("/")))
-    system.replace_file(path, manifest.dumps(), durable)
+    with flock.locked(target):
+        system.replace_file(path, manifest.dumps(), durable)
     return manifest
 
 

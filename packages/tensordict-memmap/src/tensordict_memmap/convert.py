@@ -20,7 +20,8 @@ from tensordict_memmap.archive_load import Archive
 from tensordict_memmap.consolidated import consolidate
 from tensordict_memmap.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE, kind_of
 from tensordict_memmap.loading import load_memmap
-from tensordict_memmap.remote import RemoteSave, save_remote
+from tensordict_memmap.remote import RemoteSave
+from tensordict_memmap.remote_save import save_remote
 from tensordict_memmap.saving import save
 
 __all__ = ["FORMATS", "convert"]

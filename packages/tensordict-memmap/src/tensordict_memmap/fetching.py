@@ -21,7 +21,7 @@ import torch
 from tensordict_memmap import pool
 from tensordict_memmap.sources import collapse
 
-__all__ = ["Pending", "Store"]
+__all__ = ["Pending", "Store", "in_groups"]
 
 _PART = 1 << 23
 """The most bytes of one request."""
@@ -31,6 +31,9 @@ _BATCH = 1 << 25
 
 _AT_ONCE = 128
 """The most requests that go out at once."""
+
+_GROUP = 1 << 26
+"""The most bytes of files that are sent or taken as one group, unless one file alone has more."""
 
 _THREADS = 8
 
@@ -110,6 +113,24 @@ class Store:
 
         pool.run([[functools.partial(one, number, *part)] for number, part in enumerate(wanted)], threads=_THREADS)
         return [found[number] for number in range(len(wanted))]
+
+
+def in_groups(files: dict[str, int]) -> Iterator[list[str]]:
+    """Files, by path with their sizes, to send or to take at once: as many as make some ten megabytes.
+
+    >>> list(in_groups({"small": 1, "huge": 1 << 30, "tiny": 0}))
+    [['huge'], ['small', 'tiny']]
+    """
+    group: list[str] = []
+    room = _GROUP
+    for name, size in sorted(files.items(), key=lambda item: -item[1]):
+        if group and (size > room or len(group) >= 1000):
+            yield group
+            group, room = [], _GROUP
+        group.append(name)
+        room -= size
+    if group:
+        yield group
 
 
 class Pending:

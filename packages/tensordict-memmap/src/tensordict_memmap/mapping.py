@@ -72,12 +72,12 @@ class Mapping:
         self.buffer: Any = _map(fd, filename, nbytes, offset, shared=MODES[mode])
 
     @classmethod
-    def open(cls, filename: str, nbytes: int, *, offset: int = 0, mode: str | None = None) -> Mapping:
+    def open(cls, filename: str, nbytes: int | None = None, *, offset: int = 0, mode: str | None = None) -> Mapping:
         """Maps a range of a file that exists, without changing it.
 
         Args:
             filename: the path.
-            nbytes: how many bytes.
+            nbytes: how many bytes; None is all from ``offset`` on that the opened file has, whatever comes to its place.
             offset: where they start.
             mode: ``"r+"``, ``"r"`` or ``"c"``; None is ``"r+"`` where the file may be written to, else ``"r"``.
 
@@ -103,6 +103,8 @@ class Mapping:
         if fd < 0:
             fd = os.open(filename, os.O_RDONLY | _FLAGS)
         try:
+            if nbytes is None:
+                nbytes = max(os.fstat(fd).st_size - offset, 0)
             return cls(fd, os.path.abspath(filename), nbytes, offset=offset, mode=mode)
         finally:
             os.close(fd)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 
 from tensordict_memmap import manifest as manifests
 from tensordict_memmap import system
+from tensordict_memmap.formats.names import LEAF, META
 from tensordict_memmap.growth import LOCK
 from tensordict_memmap.manifest import Manifest
 
@@ -26,6 +28,7 @@ __all__ = [
     "manifests_above",
     "read_if_valid",
     "read_manifest",
+    "remove_drafts",
     "remove_files",
     "remove_listed",
     "remove_save",
@@ -37,6 +40,9 @@ JOURNAL = "tensordict.journal.json"
 
 DRAFT = JOURNAL + ".draft"
 """The name of the journal, in the staging folder, before it is in place."""
+
+_REPLACEMENT = re.compile(rf"(?:{re.escape(manifests.NAME)}|{re.escape(META)}|.+{re.escape(LEAF)})\.[0-9a-f]{{16}}")
+"""What a file is called that is about to take the place of another in a saved folder."""
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
@@ -163,6 +169,22 @@ def remove_listed(folder: str, listed: set[str]) -> None:
     remove_files(folder, {DRAFT, manifests.NAME})
     with contextlib.suppress(OSError):
         os.rmdir(folder)
+
+
+def remove_drafts(folder: str) -> None:
+    """Removes what was about to replace a file of a save when its process was killed; the lock of savers is held.
+
+    Manifests are replaced in any save, other files where a dataset grows.
+    """
+    places = [folder]
+    if os.path.lexists(os.path.join(folder, LOCK)):
+        manifest = read_if_valid(folder)
+        inside = manifests.folders(manifest.files) if manifest is not None else set()
+        places += [os.path.join(folder, *one.split("/")) for one in inside]
+    for place in places:
+        with contextlib.suppress(OSError):
+            for name in filter(_REPLACEMENT.fullmatch, os.listdir(place)):
+                os.unlink(os.path.join(place, name))
 
 
 def remove_files(folder: str, files: set[str]) -> None:

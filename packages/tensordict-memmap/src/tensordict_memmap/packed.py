@@ -16,6 +16,7 @@ import torch
 from tensordict_memmap import commit
 from tensordict_memmap.addresses import here, is_remote
 from tensordict_memmap.checksums import DIGITS, Extent
+from tensordict_memmap.collecting import uncollected
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT
 from tensordict_memmap.formats.safetensors import ENDING, INDEX_ENDING, dump_header
@@ -180,7 +181,7 @@ class PackedSave:
         self.threads, self.durable, self.existsok = threads, durable, existsok
         self.like, self.shard_size, self.checksum = like, shard_size, checksum
         self.pack = pack(td, copy_existing=copy_existing or like)
-        self.total = sum(_size(one) for one in self.pack.tensors.values())
+        self.total = sum(self.pack.sizes().values())
 
     def start(self, early: bool, result: Callable[[], Any], pbar: bool = False) -> Any:
         """Saves, now or in the background, and gives the result."""
@@ -205,7 +206,7 @@ class PackedSave:
 
     def _write_shards(self, folder: str, progress: Progress | None, cancelled: Cancelled | None) -> Manifest:
         assert self.shard_size is not None
-        shards = split({name: _size(one) for name, one in self.pack.tensors.items()}, self.shard_size)
+        shards = split(self.pack.sizes(), self.shard_size)
         names = _shard_names(len(shards))
         files = []
         for number, (name, shard) in enumerate(zip(names, shards, strict=True)):
@@ -220,7 +221,8 @@ class PackedSave:
         return Manifest({name: Entry(file.size or 0) for name, file in zip(names, files, strict=True)})
 
     def _file(self, path: str, names: Sequence[str] | None, metadata: dict[str, str]) -> FileWrite:
-        header, pieces, apart = self.pack.layout(names)
+        with uncollected():
+            header, pieces, apart = self.pack.layout(names)
         if self.checksum:
             runs = [piece for piece in pieces if isinstance(piece, Run)]
             for run in runs:
@@ -260,13 +262,6 @@ def _digits(file: FileWrite) -> str:
     found = [(extent.offset, extent.checksum()[-DIGITS:]) for extent in file.extents]
     found += [(piece.offset, "".join(piece.digits or ())) for piece in file.pieces if isinstance(piece, Run)]
     return "".join(digits for _, digits in sorted(found))
-
-
-def _size(entry: tuple[torch.dtype, tuple[int, ...], int, Any, Any]) -> int:
-    size = entry[0].itemsize
-    for n in entry[1]:
-        size *= n
-    return size
 
 
 # --- shards

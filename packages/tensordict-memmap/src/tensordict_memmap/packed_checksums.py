@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from tensordict_memmap.checksums import BLOCK, DIGITS, checksum_of
-from tensordict_memmap.formats.safetensors import Slot, load_header
+from tensordict_memmap.formats.safetensors import Slot
 from tensordict_memmap.verify import Range, damaged, verify_ranges, without_checksum
 
 __all__ = ["CHECKSUMS", "drop_packed_checksums", "reserve_checksums", "verify_packed", "write_checksums"]
@@ -42,11 +42,11 @@ def write_checksums(path: str, header: bytes, digits: str, *, durable: bool = Fa
     _overwrite(path, place + len(start), checksum_of(header)[-DIGITS:] + digits, durable)
 
 
-def drop_packed_checksums(path: str, metadata: dict[str, str], header: bytes) -> None:
+def drop_packed_checksums(fd: int, metadata: dict[str, str], header: bytes) -> None:
     """Forgets, durably, the checksums of the tensors of a file that is to be written to.
 
     Args:
-        path: the file.
+        fd: the file, opened to read and write.
         metadata: its metadata.
         header: how it starts.
     """
@@ -54,27 +54,22 @@ def drop_packed_checksums(path: str, metadata: dict[str, str], header: bytes) ->
     dropped = len(text) - len(_START) - DIGITS
     if text.startswith(_START) and dropped > 0 and set(text[-dropped:]) != {"-"}:
         place = header.index(text.encode()) + len(_START) + DIGITS
-        _overwrite(path, place, "-" * dropped, durable=True)
+        _overwrite(fd, place, "-" * dropped, durable=True)
 
 
-def verify_packed(path: str) -> None:
+def verify_packed(fd: int, slots: list[Slot], metadata: dict[str, str], header: bytes, path: str) -> None:
     """Compares the header and all tensors of a file with their checksums.
+
+    Args:
+        fd: the file, opened.
+        slots: its tensors.
+        metadata: its metadata.
+        header: how it starts.
+        path: what errors call it.
 
     Raises:
         ValueError: They differ, or have none; the error names the tensors.
     """
-    if os.path.lexists(path) and not os.path.isfile(path):  # a pipe would wait
-        raise ValueError(f"a safetensors file is a regular file, and {path} is none; give the file itself")
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise ValueError(
-                f"a safetensors file starts with the length of its header, and {path} is cut off; restore it"
-            )
-        file.seek(0)
-        header = file.read(8 + length)
-    slots, metadata = load_header(header[8:], size - 8 - length, path)
     filled = [slot for slot in slots if slot.begin != slot.end]
     text = metadata.get(CHECKSUMS)
     if text is None or not text.startswith(_START) or len(text) != len(reserve_checksums(len(filled))):
@@ -89,7 +84,7 @@ def verify_packed(path: str) -> None:
     start = len(header)
     verify_ranges(
         (
-            Range(_name(slot), path, start + slot.begin, slot.end - slot.begin, _START + digits)
+            Range(_name(slot), fd, start + slot.begin, slot.end - slot.begin, _START + digits)
             for slot, digits in zip(filled, parts, strict=True)
         ),
         path,
@@ -100,8 +95,8 @@ def _name(slot: Slot) -> str:
     return f"tensor {slot.name!r}"
 
 
-def _overwrite(path: str, place: int, digits: str, durable: bool) -> None:
-    with open(path, "r+b") as file:
+def _overwrite(where: str | int, place: int, digits: str, durable: bool) -> None:
+    with open(where, "r+b", closefd=isinstance(where, str)) as file:
         file.seek(place)
         file.write(digits.encode())
         if durable:

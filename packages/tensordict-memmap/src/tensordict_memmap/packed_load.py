@@ -102,7 +102,7 @@ def _load(
             f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
         )
     meta = move_to is not None and move_to.type == "meta"
-    opened, part = _open_files(where, mode, meta, verify, choice)
+    opened, part = _open_files(where, mode, verify, choice)
     tensors: dict[str, torch.Tensor] = {}
     metadata: dict[str, str] = {}
     for found, texts, _ in opened:
@@ -110,10 +110,9 @@ def _load(
         metadata.update(texts)
     if part is None and choice is not None:
         part = wanted(tensors, metadata, choice, where)
-    if meta and (needed := needed_at_once(metadata, where)):
-        again, _ = _open_files(where, mode, False, verify, choice)
-        real = {name: tensor for found, *_ in again for name, tensor in found.items()}
-        tensors.update((name, real[name]) for name in needed if name in real)
+    if meta:
+        needed = set(needed_at_once(metadata, where))
+        tensors = {name: tensor if name in needed else tensor.to("meta") for name, tensor in tensors.items()}
     if move_to is not None and move_to.type not in ("cpu", "meta"):
         tensors = {name: tensor.to(move_to, non_blocking=non_blocking) for name, tensor in tensors.items()}
     loaded = unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle, part=part)
@@ -137,17 +136,15 @@ def lies_in_its_file(td: Any, leaves: Sequence[torch.Tensor]) -> bool:
     )
 
 
-def _open_files(
-    where: str, mode: str, meta: bool, verify: str, choice: Choice | None
-) -> tuple[list[_Opened], Part | None]:
+def _open_files(where: str, mode: str, verify: str, choice: Choice | None) -> tuple[list[_Opened], Part | None]:
     if not where.endswith(INDEX_ENDING):
-        return [_open(where, mode, meta, verify)], None
+        return [_open(where, mode, verify)], None
     folder = os.path.dirname(where)
     if os.path.lexists(where) and not os.path.isfile(where):  # a pipe would wait
         raise ValueError(f"the index of a safetensors save is a regular file, and {where} is none; get it again")
     with open(where, "rb") as file:
         document = file.read()
-    return open_shards(where, document, lambda name: _open(_shard(folder, name), mode, meta, verify), choice)
+    return open_shards(where, document, lambda name: _open(_shard(folder, name), mode, verify), choice)
 
 
 def _shard(folder: str, name: str) -> str:
@@ -161,9 +158,7 @@ def _shard(folder: str, name: str) -> str:
 _Opened = tuple[dict[str, torch.Tensor], dict[str, str], Mapping]
 
 
-def _open(path: str, mode: str, meta: bool, verify: str) -> _Opened:
-    if verify == "full":
-        verify_packed(path)
+def _open(path: str, mode: str, verify: str) -> _Opened:
     flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     fd = os.open(path, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY))
     try:
@@ -177,13 +172,13 @@ def _open(path: str, mode: str, meta: bool, verify: str) -> _Opened:
                 f"that would be {length}; it was cut off, or is no such file"
             )
         data_size = info.st_size - 8 - length
-        text = _read(fd, length)
-        slots, metadata = load_header(text, data_size, path)
+        header = _read(fd, length)
+        slots, metadata = load_header(header, data_size, path)
+        header = length.to_bytes(8, "little") + header
+        if verify == "full":
+            verify_packed(fd, slots, metadata, header, path)
         if MODES[mode] and CHECKSUMS in metadata:
-            drop_packed_checksums(path, metadata, length.to_bytes(8, "little") + text)
-        if meta:
-            made = {slot.name: torch.empty(slot.shape, dtype=slot.dtype, device="meta") for slot in slots}
-            return made, metadata, Mapping.nothing()
+            drop_packed_checksums(fd, metadata, header)
         if data_size:
             mapping = Mapping(
                 fd, os.path.abspath(path), data_size, offset=8 + length, mode="r+" if MODES[mode] else "r"

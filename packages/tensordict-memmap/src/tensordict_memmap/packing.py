@@ -34,6 +34,7 @@ from tensordict_core import (
 )
 from tensordict_core.extension import Primitives, type_name
 from tensordict_memmap import values
+from tensordict_memmap.collecting import uncollected
 from tensordict_memmap.formats.safetensors import CODES, METADATA, order
 from tensordict_memmap.formats.tree import WRAPPED, Path, candidate_names, show
 from tensordict_memmap.sources import Piece, Run
@@ -78,14 +79,18 @@ class Pack:
 
     Args:
         record: the structure; None for tensors alone.
-        tensors: by name: the dtype and shape that the file gives it, the address of its memory where that is known,
-            what it is made from, and its nested key.
+        tensors: by name: the dtype and shape that the file gives it, its bytes, the address of its memory where that
+            is known, what it is made from, and its nested key.
         finite: whether no value in the record is infinite or NaN.
     """
 
     record: dict[str, Any] = field(default_factory=dict)
-    tensors: dict[str, tuple[torch.dtype, tuple[int, ...], int, Source, Path]] = field(default_factory=dict)
+    tensors: dict[str, tuple[torch.dtype, tuple[int, ...], int, int, Source, Path]] = field(default_factory=dict)
     finite: bool = True
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each tensor."""
+        return {name: one[2] for name, one in self.tensors.items()}
 
     def metadata(self) -> dict[str, str]:
         """The texts about the file: the record, and what other libraries look for."""
@@ -118,12 +123,9 @@ class Pack:
         run = Growing()
         offset = 0
         for dtype in order(groups):
-            code, width = CODES[dtype], dtype.itemsize
+            code = CODES[dtype]
             for name in groups[dtype]:
-                _, shape, address, source, key = self.tensors[name]
-                nbytes = width
-                for n in shape:
-                    nbytes *= n
+                _, shape, nbytes, address, source, key = self.tensors[name]
                 header[name] = {"dtype": code, "shape": shape, "data_offsets": (offset, offset + nbytes)}
                 if not nbytes:
                     continue
@@ -184,7 +186,8 @@ def pack(td: Any, *, copy_existing: bool = True) -> Pack:
     (['a', 'b.c'], {'tensor': 'a'})
     """
     packer = _Packer(copy_existing)
-    packer.out.record = packer.root(td)
+    with uncollected():
+        packer.out.record = packer.root(td)
     return packer.out
 
 
@@ -234,7 +237,7 @@ class _Packer:
             # The rest of this loop says for the plain case, which may come thousands of times, what `tensor` says.
             if (
                 type(value) is plain
-                and (dtype := value.dtype) in _QUICK
+                and (nbytes := _QUICK.get(dtype := value.dtype, 0))
                 and value.is_cpu
                 and value.is_contiguous()
                 and not value.is_neg()
@@ -246,7 +249,10 @@ class _Packer:
             ):
                 address = value.data_ptr()
                 if not address or seen.setdefault(address, full) == full:
-                    tensors[full] = (dtype, tuple(value.shape), address, value, inner)
+                    shape = tuple(value.shape)
+                    for length in shape:
+                        nbytes *= length
+                    tensors[full] = (dtype, shape, nbytes, address, value, inner)
                     entries[name] = {"tensor": full}
                     continue
             if isinstance(value, torch.Tensor):
@@ -279,7 +285,7 @@ class _Packer:
         address = _address(tensor)
         if address:
             first = self.seen.setdefault(address, full)
-            if first != full and _is_same(tensor, self.out.tensors[first][3]):
+            if first != full and _is_same(tensor, self.out.tensors[first][4]):
                 return self.about(first, dtype)
         name = self.free(full)
         if address and self.seen[address] == full:
@@ -287,7 +293,7 @@ class _Packer:
         stored, source = _stored(tensor)
         plain = tensor.is_cpu and source.is_contiguous() and not (source.is_conj() or source.is_neg())
         flat = _address(source) if plain else 0
-        self.out.tensors[name] = (stored, tuple(source.shape), flat, source, key)
+        self.out.tensors[name] = (stored, tuple(source.shape), source.nbytes, flat, source, key)
         return self.about(name, dtype)
 
     @staticmethod
@@ -344,7 +350,8 @@ class _Packer:
                 shape = tuple(sample.shape)
                 chosen = self.free(full)
                 source = Stacked([_stored(one)[1] for one in column], dim)
-                self.out.tensors[chosen] = (stored, (*shape[:dim], len(parts), *shape[dim:]), 0, source, inner)
+                shape = (*shape[:dim], len(parts), *shape[dim:])
+                self.out.tensors[chosen] = (stored, shape, sample.nbytes * len(parts), 0, source, inner)
                 entries[name] = self.about(chosen, first.dtype)
             else:
                 size = first.batch_size
@@ -402,7 +409,8 @@ class _Packer:
         }
 
 
-_QUICK = frozenset(dtype for dtype in CODES if not dtype.is_complex)
+_QUICK = {dtype: dtype.itemsize for dtype in CODES if not dtype.is_complex}
+"""Bytes of the dtypes that need no second look at a tensor."""
 
 
 def _address(tensor: torch.Tensor) -> int:

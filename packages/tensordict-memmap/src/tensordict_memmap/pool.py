@@ -61,19 +61,22 @@ class _Lanes:
     def __len__(self) -> int:
         return sum(map(len, self._untouched))
 
-    def take(self, lane: deque[Job]) -> tuple[deque[Job], Job] | None:
-        """The next job of a thread that worked in ``lane``: from there, else from a new lane, else from the longest."""
+    def take(self, lane: deque[Job], from_end: bool) -> tuple[deque[Job], bool, Job] | None:
+        """The next job of a thread that worked in ``lane``: from there, else from a new lane, else from the longest.
+
+        Who joins another's lane works from its end, so that the two meet only when all is done.
+        """
         with self._lock:
             while not lane and self._untouched:
-                lane = self._untouched.popleft()
+                lane, from_end = self._untouched.popleft(), False
                 if len(lane) > 1:
                     self._begun.append(lane)
             if not lane:
                 self._begun = [begun for begun in self._begun if begun]
                 if not self._begun:
                     return None
-                lane = max(self._begun, key=len)
-            return lane, lane.popleft()
+                lane, from_end = max(self._begun, key=len), True
+            return lane, from_end, lane.pop() if from_end else lane.popleft()
 
 
 def run(
@@ -104,15 +107,15 @@ def run(
     stopped = threading.Event()
 
     def serve() -> None:
-        lane: deque[Job] = deque()
+        lane, from_end = deque[Job](), False
         try:
             while not stopped.is_set():
-                taken = work.take(lane)
+                taken = work.take(lane, from_end)
                 if taken is None:
                     return
                 if cancelled is not None and cancelled():
                     raise CancelledError("the save was cancelled")
-                lane, job = taken
+                lane, from_end, job = taken
                 job()
         except BaseException as error:
             errors.append(error)

@@ -1,44 +1,35 @@
-"""Saves elsewhere: folders and files under addresses such as ``s3://bucket/run``, through fsspec.
+"""Loads from elsewhere: folders and files under addresses such as ``s3://bucket/run``, through fsspec.
 
-Objects cannot be renamed, so a folder is all or nothing another way. The files of each save go under a name of its own,
-``tensordict-<16 hex digits>/``, in the local layout, manifest included, so any tool that copies that folder has a saved
-folder. The manifest at the address itself, which names it and lists its files, is written last, as one object: until
-then the earlier save is what loads, and after that its files are removed. A folder that was copied there by other means
-loads as it is. One file is one object, which object stores replace as a whole.
-
-A save is staged in a temporary folder here, in the same pass as any save, and goes out from there in parallel. A load
-asks for descriptions first, and then for exactly the bytes of the leaves and rows that are wanted (``fetching.py``).
+The manifest at the address names the folder that holds the files of the save that counts (``generations.py``); a folder
+that was copied there by other means loads as it is. A load asks for descriptions first, and then for exactly the bytes
+of the leaves and rows that are wanted (``fetching.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
-import secrets
 import struct
-import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
+from collections.abc import Iterator
 from typing import Any
 
-import orjson
 import torch
 
 from tensordict_memmap.detect import ARCHIVE, SAFETENSORS, TREE, kind_of_bytes
-from tensordict_memmap.fetching import Pending, Store
+from tensordict_memmap.fetching import Pending, Store, in_groups
 from tensordict_memmap.formats.archive import read_index
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.safetensors import LONGEST_HEADER, load_header
 from tensordict_memmap.formats.tree import Leaf, show
-from tensordict_memmap.future import SaveFuture
+from tensordict_memmap.generations import published
 from tensordict_memmap.listed import ListedFolder
-from tensordict_memmap.manifest import NAME, Entry, Manifest
+from tensordict_memmap.manifest import NAME
 from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.opening import LeafOpener
 from tensordict_memmap.packed_load import INDEX_NAME, SINGLE_NAME, open_shards, views
 from tensordict_memmap.pruning import Choice
+from tensordict_memmap.staging import temporary_folder
 from tensordict_memmap.unpacking import needed_at_once, unpack, wanted
 
 __all__ = [
@@ -46,126 +37,9 @@ __all__ = [
     "RemoteOpener",
     "RemoteSave",
     "load_remote_packed",
-    "save_remote",
 ]
 
-_GENERATION = re.compile(r"tensordict-[0-9a-f]{16}")
-_GROUP = 1 << 26
 _FIRST_READ = 1 << 16
-
-
-# --- saving
-
-
-def save_remote(
-    url: str,
-    save: Callable[[str], Any],
-    *,
-    total: int = 0,
-    existsok: bool = True,
-    early: bool = False,
-    result: Any = None,
-) -> Any:
-    """Saves to an address, all or nothing.
-
-    Args:
-        url: the address.
-        save: saves to a path here, in the format that its ending or its own arguments say.
-        total: bytes of the tensors, to show progress by.
-        existsok: whether an earlier save may be replaced.
-        early: whether to return a `SaveFuture` at once.
-        result: what is returned.
-
-    Raises:
-        ImportError: fsspec is not installed.
-        RuntimeError: Something is there, and ``existsok`` is False.
-    """
-    store = Store(url)
-    if not existsok and (store.is_file() or store.sizes()):
-        raise RuntimeError(f"with existsok=False a save goes where nothing is, and there is {url}; choose another name")
-
-    def work(progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None) -> Any:
-        with tempfile.TemporaryDirectory(prefix="tensordict-") as place:
-            path = os.path.join(place, store.root.rpartition("/")[2] or "save")
-            save(path)
-            _upload(path, store, progress, cancelled)
-        return result
-
-    return SaveFuture(work, total) if early else work(None, None)
-
-
-def _upload(
-    path: str, store: Store, progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None
-) -> None:
-    if os.path.isfile(path):
-        store.fs.put_file(path, store.root)
-        if progress is not None:
-            progress(os.path.getsize(path))
-        return
-    generation = f"tensordict-{secrets.token_hex(8)}"
-    files = {}
-    for place, _, names in os.walk(path):
-        for name in names:
-            whole = os.path.join(place, name)
-            files[os.path.relpath(whole, path).replace(os.sep, "/")] = os.path.getsize(whole)
-    try:
-        for group in _groups(files):
-            if cancelled is not None and cancelled():
-                raise CancelledError("the save was cancelled")
-            sources = [os.path.join(path, *name.split("/")) for name in group]
-            store.fs.put(sources, [store.at(f"{generation}/{name}") for name in group])
-            if progress is not None:
-                progress(sum(files[name] for name in group))
-        manifest = Manifest({name: Entry(size) for name, size in files.items() if name != NAME})
-        if NAME in files:
-            with open(os.path.join(path, NAME), "rb") as file:
-                manifest = Manifest.loads(file.read())
-        record = orjson.loads(Manifest({}).replaced_under(generation, manifest).dumps())
-        earlier = _read_manifest(store)
-        store.write(NAME, orjson.dumps({**record, "generation": generation}))
-    except BaseException:
-        _remove(store, generation)
-        raise
-    if earlier is not None and earlier[0]:
-        _remove(store, earlier[0])
-
-
-def _groups(files: dict[str, int]) -> Iterator[list[str]]:
-    """Files to send at once, as many as make some ten megabytes."""
-    group: list[str] = []
-    room = _GROUP
-    for name, size in sorted(files.items(), key=lambda item: -item[1]):
-        if group and (size > room or len(group) >= 1000):
-            yield group
-            group, room = [], _GROUP
-        group.append(name)
-        room -= size
-    if group:
-        yield group
-
-
-def _remove(store: Store, generation: str) -> None:
-    with contextlib.suppress(Exception):  # what is left is named by no manifest, and nobody reads it
-        store.fs.rm(store.at(generation), recursive=True)
-        store.fs.invalidate_cache()
-
-
-def _read_manifest(store: Store) -> tuple[str, Manifest] | None:
-    """The generation that an address holds, ``""`` for a folder that was copied there, and its manifest."""
-    document = store.read(NAME)
-    if document is None:
-        return None
-    where = f"{store.url}/{NAME}"
-    manifest = Manifest.loads(document, where=where)
-    generation = orjson.loads(document).get("generation", "")
-    if generation == "":
-        return "", manifest
-    if not isinstance(generation, str) or not _GENERATION.fullmatch(generation):
-        raise ValueError(f"a manifest elsewhere names the folder of its files, and {where} is damaged; save again")
-    return generation, manifest.under(generation)
-
-
-# --- loading
 
 
 class RemoteSave:
@@ -193,13 +67,13 @@ class RemoteSave:
             self.files = {"": self.store.size()}
             self.kind = kind_of_bytes(self.files[""], self._read_range)
             return
-        found = _read_manifest(self.store)
-        if found is None or not found[0]:
+        found = published(self.store)
+        if found is None or not found.generation:
             self.files = self.store.sizes()
             self.files.pop(NAME, None)
-            self.aliases = {} if found is None else found[1].aliases
+            self.aliases = {} if found is None else found.manifest.aliases
         else:
-            self.generation, manifest = found
+            self.generation, manifest, _ = found
             self.aliases = manifest.aliases
             self.files = {name: entry.size for name, entry in manifest.files.items()}
         if not self.files:
@@ -213,8 +87,8 @@ class RemoteSave:
 
     def was_replaced(self) -> bool:
         """Whether another save took its place since it was opened."""
-        found = _read_manifest(self.store)
-        return found is not None and found[0] != self.generation
+        found = published(self.store)
+        return found is not None and found.generation != self.generation
 
     def folder(self) -> RemoteFolder | None:
         """The files of a tree or of an archive, as parsing reads them; None of a compressed one."""
@@ -226,7 +100,7 @@ class RemoteSave:
     @contextlib.contextmanager
     def copied(self) -> Iterator[str]:
         """A copy of everything here, for as long as this is open."""
-        with tempfile.TemporaryDirectory(prefix="tensordict-") as place:
+        with temporary_folder() as place:
             name = self.store.root.rpartition("/")[2] or "save"
             yield self.download(os.path.join(place, name))
 
@@ -236,7 +110,7 @@ class RemoteSave:
             self.store.fs.get_file(self.store.root, path)
             return path
         os.makedirs(path)
-        for group in _groups(self.files):
+        for group in in_groups(self.files):
             targets = [os.path.join(path, *name.split("/")) for name in group]
             for target in targets:
                 if os.path.commonpath([path, os.path.realpath(target)]) != os.path.realpath(path):

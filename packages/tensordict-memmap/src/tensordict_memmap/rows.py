@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from itertools import pairwise
 
 import numpy as np
 import torch
 
-from tensordict_memmap import pool
+from tensordict_memmap import pool, system
 from tensordict_memmap.dtypes import as_bits
 from tensordict_memmap.ways import KERNEL_WORTH_A_CALL, KERNEL_WORTH_AN_IMPORT, is_cold, load_kernels
 
@@ -41,6 +42,11 @@ def gather_rows(
     plain = src.as_subclass(torch.Tensor).detach()
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
+    if out is None and index.ndim == 1 and index.dtype is torch.int64 and plain.is_cpu and index.is_cpu:
+        nbytes = index.numel() * plain.stride(0) * plain.element_size()
+        if nbytes < KERNEL_WORTH_A_CALL or not is_cold(plain, index):
+            with contextlib.suppress(IndexError):  # negative numbers are for below, and so is what names wrong ones
+                return torch.index_select(plain, 0, index)
     rows = _checked_rows(index, plain.shape[0])
     shape = (*index.shape, *plain.shape[1:])
     if out is None:
@@ -54,9 +60,11 @@ def gather_rows(
     if flat.numel() == 0:
         return out
     if _rows_are_runs(plain) and flat.nbytes >= KERNEL_WORTH_A_CALL and is_cold(plain, rows):
+        step, size, first = plain.stride(0) * plain.element_size(), plain[0].nbytes, plain.data_ptr()
+        for row in rows.tolist():  # a page fault alone reads ten times what is asked for, and waits for it
+            system.read_ahead(first + row * step, size)
         kernels = load_kernels(KERNEL_WORTH_AN_IMPORT)
         if kernels is not None:
-            step, size = plain.stride(0) * plain.element_size(), plain[0].nbytes
             count = max(threads or 4 * pool.default_threads(), 1)  # threads wait for the disk here, not for a processor
             bounds = np.linspace(0, rows.numel(), min(count, rows.numel()) + 1).astype(np.int64)
             rows_array = rows.cpu().numpy()

@@ -21,7 +21,7 @@ from tensordict_memmap.formats.tree import Leaf
 from tensordict_memmap.future import SaveFuture
 from tensordict_memmap.loading import take_over
 from tensordict_memmap.packed import PackedSave, is_packed_path
-from tensordict_memmap.remote import save_remote
+from tensordict_memmap.remote_save import save_remote
 from tensordict_memmap.space import named, reserve_file
 from tensordict_memmap.tensor import MemoryMappedTensor
 from tensordict_memmap.tree_save import TreeSave, name_of

@@ -1,4 +1,4 @@
-"""Steps: how a piece of memory reaches the file of a descriptor, cut into parts that any thread may write in any order.
+"""Steps: how a piece of memory reaches a file, cut into parts that any thread may write in any order.
 
 Contiguous memory is written from where it lies; strided memory goes through a staging block of cache size, by a kernel
 where there is one, else by NumPy in bounded chunks; what torch alone can read by torch, in chunks too. Where checksums
@@ -20,6 +20,7 @@ import torch
 
 from tensordict_memmap import system
 from tensordict_memmap.checksums import HOT, BlockHash, Extent, digits_of_pieces, hash_bytes
+from tensordict_memmap.outlet import Outlet
 from tensordict_memmap.sources import Flat, Foreign, Run, Strided, as_array, chunks, dense_axis
 from tensordict_memmap.ways import COPIED, JOB, KERNEL_WORTH_A_CALL, SMALL, STAGING
 
@@ -33,8 +34,8 @@ def finish_device_work(tensors: Iterable[torch.Tensor]) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
-Step = Callable[[int], None]
-"""Writes its bytes to the file of a descriptor."""
+Step = Callable[[Outlet], None]
+"""Puts its bytes into a file."""
 
 
 def steps(
@@ -50,7 +51,7 @@ def steps(
         extents: what gets a checksum, by its offset.
 
     Yields:
-        ``(key, step, bytes)``; a step takes the file's descriptor and may run in any thread, in any order.
+        ``(key, step, bytes)``; a step takes the file's outlet and may run in any thread, in any order.
     """
     extents = extents or {}
     group: list[Flat] = []
@@ -169,22 +170,23 @@ def _staging() -> int:
     return int(_local.address)
 
 
-def _write_flat(part: Flat, start: int, count: int, extent: Extent | None, fd: int) -> None:
-    if extent is None:
-        system.write_at(fd, part.address + start, count, part.offset + start)
-        return
-    state, position, end = BlockHash(), start, start + count
-    while position < end:
-        # Writes that end on boundaries of the file's pages take fewer of them, and what was written is in the cache.
-        nbytes = min(HOT - (part.offset + position) % HOT, end - position)
-        system.write_at(fd, part.address + position, nbytes, part.offset + position)
-        state.add(part.address + position, nbytes)
-        position += nbytes
+def _write_flat(part: Flat, start: int, count: int, extent: Extent | None, file: Outlet) -> None:
+    with file.way(part.offset + start, count) as put:
+        if extent is None:
+            put(part.address + start, count, part.offset + start)
+            return
+        state, position, end = BlockHash(), start, start + count
+        while position < end:
+            # Writes that end on boundaries of the file's pages take fewer of them; what was written is in the cache.
+            nbytes = min(HOT - (part.offset + position) % HOT, end - position)
+            put(part.address + position, nbytes, part.offset + position)
+            state.add(part.address + position, nbytes)
+            position += nbytes
     extent.put(start, state.value())
 
 
 def _write_group(
-    pieces: list[tuple[int, int]], keep: object, offset: int, extents: Mapping[int, Extent], fd: int
+    pieces: list[tuple[int, int]], keep: object, offset: int, extents: Mapping[int, Extent], file: Outlet
 ) -> None:
     if extents:
         place = offset
@@ -193,14 +195,15 @@ def _write_group(
             if extent is not None and extent.nbytes == nbytes:
                 extent.put(0, hash_bytes(system.view(address, nbytes)))
             place += nbytes
-    system.write_pieces_at(fd, pieces, offset)
+    addresses, sizes = zip(*pieces, strict=True)
+    system.write_pieces_at(file.fd, addresses, sizes, offset)
 
 
-def _write_run(part: Run, first: int, last: int, offset: int, fd: int) -> None:
+def _write_run(part: Run, first: int, last: int, offset: int, file: Outlet) -> None:
     addresses, sizes = part.addresses[first:last], part.sizes[first:last]
     if part.digits is not None:
         part.digits[first:last] = digits_of_pieces(addresses, sizes)
-    system.write_pieces_at(fd, list(zip(addresses, sizes, strict=True)), offset)
+    system.write_pieces_at(file.fd, addresses, sizes, offset)
 
 
 def _write_range(
@@ -210,19 +213,19 @@ def _write_range(
     first: int,
     last: int,
     extent: Extent | None,
-    fd: int,
+    file: Outlet,
 ) -> None:
     unit = kernels.UNITS[part.width]
     address = _staging()
     if extent is None:
-        _check(kernels.write_range(fd, part.offset, part.address, *arrays, first, last, address, STAGING, unit))
+        _check(kernels.write_range(file.fd, part.offset, part.address, *arrays, first, last, address, STAGING, unit))
         return
     state, count = BlockHash(), STAGING // part.width
     for start in range(first, last, count):
         end = min(start + count, last)
         kernels.pack_range(address, part.address, *arrays, start, end, unit)
         state.add(address, (end - start) * part.width)
-        system.write_at(fd, address, (end - start) * part.width, part.offset + start * part.width)
+        system.write_at(file.fd, address, (end - start) * part.width, part.offset + start * part.width)
     extent.put(first * part.width, state.value())
 
 
@@ -233,7 +236,7 @@ def _write_rows(
     axis: int,
     box: tuple[int, ...],
     extent: Extent,
-    fd: int,
+    file: Outlet,
 ) -> None:
     """What `_write_tiled` does, for a box that is one run of bytes and a block of its extent, hashing on the way."""
     shape, strides, width = part.shape, part.strides, part.width
@@ -252,7 +255,7 @@ def _write_rows(
             kernels.pack_block(address, base + row * strides[axis], strides[axis], rows, *arrays, axis, 0, behind, unit)
             nbytes = rows * behind * width
             state.add(address, nbytes)
-            system.write_at(fd, address, nbytes, part.offset + (outer * rows_all + row) * behind * width)
+            system.write_at(file.fd, address, nbytes, part.offset + (outer * rows_all + row) * behind * width)
     extent.put((first * rows_all + begin) * behind * width, state.value())
 
 
@@ -262,11 +265,11 @@ def _write_tiled(
     arrays: tuple[np.ndarray, np.ndarray],
     axis: int,
     box: tuple[int, ...],
-    fd: int,
+    file: Outlet,
 ) -> None:
     unit = kernels.UNITS[part.width]
     address, corners = _staging(), np.array(box, dtype=np.int64)
-    _check(kernels.write_tiled(fd, part.offset, part.address, *arrays, axis, corners, address, STAGING, unit))
+    _check(kernels.write_tiled(file.fd, part.offset, part.address, *arrays, axis, corners, address, STAGING, unit))
 
 
 def _check(code: int) -> None:
@@ -274,18 +277,18 @@ def _check(code: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _write_array(chunk: np.ndarray, offset: int, fd: int) -> None:
+def _write_array(chunk: np.ndarray, offset: int, file: Outlet) -> None:
     block = np.ascontiguousarray(chunk)
-    system.write_at(fd, block.ctypes.data, block.nbytes, offset)
+    system.write_at(file.fd, block.ctypes.data, block.nbytes, offset)
 
 
-def _write_chunk(chunk: torch.Tensor, dtype: torch.dtype, offset: int, fd: int) -> None:
+def _write_chunk(chunk: torch.Tensor, dtype: torch.dtype, offset: int, file: Outlet) -> None:
     if chunk.device.type == "cuda":
         block = _from_cuda(chunk.to(dtype) if chunk.dtype != dtype else chunk)
     else:
         block = chunk.to(device="cpu", dtype=dtype)
     block = block.resolve_conj().resolve_neg().contiguous()
-    system.write_at(fd, block.data_ptr(), block.nbytes, offset)
+    system.write_at(file.fd, block.data_ptr(), block.nbytes, offset)
 
 
 def _from_cuda(chunk: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,8 @@ import secrets
 import stat
 import sys
 import threading
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 
 # Offsets are 64 bits wide in the C library only where a long is: elsewhere the portable paths serve.
 POSIX = os.name == "posix" and ctypes.sizeof(ctypes.c_long) == 8
@@ -32,6 +33,8 @@ _CAREFUL = (
 _IOV_MAX = 1024
 _AT_FDCWD = -100
 _STATX_BTIME = 0x800
+_MADV_WILLNEED = 3
+_MADV_HUGEPAGE = 14
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, getattr(errno, "EOPNOTSUPP", -1), errno.ENOTTY})
@@ -71,6 +74,7 @@ _mmap = _bind(
     ctypes.c_int64,
 )
 _munmap = _bind("munmap", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
+_madvise = _bind("madvise", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _msync = _bind("msync", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _mincore = _bind("mincore", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p) if LINUX else None
 
@@ -134,19 +138,20 @@ def view(address: int, nbytes: int) -> memoryview:
     return found
 
 
-def write_pieces_at(fd: int, pieces: Sequence[tuple[int, int]], offset: int) -> None:
-    """Writes many ``(address, nbytes)`` pieces one behind the other, from ``offset`` on, without joining them first."""
+def write_pieces_at(fd: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:
+    """Writes many pieces of memory one behind the other, from ``offset`` on, without joining them first."""
     if _pwritev is None:
-        joined = b"".join(ctypes.string_at(address, nbytes) for address, nbytes in pieces)
+        joined = b"".join(map(ctypes.string_at, addresses, sizes))
         buffer = ctypes.create_string_buffer(joined, len(joined))
         write_at(fd, ctypes.addressof(buffer), len(joined), offset)
         return
-    for first in range(0, len(pieces), _IOV_MAX):
-        part = pieces[first : first + _IOV_MAX]
-        flat = [word for piece in part for word in piece]
-        vector = (ctypes.c_uint64 * len(flat))(*flat)
-        expected = sum(flat[1::2])
-        done = _pwritev(fd, vector, len(part), offset)
+    words = array("Q", bytes(16 * len(sizes)))
+    words[::2], words[1::2] = array("Q", addresses), array("Q", sizes)
+    vectors = words.buffer_info()[0]
+    for first in range(0, len(sizes), _IOV_MAX):
+        part = sizes[first : first + _IOV_MAX]
+        expected = sum(part)
+        done = _pwritev(fd, vectors + 16 * first, len(part), offset)
         if done < 0:
             code = ctypes.get_errno()
             if code != errno.EINTR:
@@ -154,7 +159,7 @@ def write_pieces_at(fd: int, pieces: Sequence[tuple[int, int]], offset: int) -> 
             done = 0
         if done != expected:  # a short or interrupted call: finish piece by piece, which also finds the cause
             position = 0
-            for address, nbytes in part:
+            for address, nbytes in zip(addresses[first : first + _IOV_MAX], part, strict=True):
                 skip = min(max(done - position, 0), nbytes)
                 write_at(fd, address + skip, nbytes - skip, offset + position + skip)
                 position += nbytes
@@ -205,11 +210,36 @@ def unmap(address: int, nbytes: int) -> None:
         _munmap(address, nbytes)
 
 
+@contextlib.contextmanager
+def mapped_range(fd: int, offset: int, nbytes: int) -> Iterator[int]:
+    """The address at which a range of a file is mapped, for a while, in huge pages where there are any."""
+    skipped = offset % PAGE
+    address = map_file(fd, nbytes + skipped, offset - skipped, shared=True)
+    try:
+        if _madvise is not None:
+            _madvise(address, nbytes + skipped, _MADV_HUGEPAGE)  # refused is no harm
+        yield address + skipped
+    finally:
+        unmap(address, nbytes + skipped)
+
+
+def copy(target: int, source: int, nbytes: int) -> None:
+    """Copies memory from one address to another."""
+    ctypes.memmove(target, source, nbytes)
+
+
 def sync_mapping(address: int, nbytes: int) -> None:
     """Waits until the changes made through a mapping are on the disk."""
     start = address - address % PAGE
     if _msync is not None and _msync(start, nbytes + address - start, 4 if LINUX else 0x10) != 0:
         raise _error(ctypes.get_errno())
+
+
+def read_ahead(address: int, nbytes: int) -> None:
+    """Asks for the pages of a part of a mapping, and for no others, without waiting until they are in memory."""
+    start = address - address % PAGE
+    if _madvise is not None and LINUX:
+        _madvise(start, nbytes + address - start, _MADV_WILLNEED)  # refused is no harm
 
 
 def resident(address: int, nbytes: int, samples: int = 16) -> float:

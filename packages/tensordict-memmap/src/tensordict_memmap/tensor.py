@@ -3,7 +3,7 @@
 It is a ``torch.Tensor`` in all that operations see: they run at full speed and give plain tensors. Only what makes a
 view by position (indexing with integers and slices, ``unbind``, ``split``, ``chunk``, ``detach``) stays memory-mapped
 and knows its place in the file; every other view shares the memory as a plain tensor. Indexing and writing by rows, and
-large copies, go through ``rows.py`` and ``transfer.py``. A tensor with a file travels to other processes as the
+large copies, go through ``rows.py`` and ``inplace.py``. A tensor with a file travels to other processes as the
 file's name, in a few hundred bytes, together with the identity of the file, so that another file under that name is an
 error.
 """
@@ -20,13 +20,15 @@ from typing import Any, Self, cast
 
 import torch
 
+from tensordict_core.extension import register_writer
 from tensordict_memmap import travel
 from tensordict_memmap.filled import Filled, check_device
+from tensordict_memmap.inplace import copy_into, write_leaves
 from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.rows import gather_rows, scatter_rows
 from tensordict_memmap.sources import Piece
-from tensordict_memmap.transfer import FileWrite, copy_into, write_files
-from tensordict_memmap.ways import JOB, ROWS_WORTH_A_CALL
+from tensordict_memmap.transfer import FileWrite, write_files
+from tensordict_memmap.ways import FILE_WORTH_OPENING, ROWS_WORTH_A_CALL
 
 _BASIC = (int, slice, EllipsisType, type(None))
 
@@ -347,14 +349,6 @@ class MemoryMappedTensor(Filled, torch.Tensor):
     def _is_whole(self) -> bool:
         return self.nbytes == self._mapping.nbytes and self.is_contiguous()
 
-    def open_file(self) -> tuple[int, int] | None:
-        """A descriptor to write to the file with, which the caller closes, and the byte where this tensor starts.
-
-        None where writes to the file would not be seen here: it is mapped copy-on-write, or another file has its name.
-        """
-        fd = self._mapping.open_descriptor()
-        return None if fd is None else (fd, self.offset)
-
     # --- views and writes
 
     def _view(self, plain: torch.Tensor, index: Any) -> Self:
@@ -379,7 +373,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         if isinstance(value, torch.Tensor):
             if type(index) in _BASIC:
                 target = super().__getitem__(index)
-                if target.nbytes >= JOB:
+                if target.nbytes >= FILE_WORTH_OPENING:
                     copy_into(self._view(target, index), value)
                     return
             else:
@@ -406,7 +400,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     def copy_(self, src: torch.Tensor, non_blocking: bool = False) -> Self:
         """Copies a tensor into this one's file; large ones on several threads."""
-        if self.nbytes >= JOB and isinstance(src, torch.Tensor):
+        if self.nbytes >= FILE_WORTH_OPENING and isinstance(src, torch.Tensor):
             copy_into(self, src)
         else:
             super().copy_(src, non_blocking)
@@ -464,6 +458,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
 
 ForkingPickler.register(MemoryMappedTensor, travel.reduce_between_processes)
+register_writer(MemoryMappedTensor, write_leaves)
 
 
 def _reach(shape: Sequence[int], stride: Sequence[int] | None) -> int:

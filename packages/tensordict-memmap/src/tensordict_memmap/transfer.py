@@ -2,12 +2,13 @@
 
 The plan is a list of files, a file a list of pieces. Pieces are cut into jobs of at most 4 MiB, those of the biggest
 files first; small pieces that lie side by side in a file share a job. Threads keep to files of their own while there
-are any, because two that write one file wait for each other in the kernel. What was measured decides how bytes move:
+are any, because two that write one file wait for each other in the kernel, or go two ways (``outlet.py``). What was
+measured decides how bytes move:
 
 - a new file is filled by positional writes into blocks that were reserved first, two to five times faster than through
   a fresh mapping, where a page fault a page costs more than the copy;
 - memory is written from where it lies, or through a staging block of cache size (``steps.py``);
-- pages that are in memory already are copied to through their mapping, by torch, which runs at memory speed.
+- pages that are in memory already are copied to through their mapping (``inplace.py``), which runs at memory speed.
 
 ``ways.py`` holds those choices.
 """
@@ -25,11 +26,12 @@ import torch
 
 from tensordict_memmap import pool, system
 from tensordict_memmap.checksums import Extent
+from tensordict_memmap.outlet import Outlet
 from tensordict_memmap.sources import Flat, Foreign, Piece, Run, Strided, classify
 from tensordict_memmap.steps import Step, finish_device_work, steps
-from tensordict_memmap.ways import JOB, SMALL, WAITING, load_kernels, writable_file
+from tensordict_memmap.ways import SMALL, WAITING, load_kernels
 
-__all__ = ["FileWrite", "copy_into", "write_files", "write_into"]
+__all__ = ["FileWrite", "write_files", "write_into"]
 
 
 @dataclass(slots=True)
@@ -61,34 +63,34 @@ class _Open:
     size: int
     durable: bool
     jobs: int = 0
-    fd: int = -1
+    outlet: Outlet | None = None
     has_room: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def enter(self) -> int:
+    def enter(self) -> Outlet:
         with self.lock:
-            if self.fd < 0:
-                fd = self.fd = _create(self.write.path, os.O_TRUNC if self.write.fresh else 0)
+            if self.outlet is None:
+                self.outlet = Outlet(_create(self.write.path, os.O_TRUNC if self.write.fresh else 0))
                 if (
                     not self.write.fresh
                     or not self.write.pieces
-                    or (self.size >= SMALL and not system.reserve(fd, 0, self.size))
+                    or (self.size >= SMALL and not self.outlet.reserve(0, self.size))
                 ):
-                    os.ftruncate(fd, self.size)
+                    os.ftruncate(self.outlet.fd, self.size)
                 self.has_room = True
-            return self.fd
+            return self.outlet
 
     def leave(self) -> None:
         with self.lock:
             self.jobs -= 1
-            if self.jobs == 0:
+            if self.jobs == 0 and self.outlet is not None:
                 if self.durable:
-                    os.fsync(self.fd)
+                    os.fsync(self.outlet.fd)
                 self.close()
 
     def close(self) -> None:
-        if self.fd >= 0:
-            fd, self.fd = self.fd, -1
+        if self.outlet is not None:
+            fd, self.outlet = self.outlet.fd, None
             os.close(fd)
 
 
@@ -205,69 +207,42 @@ def _read_back(write: FileWrite, extent: Extent, start: int, nbytes: int) -> Non
         os.close(fd)
 
 
-def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = None) -> None:
-    """Copies ``src`` into ``dst``, which may map a file, converting and broadcasting as ``Tensor.copy_`` does.
-
-    Where ``dst`` maps a file whose pages are not in memory yet, as after preallocation, the bytes are written to the
-    file instead: the mapping sees them, and no page is faulted in one by one.
-
-    Args:
-        dst: where to. Its memory is changed in place.
-        src: what; any tensor that broadcasts to the shape of ``dst``.
-        threads: for writes to a file, how many threads.
-
-    >>> dst = torch.zeros(2, 3)
-    >>> copy_into(dst, torch.arange(3))
-    >>> dst[1]
-    tensor([0., 1., 2.])
-    """
-    file = None
-    if dst.nbytes >= JOB and not (torch.is_grad_enabled() and (dst.requires_grad or src.requires_grad)):
-        file = writable_file(dst, src)
-    if file is None:
-        torch.Tensor.copy_(dst, src)
-        return
-    fd, offset = file
-    try:
-        system.reserve(fd, offset, dst.nbytes)
-        write_into([(fd, Piece("source", src.expand(dst.shape), offset, dst.dtype))], threads=threads)
-    finally:
-        os.close(fd)
-    dst.detach()[:0].zero_()  # tells autograd that the values have changed
-
-
-def write_into(targets: Sequence[tuple[int, Piece]], *, threads: int | None = None) -> None:
+def write_into(targets: Sequence[tuple[Outlet, Piece]], *, threads: int | None = None) -> None:
     """Writes pieces into files that are open already, over what is there or behind it, in parallel.
 
     Args:
-        targets: descriptors, each with what to write there.
+        targets: files, each with what to write there; a file may come several times.
         threads: how many threads write, a good number for this machine if None or 0.
 
     Raises:
         OSError: if the system refuses; it names the key. What was written until then stays.
     """
     with torch._C.DisableTorchFunctionSubclass():
-        planned = [(fd, classify(piece)) for fd, piece in targets]
+        planned = [(outlet, classify(piece)) for outlet, piece in targets]
     kernels = load_kernels(sum(part.nbytes for _, part in planned if isinstance(part, Strided)))
     finish_device_work(part.tensor for _, part in planned if isinstance(part, Foreign))
+    files: dict[int, tuple[Outlet, list[Flat | Strided | Foreign]]] = {}
+    for outlet, part in planned:
+        files.setdefault(outlet.fd, (outlet, []))[1].append(part)
     lanes = [
-        [functools.partial(_run_into, fd, key, step) for key, step, _ in steps([part], kernels)] for fd, part in planned
+        [functools.partial(_run_into, outlet, key, step) for key, step, _ in steps(parts, kernels)]
+        for outlet, parts in sorted(files.values(), key=lambda file: -sum(part.nbytes for part in file[1]))
     ]
     pool.run(lanes, threads=threads)
 
 
-def _run_into(fd: int, key: object, step: Step) -> None:
+def _run_into(outlet: Outlet, key: object, step: Step) -> None:
     try:
-        step(fd)
+        step(outlet)
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror} (writing {key!r})") from error
 
 
 def _run_step(file: _Open, key: object, step: Step | None, nbytes: int, progress: Callable[[int], None] | None) -> None:
     try:
-        fd = file.enter()
+        outlet = file.enter()
         if step is not None:
-            step(fd)
+            step(outlet)
         file.leave()
     except OSError as error:
         if not file.has_room:  # all of the file was refused, and the largest part has most to do with it

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,8 @@ class TreeSave:
         def write(folder: str) -> Manifest:
             return self._write(folder, progress, cancelled)
 
-        commit.save_folder(self.root, write, durable=self.durable, atomic=self.atomic, size=self.total)
+        files = () if self.atomic else self._paths()
+        commit.save_folder(self.root, write, durable=self.durable, atomic=self.atomic, size=self.total, files=files)
 
     def opener(self) -> LeafOpener:
         """What maps the files once they are in place."""
@@ -120,6 +121,16 @@ class TreeSave:
         return self.td.lock_()
 
     # --- writing
+
+    def _paths(self) -> Iterator[str]:
+        """Every file that may be written."""
+        for node in tree.nodes(self.node):
+            for name in tree.describe(node):
+                yield f"{node.folder}/{name}" if node.folder else name
+        for leaf in self.leaves:
+            yield leaf.file
+            if leaf.layout != "strided":
+                yield leaf.shapes_file
 
     def _write(self, folder: str, progress: Progress | None, cancelled: Cancelled | None) -> Manifest:
         entries: dict[str, Entry] = {}

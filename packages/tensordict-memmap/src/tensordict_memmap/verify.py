@@ -110,7 +110,7 @@ class Range:
 
     Args:
         name: what errors call it.
-        path: the file.
+        file: the path, or a descriptor of what is open already.
         offset: where it starts.
         nbytes: how long it is.
         checksum: what was recorded of it.
@@ -118,7 +118,7 @@ class Range:
     """
 
     name: str
-    path: str
+    file: str | int
     offset: int
     nbytes: int
     checksum: str
@@ -145,7 +145,7 @@ def verify_ranges(ranges: Iterable[Range], where: str) -> None:
             continue
         extents.append((one, extent))
         for start, nbytes in extent.missing():
-            if not jobs or jobs[-1][0][0].path != one.path or nbytes > room:
+            if not jobs or jobs[-1][0][0].file != one.file or nbytes > room:
                 jobs.append([])
                 room = BLOCK
             jobs[-1].append((one, extent, start, nbytes))
@@ -173,9 +173,11 @@ def _hash_blocks(job: _Blocks, failed: list[Range]) -> None:
 
 def _open(one: Range) -> int | None:
     """A descriptor of its file, None where that is no regular file or has another size."""
+    if isinstance(one.file, int):
+        return os.dup(one.file)
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        fd = os.open(one.path, flags | getattr(os, "O_BINARY", 0))
+        fd = os.open(one.file, flags | getattr(os, "O_BINARY", 0))
     except OSError:
         return None
     info = os.fstat(fd)

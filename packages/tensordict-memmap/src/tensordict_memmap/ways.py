@@ -14,6 +14,12 @@ from tensordict_memmap import system
 JOB = 4 << 20
 """The most bytes a job moves: large enough to hide its start, small enough to balance."""
 
+FILE_WORTH_OPENING = 1 << 20
+"""Bytes of a tensor whose pages are not in memory from which it is written to its file and not through its mapping."""
+
+WORTH_A_MAPPING = 1 << 20
+"""Bytes from which a thread that would wait for another to write the same file copies into a mapping of its own."""
+
 COPIED = 512 << 10
 """The most bytes of a copy that a library makes in memory before it is written; every thread may hold several."""
 
@@ -48,17 +54,18 @@ def is_long_removal(nbytes: int, files: int = 1) -> bool:
     return nbytes + files * SMALL > REMOVED_AT_ONCE
 
 
-def writable_file(dst: torch.Tensor, src: torch.Tensor) -> tuple[int, int] | None:
-    """A descriptor and offset to write to instead of the memory of ``dst``, where that is faster."""
-    open_file = getattr(dst, "open_file", None)
-    if open_file is None or not dst.is_contiguous() or dst.is_conj() or dst.is_neg():
-        return None
+def is_unfilled(dst: torch.Tensor, src: torch.Tensor) -> bool:
+    """Whether writing to the file of ``dst`` beats copying into its memory: its pages are not there yet."""
+    if dst.nbytes < FILE_WORTH_OPENING or getattr(dst, "handler", None) is None:
+        return False
+    if torch.is_grad_enabled() and (dst.requires_grad or src.requires_grad):
+        return False  # what autograd must see
+    if not dst.is_contiguous() or dst.is_conj() or dst.is_neg() or src.layout is not torch.strided:
+        return False
     if src.device == dst.device and src.untyped_storage().data_ptr() == dst.untyped_storage().data_ptr():
-        return None  # they may overlap, which torch handles
-    if system.resident(dst.data_ptr(), dst.nbytes) > 0.5:
-        return None
-    found: tuple[int, int] | None = open_file()
-    return found
+        return False  # they may overlap, which torch handles
+    samples = min(1 + (dst.nbytes >> 21), 16)  # each costs as much as copying 20 KiB
+    return system.resident(dst.data_ptr(), dst.nbytes, samples) <= 0.5
 
 
 def is_cold(src: torch.Tensor, rows: torch.Tensor) -> bool:
@@ -66,6 +73,8 @@ def is_cold(src: torch.Tensor, rows: torch.Tensor) -> bool:
     if src.device.type != "cpu" or not system.LINUX:
         return False
     row, first = src.stride(0) * src.element_size(), src.data_ptr()
+    if system.resident(first + int(rows[0]) * row, 1, 1):  # each look costs as much as some rows in memory
+        return False
     sample = rows[:: max(rows.numel() // 4, 1)].tolist()
     return sum(system.resident(first + k * row, 1, 1) for k in sample) < len(sample) / 2
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 from dataclasses import replace
 from typing import Any
 
 from tensordict_memmap import commit, flock, owned, system
-from tensordict_memmap.columns import COPY, Column, check_growable, line_up, write_rows
+from tensordict_memmap.columns import Column, check_growable, line_up, write_rows
 from tensordict_memmap.folder import SavedFolder, described_in
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
@@ -24,8 +23,6 @@ from tensordict_memmap.sources import Piece
 from tensordict_memmap.transfer import FileWrite, write_files
 
 __all__ = ["Writer", "write_empty"]
-
-_DRAFT = re.compile(rf"(?:{re.escape(NAME)}|{re.escape(META)})\.[0-9a-f]{{16}}|.*\.memmap{re.escape(COPY)}")
 
 
 class Writer:
@@ -62,7 +59,7 @@ class Writer:
             self.batch_size = content.batch_size
             self.columns = [Column(self.root, leaf) for leaf in tree.leaves(self.node)]
             if part is None:
-                self._remove_drafts()
+                owned.remove_drafts(self.root)
             for column in self.columns:
                 column.open(rows)
             for value in tree.nodes(self.node):
@@ -118,12 +115,6 @@ class Writer:
             self.growth = replace(self.growth, parts=(*self.growth.parts, self.part))
         for column in self.columns:
             column.grow(stop)
-
-    def _remove_drafts(self) -> None:
-        """Removes what a writer left that was killed while it replaced a file."""
-        for place in {os.path.dirname(column.path) for column in self.columns} | {self.root}:
-            for name in filter(_DRAFT.fullmatch, os.listdir(place)):
-                os.unlink(os.path.join(place, name))
 
     def look(self) -> None:
         """Takes in what other writers have counted since."""
