@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tensordict_core import TensorDict
-from tensordict_nn import from_module, to_module
+from tensordict_nn import from_module, from_modules, to_module
 
 
 def mlp() -> nn.Sequential:
@@ -52,6 +52,31 @@ def test_children_of_the_locked_result_cannot_be_unlocked():
         params["0"].unlock_()
     params.unlock_()
     assert not params["0"].is_locked
+
+
+def test_the_function_locks_and_the_method_does_not():
+    module = mlp()
+    assert from_module(module).is_locked and from_modules(module, module).is_locked
+    assert TensorDict.from_modules(module, module).is_locked
+    params = TensorDict.from_module(module)
+    assert not params.is_locked and not params["0"].is_locked
+    params["0", "extra"] = torch.zeros(1)
+    assert TensorDict.from_module(module, lock=True)["0"].is_locked
+
+
+def test_what_was_there_before_is_a_pytree_whether_somebody_looked_at_it_or_not():
+    module = nn.Linear(2, 1)
+    new = TensorDict.from_module(module).data.clone()
+    leaves = torch.utils._pytree.tree_leaves(new.to_module(module))
+    assert [tuple(leaf.shape) for leaf in leaves] == [tuple(leaf.shape) for leaf in new.values(True, True)]
+    before = new.to_module(module)
+
+    def loss(params, x):
+        with params.to_module(module):
+            return module(x).sum()
+
+    grads = torch.func.grad(loss)(before, torch.ones(3, 2))
+    assert grads["weight"].tolist() == [[3.0, 3.0]] and grads["bias"].tolist() == [3.0]
 
 
 def test_what_is_none_is_left_out_and_what_is_not_persistent_is_kept():
@@ -184,7 +209,7 @@ def test_entries_without_a_place_are_named():
     with pytest.raises(TypeError, match="non-tensor data"):
         TensorDict({"0": {"weight": "text"}}).to_module(module)
     with pytest.raises(TypeError, match=r"takes an nn\.Module"):
-        to_module(TensorDict({}), 3)  # type: ignore[arg-type]
+        to_module(TensorDict({}), 3)  # type: ignore[arg-type]  # what is tested
 
 
 def test_a_failed_call_leaves_the_module_as_it_was():

@@ -104,7 +104,7 @@ def test_attributes_of_the_module_are_found_and_others_are_not():
     module = TensorDictModule(nn.Linear(2, 3), ["a"], ["b"])
     assert module.out_features == 3
     with pytest.raises(AttributeError, match="nothing"):
-        module.nothing  # noqa: B018
+        module.nothing  # noqa: B018  # reading is what fails
 
 
 def test_inplace_policies():
@@ -209,7 +209,7 @@ def test_missing_inputs_name_the_module_the_key_and_the_keys_there():
 
 
 def test_without_strict_a_module_may_do_without_an_input():
-    function = lambda a, z=None: a if z is None else z  # noqa: E731
+    function = lambda a, z=None: a if z is None else z  # noqa: E731  # short
     assert "o" in TensorDictModule(function, ["a", "z"], ["o"])(data())
     with pytest.raises(KeyError, match=r"needs the keys \['z'\]"):
         TensorDictModule(function, ["a", "z"], ["o"], strict=True)(data())

@@ -216,7 +216,7 @@ def test_composites_write_every_value_and_score():
     torch.testing.assert_close(td["n", "k_log_prob"], torch.full((3,), 0.2).log())
     assert isinstance(module.log_prob(td), TensorDict)
     with pytest.raises(RuntimeError, match="several keys"):
-        module.log_prob_key  # noqa: B018
+        module.log_prob_key  # noqa: B018  # reading is what fails
     renamed = composite_module(return_log_prob=True, log_prob_keys=["p", "q"])(composite_params())
     assert {"p", "q"} <= set(renamed.keys())
     with set_composite_lp_aggregate(True):

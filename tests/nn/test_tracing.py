@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import tensordict_nn
 from tensordict_core import TensorDict, assert_close
 from tensordict_nn import (
     AddStateIndependentNormalScale,
@@ -18,6 +19,7 @@ from tensordict_nn import (
     OneHotCategorical,
     ProbabilisticTensorDictModule,
     ProbabilisticTensorDictSequential,
+    TensorClassModuleBase,
     TensorDictModule,
     TensorDictModuleBase,
     TensorDictModuleWrapper,
@@ -26,6 +28,7 @@ from tensordict_nn import (
     TruncatedNormal,
     WrapModule,
     as_tensordict_module,
+    biased_softplus,
     dispatch,
     set_interaction_type,
     symbolic_trace,
@@ -163,6 +166,8 @@ def linear(in_key="a", out_key="b", **kwargs):
 
 
 def drawn(cls=torch.distributions.Normal, **kwargs):
+    # torch.export cannot follow checks of values; torch.compile turns them off for the whole process
+    kwargs.setdefault("distribution_kwargs", {"validate_args": False})
     return ProbabilisticTensorDictModule(
         ["loc", "scale"], ["b"], distribution_class=cls, return_log_prob=True, **kwargs
     )
@@ -191,6 +196,30 @@ class Scaled(nn.Module):
 
     def forward(self, td):
         return td.set("b", td["a"] * self.params["w"] + self.params["deep", "b"])
+
+
+class Pair(TensorDict):
+    """Stands for a tensorclass: a container with fields."""
+
+    a: torch.Tensor
+    n: torch.Tensor
+
+    @classmethod
+    def from_tensordict(cls, tensordict):
+        return cls(tensordict)
+
+
+class Sum(TensorDict):
+    b: torch.Tensor
+
+
+class Add(TensorClassModuleBase[Pair, Sum]):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return Sum({"b": self.linear(x["a"]) + x["n", "b"]}, batch_size=x.batch_size)
 
 
 MODULES = {
@@ -230,8 +259,34 @@ MODULES = {
     ),
     "composite": composite,
     "scale of its own": lambda: TensorDictModule(AddStateIndependentNormalScale(2), ["a"], ["loc", "scale"]),
+    "activation": lambda: TensorDictModule(biased_softplus(1.0), ["a"], ["b"]),
     "parameters": Scaled,
+    "fields": Add,
+    "fields of tensordicts": lambda: Add().as_td_module(),
 }
+# Public modules and distributions that none of these has, each with its reason.
+ELSEWHERE = {"CudaGraphModule": "it replays what it recorded and runs no code that could be traced: test_cudagraph.py"}
+
+
+def parts(module):
+    """The modules within a module, and the distributions that they make."""
+    inner = [module._module] if module is decorated else [module]
+    found = [part for one in inner for part in one.modules()]
+    kinds = [part.distribution_class for part in found if isinstance(part, ProbabilisticTensorDictModule)]
+    return [type(part) for part in found] + kinds
+
+
+def test_every_public_module_is_compiled_below():
+    public = {name: getattr(tensordict_nn, name) for name in tensordict_nn.__all__}
+    kinds = {
+        name: kind
+        for name, kind in public.items()
+        if isinstance(kind, type)
+        and (issubclass(kind, nn.Module | torch.distributions.Distribution) or name.endswith("Module"))
+    }
+    tried = [part for make in MODULES.values() for part in parts(make())]
+    missing = {name for name, kind in kinds.items() if not any(issubclass(part, kind) for part in tried)}
+    assert missing == set(ELSEWHERE) and len(kinds) > 15
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -277,6 +332,82 @@ def test_modules_are_exported_on_tensordicts(name):
     exported = torch.export.export(program, (data(),))
     td = data() + 1
     assert_close(exported.module()(td), program(td))
+
+
+class Hidden(nn.Module):
+    """Reads and writes at three levels."""
+
+    def __init__(self):
+        super().__init__()
+        self.module = TensorDictSequential(
+            TensorDictModule(nn.Linear(2, 3), ["a"], [("n", "h")]),
+            TensorDictModule(lambda h, b, c: (h + b[..., :1]) * c[..., None], [("n", "h"), *DEEP[1:]], ["out"]),
+        )
+
+    def forward(self, td):
+        return self.module(td.copy())
+
+
+DEEP = ["a", ("n", "b"), ("n", "deep", "c")]
+
+
+def deep(rows, batch_size, **values):
+    n = {"b": torch.rand(rows, 2), "deep": {"c": torch.rand(rows)}}
+    return TensorDict({"a": torch.rand(rows, 2), "n": n, **values}, [rows][:batch_size])
+
+
+def of_each_tensor(td, rows):
+    shapes = torch.export.ShapesCollection()
+    for key in DEEP:
+        shapes[td[key]] = {0: rows}
+    return shapes
+
+
+SHAPES = {
+    "a list of all leaves": lambda td, rows: ([{0: rows}] * 3,),
+    "a list under the name of the argument": lambda td, rows: {"td": [{0: rows}] * 3},
+    "each tensor": of_each_tensor,
+}
+
+
+@pytest.mark.parametrize("batch_dims", [0, 1])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_an_exported_module_takes_nested_tensordicts_of_other_batch_sizes(shapes, batch_dims, tmp_path):
+    module, td = Hidden(), deep(4, batch_dims)
+    shapes = SHAPES[shapes](td, torch.export.Dim("rows", max=64))
+    torch.export.save(torch.export.export(module, (td,), dynamic_shapes=shapes), tmp_path / "module.pt2")
+    program = torch.export.load(tmp_path / "module.pt2").module()
+    program.load_state_dict(module.state_dict())
+    for rows in (7, 2, 64):
+        td = deep(rows, batch_dims)
+        out = program(td)
+        assert out.batch_size == (rows,)[:batch_dims] == out["n", "deep"].batch_size
+        assert_close(out, module(td))
+    with pytest.raises(AssertionError, match="size"):  # above the bound
+        program(deep(65, batch_dims))
+
+
+def test_an_exported_module_with_values_that_are_no_tensors_takes_other_batch_sizes():
+    module, td = Hidden(), deep(4, 1, text="abc")
+    program = torch.export.export(module, (td,), dynamic_shapes=of_each_tensor(td, torch.export.Dim("rows")))
+    td = deep(7, 1, text="abc")
+    out = program.module()(td)
+    assert_close(out, module(td))
+    assert out["text"] == "abc"
+
+
+def test_a_sequence_is_exported_as_it_is_and_takes_tensors_of_other_batch_sizes():
+    sequence = TensorDictSequential(
+        linear("a", ("n", "h")), TensorDictModule(torch.add, [("n", "h"), ("n", "b")], ["out"])
+    )
+    rows = {0: torch.export.Dim("rows")}
+    td = deep(7, 1)
+    example = deep(4, 1)["a"], deep(4, 1)["n", "b"]
+    by_position = torch.export.export(sequence, example, dynamic_shapes=(rows, rows))
+    expected = by_position.module()(td["a"], td["n", "b"])
+    by_tensordict = torch.export.export(sequence, (deep(4, 1),), dynamic_shapes=([rows] * 3,)).module()(td.copy())
+    for result in (by_tensordict, sequence(td)):
+        torch.testing.assert_close((result["n", "h"], result["out"]), expected)
 
 
 @pytest.mark.parametrize(

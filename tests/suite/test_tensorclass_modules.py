@@ -78,6 +78,24 @@ def test_they_join_sequences_and_have_their_parameters():
     assert len(list(sequence.parameters())) == 2
 
 
+@pytest.mark.parametrize("scale", [None, torch.tensor(2.0)])
+def test_both_compile_in_one_graph_and_are_not_compiled_again(scale):
+    module = Add()
+    wrapped = module.as_td_module()
+    td = TensorDict({"a": torch.ones(4, 3), "b": torch.ones(4, 3)} | ({} if scale is None else {"scale": scale}))
+    given = Pair(a=torch.ones(4, 3), b=torch.ones(4, 3), scale=scale)
+    for callee, argument in ((module, given), (wrapped, td)):
+        torch._dynamo.reset()
+        compiled = torch.compile(callee, fullgraph=True, backend="eager")
+        for i in range(3):
+            argument = argument + i
+            with torch._dynamo.config.patch(error_on_recompile=i > 0):
+                result, expected = compiled(argument), callee(argument)
+            assert type(result) is type(expected)
+            assert result.get("s").equal(expected.get("s"))
+            assert result.get(("inner", "c")).equal(expected.get(("inner", "c")))
+
+
 def test_what_is_missing_is_named():
     with pytest.raises(KeyError, match=r"Add needs the keys \['b', 'scale'\]"):
         Add().as_td_module()(TensorDict({"a": torch.ones(4, 3)}, [4]))

@@ -178,7 +178,7 @@ class TensorDictModuleBase(nn.Module):
         found = False
         for child in module.children():
             if hasattr(child, "reset_parameters"):
-                child.reset_parameters()  # type: ignore[operator]
+                child.reset_parameters()  # type: ignore[operator]  # hasattr does not tell that it is a method
                 found = True
             else:
                 found = self._reset(child) or found

@@ -8,14 +8,15 @@ Hooks for all modules (``torch.nn.modules.module.register_module_forward_hook`` 
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import Any
 
 from torch import nn
 from torch.nn.modules import module as registry
 
-from tensordict_core.extension import constant_when_traced
+from tensordict_core.extension import Primitives, constant_when_traced, is_compiling
 
-__all__ = ["CALL", "is_bare", "watched"]
+__all__ = ["CALL", "goes_straight", "is_bare", "only_forwards", "selects", "watched"]
 
 CALL: Any = nn.Module.__call__
 
@@ -56,3 +57,46 @@ def is_bare(own: dict[str, Any]) -> bool:
         or own["_backward_pre_hooks"]
         or "_compiled_call_impl" in own
     )
+
+
+def goes_straight(module: Any, forward: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a call does nothing but pass one container to a ``forward``, which is given as that of the class.
+
+    >>> layer = torch.nn.Linear(1, 1)
+    >>> goes_straight(layer, torch.nn.Linear.forward, (TensorDict({}),))
+    True
+    >>> goes_straight(layer, torch.nn.Linear.forward, (torch.zeros(1),))
+    False
+    >>> layer.forward = abs
+    >>> goes_straight(layer, torch.nn.Linear.forward, (TensorDict({}),))
+    False
+    """
+    if len(args) != 1 or not isinstance(args[0], Primitives) or watched():
+        return False
+    if is_compiling():
+        # Dynamo notices later changes of what is read by name, and looks at no hooks, see above
+        given = module.forward
+        if selects(module) or not isinstance(given, MethodType) or given.__func__ is not forward:
+            return False
+        hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+        return not (hooked or module._backward_pre_hooks)
+    return only_forwards(module, forward)
+
+
+def selects(module: Any) -> bool:
+    """Whether a hook selects output keys; asking has Dynamo notice a selection that is made later.
+
+    >>> selects(torch.nn.Linear(1, 1))
+    False
+    """
+    return getattr(module, "_out_keys_source", None) is not None
+
+
+def only_forwards(module: Any, forward: Any) -> bool:
+    """Whether a plain call of a module does nothing but call a ``forward`` that is given as that of the class.
+
+    >>> only_forwards(torch.nn.Linear(1, 1), torch.nn.Linear.forward)
+    True
+    """
+    own = module.__dict__
+    return type(module).forward is forward and "forward" not in own and is_bare(own)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from tensordict_core import NestedKey
+from tensordict_core.extension import Primitives
 
 from . import errors
 from .base import as_keys
@@ -36,7 +37,7 @@ class _Recorder:
     """
 
     def __init__(self, device: torch.device | None) -> None:
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call] # torch gives it no types
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch gives it no types
         self.device: torch.device | None = self._stream.device
         self._graph: Any = None
 
@@ -77,6 +78,16 @@ def _same(first: Any, second: Any) -> bool:
         return False
 
 
+def _dims(value: Any) -> Any:
+    """The batch dimensions of all containers in a nest, which a pytree's structure does not tell."""
+    if isinstance(value, Primitives):
+        # an instance of a tensorclass may hide attributes by its fields
+        return len(value._meta.batch_size), value._meta.names, [_dims(node) for node in value._nodes()]
+    if isinstance(value, tuple | list):
+        return [_dims(item) for item in value]
+    return [_dims(item) for item in value.values()] if isinstance(value, dict) else None
+
+
 def _refuse_gradients(leaves: Sequence[Any]) -> None:
     if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
         raise errors.graph_input_requires_grad()
@@ -97,6 +108,7 @@ class _Recording:
 
     def __init__(self, recorder: Any, function: Callable[[Any], Any], inputs: Any) -> None:
         leaves, self._layout = pytree.tree_flatten(inputs)
+        self._dims = _dims(inputs)
         self._leaves = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         self._buffers = [self._leaves[i] for i in self._at]
@@ -127,7 +139,7 @@ class _Recording:
     def _fill(self, inputs: Any) -> None:
         leaves, layout = pytree.tree_flatten(inputs)
         _refuse_gradients(leaves)
-        if layout != self._layout:
+        if layout != self._layout or _dims(inputs) != self._dims:
             raise errors.graph_structure_changed(layout, self._layout)
         for i, (leaf, own) in enumerate(zip(leaves, self._leaves, strict=True)):
             if not isinstance(own, Tensor) or not isinstance(leaf, Tensor):

@@ -144,7 +144,7 @@ def _stacked(column: list[Any], path: tuple[str, ...], expand_identical: bool) -
     if any(is_lazy(leaf) for leaf in column):
         raise errors.uninitialized(path)
     if expand_identical and all(leaf is first for leaf in column):
-        return first.expand(len(column), *first.shape)  # type: ignore[no-any-return]
+        return first.expand(len(column), *first.shape)  # type: ignore[no-any-return]  # a column is of tensors
     stacked = torch.stack([leaf.detach() for leaf in column])
     return Parameter(stacked, requires_grad=first.requires_grad) if isinstance(first, Parameter) else stacked
 
@@ -424,7 +424,7 @@ def _load_state(td: Any, module: nn.Module, return_swap: bool) -> tuple[Any, Und
         state = OrderedDict(_flat(source))
         # modules ask the state for the version of its form; it was read off a module as they are now
         versions = {name: {"version": part._version} for name, part in module.named_modules()}
-        state._metadata = versions  # type: ignore[attr-defined] # torch keeps it so
+        state._metadata = versions  # type: ignore[attr-defined]  # torch keeps it so
         unknown = module.load_state_dict(state, strict=False).unexpected_keys
         if unknown:
             raise errors.unknown_state(unknown, module)

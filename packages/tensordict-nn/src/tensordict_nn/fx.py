@@ -136,7 +136,7 @@ def _one_call(module: TensorDictModule, kind: str, target: Any) -> fx.Graph:
     graph = fx.Graph()
     args = [graph.placeholder(name) for name in names]
     keywords = dict(zip(names, args, strict=True)) if module._arguments else {}
-    call = graph.create_node(kind, target, () if keywords else tuple(args), {**keywords, **module.method_kwargs})
+    call = graph.create_node(kind, target, () if keywords else tuple(args), {**keywords, **module._method_kwargs})
     graph.output(call)
     return graph
 
@@ -172,7 +172,7 @@ def symbolic_trace(module: TensorDictModuleBase) -> TDGraphModule:
         prefix = f"module_{i}"
         root.add_module(prefix, holder)
         names = leaf._arguments or [str(n.target) for n in traced.nodes if n.op == "placeholder"][: len(leaf.in_keys)]
-        known = {**leaf.method_kwargs, **dict(zip(names, (env[key] for key in leaf.in_keys), strict=True))}
+        known = {**leaf._method_kwargs, **dict(zip(names, (env[key] for key in leaf.in_keys), strict=True))}
         result = _inline(graph, root, prefix, traced, leaf, known)
         keys = leaf.out_keys_source
         results = result if isinstance(result, tuple | list) else (result,)

@@ -13,16 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from tensordict_core import NestedKey, TensorDict, unravel_key
-from tensordict_core.extension import Primitives, TensorCollection, is_compiling
+from tensordict_core.extension import TensorCollection, is_compiling
 
 from . import errors
 from .base import Keys, TensorDictModuleBase, as_keys, device_of
-from .calls import CALL, is_bare, watched
+from .calls import CALL, goes_straight, is_bare, only_forwards
 from .dispatch import dispatch
+from .form import Form, KeyList, parsed, written
 from .skipping import MODE, skips
 
-__all__ = ["TensorDictModule", "TensorDictModuleWrapper", "WrapModule"]
+__all__ = ["TensorDictModule", "TensorDictModuleWrapper", "WrapModule", "step"]
 
+# What a call depends on; `form` says how.
+_TOLD = frozenset(("_in_keys", "_out_keys", "_out_keys_source", "_arguments", "inplace", "method", "strict", "_lent"))
 _POLICIES = "True, False or 'empty'"
 
 
@@ -62,6 +65,9 @@ class TensorDictModule(TensorDictModuleBase):
     tensor([0.])
     """
 
+    _lent = False
+    """Whether `method_kwargs` was handed out, so that it may be changed in place."""
+
     def __init__(
         self,
         module: Callable[..., Any],
@@ -89,23 +95,59 @@ class TensorDictModule(TensorDictModuleBase):
         self.module = module
         self.inplace = inplace
         self.method = method
-        self.method_kwargs = method_kwargs or {}
+        self.method_kwargs = method_kwargs
         self.strict = strict
         self._get_kwargs = get_kwargs or {}
+        self._describe()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; what a call depends on is described anew."""
+        super().__setattr__(name, value)
+        if name in _TOLD and "_form" in self.__dict__:
+            self._describe()
+
+    def _describe(self) -> None:
+        """Put down what calls depend on, see `form`."""
+        out_keys = self._out_keys if self._out_keys_source is None else self._out_keys_source
+        options = (self._arguments, self.inplace, self.method, self.strict)
+        self.__dict__["_form"] = form = Form(self._in_keys, out_keys, *options, bool(self._get_kwargs), self._lent)
+        self.__dict__["_text"] = written(*form)
+
+    @property
+    def in_keys(self) -> Keys:
+        """The keys that are read."""
+        return self._in_keys if is_compiling() else KeyList(self._in_keys, self._describe)
+
+    @in_keys.setter
+    def in_keys(self, value: Any) -> None:
+        self._in_keys = as_keys(value)
+
+    @property
+    def out_keys(self) -> Keys:
+        """The keys that are written, after `select_out_keys`."""
+        return self._out_keys if is_compiling() else KeyList(self._out_keys, self._describe)
+
+    @out_keys.setter
+    def out_keys(self, value: Any) -> None:
+        self._out_keys = as_keys(value)
+
+    @property
+    def method_kwargs(self) -> dict[str, Any]:
+        """Arguments by name for each call."""
+        if not self._lent and not is_compiling():
+            self._lent = True  # it may be changed in place from now on
+        return self._method_kwargs
+
+    @method_kwargs.setter
+    def method_kwargs(self, value: dict[str, Any] | None) -> None:
+        self._method_kwargs = value or {}
+        self._lent = bool(value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `forward` and the hooks."""
-        if len(args) == 1 and not kwargs and isinstance(args[0], Primitives) and not watched():
-            return self._step(args[0])
+        if not kwargs and goes_straight(self, _FORWARD, args):
+            return _run(self, args[0], None, {}, True)
         return super().__call__(*args, **kwargs)
-
-    def _step(self, tensordict: Any) -> Any:
-        """What a call with a tensordict does where no hooks for all modules are there."""
-        if not is_compiling():
-            own = self.__dict__
-            if is_bare(own) and type(self).forward is _FORWARD and "forward" not in own:
-                return self._run(tensordict, None, {}, True)
-        return CALL(self, tensordict)
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any, *args: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
@@ -126,98 +168,7 @@ class TensorDictModule(TensorDictModuleBase):
         """
         if args:
             raise errors.too_many_arguments(self, len(args) + 1, ["tensordict"])
-        return self._run(tensordict, tensordict_out, kwargs, False)
-
-    def _run(self, tensordict: Any, tensordict_out: Any, kwargs: dict[str, Any], directly: bool) -> Any:
-        """Read, run the module, write.
-
-        Args:
-            tensordict: Where inputs come from.
-            tensordict_out: Where results go, if it is given.
-            kwargs: More arguments for the module.
-            directly: Whether the ``forward`` of a bare module is called, see `calls`.
-        """
-        # modules are not attributes for Python, so `self.module` would be looked for in vain first
-        module: Any = self._modules.get("module")
-        if module is None:
-            module = self.__dict__["module"]
-            directly = False
-        in_keys = self._in_keys
-        out_keys = self._out_keys if self._out_keys_source is None else self._out_keys_source
-        if (
-            (MODE.value is not False or MODE.threads)
-            and tensordict_out is None
-            and skips(in_keys, out_keys, tensordict)
-        ):
-            return tensordict
-        values = []
-        for key in in_keys:
-            value = tensordict._get(key) if type(key) is str and not self._get_kwargs else self._read(tensordict, key)
-            if type(value) is not Tensor and isinstance(value, TensorCollection):
-                value = value._entry_value()
-            values.append(value)
-        if self.strict:
-            self._require(tensordict, values)
-        if self.method is not None:
-            module = getattr(module, self.method)
-        elif directly and type(module).__call__ is CALL and is_bare(module.__dict__):
-            module = module.forward
-        if self.method_kwargs:
-            kwargs = {**self.method_kwargs, **kwargs}
-        try:
-            if self._arguments is None:
-                result = module(*values, **kwargs)
-            else:
-                result = module(**dict(zip(self._arguments, values, strict=True)), **kwargs)
-        except Exception as error:
-            self._explain(tensordict, values, error)
-            raise
-        if tensordict_out is None:
-            tensordict_out = tensordict if self.inplace is True else self._target(tensordict)
-        if type(result) is Tensor and len(out_keys) == 1:
-            if out_keys[0] != "_":
-                tensordict_out.set(out_keys[0], result)
-        else:
-            self._write(tensordict_out, result, out_keys)
-        return tensordict_out
-
-    def _read(self, td: Any, key: Any) -> Any:
-        return td.get(key, None, **self._get_kwargs)
-
-    def _target(self, tensordict: Any) -> Any:
-        return TensorDict({}) if self.inplace is False else tensordict.empty()
-
-    def _write(self, td: Any, result: Any, out_keys: Keys) -> None:
-        """Store what the module returned."""
-        if isinstance(result, dict | TensorCollection) and all(key == "_" or key in result for key in out_keys):
-            results: Sequence[Any] = [None if key == "_" else result[key] for key in out_keys]
-        elif isinstance(result, tuple) or (isinstance(result, list) and len(result) == len(out_keys) > 1):
-            results = result
-        else:
-            results = (result,)
-        if len(results) != len(out_keys) or result is None:
-            raise errors.wrong_count(self._called(), 0 if result is None else len(results), out_keys)
-        for key, value in zip(out_keys, results, strict=True):
-            if key != "_":
-                td.set(key, value)
-
-    def _called(self) -> Any:
-        return self.module if isinstance(self.module, nn.Module) else self
-
-    def _absent(self, values: list[Any]) -> Keys:
-        return [key for key, value in zip(self._in_keys, values, strict=True) if value is None]
-
-    def _require(self, td: Any, values: list[Any]) -> None:
-        absent = [key for key in self._absent(values) if key not in td]
-        if absent:
-            raise errors.missing_inputs(self._called(), absent, td.keys())
-
-    def _explain(self, td: Any, values: list[Any], error: Exception) -> None:
-        """Say what was missing, if anything was; else say in which module it happened."""
-        absent = [key for key in self._absent(values) if key not in td]
-        if absent:
-            raise errors.missing_inputs(self._called(), absent, td.keys()) from error
-        error.add_note(f"while calling {type(self._called()).__name__} with in_keys {self._in_keys}")
+        return _run(self, tensordict, tensordict_out, kwargs, False)
 
     @property
     def is_functional(self) -> bool:
@@ -248,6 +199,112 @@ class TensorDictModule(TensorDictModuleBase):
 
 
 _FORWARD = TensorDictModule.forward
+
+
+# Functions, not methods: Dynamo looks at each module, whether its methods are still those of its class.
+
+
+def step(owner: Any, tensordict: Any) -> Any:
+    """What a `TensorDictModule` called with a tensordict does where no hooks for all modules are there."""
+    if only_forwards(owner, _FORWARD):
+        return _run(owner, tensordict, None, {}, True)
+    return CALL(owner, tensordict)
+
+
+def _run(owner: Any, tensordict: Any, tensordict_out: Any, kwargs: dict[str, Any], directly: bool) -> Any:
+    """Read, run the module, write.
+
+    Args:
+        owner: The `TensorDictModule`.
+        tensordict: Where inputs come from.
+        tensordict_out: Where results go, if it is given.
+        kwargs: More arguments for the module.
+        directly: Whether the ``forward`` of a bare module is called, see `calls`.
+    """
+    if is_compiling():
+        form = parsed(owner._text)
+        directly = False
+    else:
+        form = owner._form
+    in_keys, out_keys, arguments, inplace, method, strict, has_get_kwargs, has_method_kwargs = form
+    # modules are not attributes for Python, so `owner.module` would be looked for in vain first
+    module: Any = owner._modules.get("module")
+    if module is None:
+        module = owner.__dict__["module"]
+        directly = False
+    if (MODE.value is not False or MODE.threads) and tensordict_out is None and skips(in_keys, out_keys, tensordict):
+        return tensordict
+    values = []
+    for key in in_keys:
+        if has_get_kwargs:
+            value = tensordict.get(key, None, **owner._get_kwargs)
+        else:
+            value = tensordict._get(key) if type(key) is str else tensordict.get(key, None)
+        if type(value) is not Tensor and isinstance(value, TensorCollection):
+            value = value._entry_value()
+        values.append(value)
+    if strict:
+        _require(owner, tensordict, values)
+    if method is not None:
+        module = getattr(module, method)
+    elif directly and type(module).__call__ is CALL and is_bare(module.__dict__):
+        module = module.forward
+    if has_method_kwargs:
+        kwargs = {**owner._method_kwargs, **kwargs}
+    try:
+        if arguments is None:
+            result = module(*values, **kwargs)
+        else:
+            result = module(**dict(zip(arguments, values, strict=True)), **kwargs)
+    except Exception as error:
+        _explain(owner, tensordict, values, error)
+        raise
+    if tensordict_out is None:
+        tensordict_out = tensordict if inplace is True else TensorDict({}) if inplace is False else tensordict.empty()
+    if type(result) is Tensor and len(out_keys) == 1:
+        if out_keys[0] != "_":
+            # said, as Dynamo would look at the default of each class that the method could come from
+            tensordict_out.set(out_keys[0], result, False, non_blocking=False)
+    else:
+        _write(owner, tensordict_out, result, out_keys)
+    return tensordict_out
+
+
+def _write(owner: Any, td: Any, result: Any, out_keys: Sequence[Any]) -> None:
+    """Store what the module returned."""
+    if isinstance(result, dict | TensorCollection) and all(key == "_" or key in result for key in out_keys):
+        results: Sequence[Any] = [None if key == "_" else result[key] for key in out_keys]
+    elif isinstance(result, tuple) or (isinstance(result, list) and len(result) == len(out_keys) > 1):
+        results = result
+    else:
+        results = (result,)
+    if len(results) != len(out_keys) or result is None:
+        raise errors.wrong_count(_called(owner), 0 if result is None else len(results), out_keys)
+    for key, value in zip(out_keys, results, strict=True):
+        if key != "_":
+            td.set(key, value, False)
+
+
+def _called(owner: Any) -> Any:
+    return owner.module if isinstance(owner.module, nn.Module) else owner
+
+
+def _absent(owner: Any, values: list[Any]) -> Keys:
+    return [key for key, value in zip(owner._in_keys, values, strict=True) if value is None]
+
+
+def _require(owner: Any, td: Any, values: list[Any]) -> None:
+    absent = [key for key in _absent(owner, values) if key not in td]
+    if absent:
+        raise errors.missing_inputs(_called(owner), absent, td.keys())
+
+
+def _explain(owner: Any, td: Any, values: list[Any], error: Exception) -> None:
+    """Say what was missing, if anything was; else say in which module it happened."""
+    absent = [key for key in _absent(owner, values) if key not in td]
+    if absent:
+        raise errors.missing_inputs(_called(owner), absent, td.keys()) from error
+    error.add_note(f"while calling {type(_called(owner)).__name__} with in_keys {owner._in_keys}")
 
 
 class TensorDictModuleWrapper(TensorDictModuleBase):

@@ -43,7 +43,7 @@ __all__ = ["TensorDictParams"]
 Hook = Callable[["TensorDictParams", Any], Any]
 
 
-class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
+class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both have names such as `to`, those of tensordicts are meant
     """A tensordict that is an ``nn.Module``: its entries are registered parameters and buffers.
 
     Floating-point and complex tensors become parameters, others buffers; what is a parameter or a buffer already stays
@@ -201,6 +201,15 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
         else:
             self._put_below(key, value, {})
 
+    def _plan_entry(self, key: str, value: Any, *plan: Any) -> None:
+        old = self._peek(key)
+        if not isinstance(old, Tensor):
+            super()._plan_entry(key, value, *plan)
+            return
+        # the same memory without gradients: values are written without a trace in autograd
+        value = value.detach() if isinstance(value, Tensor) else value
+        dense({key: old.detach()}, self._meta)._plan_entry(key, value, *plan)
+
     def _del(self, key: str) -> None:
         self._forget(key, None)
 
@@ -300,7 +309,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
         return type(now[0])._cat(now, dim)
 
     def _unbind(self, dim: int) -> tuple[Any, ...]:
-        return self._now()._unbind(dim)  # type: ignore[no-any-return]
+        return self._now()._unbind(dim)  # type: ignore[no-any-return]  # any container may be there
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -324,7 +333,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
         return new
 
     def _nodes(self) -> Iterable[TensorCollection]:
-        return [value for _, value in self._items() if isinstance(value, Primitives)]  # type: ignore[misc]
+        return [value for _, value in self._items() if isinstance(value, Primitives)]  # type: ignore[misc]  # a container implements Primitives
 
     def _set_meta(self, meta: Meta) -> None:
         # devices are asked of the tensors, which modules move without a word
@@ -337,7 +346,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
         return {**self.__dict__, "_holders": None, "_annotations": None, "_last_exit": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]
+        nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]  # untyped in torch
         if self._locked:
             holder = weakref.ref(self)
             for node in self._nodes():
@@ -354,9 +363,9 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]
 
     # modules ---------------------------------------------------------------------------------------------------------
 
-    __hash__ = nn.Module.__hash__  # type: ignore[assignment]
-    state_dict = nn.Module.state_dict  # type: ignore[assignment]
-    load_state_dict = nn.Module.load_state_dict  # type: ignore[assignment]
+    __hash__ = nn.Module.__hash__  # type: ignore[assignment]  # containers have none
+    state_dict = nn.Module.state_dict  # type: ignore[assignment]  # that of containers has other parameters
+    load_state_dict = nn.Module.load_state_dict  # type: ignore[assignment]  # as above
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Whether the parameters require gradients, set in place; buffers never do.

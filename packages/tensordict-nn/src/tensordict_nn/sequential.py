@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from tensordict_core import LazyStackedTensorDict, NestedKey, TensorDict
-from tensordict_core.extension import Primitives
+from tensordict_core.extension import Primitives, is_compiling
 
 from . import errors
 from .base import Keys, TensorDictModuleBase, as_keys, device_of
-from .calls import is_bare, watched
+from .calls import goes_straight, selects, watched
 from .dispatch import dispatch
-from .module import TensorDictModule, WrapModule
+from .module import TensorDictModule, WrapModule, step
 from .skipping import MODE, skips
 
 __all__ = ["TensorDictSequential"]
@@ -120,16 +120,8 @@ class TensorDictSequential(TensorDictModuleBase):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `forward` and the hooks."""
-        own = self.__dict__
-        if (
-            len(args) == 1
-            and isinstance(args[0], Primitives)
-            and is_bare(own)
-            and "forward" not in own
-            and type(self).forward is _FORWARD
-            and not watched()
-        ):
-            return self._forward(args[0], **kwargs)
+        if goes_straight(self, _FORWARD, args):
+            return self._forward(args[0], **kwargs) if kwargs else self._forward(args[0], None)
         return super().__call__(*args, **kwargs)
 
     @dispatch(auto_batch_size=False)
@@ -172,12 +164,17 @@ class TensorDictSequential(TensorDictModuleBase):
                 td = self._run_where_possible(module, td, kwargs)
             return td
         modules: Any = self._modules["module"]  # found faster than `self.module`
+        if is_compiling():  # without asking for types, which Dynamo would compare with each other at each call
+            for module in modules._modules.values():
+                selects(module)
+                td = module(td, **kwargs)
+            return td
         if kwargs or watched():
             for module in modules._modules.values():
                 td = module(td, **kwargs)
             return td
         for module in modules._modules.values():
-            td = module._step(td) if type(module) is TensorDictModule and isinstance(td, Primitives) else module(td)
+            td = step(module, td) if type(module) is TensorDictModule and isinstance(td, Primitives) else module(td)
         return td
 
     def _run_where_possible(self, module: Any, td: Any, kwargs: dict[str, Any]) -> Any:

@@ -53,7 +53,7 @@ class OneHotCategorical(Categorical):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-probability of one-hot vectors."""
-        return super().log_prob(value.argmax(-1))  # type: ignore[no-any-return, no-untyped-call]
+        return super().log_prob(value.argmax(-1))  # type: ignore[no-any-return, no-untyped-call]  # untyped in torch
 
     @property
     def mode(self) -> Tensor:
@@ -77,7 +77,7 @@ class OneHotCategorical(Categorical):
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
         """One-hot vectors."""
-        return self._one_hot(super().sample(torch.Size(sample_shape)))  # type: ignore[no-untyped-call]
+        return self._one_hot(super().sample(torch.Size(sample_shape)))  # type: ignore[no-untyped-call]  # untyped in torch
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
         """One-hot vectors whose gradients are those of a relaxed sample of temperature 1 (straight-through)."""
@@ -89,4 +89,4 @@ class OneHotCategorical(Categorical):
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """Every one-hot vector."""
-        return self._one_hot(super().enumerate_support(expand))  # type: ignore[no-untyped-call]
+        return self._one_hot(super().enumerate_support(expand))  # type: ignore[no-untyped-call]  # untyped in torch

@@ -77,7 +77,7 @@ class TruncatedNormal(Distribution):
     @property
     def support(self) -> Any:
         """The interval."""
-        return constraints.interval(self.a, self.b)  # type: ignore[no-untyped-call]
+        return constraints.interval(self.a, self.b)  # type: ignore[no-untyped-call]  # untyped in torch
 
     @property
     def _log_mass(self) -> Tensor:
