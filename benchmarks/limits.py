@@ -1,8 +1,8 @@
 """The machine's own limit: the same bytes, files and folders written by threads that do nothing else.
 
-Blocks are reserved first and bytes go out by positional writes of at most 4 MiB, on one thread a core: no library can
-put them there faster without writing less. What a save would have to compute (a header, a description) is made before
-the clock runs.
+Blocks are reserved first and bytes go out by positional writes of at most 4 MiB, on one thread a core. A file is one
+thread's, because two that write one file wait for each other, unless it is most of the bytes. What a save would have to
+compute (a header, a description) is made before the clock runs.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ def write_plain(files: Sequence[PlainFile], path: Path, *, sync: bool = False) -
     """Writes files below ``path``, or the only one to it."""
     for folder in sorted({os.path.dirname(file.path) for file in files if file.path}):
         os.makedirs(path / folder, exist_ok=True)
-    jobs: list[Callable[[], None]] = []
+    jobs: list[Callable[[], object]] = []
     opened: list[int] = []
     small: list[PlainFile] = []
+    total = sum(file.size for file in files)
     for file in sorted(files, key=lambda one: -one.size):
         if file.size < SMALL and len(files) > 1:
             small.append(file)
@@ -75,7 +76,8 @@ def write_plain(files: Sequence[PlainFile], path: Path, *, sync: bool = False) -
         opened.append(fd)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, file.size)
-        jobs += _pieces(fd, file)
+        pieces = _pieces(fd, file)
+        jobs += pieces if 2 * file.size > total else [lambda pieces=pieces: [piece() for piece in pieces]]
     jobs += [_small_files(path, small[first : first + 16], sync) for first in range(0, len(small), 16)]
     try:
         with ThreadPoolExecutor(THREADS) as threads:

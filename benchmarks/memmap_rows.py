@@ -1,6 +1,7 @@
 """Rows of a dataset on disk: random batches, beside the reference, indexing of tensors and a copy of it in memory.
 
 ``python -m benchmarks.memmap_rows`` prints the table and the ratios; every round runs every way once, in random order.
+``--cold`` loads the dataset and takes one batch while its pages are on the disk, beside plain reads of the same rows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import resource
 import shutil
 import tempfile
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -109,11 +111,41 @@ def million(folder: Path, rounds: int = 7) -> dict[str, float]:
     return {what: median(taken) for what, taken in sorted(times.items())} | {"peak memory of all, MB": peak}
 
 
+def cold(path: Path, rounds: int) -> None:
+    """Loads and takes a batch of random rows that are on the disk: median milliseconds."""
+
+    def reads(rows: torch.Tensor) -> list[bytes]:
+        with open(path / "image.memmap", "rb", buffering=0) as file:
+            size = prod(SHAPE)
+            return [os.pread(file.fileno(), size, row * size) for row in rows.tolist()]
+
+    chosen: dict[str, Callable[[torch.Tensor], object]] = {
+        "td[rows]": lambda rows: load_memmap(path)[rows],
+        "td[rows] of the reference": lambda rows: reference.load_memmap(path)[rows],
+        "tensor[rows]": lambda rows: load_memmap(path)["image"].as_subclass(torch.Tensor)[rows],
+        "one read a row": reads,
+    }
+    times: dict[str, list[float]] = {name: [] for name in chosen}
+    for _ in range(rounds):
+        for name in random.sample(list(chosen), len(chosen)):
+            for file in path.glob("*.memmap"):
+                with open(file, "rb") as opened:
+                    os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            rows = torch.randperm(ROWS)[:BATCH]
+            start = perf_counter()
+            chosen[name](rows)
+            times[name].append(1000 * (perf_counter() - start))
+    for name, taken in times.items():
+        print(f"{name:35} {median(taken):9.1f} ms a load and a cold batch of {BATCH}")
+    print(f"against the reference {median(times['td[rows] of the reference']) / median(times['td[rows]']):.1f} x")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--million", action="store_true", help="measure a million preallocated rows instead")
+    parser.add_argument("--cold", action="store_true", help="measure rows that are on the disk instead")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="rows-", dir=options.folder))
     try:
@@ -123,6 +155,9 @@ def main() -> None:
             return
         fill(folder / "data")
         os.sync()
+        if options.cold:
+            cold(folder / "data", options.rounds)
+            return
         chosen = ways(folder / "data")
         for way in chosen.values():
             warm(way)

@@ -27,6 +27,15 @@ class OnDictionary(nn.Module):
         return entries
 
 
+class OnTensordict(OnDictionary):
+    """The same by hand on a tensordict: what is not the modules' share."""
+
+    def forward(self, td: Any) -> Any:
+        for i, layer in enumerate(self.layers):
+            td.set(f"h{i + 1}", layer(td.get(f"h{i}")))
+        return td
+
+
 class OnTensors(nn.Module):
     """Returns what the others write."""
 
@@ -59,13 +68,17 @@ class Compiled:
         torch._dynamo.reset()
         self.plain = torch.compile(OnTensors(layers), fullgraph=True)
         self.dictionary = torch.compile(OnDictionary(layers), fullgraph=True)
+        self.by_hand = torch.compile(OnTensordict(layers), fullgraph=True)
+        self.by_hand_reference = torch.compile(OnTensordict(layers), fullgraph=True)
         self.ours = torch.compile(sequence(tensordict_nn), fullgraph=True)
         self.reference = torch.compile(sequence(tensordict.nn), fullgraph=True)
+        # what a call returns is what the next one takes, so these time the calls alone
+        self.entries = {"h0": self.x}
+        self.td = tensordict_core.TensorDict({"h0": self.x}, [4])
+        self.td_reference = tensordict.TensorDict({"h0": self.x}, [4])
         for _ in range(3):
-            self.time_tensors()
-            self.time_dictionary()
-            self.time_sequence()
-            self.time_sequence_reference()
+            for time in [getattr(self, name) for name in dir(self) if name.startswith("time_")]:
+                time()
 
     @torch.no_grad()
     def time_tensors(self) -> None:
@@ -73,12 +86,32 @@ class Compiled:
 
     @torch.no_grad()
     def time_dictionary(self) -> None:
-        self.dictionary({"h0": self.x})
+        self.dictionary(self.entries)
 
     @torch.no_grad()
     def time_sequence(self) -> None:
-        self.ours(tensordict_core.TensorDict({"h0": self.x}, [4]))
+        self.ours(self.td)
 
     @torch.no_grad()
     def time_sequence_reference(self) -> None:
+        self.reference(self.td_reference)
+
+    @torch.no_grad()
+    def time_by_hand(self) -> None:
+        self.by_hand(self.td)
+
+    @torch.no_grad()
+    def time_by_hand_reference(self) -> None:
+        self.by_hand_reference(self.td_reference)
+
+    @torch.no_grad()
+    def time_dictionary_made(self) -> None:
+        self.dictionary({"h0": self.x})
+
+    @torch.no_grad()
+    def time_sequence_made(self) -> None:
+        self.ours(tensordict_core.TensorDict({"h0": self.x}, [4]))
+
+    @torch.no_grad()
+    def time_sequence_made_reference(self) -> None:
         self.reference(tensordict.TensorDict({"h0": self.x}, [4]))

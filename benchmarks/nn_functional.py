@@ -98,7 +98,7 @@ class Ensemble:
         self.stacked = stack_module_state(models)
 
     def call(self, params: object, x: torch.Tensor) -> torch.Tensor:
-        with params.to_module(self.empty):  # type: ignore[attr-defined]
+        with params.to_module(self.empty):  # type: ignore[attr-defined]  # of tensordict-nn
             return self.empty(x)
 
     def time_ensemble(self) -> None:

@@ -1,0 +1,98 @@
+"""The first save of a new process beside its second, with the kernels compiled by an earlier one.
+
+``python -m benchmarks.memmap_first_save`` prints both, for contiguous and for strided tensors of 268 MB, in ms.
+Each round is a new process; what it imports before it saves is not in the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from benchmarks.savers import OURS, OURS_ONE_FILE, Saver
+from benchmarks.workloads import Tree, transposed, uniform
+
+NBYTES = 1 << 28
+TREES = {"contiguous": uniform, "strided": lambda count, nbytes: transposed(count)}
+SAVERS: dict[str, Saver] = {saver.name: saver for saver in (OURS, OURS_ONE_FILE)}
+
+
+def tree(layout: str) -> Tree:
+    """Eight leaves of 32 MiB."""
+    return TREES[layout](NBYTES >> 25, 1 << 25)
+
+
+class FirstSave:
+    """Seconds that the first save of a process takes more than the second."""
+
+    params = (list(TREES), list(SAVERS))
+    param_names = ("layout", "saver")
+    unit = "seconds"
+    timeout = 300
+
+    def setup(self, layout: str, name: str) -> None:
+        saves(layout, name)  # compiles what is not compiled yet
+
+    def track_first_save(self, layout: str, name: str) -> float:
+        first, second = saves(layout, name)
+        return (first - second) / 1000
+
+
+def saves(layout: str, name: str, folder: Path | None = None) -> tuple[float, float]:
+    """The first and the second save of a new process, in milliseconds."""
+    code = "import sys; from benchmarks.memmap_first_save import report; report(*sys.argv[1:])"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    # Without byte code on the disk an import compiles its modules again, which is not what is asked here.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir(), "benchmark-byte-code"))
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        command = [sys.executable, "-W", "ignore", "-c", code, layout, name, place]
+        done = subprocess.run(command, stdout=-1, check=True, env=environment)
+    first, second = map(float, done.stdout.split())
+    return first, second
+
+
+def report(layout: str, name: str, place: str) -> None:
+    """Saves twice to fresh paths and prints the milliseconds of each."""
+    saver = SAVERS[name]
+    held = saver.hold(tree(layout))
+    times = []
+    for number in range(2):
+        np.empty(2 * NBYTES, "u1")[::4096] = 1  # so that the system has free pages for the file at hand each time
+        os.sync()
+        start = perf_counter()
+        saver.save(held, Path(place) / f"{number}{saver.ending}")
+        times.append(1000 * (perf_counter() - start))
+    print(*times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="where files are written; a temporary folder by default")
+    options = parser.parse_args()
+    cases = [(layout, name) for layout in TREES for name in SAVERS]
+    for layout, name in cases:
+        saves(layout, name, options.folder)
+    times: dict[tuple[str, str], list[tuple[float, float]]] = {case: [] for case in cases}
+    for _ in range(options.rounds):
+        for case in random.sample(cases, len(cases)):
+            times[case].append(saves(*case, options.folder))
+    print("| save of 268 MB, milliseconds | first | second | difference |\n|---|---:|---:|---:|")
+    for (layout, name), found in times.items():
+        first, second = (median(column) for column in zip(*found, strict=True))
+        more = median(one - two for one, two in found)
+        print(f"| {layout}, {name} | {first:.0f} | {second:.0f} | {more:.0f} |")
+
+
+if __name__ == "__main__":
+    main()
