@@ -77,7 +77,7 @@ class Mapping:
 
         Args:
             filename: the path.
-            nbytes: how many bytes; None is all from ``offset`` on that the opened file has, whatever comes to its place.
+            nbytes: how many bytes; None is all that the opened file has from ``offset`` on.
             offset: where they start.
             mode: ``"r+"``, ``"r"`` or ``"c"``; None is ``"r+"`` where the file may be written to, else ``"r"``.
 
