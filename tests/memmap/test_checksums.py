@@ -78,10 +78,10 @@ LAYOUTS = {
 @pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_bytes_are_hashed_on_their_way_whatever_their_layout(tmp_path, monkeypatch, layout, kernels):
-    from tensordict_memmap import kernels as module
+    from tensordict_memmap import native as module
     from tensordict_memmap import transfer
 
-    monkeypatch.setattr(transfer, "load_kernels", lambda nbytes: module if kernels else None)
+    monkeypatch.setattr(transfer, "load_kernels", lambda nbytes, widths: module if kernels else None)
     source = LAYOUTS[layout]()
     extent = Extent(64, source.nbytes)
     write_files([FileWrite(tmp_path / "x", [Piece("x", source, 64)], extents=[extent])])
@@ -91,9 +91,10 @@ def test_bytes_are_hashed_on_their_way_whatever_their_layout(tmp_path, monkeypat
 
 
 def test_transposed_memory_is_hashed_without_reading_it_back(tmp_path, monkeypatch):
-    from tensordict_memmap import kernels, transfer
+    from tensordict_memmap import native as kernels
+    from tensordict_memmap import transfer
 
-    monkeypatch.setattr(transfer, "load_kernels", lambda nbytes: kernels)
+    monkeypatch.setattr(transfer, "load_kernels", lambda nbytes, widths: kernels)
     monkeypatch.setattr(Extent, "read_back", None)
     source = torch.arange(3000 * 1001, dtype=torch.int32).reshape(3000, 1001).T
     extent = Extent(0, source.nbytes)

@@ -40,7 +40,8 @@ def way(request, monkeypatch):
 
         for place in (ways, rows):
             monkeypatch.setattr(place, "KERNEL_WORTH_A_CALL", 0)
-            monkeypatch.setattr(place, "KERNEL_WORTH_AN_IMPORT", 0)
+            monkeypatch.setattr(place, "KERNEL_WORTH_COMPILING", 0)
+        monkeypatch.setattr(ways, "KERNEL_WORTH_A_LOAD", 0)
         monkeypatch.setattr(rows, "is_cold", lambda src, index: True)
     return request.param
 

@@ -278,7 +278,7 @@ def test_a_large_copy_into_pages_that_are_not_there_yet(path, named, monkeypatch
     ways = []
     write = system.write_at
     monkeypatch.setattr(system, "write_at", lambda *arguments: (ways.append("file"), write(*arguments))[1])
-    monkeypatch.setattr(inplace.transfer, "load_kernels", lambda nbytes: None)  # which write by themselves
+    monkeypatch.setattr(inplace.transfer, "load_kernels", lambda nbytes, widths: None)  # which write by themselves
     made.copy_(source.T)
     assert torch.equal(made, source.T)
     assert bool(ways) == system.LINUX, "the first filling goes to the file"

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensordict_memmap import pool, steps, transfer, ways
+from tensordict_memmap import jit, pool, steps, transfer, ways
 from tensordict_memmap.dtypes import DTYPES
 from tensordict_memmap.inplace import copy_into
 from tensordict_memmap.rows import gather_rows, scatter_rows
@@ -84,11 +84,11 @@ def wait_for(child, seconds=60):
 def with_kernels(request, monkeypatch):
     """Both ways for strided sources, whatever their size."""
     if request.param:
-        monkeypatch.setattr(ways, "KERNEL_WORTH_AN_IMPORT", 0)
-        monkeypatch.setattr(ways, "KERNEL_WORTH_A_CALL", 0)
+        for name in ("KERNEL_WORTH_A_CALL", "KERNEL_WORTH_A_LOAD", "KERNEL_WORTH_COMPILING"):
+            monkeypatch.setattr(ways, name, 0)
         monkeypatch.setattr(steps, "KERNEL_WORTH_A_CALL", 0)
     else:
-        monkeypatch.setattr(transfer, "load_kernels", lambda nbytes: None)
+        monkeypatch.setattr(transfer, "load_kernels", lambda nbytes, widths: None)
     return request.param
 
 
@@ -216,8 +216,8 @@ def test_a_full_disk_is_an_oserror_that_names_the_key_and_no_signal(tmp_path):
         for reserved in True, False:
             if not reserved:
                 system.reserve = lambda fd, offset, nbytes: False
-            for threshold in ways.KERNEL_WORTH_AN_IMPORT, 0:
-                ways.KERNEL_WORTH_AN_IMPORT = threshold
+            for threshold in ways.KERNEL_WORTH_A_LOAD, 0:
+                ways.KERNEL_WORTH_A_LOAD = ways.KERNEL_WORTH_COMPILING = threshold
                 for tensor in source, source.T, source.T.to(torch.complex64).conj():
                     try:
                         write_files([FileWrite(sys.argv[1], [Piece(("obs", "x"), tensor)])])
@@ -253,7 +253,7 @@ def test_where_numba_cannot_compile_there_is_one_warning_and_the_same_bytes(tmp_
         from tensordict_memmap.sources import Piece
         from tensordict_memmap import ways
         from tensordict_memmap.transfer import FileWrite, write_files
-        ways.KERNEL_WORTH_AN_IMPORT = 0
+        ways.KERNEL_WORTH_A_LOAD = ways.KERNEL_WORTH_COMPILING = 0
         source = torch.randn(700, 500).T
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -263,7 +263,11 @@ def test_where_numba_cannot_compile_there_is_one_warning_and_the_same_bytes(tmp_
         print(len(caught), caught[0].category.__name__)
     """)
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "x")], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, str(tmp_path / "x")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "nothing is kept here")},
     )
     assert done.stdout == "1 RuntimeWarning\n", done.stderr
 
@@ -275,15 +279,16 @@ def test_strided_sources_take_little_memory_beside_themselves(tmp_path):
         from tensordict_memmap.sources import Piece
         from tensordict_memmap.transfer import FileWrite, write_files
         source = torch.ones(200, 1024, 256).permute(2, 1, 0)
-        if sys.argv[2] == "kernels":
-            write_files([FileWrite(sys.argv[1], [Piece("x", source)])])
-        else:
+        if sys.argv[2] == "numpy":
             ways._kernels_broken = True
+        elif sys.argv[2] == "loaded kernels":
+            write_files([FileWrite(sys.argv[1], [Piece("x", source)])])
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         write_files([FileWrite(sys.argv[1], [Piece("x", source)])], threads=2)
         print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
     """)
-    for way in ("kernels", "numpy"):
+    jit.functions(4)  # compiled, if they were not: the first process to load them is meant, not the first to compile
+    for way in ("kernels", "loaded kernels", "numpy"):
         done = subprocess.run(
             [sys.executable, "-c", script, str(tmp_path / "x"), way], capture_output=True, text=True, check=True
         )
@@ -369,10 +374,10 @@ def test_rows_by_kernel_equal_rows_by_torch(monkeypatch, with_kernels, cold):
     from tensordict_memmap import rows
 
     monkeypatch.setattr(rows, "KERNEL_WORTH_A_CALL", 0)
-    monkeypatch.setattr(rows, "KERNEL_WORTH_AN_IMPORT", 0)
+    monkeypatch.setattr(rows, "KERNEL_WORTH_COMPILING", 0)
     monkeypatch.setattr(rows, "is_cold", lambda src, index: cold)
     if not with_kernels:
-        monkeypatch.setattr(rows, "load_kernels", lambda nbytes: None)
+        monkeypatch.setattr(rows, "load_kernels", lambda nbytes, widths: None)
     table = torch.arange(600, dtype=torch.int16).reshape(100, 6)[:, 1:5]
     index = torch.tensor([5, 99, -100, 5, 42] * 30)
     assert torch.equal(gather_rows(table, index, threads=3), table[index])

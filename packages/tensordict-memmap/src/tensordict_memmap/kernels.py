@@ -1,10 +1,11 @@
 """Kernels: every function that Numba compiles, and nothing else.
 
 They see addresses, byte strides and item widths, never dtypes or tensors, so five widths (1, 2, 4, 8 and 16 bytes)
-serve every dtype bit for bit. ``unit`` is a NumPy scalar of the width to move: its type selects the machine code, its
-value is not read. System calls come through ``ExternalFunction``, because a ctypes pointer would keep Numba from
-caching. A kernel that writes returns 0 or the errno of the call that failed. Importing this module imports Numba, which
-takes long enough that ``ways.py`` does so only when a kernel is worth it.
+serve every dtype bit for bit. All arguments are 64-bit integers but for ``shape``, ``strides``, ``box`` and ``index``,
+which point to such integers, and ``unit``, which points to nothing: its type says the width to move. ``jit.py`` keeps
+the machine code on disk and calls it where Numba is not even imported, so nothing here may use Numba's runtime: no
+array is made, nothing is raised, and what is called lies in this file or in the C library. All return 0, or the errno
+of the write that failed.
 """
 
 # mypy: ignore-errors
@@ -13,35 +14,49 @@ takes long enough that ``ways.py`` does so only when a kernel is worth it.
 from __future__ import annotations
 
 import errno
+import inspect
 import sys
+from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from tensordict_memmap.jit import kernel
+UNITS = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64, 16: types.complex128}
+"""What a kernel moves, by its bytes."""
 
-UNITS = {1: np.uint8(0), 2: np.uint16(0), 4: np.uint32(0), 8: np.uint64(0), 16: np.complex128(0)}
+OPTIONS = {"error_model": "numpy", "forceinline": True}
+"""How all of them are compiled: they neither raise on a division by zero nor call one another."""
+
+POINTERS = ("shape", "strides", "box", "index")
+"""The arguments that point to integers."""
+
+MOST_AXES = 64
+"""What torch and NumPy allow."""
 
 _EINTR = errno.EINTR
 _ENOSPC = errno.ENOSPC
 
+_kernel = numba.njit(**OPTIONS)
 _memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 _pwrite = types.ExternalFunction("pwrite", types.int64(types.int32, types.int64, types.int64, types.int64))
-_errno_address = types.ExternalFunction("__error" if sys.platform == "darwin" else "__errno_location", types.int64())
+_errno_address = types.ExternalFunction(
+    "__error" if sys.platform == "darwin" else "__errno_location", types.CPointer(types.int32)()
+)
 
 
 @intrinsic
 def _load(typingctx, address, unit):
-    """Reads an item of the type of ``unit``; no alignment is assumed, since files need not have any."""
+    """Reads an item of the type that ``unit`` points to; no alignment is assumed, since files need not have any."""
 
     def generate(context, builder, signature, arguments):
         data = context.data_model_manager[signature.return_type]
         pointer = builder.inttoptr(arguments[0], data.get_data_type().as_pointer())
         return data.from_data(builder, builder.load(pointer, align=1))
 
-    return unit(types.int64, unit), generate
+    return unit.dtype(types.int64, unit), generate
 
 
 @intrinsic
@@ -58,11 +73,23 @@ def _store(typingctx, address, value):
 
 
 @intrinsic
+def _counters(typingctx):
+    """A number for each axis, on the stack."""
+
+    def generate(context, builder, signature, arguments):
+        with builder.goto_entry_block():
+            room = builder.alloca(ir.ArrayType(ir.IntType(64), MOST_AXES))
+        return builder.bitcast(room, ir.IntType(64).as_pointer())
+
+    return types.CPointer(types.int64)(), generate
+
+
+@intrinsic
 def _width(typingctx, unit):
     """The bytes of an item, known when the kernel is compiled, so that neighbouring items become one vector."""
 
     def generate(context, builder, signature, arguments):
-        return context.get_constant(types.int64, signature.args[0].bitwidth // 8)
+        return context.get_constant(types.int64, signature.args[0].dtype.bitwidth // 8)
 
     return types.int64(unit), generate
 
@@ -76,7 +103,7 @@ def _transpose_8x8(typingctx, target, target_step, source, source_step, unit):
 
     def generate(context, builder, signature, arguments):
         into, into_step, out_of, out_step, _ = arguments
-        item = ir.IntType(signature.args[4].bitwidth)
+        item = ir.IntType(signature.args[4].dtype.bitwidth)
         vector = ir.VectorType(item, 8)
 
         def pointer(base, step, i):
@@ -98,13 +125,13 @@ def _transpose_8x8(typingctx, target, target_step, source, source_step, unit):
     return types.none(types.int64, types.int64, types.int64, types.int64, unit), generate
 
 
-@kernel
+@_kernel
 def write_all(fd, address, nbytes, offset):
     """Writes ``nbytes`` bytes at ``address`` to ``offset`` of a file; returns 0 or an errno."""
     while nbytes > 0:
         done = _pwrite(np.int32(fd), address, nbytes, offset)
         if done < 0:
-            code = np.int64(_load(_errno_address(), np.int32(0)))
+            code = np.int64(_errno_address()[0])
             if code == _EINTR:
                 continue
             return code
@@ -116,14 +143,13 @@ def write_all(fd, address, nbytes, offset):
     return np.int64(0)
 
 
-@kernel
-def pack_range(target, source, shape, strides, first, last, unit):
+@_kernel
+def pack_range(target, source, shape, strides, ndim, first, last, unit):
     """Copies the items ``first`` to ``last`` (in C order) of a strided array to a contiguous ``target``."""
     width = _width(unit)
-    ndim = shape.size
     columns = shape[ndim - 1]
     step = strides[ndim - 1]
-    index = np.zeros(ndim, np.int64)
+    index = _counters()
     rest = first // columns
     column = first - rest * columns
     row = source
@@ -152,10 +178,11 @@ def pack_range(target, source, shape, strides, first, last, unit):
             row -= strides[axis] * shape[axis]
             index[axis] = 0
             axis -= 1
+    return np.int64(0)
 
 
-@kernel
-def write_range(fd, offset, source, shape, strides, first, last, staging, room, unit):
+@_kernel
+def write_range(fd, offset, source, shape, strides, ndim, first, last, staging, room, unit):
     """Writes the items ``first`` to ``last`` (in C order) of a strided array, through ``room`` bytes of staging.
 
     ``offset`` is where item 0 of the array belongs in the file.
@@ -165,7 +192,7 @@ def write_range(fd, offset, source, shape, strides, first, last, staging, room, 
     position = first
     while position < last:
         end = min(position + block, last)
-        pack_range(staging, source, shape, strides, position, end, unit)
+        pack_range(staging, source, shape, strides, ndim, position, end, unit)
         code = write_all(fd, staging, (end - position) * width, offset + position * width)
         if code != 0:
             return code
@@ -173,7 +200,7 @@ def write_range(fd, offset, source, shape, strides, first, last, staging, room, 
     return np.int64(0)
 
 
-@kernel
+@_kernel
 def transpose_tile(target, pitch, source, row_step, column_step, rows, columns, unit):
     """``target[i, j] = source[i, j]`` for a source that is dense along ``i`` and a target that is dense along ``j``.
 
@@ -199,13 +226,13 @@ def transpose_tile(target, pitch, source, row_step, column_step, rows, columns, 
     for i in range(full_rows, rows):
         for j in range(full_columns):
             _store(target + i * pitch + j * width, _load(source + i * row_step + j * column_step, unit))
+    return np.int64(0)
 
 
-@kernel
-def pack_block(target, source, row_step, rows, shape, strides, axis, first, last, unit):
+@_kernel
+def pack_block(target, source, row_step, rows, shape, strides, ndim, axis, first, last, unit):
     """Packs, for ``rows`` steps along one axis, the items ``first`` to ``last`` of all axes behind it (in C order)."""
     width = _width(unit)
-    ndim = shape.size
     pitch = (last - first) * width
     columns = shape[ndim - 1]
     position = first
@@ -220,10 +247,11 @@ def pack_block(target, source, row_step, rows, shape, strides, axis, first, last
         out = target + (position - first) * width
         transpose_tile(out, pitch, start, row_step, strides[ndim - 1], rows, count, unit)
         position += count
+    return np.int64(0)
 
 
-@kernel
-def write_tiled(fd, offset, source, shape, strides, axis, box, staging, room, unit):
+@_kernel
+def write_tiled(fd, offset, source, shape, strides, ndim, axis, box, staging, room, unit):
     """Writes a part of an array that is dense along ``axis`` rather than along its last one.
 
     ``box`` is six numbers: the range of the axes in front of ``axis`` (flattened), that of ``axis``, and that of the
@@ -231,7 +259,6 @@ def write_tiled(fd, offset, source, shape, strides, axis, box, staging, room, un
     packed one behind the other also lies so in the file; one that splits the third writes each row on its own.
     """
     width = _width(unit)
-    ndim = shape.size
     rows_all = shape[axis]
     behind = np.int64(1)
     for after in range(axis + 1, ndim):
@@ -255,7 +282,7 @@ def write_tiled(fd, offset, source, shape, strides, axis, box, staging, room, un
                 q = box[4]
                 while q < box[5]:
                     end = min(q + piece, box[5])
-                    pack_block(staging, start, strides[axis], rows, shape, strides, axis, q, end, unit)
+                    pack_block(staging, start, strides[axis], rows, shape, strides, ndim, axis, q, end, unit)
                     for row in range(rows):
                         place = offset + ((outer * rows_all + i + row) * behind + q) * width
                         code = write_all(fd, staging + row * (end - q) * width, (end - q) * width, place)
@@ -274,7 +301,7 @@ def write_tiled(fd, offset, source, shape, strides, axis, box, staging, room, un
             if filled == 0:
                 begun = (outer * rows_all + i) * behind
             into = staging + filled * width
-            pack_block(into, start, strides[axis], rows, shape, strides, axis, np.int64(0), behind, unit)
+            pack_block(into, start, strides[axis], rows, shape, strides, ndim, axis, np.int64(0), behind, unit)
             filled += rows * behind
             i += rows
     if filled > 0:
@@ -282,20 +309,38 @@ def write_tiled(fd, offset, source, shape, strides, axis, box, staging, room, un
     return np.int64(0)
 
 
-@kernel
+@_kernel
 def gather_rows(target, source, source_step, row_bytes, index, first, last):
     """``target[k] = source[index[k]]`` for the rows ``first`` to ``last`` of a contiguous target."""
     for k in range(first, last):
         _memcpy(target + k * row_bytes, source + index[k] * source_step, row_bytes)
+    return np.int64(0)
 
 
-@kernel
-def scatter_rows(target, target_step, source, source_step, row_bytes, index, low, high):
+@_kernel
+def scatter_rows(target, target_step, source, source_step, row_bytes, index, count, low, high):
     """``target[index[k]] = source[k]`` in order, for the target rows from ``low`` to below ``high``.
 
     Threads share the work by target rows, not by ``k``, so that a row named twice gets the later of its sources, whole.
     """
-    for k in range(index.size):
+    for k in range(count):
         row = index[k]
         if low <= row < high:
             _memcpy(target + row * target_step, source + k * source_step, row_bytes)
+    return np.int64(0)
+
+
+def entries(width: int) -> dict[str, Any]:
+    """The kernels for a width, as Numba compiles them for callers of C; 0 is for those that move bytes."""
+    pointers = dict.fromkeys(POINTERS, types.CPointer(types.int64))
+    if width:
+        pointers["unit"] = types.CPointer(UNITS[width])
+    compiled = {}
+    for kernel in MOVE_ITEMS if width else MOVE_BYTES:
+        arguments = [pointers.get(name, types.int64) for name in inspect.signature(kernel.py_func).parameters]
+        compiled[kernel.__name__] = numba.cfunc(types.int64(*arguments), **OPTIONS)(kernel.py_func)
+    return compiled
+
+
+MOVE_BYTES = (write_all, gather_rows, scatter_rows)
+MOVE_ITEMS = (pack_range, write_range, transpose_tile, pack_block, write_tiled)

@@ -11,7 +11,7 @@ import torch
 
 from tensordict_memmap import pool, system
 from tensordict_memmap.dtypes import as_bits
-from tensordict_memmap.ways import KERNEL_WORTH_A_CALL, KERNEL_WORTH_AN_IMPORT, is_cold, load_kernels
+from tensordict_memmap.ways import KERNEL_WORTH_A_CALL, KERNEL_WORTH_COMPILING, is_cold, load_kernels
 
 
 def gather_rows(
@@ -63,7 +63,7 @@ def gather_rows(
         step, size, first = plain.stride(0) * plain.element_size(), plain[0].nbytes, plain.data_ptr()
         for row in rows.tolist():  # a page fault alone reads ten times what is asked for, and waits for it
             system.read_ahead(first + row * step, size)
-        kernels = load_kernels(KERNEL_WORTH_AN_IMPORT)
+        kernels = load_kernels(KERNEL_WORTH_COMPILING, [0])
         if kernels is not None:
             count = max(threads or 4 * pool.default_threads(), 1)  # threads wait for the disk here, not for a processor
             bounds = np.linspace(0, rows.numel(), min(count, rows.numel()) + 1).astype(np.int64)
@@ -103,7 +103,7 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, t
     source = source.reshape(rows.numel(), *dst.shape[1:])
     kernels = None
     if _rows_are_runs(plain) and not (plain.is_conj() or plain.is_neg()) and source.nbytes >= KERNEL_WORTH_A_CALL:
-        kernels = load_kernels(source.nbytes)
+        kernels = load_kernels(source.nbytes, [0])
     if kernels is None:
         # Torch leaves open which of two sources wins, so only the later of each row is handed to it.
         ordered, places = torch.sort(rows, stable=True)

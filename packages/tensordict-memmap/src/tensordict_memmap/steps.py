@@ -215,15 +215,14 @@ def _write_range(
     extent: Extent | None,
     file: Outlet,
 ) -> None:
-    unit = kernels.UNITS[part.width]
-    address = _staging()
+    width, address = part.width, _staging()
     if extent is None:
-        _check(kernels.write_range(file.fd, part.offset, part.address, *arrays, first, last, address, STAGING, unit))
+        _check(kernels.write_range(file.fd, part.offset, part.address, *arrays, first, last, address, STAGING, width))
         return
     state, count = BlockHash(), STAGING // part.width
     for start in range(first, last, count):
         end = min(start + count, last)
-        kernels.pack_range(address, part.address, *arrays, start, end, unit)
+        kernels.pack_range(address, part.address, *arrays, start, end, width)
         state.add(address, (end - start) * part.width)
         system.write_at(file.fd, address, (end - start) * part.width, part.offset + start * part.width)
     extent.put(first * part.width, state.value())
@@ -240,7 +239,6 @@ def _write_rows(
 ) -> None:
     """What `_write_tiled` does, for a box that is one run of bytes and a block of its extent, hashing on the way."""
     shape, strides, width = part.shape, part.strides, part.width
-    unit = kernels.UNITS[width]
     address, state = _staging(), BlockHash()
     rows_all, behind = shape[axis], prod(shape[axis + 1 :])
     first, last, begin, end, *_ = box
@@ -252,7 +250,9 @@ def _write_rows(
         step = STAGING // (behind * width)
         for row in range(begin, end, step):
             rows = min(step, end - row)
-            kernels.pack_block(address, base + row * strides[axis], strides[axis], rows, *arrays, axis, 0, behind, unit)
+            kernels.pack_block(
+                address, base + row * strides[axis], strides[axis], rows, *arrays, axis, 0, behind, width
+            )
             nbytes = rows * behind * width
             state.add(address, nbytes)
             system.write_at(file.fd, address, nbytes, part.offset + (outer * rows_all + row) * behind * width)
@@ -267,9 +267,10 @@ def _write_tiled(
     box: tuple[int, ...],
     file: Outlet,
 ) -> None:
-    unit = kernels.UNITS[part.width]
     address, corners = _staging(), np.array(box, dtype=np.int64)
-    _check(kernels.write_tiled(file.fd, part.offset, part.address, *arrays, axis, corners, address, STAGING, unit))
+    _check(
+        kernels.write_tiled(file.fd, part.offset, part.address, *arrays, axis, corners, address, STAGING, part.width)
+    )
 
 
 def _check(code: int) -> None:

@@ -18,8 +18,9 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -136,8 +137,7 @@ def write_files(
         planned = [
             (write, [piece if isinstance(piece, Run) else classify(piece) for piece in write.pieces]) for write in files
         ]
-    strided = sum(part.nbytes for _, parts in planned for part in parts if isinstance(part, Strided))
-    kernels = load_kernels(strided)
+    kernels = _kernels_for(part for _, parts in planned for part in parts)
     finish_device_work(part.tensor for _, parts in planned for part in parts if isinstance(part, Foreign))
 
     opened: list[_Open] = []
@@ -219,7 +219,7 @@ def write_into(targets: Sequence[tuple[Outlet, Piece]], *, threads: int | None =
     """
     with torch._C.DisableTorchFunctionSubclass():
         planned = [(outlet, classify(piece)) for outlet, piece in targets]
-    kernels = load_kernels(sum(part.nbytes for _, part in planned if isinstance(part, Strided)))
+    kernels = _kernels_for(part for _, part in planned)
     finish_device_work(part.tensor for _, part in planned if isinstance(part, Foreign))
     files: dict[int, tuple[Outlet, list[Flat | Strided | Foreign]]] = {}
     for outlet, part in planned:
@@ -229,6 +229,11 @@ def write_into(targets: Sequence[tuple[Outlet, Piece]], *, threads: int | None =
         for outlet, parts in sorted(files.values(), key=lambda file: -sum(part.nbytes for part in file[1]))
     ]
     pool.run(lanes, threads=threads)
+
+
+def _kernels_for(parts: Iterable[Flat | Run | Strided | Foreign]) -> ModuleType | None:
+    strided = [part for part in parts if isinstance(part, Strided)]
+    return load_kernels(sum(part.nbytes for part in strided), {part.width for part in strided})
 
 
 def _run_into(outlet: Outlet, key: object, step: Step) -> None:

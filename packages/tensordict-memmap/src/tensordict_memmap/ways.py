@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from collections.abc import Iterable
 from types import ModuleType
 
 import torch
@@ -30,16 +31,19 @@ STAGING = 512 << 10
 """Bytes a kernel packs before it writes them: a quarter of a common second-level cache."""
 
 KERNEL_WORTH_A_CALL = 64 << 10
-"""Strided bytes from which a kernel beats torch, once Numba is loaded."""
+"""Strided bytes from which a kernel beats torch, once it is loaded."""
+
+KERNEL_WORTH_A_LOAD = 12 << 20
+"""Strided bytes in one call from which it pays to load kernels that were compiled earlier (40 ms)."""
+
+KERNEL_WORTH_COMPILING = 96 << 20
+"""Strided bytes in one call from which it pays to compile what every later process loads (some seconds)."""
 
 WAITING = 8
 """Threads that wait for the disk where files are to be on it."""
 
 ROWS_WORTH_A_CALL = 16 << 10
 """Bytes of rows from which taking them as runs beats general indexing."""
-
-KERNEL_WORTH_AN_IMPORT = 96 << 20
-"""Strided bytes in one call from which it pays to import Numba and load the kernels (0.4-0.7 s)."""
 
 REMOVED_AT_ONCE = 32 << 20
 """Bytes of a replaced save up to which it is removed before a save returns; a file counts as 256 KiB more."""
@@ -84,26 +88,37 @@ _kernels_module: ModuleType | None = None
 _kernels_broken = False
 
 
-def load_kernels(nbytes: int) -> ModuleType | None:
-    """The module of kernels where ``nbytes`` strided bytes are worth it, else None; imports Numba if need be."""
+def load_kernels(nbytes: int, widths: Iterable[int]) -> ModuleType | None:
+    """The module of kernels where moving so many bytes is worth it, else None; compiles them if need be.
+
+    Args:
+        nbytes: strided ones, in one call.
+        widths: of the items; 0 is for rows of bytes.
+    """
     global _kernels_module, _kernels_broken
-    threshold = KERNEL_WORTH_AN_IMPORT if _kernels_module is None else KERNEL_WORTH_A_CALL
-    if nbytes < threshold or _kernels_broken or not system.POSIX:
+    if nbytes < KERNEL_WORTH_A_CALL or _kernels_broken or not system.POSIX:
+        return None
+    if _kernels_module is None and nbytes < KERNEL_WORTH_A_LOAD:
         return None
     with _kernels_lock:
-        if _kernels_module is None and not _kernels_broken:
-            try:
-                from tensordict_memmap import kernels
+        if _kernels_broken:
+            return None
+        try:
+            from tensordict_memmap import jit, native
 
-                kernels.write_all(-1, 0, 0, 0)  # type: ignore[no-untyped-call]  # writes nothing; fails where nothing can be compiled
-                _kernels_module = kernels
-            except Exception as error:  # whatever stops a compiler: other copies are slower and just as right
-                _kernels_broken = True
-                warnings.warn(
-                    f"strided tensors are copied without kernels, slower, because Numba cannot compile here: {error!r}",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
+            for width in widths:
+                if nbytes < KERNEL_WORTH_COMPILING and not jit.is_kept(width):
+                    return None
+                jit.functions(width)
+            _kernels_module = native
+        except Exception as error:  # whatever stops a compiler: other copies are slower and just as right
+            _kernels_broken = True
+            warnings.warn(
+                f"strided tensors are copied without kernels, slower, because Numba cannot compile here: {error!r}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            return None
     return _kernels_module
 
 

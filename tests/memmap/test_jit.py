@@ -1,0 +1,129 @@
+"""Machine code is compiled once, kept whole where it can be, and loaded without Numba."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tensordict_memmap import jit, kernels, system
+
+pytestmark = pytest.mark.skipif(not system.POSIX, reason="kernels write with pwrite")
+
+WRITE_NOTHING = "from tensordict_memmap import native; assert native.write_all(-1, 0, 0, 0) == 0\n"
+
+
+def fresh(script, folder, *arguments):
+    """What a new process prints that keeps kernels in a folder of its own."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def the_file(folder):
+    (path,) = Path(folder).rglob("*.object")
+    return path
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A folder in which one process left the kernels for bytes."""
+    folder = tmp_path_factory.mktemp("kept")
+    fresh(WRITE_NOTHING, folder)
+    return folder
+
+
+def test_what_one_process_compiled_the_next_loads_without_numba(kept):
+    script = "import sys; sys.modules['numba'] = None\n" + WRITE_NOTHING
+    before = the_file(kept).read_bytes()
+    fresh(script, kept)
+    assert the_file(kept).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: b"", lambda data: data[:-1], lambda data: data[:2000] + b"?" + data[2001:], lambda data: b"x" * 99],
+    ids=["empty", "cut off", "a byte changed", "something else"],
+)
+def test_a_file_that_is_not_whole_is_compiled_again(tmp_path, kept, damage):
+    path = tmp_path / the_file(kept).relative_to(kept)
+    path.parent.mkdir()
+    path.write_bytes(damage(the_file(kept).read_bytes()))
+    fresh(WRITE_NOTHING, tmp_path)
+    symbols = path.read_bytes().split(b"\n", 2)[1]
+    assert b"write_all" in symbols
+    fresh("import sys; sys.modules['numba'] = None\n" + WRITE_NOTHING, tmp_path)
+
+
+def test_another_version_source_or_processor_has_another_file(monkeypatch):
+    names = set()
+    changes = [
+        ("_SOURCES", ("kernels.py",)),
+        ("_processor", lambda: ("another", "")),
+        ("llvmlite", type("other", (), {"__version__": "0"})),
+        ("_SOURCES", jit._SOURCES),
+    ]
+    for name, value in changes:
+        with monkeypatch.context() as patch:
+            patch.setattr(jit, name, value)
+            jit._key.cache_clear()
+            names.add(jit._file(4))
+    jit._key.cache_clear()
+    assert len(names) == len(changes)
+    assert jit._file(4) in names
+    assert jit._file(8) not in names
+
+
+def test_kernels_call_nothing_but_the_c_library(monkeypatch):
+    monkeypatch.setattr(jit, "_C_LIBRARY", {"pwrite", "memcpy"})
+    monkeypatch.setattr(jit, "_keep", lambda *arguments: pytest.fail("kept what calls something else"))
+    with pytest.raises(RuntimeError, match="errno"):
+        jit._compiled(0)
+
+
+def test_every_kernel_of_a_width_is_compiled(kept):
+    assert set(jit.functions(0)) == {kernel.__name__ for kernel in kernels.MOVE_BYTES}
+    for width in kernels.UNITS:
+        assert set(jit.functions(width)) == {kernel.__name__ for kernel in kernels.MOVE_ITEMS}
+
+
+def test_kernels_are_kept_where_neither_package_nor_home_can_be_written(tmp_path):
+    script = """
+        import os, sys, tempfile
+        from tensordict_memmap import jit
+        tempfile.tempdir = sys.argv[1]
+        # As on a machine where both are read-only; root may write anywhere, so permissions would not do.
+        folders = jit._folders
+        def unwritable():
+            *others, private = folders()
+            assert len(others) == 2
+            yield from (os.path.join(sys.executable, "no folder") for _ in others)
+            yield private
+        jit._folders = unwritable
+        jit.functions(0)
+        jit._functions.clear()
+        print(jit.is_kept(0))
+    """
+    assert fresh(script, "", tmp_path) == ["True"]
+    (folder,) = tmp_path.iterdir()
+    assert folder.stat().st_mode & 0o077 == 0, "code that is kept is nobody else's to write"
+
+
+def test_a_private_folder_that_others_may_write_to_is_not_taken(tmp_path):
+    script = """
+        import os, sys, tempfile
+        from tensordict_memmap import jit
+        tempfile.tempdir = sys.argv[1]
+        folder = jit._private_folder()
+        os.chmod(folder, 0o777)
+        print(jit._private_folder() == folder)
+        os.chmod(folder, 0o700)
+        print(jit._private_folder() == folder)
+    """
+    assert fresh(script, "", tmp_path) == ["False", "True"]
