@@ -9,7 +9,7 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorStack, TensorDict, UnbatchedTensor
 from tensordict_memmap import MemoryMappedTensor, convert, load_memmap, to_safetensors
-from tensordict_memmap.formats.safetensors import dump_header
+from tensordict_memmap.formats.safetensors import Form, dump_header
 from tensordict_memmap.formats.tree import leaves
 from tensordict_memmap.loading import describe_saved
 from tensordict_memmap.partial import Selection, as_index
@@ -173,8 +173,8 @@ def test_shards_of_other_tools_are_chosen_by_the_dots_in_names(tmp_path):
     places = {}
     for number, name in enumerate(["a", "a.b", "c.d.e", "c.f"], 1):
         file = places[name] = f"model-0000{number}-of-00004.safetensors"
-        about = {name: {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}
-        (tmp_path / file).write_bytes(dump_header(about, {"format": "pt"}) + bytes([number]))
+        header = dump_header([name], [Form(torch.uint8, (1,))], {"format": "pt"})
+        (tmp_path / file).write_bytes(header + bytes([number]))
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
     assert keys(load_memmap(tmp_path)) == {"a", "a.b", ("c", "d", "e"), ("c", "f")}
     (tmp_path / places["c.f"]).write_bytes(b"damaged")

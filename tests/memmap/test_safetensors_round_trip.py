@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 
@@ -138,6 +139,51 @@ def test_tied_weights_are_stored_once_and_tied_again(tmp_path, same):
     assert len(header_of(tmp_path / "x.safetensors")[0]) == 4  # with the metadata
 
 
+ODD = {
+    "tied": ("odd", lambda td: td["k3"]),
+    "overlapping": ("odd", lambda td: td["k3"][1:]),
+    "another shape of the same memory": ("odd", lambda td: td["k3"].reshape(2, 1)),
+    "transposed": ("odd", lambda td: torch.rand(3, 2).T),
+    "expanded": ("odd", lambda td: torch.rand(1).expand(4)),
+    "negated lazily": ("odd", lambda td: torch.imag(torch.ones(3, dtype=torch.complex64).conj())),
+    "complex": ("odd", lambda td: torch.ones(3, dtype=torch.complex128)),
+    "empty": ("odd", lambda td: torch.empty(0, 3)),
+    "nested": ("odd", lambda td: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])),
+    "pickled": ("odd", lambda td: NonTensorData(Opaque())),
+    "a name that is taken": ("n.x", lambda td: torch.rand(5)),
+    "a name that would be next": ("n.x~1", lambda td: torch.rand(5)),
+    "a name that the format keeps": ("__metadata__", lambda td: torch.rand(5)),
+    "a name that is escaped": ('quoted"\\\n', lambda td: torch.rand(5)),
+    "a name of other letters": ("größe", lambda td: torch.rand(5)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:key 'odd' is pickled", "ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("place", [0, 7, 20])
+@pytest.mark.parametrize("name, make", ODD.values(), ids=ODD)
+def test_one_odd_tensor_among_many_plain_ones_changes_nothing_for_those(tmp_path, same, name, make, place, checksum):
+    td = TensorDict({f"k{i}": some(dtype, 2) for i, dtype in enumerate([torch.float32, torch.int64, torch.uint8] * 6)})
+    td["n"] = {"x": torch.rand(3), "y": {"z": torch.rand(2)}}
+    entries = list(td.items())
+    entries.insert(place, (name, make(td)))
+    td = TensorDict(dict(entries))
+    to_safetensors(td, tmp_path / "x.safetensors", checksum=checksum)
+    verify = "full" if checksum else "size"
+    same(td, from_safetensors(tmp_path / "x.safetensors", allow_pickle=True, verify=verify))
+    header, _ = header_of(tmp_path / "x.safetensors")
+    assert {f"k{i}" for i in range(18) if i != 3} | {"n.y.z"} <= header.keys()  # k3 has the name of what is tied to it
+    offsets = [about["data_offsets"] for about in header.values() if "dtype" in about]
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(offsets))
+
+
+def test_one_number_that_is_negated_lazily_is_saved_negated(tmp_path):
+    number = torch.imag(torch.tensor([1 + 2j]).conj())
+    assert number.is_contiguous() and number.is_neg()  # its memory holds the 2
+    to_safetensors(TensorDict({"a": number}), tmp_path / "x.safetensors")
+    assert from_safetensors(tmp_path / "x.safetensors")["a"].tolist() == [-2]
+
+
 def test_parameters_are_saved_as_their_values(tmp_path):
     layer = torch.nn.Linear(3, 2)
     to_safetensors(TensorDict(dict(layer.named_parameters())), tmp_path / "x.safetensors")
@@ -161,10 +207,18 @@ def test_what_has_no_json_form_is_pickled_and_loads_only_where_that_is_allowed(t
     assert from_safetensors(path, allow_pickle=True)["o"] == Opaque()
 
 
-@pytest.mark.parametrize("bad", [torch.rand(3, 3).to_sparse(), torch.empty(3, device="meta")])
-def test_what_has_no_values_in_memory_is_refused_before_anything_is_written(tmp_path, bad):
+BAD = {
+    "coo": lambda: torch.rand(3, 3).to_sparse(),
+    "csr": lambda: torch.eye(3).to_sparse_csr(),
+    "meta": lambda: torch.empty(3, device="meta"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("make", BAD.values(), ids=BAD)
+def test_what_has_no_values_in_memory_is_refused_before_anything_is_written(tmp_path, make):
     with pytest.raises(TypeError, match="'b', 'bad'"):
-        to_safetensors(TensorDict({"b": {"bad": bad}}), tmp_path / "x.safetensors")
+        to_safetensors(TensorDict({"b": {"bad": make()}}), tmp_path / "x.safetensors")
     assert os.listdir(tmp_path) == []
 
 

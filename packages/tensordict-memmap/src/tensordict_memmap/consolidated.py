@@ -21,12 +21,11 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.consolidated import FIELDS, LENGTHS, OFFSETS, VALUES, jagged, open_consolidated
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
 from tensordict_memmap.future import SaveFuture
+from tensordict_memmap.layout import cut
 from tensordict_memmap.mapping import MODES, Mapping
 from tensordict_memmap.onefile import save_file
-from tensordict_memmap.packing import Growing
 from tensordict_memmap.sources import Piece, Run
 from tensordict_memmap.transfer import FileWrite, write_files
-from tensordict_memmap.ways import SMALL
 
 __all__ = ["consolidate", "from_consolidated", "is_consolidated"]
 
@@ -242,23 +241,18 @@ class _Job:
 
     def _pieces(self) -> list[Piece | Run]:
         """What goes into the file, small contiguous tensors that follow one another as one run."""
-        pieces: list[Piece | Run] = []
-        run, position = Growing(), 0
+        keys, sources, addresses, begins, sizes = [], [], [], [], []
         for slot in self.slots.values():
             for part, (start, end) in zip(slot.sources, slot.ranges, strict=True):
                 if start == end:
                     continue
-                if start != position:
-                    run.finish(pieces)
-                position = end
                 plain = part.is_cpu and part.is_contiguous() and not (part.is_conj() or part.is_neg())
-                if plain and end - start < SMALL:
-                    run.add(slot.leaf.key, part.data_ptr(), end - start, part, start)
-                else:
-                    run.finish(pieces)
-                    pieces.append(Piece(slot.leaf.key, part.detach(), start))
-        run.finish(pieces)
-        return pieces
+                keys.append(slot.leaf.key)
+                sources.append(part)
+                addresses.append(part.data_ptr() if plain else 0)
+                begins.append(start)
+                sizes.append(end - start)
+        return cut(keys, sources, addresses, begins, sizes)[0]
 
     def _put(self, node: Node, storage: torch.Tensor) -> None:
         """Puts views of the storage in place of the leaves that were copied to it."""

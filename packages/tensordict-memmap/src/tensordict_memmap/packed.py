@@ -181,7 +181,7 @@ class PackedSave:
         self.threads, self.durable, self.existsok = threads, durable, existsok
         self.like, self.shard_size, self.checksum = like, shard_size, checksum
         self.pack = pack(td, copy_existing=copy_existing or like)
-        self.total = sum(self.pack.sizes().values())
+        self.total = sum(self.pack.tensors.sizes())
 
     def start(self, early: bool, result: Callable[[], Any], pbar: bool = False) -> Any:
         """Saves, now or in the background, and gives the result."""
@@ -206,37 +206,37 @@ class PackedSave:
 
     def _write_shards(self, folder: str, progress: Progress | None, cancelled: Cancelled | None) -> Manifest:
         assert self.shard_size is not None
-        shards = split(self.pack.sizes(), self.shard_size)
+        shards = split(self.pack.tensors.sizes(), self.shard_size)
         names = _shard_names(len(shards))
         files = []
         for number, (name, shard) in enumerate(zip(names, shards, strict=True)):
             metadata = self.pack.metadata() if number == 0 else {"format": "pt"}
             files.append(self._file(f"{folder}/{name}", shard, metadata))
         if len(names) > 1:
-            places = {one: name for name, shard in zip(names, shards, strict=True) for one in shard}
+            tensors = list(self.pack.tensors.names)
+            places = {tensors[one]: name for name, shard in zip(names, shards, strict=True) for one in shard}
             index = orjson.dumps({"metadata": {"total_size": self.total}, "weight_map": places})
             names.append(INDEX_NAME)
             files.append(FileWrite(f"{folder}/{INDEX_NAME}", [Piece("the index", index)], len(index)))
         self._write(files, progress, cancelled)
         return Manifest({name: Entry(file.size or 0) for name, file in zip(names, files, strict=True)})
 
-    def _file(self, path: str, names: Sequence[str] | None, metadata: dict[str, str]) -> FileWrite:
+    def _file(self, path: str, part: range | None, metadata: dict[str, str]) -> FileWrite:
         with uncollected():
-            header, pieces, apart = self.pack.layout(names)
-        if self.checksum:
-            runs = [piece for piece in pieces if isinstance(piece, Run)]
-            for run in runs:
-                run.digits = []
-            metadata[CHECKSUMS] = reserve_checksums(len(apart) + sum(len(run.keys) for run in runs))
-        start = dump_header(header, metadata)
-        size = len(start) + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+            names, forms, pieces, alone, nbytes = self.pack.tensors.layout(part)
+            if self.checksum:
+                runs = [piece for piece in pieces if isinstance(piece, Run)]
+                for run in runs:
+                    run.digits = []
+                metadata[CHECKSUMS] = reserve_checksums(len(alone) + sum(len(run.keys) for run in runs))
+            start = dump_header(names, forms, metadata)
         for piece in pieces:
             piece.offset += len(start)
-        wanted = apart if self.checksum else []
+        wanted = alone if self.checksum else []
         extents = [Extent(len(start) + offset, nbytes, fixed=True) for offset, nbytes in wanted]
         # not emptied first means cut to its size, which leaves room that takes no blocks
         all_pieces: list[Piece | Run] = [Piece("the header", start), *([] if self.like else pieces)]
-        return FileWrite(path, all_pieces, size, fresh=not self.like, extents=extents)
+        return FileWrite(path, all_pieces, len(start) + nbytes, fresh=not self.like, extents=extents)
 
     def _write(
         self,
@@ -273,18 +273,17 @@ def _shard_names(count: int) -> list[str]:
     return [f"model-{number:05}-of-{count:05}{ENDING}" for number in range(1, count + 1)]
 
 
-def split(sizes: dict[str, int], most: int) -> list[list[str]]:
-    """Tensors in their order, as many in a shard as fit; one that is larger has its own.
+def split(sizes: Sequence[int], most: int) -> list[range]:
+    """Numbers of tensors in their order, as many in a shard as fit; one that is larger has its own.
 
-    >>> split({"a": 3, "b": 3, "c": 9, "d": 1}, 6)
-    [['a', 'b'], ['c'], ['d']]
+    >>> split([3, 3, 9, 1], 6)
+    [range(0, 2), range(2, 3), range(3, 4)]
     """
-    shards: list[list[str]] = [[]]
-    room = most
-    for name, size in sizes.items():
-        if size > room and shards[-1]:
-            shards.append([])
-            room = most
-        shards[-1].append(name)
+    shards = []
+    first, room = 0, most
+    for number, size in enumerate(sizes):
+        if size > room and number > first:
+            shards.append(range(first, number))
+            first, room = number, most
         room -= size
-    return shards
+    return [*shards, range(first, len(sizes))]

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from itertools import groupby, repeat
 from typing import Any
 
 import torch
@@ -35,13 +35,12 @@ from tensordict_core import (
 from tensordict_core.extension import Primitives, type_name
 from tensordict_memmap import values
 from tensordict_memmap.collecting import uncollected
-from tensordict_memmap.formats.safetensors import CODES, METADATA, order
+from tensordict_memmap.formats.safetensors import CODES, Form
 from tensordict_memmap.formats.tree import WRAPPED, Path, candidate_names, show
-from tensordict_memmap.sources import Piece, Run
+from tensordict_memmap.layout import Stacked, Tensors
 from tensordict_memmap.tensor import MemoryMappedTensor
-from tensordict_memmap.ways import SMALL
 
-__all__ = ["RECORD", "Growing", "Pack", "Stacked", "pack"]
+__all__ = ["RECORD", "Pack", "pack"]
 
 RECORD = "tensordict"
 """The name of the record in the metadata of a file."""
@@ -50,27 +49,11 @@ VERSION = 1
 
 _PAIRS = {torch.complex128: torch.float64, torch.complex32: torch.float16}
 _INTEGERS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
+_QUICK = frozenset(dtype for dtype in CODES if not dtype.is_complex)
+"""The dtypes that need no second look at a tensor."""
 
-
-@dataclass(slots=True)
-class Stacked:
-    """Tensors of one shape to write stacked along a dimension."""
-
-    parts: Sequence[torch.Tensor]
-    dim: int
-
-    def pieces(self, key: object, offset: int) -> Iterator[Piece]:
-        """Where each part of them goes."""
-        first = self.parts[0]
-        size = prod(first.shape[self.dim :]) * first.element_size()
-        rows = [part.detach().flatten(0, self.dim - 1) if self.dim else part.detach()[None] for part in self.parts]
-        for number in range(len(rows[0])):
-            for row in rows:
-                yield Piece(key, row[number], offset)
-                offset += size
-
-
-Source = torch.Tensor | Stacked
+_KINDS = frozenset({torch.Tensor, torch.nn.Parameter})
+"""The classes of tensors that may need none."""
 
 
 @dataclass(slots=True)
@@ -78,19 +61,14 @@ class Pack:
     """What one file holds.
 
     Args:
-        record: the structure; None for tensors alone.
-        tensors: by name: the dtype and shape that the file gives it, its bytes, the address of its memory where that
-            is known, what it is made from, and its nested key.
+        record: the structure.
+        tensors: the tensors.
         finite: whether no value in the record is infinite or NaN.
     """
 
     record: dict[str, Any] = field(default_factory=dict)
-    tensors: dict[str, tuple[torch.dtype, tuple[int, ...], int, int, Source, Path]] = field(default_factory=dict)
+    tensors: Tensors = field(default_factory=Tensors)
     finite: bool = True
-
-    def sizes(self) -> dict[str, int]:
-        """The bytes of each tensor."""
-        return {name: one[2] for name, one in self.tensors.items()}
 
     def metadata(self) -> dict[str, str]:
         """The texts about the file: the record, and what other libraries look for."""
@@ -98,76 +76,25 @@ class Pack:
         text = values.quick_dumps(document, finite=self.finite).decode()
         return {"format": "pt", RECORD: text}
 
-    def layout(
-        self, names: Sequence[str] | None = None
-    ) -> tuple[dict[str, Any], list[Piece | Run], list[tuple[int, int]]]:
-        """Puts tensors in a row.
 
-        Args:
-            names: which; None is all.
+class _Forms(dict[tuple[torch.dtype, tuple[int, ...]], Form]):
+    """What tensors are, each pair of a dtype and a shape made once."""
 
-        Returns:
-            The entries of the header; the pieces to write, from offset 0 on; offset and size of each tensor that is in
-            no run.
-        """
-        groups: dict[torch.dtype, list[str]] = {}
-        for name in self.tensors if names is None else names:
-            dtype = self.tensors[name][0]
-            group = groups.get(dtype)
-            if group is None:
-                group = groups[dtype] = []
-            group.append(name)
-        header: dict[str, Any] = {}
-        pieces: list[Piece | Run] = []
-        apart: list[tuple[int, int]] = []
-        run = Growing()
-        offset = 0
-        for dtype in order(groups):
-            code = CODES[dtype]
-            for name in groups[dtype]:
-                _, shape, nbytes, address, source, key = self.tensors[name]
-                header[name] = {"dtype": code, "shape": shape, "data_offsets": (offset, offset + nbytes)}
-                if not nbytes:
-                    continue
-                if address and nbytes < SMALL:
-                    run.add(key, address, nbytes, source, offset)
-                else:
-                    run.finish(pieces)
-                    apart.append((offset, nbytes))
-                    named = key[0] if len(key) == 1 else key
-                    if isinstance(source, Stacked):
-                        pieces.extend(source.pieces(named, offset))
-                    else:
-                        pieces.append(Piece(named, source, offset))
-                offset += nbytes
-        run.finish(pieces)
-        return header, pieces, apart
+    def __missing__(self, pair: tuple[torch.dtype, tuple[int, ...]]) -> Form:
+        form = self[pair] = Form(pair[0], tuple(pair[1]))
+        return form
 
 
-class Growing:
-    """A run of small pieces while it grows; ``finish`` ends it, as a gap in the file must."""
+class _Waiting:
+    """Tensors whose place in the file is still to be given, in columns: the more at once, the less each costs."""
+
+    __slots__ = ("abouts", "keys", "names", "tensors")
 
     def __init__(self) -> None:
+        self.names: list[str] = []
+        self.tensors: list[torch.Tensor] = []
         self.keys: list[Path] = []
-        self.addresses: list[int] = []
-        self.sizes: list[int] = []
-        self.keep: list[Source] = []
-        self.offset = 0
-
-    def add(self, key: Path, address: int, nbytes: int, source: Source, offset: int) -> None:
-        """Adds a piece, which lies in memory at ``address`` and goes to ``offset`` of the file."""
-        if not self.keys:
-            self.offset = offset
-        self.keys.append(key)
-        self.addresses.append(address)
-        self.sizes.append(nbytes)
-        self.keep.append(source)
-
-    def finish(self, pieces: list[Piece | Run]) -> None:
-        """Puts the run among the pieces, and begins another."""
-        if self.keys:
-            pieces.append(Run(self.keys, self.addresses, self.sizes, self.offset, self.keep))
-            self.__init__()  # type: ignore[misc]  # of this very class
+        self.abouts: list[dict[str, Any]] = []
 
 
 def pack(td: Any, *, copy_existing: bool = True) -> Pack:
@@ -182,12 +109,13 @@ def pack(td: Any, *, copy_existing: bool = True) -> Pack:
         RuntimeError: An entry is mapped onto another file and ``copy_existing`` is False.
 
     >>> packed = pack(TensorDict({"a": torch.zeros(2), "b": {"c": torch.ones(1)}}))
-    >>> list(packed.tensors), packed.record["keys"]["a"]
+    >>> list(packed.tensors.names), packed.record["keys"]["a"]
     (['a', 'b.c'], {'tensor': 'a'})
     """
     packer = _Packer(copy_existing)
     with uncollected():
         packer.out.record = packer.root(td)
+        packer.settle()
     return packer.out
 
 
@@ -195,6 +123,8 @@ class _Packer:
     def __init__(self, copy_existing: bool) -> None:
         self.out = Pack()
         self.copy_existing = copy_existing
+        self.forms = _Forms()
+        self.waiting = _Waiting()
         self.seen: dict[int, str] = {}
 
     def root(self, td: Any) -> dict[str, Any]:
@@ -229,46 +159,82 @@ class _Packer:
         return record
 
     def dense(self, td: Any, key: Path, start: str) -> dict[str, Any]:
-        entries: dict[str, Any] = {}
-        tensors, seen, plain = self.out.tensors, self.seen, torch.Tensor
-        for name, value in td._items():
-            full = start + name
-            inner = (*key, name)
-            # The rest of this loop says for the plain case, which may come thousands of times, what `tensor` says.
-            if (
-                type(value) is plain
-                and (nbytes := _QUICK.get(dtype := value.dtype, 0))
-                and value.is_cpu
-                and value.is_contiguous()
-                and not value.is_neg()
-                and full not in tensors
-                and full != METADATA
-                and full.isascii()
-                and value.layout is torch.strided
-                and not value.is_nested
-            ):
-                address = value.data_ptr()
-                if not address or seen.setdefault(address, full) == full:
-                    shape = tuple(value.shape)
-                    for length in shape:
-                        nbytes *= length
-                    tensors[full] = (dtype, shape, nbytes, address, value, inner)
-                    entries[name] = {"tensor": full}
+        items = dict(td._items())
+        if _KINDS.issuperset(map(type, items.values())):
+            entries = self.wait(items, key, start)
+        else:
+            entries = {}
+            for waits, group in groupby(items.items(), _is_of_a_kind):
+                if waits:
+                    entries |= self.wait(dict(group), key, start)
                     continue
-            if isinstance(value, torch.Tensor):
-                entries[name] = self.tensor(value, inner, full)
-            elif type(value) is UnbatchedTensor:
-                entries[name] = {**self.tensor(value.tensor, inner, full), "unbatched": True}
-            elif is_non_tensor(value):
-                entries[name] = self.value(value, inner, full, td.batch_size)
-            else:
-                entries[name] = {"td": self.node(value, inner, full + ".")}
+                for name, value in group:
+                    entries[name] = self.entry(value, (*key, name), start + name, td.batch_size)
         names = td._meta.names
         return {"batch_size": list(td.batch_size), "names": None if names is None else list(names), "keys": entries}
+
+    def entry(self, value: Any, key: Path, full: str, around: torch.Size) -> dict[str, Any]:
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value, key, full)
+        if type(value) is UnbatchedTensor:
+            return {**self.tensor(value.tensor, key, full), "unbatched": True}
+        if is_non_tensor(value):
+            return self.value(value, key, full, around)
+        return {"td": self.node(value, key, full + ".")}
+
+    # --- tensors that need no second look, which may come in thousands
+
+    def wait(self, tensors: Mapping[str, torch.Tensor], key: Path, start: str) -> dict[str, dict[str, Any]]:
+        """The entries of tensors of a node, as if each got its joined key for a name; `settle` sees to that."""
+        names = list(tensors)
+        joined = [start + name for name in names] if start else names
+        abouts = [{"tensor": full} for full in joined]
+        waiting = self.waiting
+        waiting.names += joined
+        waiting.tensors += tensors.values()
+        waiting.keys += zip(*map(repeat, key), names, strict=False)
+        waiting.abouts += abouts
+        return dict(zip(names, abouts, strict=True))
+
+    def settle(self) -> None:
+        """Gives those that wait their place: all at once where nothing is odd about any, else one after the other."""
+        waiting, seen, out = self.waiting, self.seen, self.out.tensors
+        if not waiting.names:
+            return
+        self.waiting = _Waiting()
+        names, tensors, keys = waiting.names, waiting.tensors, waiting.keys
+        addresses, dtypes, shapes, is_quick = _look(tensors)
+        forms = map(self.forms.__getitem__, zip(dtypes, shapes, strict=True))
+        new = dict(zip(addresses, names, strict=True))
+        new.pop(0, None)
+        if (
+            all(is_quick)
+            and len(new) == len(names) - addresses.count(0)
+            and seen.keys().isdisjoint(new)
+            and "".join(names).isascii()
+            and out.extend(names, forms, addresses, tensors, keys)
+        ):
+            seen.update(new)
+            return
+        for name, tensor, key, about, address, dtype, shape, quick in zip(
+            names, tensors, keys, waiting.abouts, addresses, dtypes, shapes, is_quick, strict=True
+        ):
+            if (
+                quick
+                and name.isascii()
+                and out.is_free(name)
+                and (not address or seen.setdefault(address, name) == name)
+            ):
+                out.add(name, self.forms[dtype, shape], address, tensor, key)
+            else:
+                found = self.tensor(tensor, key, name)
+                about.clear()
+                about.update(found)
 
     # --- tensors
 
     def tensor(self, tensor: torch.Tensor, key: Path, full: str) -> dict[str, Any]:
+        self.settle()
         if tensor.is_nested:
             return self.nested(tensor, key, full)
         if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
@@ -281,11 +247,11 @@ class _Packer:
                 f"an entry stays in its file, and that of key {show(key)} is {tensor.handler.filename}; pass "
                 "copy_existing=True to copy it"
             )
-        dtype = tensor.dtype
+        dtype, out = tensor.dtype, self.out.tensors
         address = _address(tensor)
         if address:
             first = self.seen.setdefault(address, full)
-            if first != full and _is_same(tensor, self.out.tensors[first][4]):
+            if first != full and _is_same(tensor, out.sources[out.names[first]]):
                 return self.about(first, dtype)
         name = self.free(full)
         if address and self.seen[address] == full:
@@ -293,7 +259,7 @@ class _Packer:
         stored, source = _stored(tensor)
         plain = tensor.is_cpu and source.is_contiguous() and not (source.is_conj() or source.is_neg())
         flat = _address(source) if plain else 0
-        self.out.tensors[name] = (stored, tuple(source.shape), source.nbytes, flat, source, key)
+        out.add(name, self.forms[stored, source.shape], flat, source, key)
         return self.about(name, dtype)
 
     @staticmethod
@@ -316,10 +282,10 @@ class _Packer:
     def free(self, full: str) -> str:
         """A name in the file for a joined key: itself, unless the file cannot hold it or another has it."""
         name = full if full.isascii() else full.encode("utf-8", "replace").decode()
-        if name == full != METADATA and name not in self.out.tensors:
+        if name == full and self.out.tensors.is_free(name):
             return name
         number = 1
-        while f"{name}~{number}" in self.out.tensors:
+        while f"{name}~{number}" in self.out.tensors.names:
             number += 1
         return f"{name}~{number}"
 
@@ -341,6 +307,7 @@ class _Packer:
         return {**record, "keys": {}}
 
     def stacked(self, parts: Sequence[Any], dim: int, key: Path, start: str) -> dict[str, Any]:
+        self.settle()
         entries: dict[str, Any] = {}
         for name, first in parts[0]._items():
             inner, full = (*key, name), start + name
@@ -351,7 +318,7 @@ class _Packer:
                 chosen = self.free(full)
                 source = Stacked([_stored(one)[1] for one in column], dim)
                 shape = (*shape[:dim], len(parts), *shape[dim:])
-                self.out.tensors[chosen] = (stored, shape, sample.nbytes * len(parts), 0, source, inner)
+                self.out.tensors.add(chosen, self.forms[stored, shape], 0, source, inner)
                 entries[name] = self.about(chosen, first.dtype)
             else:
                 size = first.batch_size
@@ -409,8 +376,25 @@ class _Packer:
         }
 
 
-_QUICK = {dtype: dtype.itemsize for dtype in CODES if not dtype.is_complex}
-"""Bytes of the dtypes that need no second look at a tensor."""
+def _is_of_a_kind(item: tuple[str, Any]) -> bool:
+    return type(item[1]) in _KINDS
+
+
+def _look(
+    tensors: Sequence[torch.Tensor],
+) -> tuple[Sequence[int], Sequence[torch.dtype], Sequence[torch.Size], Sequence[bool]]:
+    """Of each tensor: address, dtype, shape, and whether the bytes there are just what a file holds of it."""
+    try:  # refused where one is not strided, or is made of others; whoever looks at that one alone says why
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        shapes = [tensor.shape for tensor in tensors]
+    except RuntimeError:
+        count = len(tensors)
+        return [0] * count, [torch.uint8] * count, [torch.Size()] * count, [False] * count
+    dtypes = [tensor.dtype for tensor in tensors]
+    is_plain = [tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() for tensor in tensors]
+    if not _QUICK.issuperset(dtypes):
+        is_plain = [plain and dtype in _QUICK for plain, dtype in zip(is_plain, dtypes, strict=True)]
+    return addresses, dtypes, shapes, is_plain
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from math import prod
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +28,7 @@ __all__ = [
     "INDEX_ENDING",
     "LONGEST_HEADER",
     "METADATA",
+    "Form",
     "Slot",
     "dump_header",
     "load_header",
@@ -72,6 +76,9 @@ if hasattr(torch, "float8_e8m0fnu"):
     _DTYPES["F8_E8M0"] = (torch.float8_e8m0fnu, 1)
 
 
+_nbytes = attrgetter("nbytes")
+
+
 class Slot(NamedTuple):
     """A tensor in a file: what it is, and the range of its bytes, counted from the end of the header."""
 
@@ -91,27 +98,68 @@ def order(dtypes: Iterable[torch.dtype]) -> list[torch.dtype]:
     return sorted(dtypes, key=lambda dtype: -dtype.itemsize)
 
 
-def dump_header(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """What all tensors of one dtype and shape have in common.
+
+    Args:
+        dtype: one of `CODES`.
+        shape: the shape.
+
+    >>> form = Form(torch.float16, (2, 3))
+    >>> form.nbytes, form.text
+    (12, '"dtype":"F16","shape":[2,3]')
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    nbytes: int = field(init=False)
+    text: str = field(init=False)
+    """What the header says of such a tensor, but for where it is."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nbytes", prod(self.shape) * self.dtype.itemsize)
+        object.__setattr__(self, "text", f'"dtype":"{CODES[self.dtype]}","shape":{orjson.dumps(self.shape).decode()}')
+
+
+def dump_header(names: Sequence[str], forms: Sequence[Form], metadata: Mapping[str, str]) -> bytes:
     r"""The start of a file, its length included, padded with spaces so that what follows is aligned.
 
     Args:
-        tensors: by name, ``{"dtype": code, "shape": [...], "data_offsets": [begin, end]}``.
+        names: of the tensors, in the order of their bytes.
+        forms: what each of them is.
         metadata: texts about the file.
 
     Raises:
         ValueError: The header would be longer than the format allows.
 
-    >>> dump_header({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}, {})
+    >>> dump_header(["a"], [Form(torch.uint8, (1,))], {})
     b'8\x00\x00\x00\x00\x00\x00\x00{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}   '
     """
-    text = orjson.dumps({METADATA: metadata, **tensors} if metadata else dict(tensors))
-    text += b" " * (-(8 + len(text)) % ALIGNMENT)
-    if len(text) > LONGEST_HEADER:
+    ends = list(accumulate(map(_nbytes, forms), initial=0))
+    places = orjson.dumps(ends).decode()[1:-1].split(",")  # half the time of a text from each number
+    entries = [orjson.dumps({METADATA: metadata})[1:-1].decode()] if metadata else []
+    entries += [
+        f'"{name}":{{{form.text},"data_offsets":[{begin},{end}]}}'
+        for name, form, begin, end in zip(_escaped(names), forms, places, places[1:], strict=False)
+    ]
+    text = ",".join(entries).encode()
+    size = len(text) + 2
+    size += -(8 + size) % ALIGNMENT
+    if size > LONGEST_HEADER:
         raise ValueError(
-            f"a safetensors header has at most {LONGEST_HEADER} bytes, and this one has {len(text)}; save parts of the "
+            f"a safetensors header has at most {LONGEST_HEADER} bytes, and this one has {size}; save parts of the "
             "tensordict to files of their own"
         )
-    return len(text).to_bytes(8, "little") + text
+    return b"".join((size.to_bytes(8, "little"), b"{", text, b"}".ljust(size - len(text) - 1)))
+
+
+def _escaped(names: Sequence[str]) -> Sequence[str]:
+    """Names as JSON writes them between quotation marks."""
+    joined = "".join(names)
+    if len(orjson.dumps(joined)) == len(joined.encode()) + 2:  # it would be longer if anything were escaped
+        return names
+    return [orjson.dumps(name)[1:-1].decode() for name in names]
 
 
 def load_header(text: bytes, data_size: int, where: str) -> tuple[list[Slot], dict[str, str]]:
