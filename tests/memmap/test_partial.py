@@ -173,7 +173,7 @@ def test_shards_of_other_tools_are_chosen_by_the_dots_in_names(tmp_path):
     places = {}
     for number, name in enumerate(["a", "a.b", "c.d.e", "c.f"], 1):
         file = places[name] = f"model-0000{number}-of-00004.safetensors"
-        header = dump_header([name], [Form(torch.uint8, (1,))], {"format": "pt"})
+        header = dump_header([name], [Form(torch.uint8, (1,))], [1], {"format": "pt"})
         (tmp_path / file).write_bytes(header + bytes([number]))
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
     assert keys(load_memmap(tmp_path)) == {"a", "a.b", ("c", "d", "e"), ("c", "f")}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, compress, count, pairwise
+from itertools import accumulate, count, pairwise
 from math import prod
-from operator import add, attrgetter
-from typing import NamedTuple
+from operator import attrgetter
+from typing import NamedTuple, overload
 
 import torch
 
@@ -20,7 +20,7 @@ from tensordict_memmap.formats.tree import Path
 from tensordict_memmap.sources import Piece, Run
 from tensordict_memmap.ways import SMALL
 
-__all__ = ["Layout", "Source", "Stacked", "Tensors", "cut"]
+__all__ = ["Keys", "Layout", "Source", "Stacked", "Tensors", "cut"]
 
 _nbytes = attrgetter("nbytes")
 
@@ -46,22 +46,63 @@ class Stacked:
 Source = torch.Tensor | Stacked
 
 
+class Keys(Sequence[Path]):
+    """Nested keys, each made when it is asked for: of thousands, an error names one.
+
+    >>> keys = Keys()
+    >>> keys.extend(("a", "b"), ["c", "d"])
+    >>> keys[1], list(keys[:1])
+    (('a', 'b', 'd'), [('a', 'b', 'c')])
+    """
+
+    __slots__ = ("_above", "_last")
+
+    def __init__(self, above: Iterable[Path] = (), last: Iterable[str] = ()) -> None:
+        self._above, self._last = list(above), list(last)
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    @overload
+    def __getitem__(self, place: int) -> Path: ...
+    @overload
+    def __getitem__(self, place: slice) -> Keys: ...
+    def __getitem__(self, place: int | slice) -> Path | Keys:
+        if isinstance(place, slice):
+            return Keys(self._above[place], self._last[place])
+        return (*self._above[place], self._last[place])
+
+    def extend(self, above: Path, names: Sequence[str]) -> None:
+        """Adds keys that differ in nothing but the last name."""
+        self._above += [above] * len(names)
+        self._last += names
+
+    def add(self, others: Keys) -> None:
+        """Adds those of another."""
+        self._above += others._above
+        self._last += others._last
+
+    def at(self, places: Sequence[int]) -> Keys:
+        """Those at some places, in their order."""
+        return Keys([self._above[place] for place in places], [self._last[place] for place in places])
+
+
 class Layout(NamedTuple):
     """Tensors in a row, without gaps.
 
     Args:
         names: in the order of their bytes.
         forms: what each of them is.
+        ends: where the bytes of each end; those of the first start at 0.
         pieces: what to write, from offset 0 on.
         alone: offset and size of each tensor that is in no run.
-        nbytes: how many bytes all of them take.
     """
 
     names: Sequence[str]
     forms: Sequence[Form]
+    ends: Sequence[int]
     pieces: list[Piece | Run]
     alone: list[tuple[int, int]]
-    nbytes: int
 
 
 class Tensors:
@@ -82,7 +123,7 @@ class Tensors:
         self.forms: list[Form] = []
         self.addresses: list[int] = []
         self.sources: list[Source] = []
-        self.keys: list[Path] = []
+        self.keys = Keys()
 
     def add(self, name: str, form: Form, address: int, source: Source, key: Path) -> None:
         """Adds one under a name that is free."""
@@ -90,7 +131,7 @@ class Tensors:
         self.forms.append(form)
         self.addresses.append(address)
         self.sources.append(source)
-        self.keys.append(key)
+        self.keys.extend(key[:-1], key[-1:])
 
     def extend(
         self,
@@ -98,17 +139,17 @@ class Tensors:
         forms: Iterable[Form],
         addresses: Sequence[int],
         sources: Sequence[Source],
-        keys: Sequence[Path],
+        keys: Keys,
     ) -> bool:
         """Adds many, or none and says so, where a name is not free or comes twice."""
         new = dict(zip(names, count(len(self.forms))))
         if len(new) != len(names) or METADATA in new or not self.names.keys().isdisjoint(new):
             return False
-        self.names |= new
+        self.names = self.names | new if self.names else new
         self.forms += forms
         self.addresses += addresses
         self.sources += sources
-        self.keys += keys
+        self.keys.add(keys)
         return True
 
     def is_free(self, name: str) -> bool:
@@ -128,22 +169,24 @@ class Tensors:
         chosen = slice(None) if part is None else slice(part.start, part.stop)
         names, forms = list(self.names)[chosen], self.forms[chosen]
         addresses, sources, keys = self.addresses[chosen], self.sources[chosen], self.keys[chosen]
-        dtypes = dict.fromkeys(form.dtype for form in dict.fromkeys(forms))
+        distinct = dict.fromkeys(forms)
+        dtypes = dict.fromkeys(form.dtype for form in distinct)
         if len(dtypes) > 1:
             rank = {dtype: number for number, dtype in enumerate(order(dtypes))}
             ranks = [rank[form.dtype] for form in forms]
             places = sorted(range(len(forms)), key=ranks.__getitem__)
             names, forms = [names[place] for place in places], [forms[place] for place in places]
             addresses, sources = [addresses[place] for place in places], [sources[place] for place in places]
-            keys = [keys[place] for place in places]
+            keys = keys.at(places)
         sizes = list(map(_nbytes, forms))
-        ends = list(accumulate(sizes, initial=0))
-        nbytes = ends.pop()
-        if 0 in sizes:
-            ends, addresses, sources, keys = (list(compress(one, sizes)) for one in (ends, addresses, sources, keys))
-            sizes = list(compress(sizes, sizes))
-        pieces, alone = cut(keys, sources, addresses, ends, sizes)
-        return Layout(names, forms, pieces, alone, nbytes)
+        ends = list(accumulate(sizes))
+        begins = [0, *ends[:-1]]
+        if not all(form.nbytes for form in distinct):
+            filled = [place for place, size in enumerate(sizes) if size]
+            begins, sizes = [begins[place] for place in filled], [sizes[place] for place in filled]
+            addresses, sources = [addresses[place] for place in filled], [sources[place] for place in filled]
+            keys = keys.at(filled)
+        return Layout(names, forms, ends, *cut(keys, sources, addresses, begins, sizes))
 
 
 def cut(
@@ -170,9 +213,8 @@ def cut(
     if 0 in addresses or max(sizes, default=0) >= SMALL:
         single.update(n for n in range(total) if not addresses[n] or sizes[n] >= SMALL)
     cuts = {0, total, *single, *(n + 1 for n in single)}
-    ends = list(map(add, begins, sizes))
-    if ends[:-1] != begins[1:]:
-        cuts.update(n for n in range(1, total) if ends[n - 1] != begins[n])
+    if total and begins[-1] + sizes[-1] - begins[0] != sum(sizes):
+        cuts.update(n for n in range(1, total) if begins[n - 1] + sizes[n - 1] != begins[n])
     pieces: list[Piece | Run] = []
     for first, last in pairwise(sorted(cuts)):
         offset = begins[first]

@@ -223,20 +223,20 @@ class PackedSave:
 
     def _file(self, path: str, part: range | None, metadata: dict[str, str]) -> FileWrite:
         with uncollected():
-            names, forms, pieces, alone, nbytes = self.pack.tensors.layout(part)
+            names, forms, ends, pieces, alone = self.pack.tensors.layout(part)
             if self.checksum:
                 runs = [piece for piece in pieces if isinstance(piece, Run)]
                 for run in runs:
                     run.digits = []
                 metadata[CHECKSUMS] = reserve_checksums(len(alone) + sum(len(run.keys) for run in runs))
-            start = dump_header(names, forms, metadata)
+            start = dump_header(names, forms, ends, metadata)
         for piece in pieces:
             piece.offset += len(start)
         wanted = alone if self.checksum else []
         extents = [Extent(len(start) + offset, nbytes, fixed=True) for offset, nbytes in wanted]
         # not emptied first means cut to its size, which leaves room that takes no blocks
         all_pieces: list[Piece | Run] = [Piece("the header", start), *([] if self.like else pieces)]
-        return FileWrite(path, all_pieces, len(start) + nbytes, fresh=not self.like, extents=extents)
+        return FileWrite(path, all_pieces, len(start) + (ends[-1] if ends else 0), fresh=not self.like, extents=extents)
 
     def _write(
         self,

@@ -19,7 +19,7 @@ import pickle
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, repeat
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ from tensordict_memmap import values
 from tensordict_memmap.collecting import uncollected
 from tensordict_memmap.formats.safetensors import CODES, Form
 from tensordict_memmap.formats.tree import WRAPPED, Path, candidate_names, show
-from tensordict_memmap.layout import Stacked, Tensors
+from tensordict_memmap.layout import Keys, Stacked, Tensors
 from tensordict_memmap.tensor import MemoryMappedTensor
 
 __all__ = ["RECORD", "Pack", "pack"]
@@ -93,7 +93,7 @@ class _Waiting:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.tensors: list[torch.Tensor] = []
-        self.keys: list[Path] = []
+        self.keys = Keys()
         self.abouts: list[dict[str, Any]] = []
 
 
@@ -188,13 +188,13 @@ class _Packer:
         """The entries of tensors of a node, as if each got its joined key for a name; `settle` sees to that."""
         names = list(tensors)
         joined = [start + name for name in names] if start else names
-        abouts = [{"tensor": full} for full in joined]
+        entries = {name: {"tensor": full} for name, full in zip(names, joined, strict=True)}
         waiting = self.waiting
         waiting.names += joined
         waiting.tensors += tensors.values()
-        waiting.keys += zip(*map(repeat, key), names, strict=False)
-        waiting.abouts += abouts
-        return dict(zip(names, abouts, strict=True))
+        waiting.keys.extend(key, names)
+        waiting.abouts += entries.values()
+        return entries
 
     def settle(self) -> None:
         """Gives those that wait their place: all at once where nothing is odd about any, else one after the other."""
@@ -214,7 +214,7 @@ class _Packer:
             and "".join(names).isascii()
             and out.extend(names, forms, addresses, tensors, keys)
         ):
-            seen.update(new)
+            self.seen = seen | new if seen else new
             return
         for name, tensor, key, about, address, dtype, shape, quick in zip(
             names, tensors, keys, waiting.abouts, addresses, dtypes, shapes, is_quick, strict=True
@@ -371,7 +371,7 @@ class _Packer:
             f"{where} is pickled, so it loads only with allow_pickle=True: {reason}", UserWarning, stacklevel=2
         )
         return {
-            **self.tensor(torch.frombuffer(bytearray(data), dtype=torch.uint8), key, full or "value"),
+            **self.tensor(torch.frombuffer(bytearray(data), dtype=torch.uint8), key or ("value",), full or "value"),
             "pickled": True,
         }
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import functools
 import os
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from math import prod
 from types import ModuleType
 
@@ -112,12 +114,13 @@ def _joined(group: list[Flat], size: int, extents: Mapping[int, Extent]) -> tupl
 def _run_steps(part: Run) -> Iterator[tuple[object, Step, int]]:
     if part.digits is not None:
         part.digits[:] = [""] * len(part.sizes)
-    first, size, offset = 0, 0, part.offset
-    for number, nbytes in enumerate(part.sizes, 1):
-        size += nbytes
-        if size >= JOB or number == len(part.sizes):
-            yield part.keys[first], functools.partial(_write_run, part, first, number, offset), size
-            first, size, offset = number, 0, offset + size
+    ends = list(accumulate(part.sizes))
+    first, before = 0, 0
+    while before < ends[-1]:
+        last = min(bisect_left(ends, before + JOB) + 1, len(ends))
+        nbytes = ends[last - 1] - before
+        yield part.keys[first], functools.partial(_write_run, part, first, last, part.offset + before), nbytes
+        first, before = last, ends[last - 1]
 
 
 def _kernel_steps(part: Strided, kernels: ModuleType, extent: Extent | None) -> Iterator[tuple[Step, int]]:

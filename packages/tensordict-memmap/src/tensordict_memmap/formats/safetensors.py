@@ -11,9 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from math import prod
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,9 +74,6 @@ if hasattr(torch, "float8_e8m0fnu"):
     _DTYPES["F8_E8M0"] = (torch.float8_e8m0fnu, 1)
 
 
-_nbytes = attrgetter("nbytes")
-
-
 class Slot(NamedTuple):
     """A tensor in a file: what it is, and the range of its bytes, counted from the end of the header."""
 
@@ -108,50 +103,54 @@ class Form:
 
     >>> form = Form(torch.float16, (2, 3))
     >>> form.nbytes, form.text
-    (12, '"dtype":"F16","shape":[2,3]')
+    (12, '":{"dtype":"F16","shape":[2,3],"data_offsets":[')
     """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     nbytes: int = field(init=False)
     text: str = field(init=False)
-    """What the header says of such a tensor, but for where it is."""
+    """What is in the header between the name of such a tensor and where it begins."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nbytes", prod(self.shape) * self.dtype.itemsize)
-        object.__setattr__(self, "text", f'"dtype":"{CODES[self.dtype]}","shape":{orjson.dumps(self.shape).decode()}')
+        about = f'{{"dtype":"{CODES[self.dtype]}","shape":{orjson.dumps(self.shape).decode()},"data_offsets":['
+        object.__setattr__(self, "text", f'":{about}')
 
 
-def dump_header(names: Sequence[str], forms: Sequence[Form], metadata: Mapping[str, str]) -> bytes:
+def dump_header(names: Sequence[str], forms: Sequence[Form], ends: Sequence[int], metadata: Mapping[str, str]) -> bytes:
     r"""The start of a file, its length included, padded with spaces so that what follows is aligned.
 
     Args:
         names: of the tensors, in the order of their bytes.
         forms: what each of them is.
+        ends: where the bytes of each end, counted from those of the first, which have no gaps.
         metadata: texts about the file.
 
     Raises:
         ValueError: The header would be longer than the format allows.
 
-    >>> dump_header(["a"], [Form(torch.uint8, (1,))], {})
+    >>> dump_header(["a"], [Form(torch.uint8, (1,))], [1], {})
     b'8\x00\x00\x00\x00\x00\x00\x00{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}   '
     """
-    ends = list(accumulate(map(_nbytes, forms), initial=0))
     places = orjson.dumps(ends).decode()[1:-1].split(",")  # half the time of a text from each number
-    entries = [orjson.dumps({METADATA: metadata})[1:-1].decode()] if metadata else []
-    entries += [
-        f'"{name}":{{{form.text},"data_offsets":[{begin},{end}]}}'
-        for name, form, begin, end in zip(_escaped(names), forms, places, places[1:], strict=False)
+    entries = [
+        f"{name}{form.text}{begin},{end}"
+        for name, form, begin, end in zip(_escaped(names), forms, ["0", *places], places, strict=False)
     ]
-    text = ",".join(entries).encode()
-    size = len(text) + 2
-    size += -(8 + size) % ALIGNMENT
+    start, end = orjson.dumps({METADATA: metadata} if metadata else {})[:-1], b"}"
+    if entries:
+        start, end = start + (b',"' if metadata else b'"'), b"]}}"
+    text = ']},"'.join(entries).encode()
+    size = len(start) + len(text) + len(end)
+    padding = -(8 + size) % ALIGNMENT
+    size += padding
     if size > LONGEST_HEADER:
         raise ValueError(
             f"a safetensors header has at most {LONGEST_HEADER} bytes, and this one has {size}; save parts of the "
             "tensordict to files of their own"
         )
-    return b"".join((size.to_bytes(8, "little"), b"{", text, b"}".ljust(size - len(text) - 1)))
+    return b"".join((size.to_bytes(8, "little"), start, text, end, b" " * padding))
 
 
 def _escaped(names: Sequence[str]) -> Sequence[str]:
