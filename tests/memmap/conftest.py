@@ -83,19 +83,19 @@ class Child:
     def wait(self, seconds=120.0):
         """How it ended: 0, the status that it gave, or minus the signal that ended it; ``"hangs"`` after a time."""
         if self.status is None:
-            deadline = time.monotonic() + seconds
-            pause = 0.0005
+            pause = 0.0005  # seconds in which this process waited: while the machine stalls, no child makes progress
             while True:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
                 if pid:
                     self.status = os.waitstatus_to_exitcode(status)
                     break
-                if time.monotonic() > deadline:
+                if seconds < 0:
                     os.kill(self.pid, signal.SIGKILL)
                     os.waitpid(self.pid, 0)
                     self.status = "hangs"
                     break
                 time.sleep(pause)
+                seconds -= pause
                 pause = min(2 * pause, 0.02)
         return self.status
 
@@ -138,6 +138,36 @@ def _fingerprint(folder):
 def fingerprint():
     """Every file below a folder with its size, time of change and hash."""
     return _fingerprint
+
+
+class Openings:
+    """What is done right before a path is opened by this process, whoever opens it: once for each action."""
+
+    def __init__(self):
+        self.actions = {}
+        self.done = 0
+        sys.addaudithook(self._hear)  # it stays until the process ends, and hears nothing once there are no actions
+
+    def __call__(self, path, *actions):
+        self.actions[str(path)] = list(actions)
+
+    def _hear(self, event, arguments):
+        if event != "open" or not self.actions or not isinstance(arguments[0], str):
+            return
+        actions = self.actions.pop(arguments[0], None)  # what an action opens itself starts no other
+        if actions:
+            actions.pop(0)()
+            self.done += 1
+            if actions:
+                self.actions[arguments[0]] = actions
+
+
+@pytest.fixture
+def before_opening():
+    """Lets tests put something else at a path at the very moment in which that could be taken for what was there."""
+    openings = Openings()
+    yield openings
+    openings.actions.clear()
 
 
 def _leftovers(*folders):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
-import sys
 import threading
 import time
 
@@ -111,7 +111,7 @@ def test_who_loads_while_others_save_sees_one_save_whole(tmp_path, leftovers, na
 
 @pytest.mark.parametrize("verify", ["size", "full"])
 @pytest.mark.parametrize("name", ["safetensors", "archive", "deflated archive", "consolidated"])
-def test_a_file_replaced_whenever_it_is_opened_loads_as_one_save(tmp_path, name, verify):
+def test_a_file_replaced_whenever_it_is_opened_loads_as_one_save(tmp_path, before_opening, name, verify):
     if name == "consolidated" and verify == "full":
         pytest.skip("consolidated files hold no checksums")
     options = {"deflated archive": {"compression": "deflate"}, "safetensors": {"checksum": True}}.get(name, {})
@@ -120,21 +120,11 @@ def test_a_file_replaced_whenever_it_is_opened_loads_as_one_save(tmp_path, name,
     path = str(tmp_path / file)
     for number in range(12):  # of different sizes
         store(content(number, 3000 - 200 * number), tmp_path / f"{number}{file}", **options)
-    spares = [str(tmp_path / f"{number}{file}") for number in range(12)]
-    os.replace(spares.pop(), path)
-
-    replaced = []
-
-    def replace(event, args):
-        if event == "open" and args[0] == path and spares and loading:
-            os.replace(spares.pop(), path)
-            replaced.append(path)
-
-    loading = True
-    sys.addaudithook(replace)  # it stays until the process ends, and does nothing from here on
+    first, *spares = [str(tmp_path / f"{number}{file}") for number in range(12)]
+    os.replace(first, path)
+    before_opening(path, *[functools.partial(os.replace, spare, path) for spare in spares])
     loaded = load(path, verify=verify) if load is load_memmap else load(path)
-    loading = False
-    assert replaced
+    assert before_opening.done
     assert loaded["leaf0"].shape[0] == 3000 - 200 * number_of(loaded)
 
 

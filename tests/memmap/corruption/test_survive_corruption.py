@@ -225,7 +225,17 @@ class Watch:
 
     def __init__(self, allowed):
         own = [Path(module.__file__).parent for module in (tensordict_core, tensordict_memmap, torch)]
-        roots = [*allowed, *own, sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), "/proc", "/dev", "/sys"]
+        roots = [
+            *allowed,
+            *own,
+            sys.pycache_prefix or sys.prefix,
+            sys.prefix,
+            sys.base_prefix,
+            *sysconfig.get_paths().values(),
+            "/proc",
+            "/dev",
+            "/sys",
+        ]
         self.roots = tuple(f"{os.path.abspath(root)}{os.sep}" for root in roots)
         self.seen = []
         self.weights_only = False

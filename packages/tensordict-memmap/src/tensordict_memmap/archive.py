@@ -23,7 +23,7 @@ from tensordict_core.extension import annotate
 from tensordict_memmap import commit, owned, pool, system
 from tensordict_memmap.archive_load import Archive, ArchiveOpener, bytes_of
 from tensordict_memmap.build import build
-from tensordict_memmap.folder import SavedFolder
+from tensordict_memmap.folder import SavedFolder, read_folder
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.archive import ENDING, METHODS, Member, closing, local_header
 from tensordict_memmap.formats.names import META
@@ -106,13 +106,21 @@ def pack_memmap(
     tensor(3)
     """
     root, target = os.path.realpath(prefix), os.path.realpath(archive_path)
-    commit.recover(root)
-    if not os.path.isfile(os.path.join(root, META)):
-        raise ValueError(f"a saved folder has a {META}, and {root} has none; give the folder that a save made")
+    parts = read_folder(root, _parts_of)
     if os.path.commonpath([root, target]) == root:
         raise ValueError(f"an archive lies outside what it holds, and {target} is in {root}; choose another path")
+    save_file(
+        target, functools.partial(_write_archive, parts, _method(compression), compresslevel, None, None, None, False)
+    )
+    return Path(archive_path)
+
+
+def _parts_of(folder: SavedFolder) -> _Parts:
+    """All files of a saved folder, mapped."""
+    root = folder.root
+    if not os.path.isfile(os.path.join(root, META)):
+        raise ValueError(f"a saved folder has a {META}, and {root} has none; give the folder that a save made")
     own = (NAME, owned.JOURNAL, LOCK)
-    folder = SavedFolder(root)
     manifest = folder.count(owned.read_manifest(root))
     counted = {} if manifest is None or folder.rows is None else manifest.files  # rows of a dataset, not its files
     found: dict[str, int] = {}
@@ -131,10 +139,7 @@ def pack_memmap(
             continue
         pieces = [Piece(path, np.memmap(whole, np.uint8, "r", shape=found[path]))] if found[path] else []
         parts.append((path, pieces, found[path]))
-    save_file(
-        target, functools.partial(_write_archive, parts, _method(compression), compresslevel, None, None, None, False)
-    )
-    return Path(archive_path)
+    return parts
 
 
 def unpack_memmap(archive_path: str | os.PathLike[str], prefix: str | os.PathLike[str]) -> Path:
@@ -223,6 +228,7 @@ class ArchiveSave:
         copy_existing: bool = True,
         existsok: bool = True,
         like: bool = False,
+        mapped: bool = True,
     ) -> None:
         self.path = os.path.abspath(path)
         self.method = _method(compression)
@@ -237,6 +243,8 @@ class ArchiveSave:
                 if isinstance(leaf, Leaf):
                     self._add(leaf, copy_existing or like)
         self.total = sum(size for _, _, size in self.parts)
+        self.mapped = mapped
+        self.written: Archive | None = None
 
     def _add(self, leaf: Leaf, copy_existing: bool) -> None:
         source = leaf.source
@@ -268,14 +276,18 @@ class ArchiveSave:
 
     def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
         """Writes the archive and puts it in place."""
-        write = functools.partial(
-            _write_archive, self.parts, self.method, None, self.threads, progress, cancelled, self.durable
-        )
+
+        def write(draft: str) -> None:
+            _write_archive(self.parts, self.method, None, self.threads, progress, cancelled, self.durable, draft)
+            if self.mapped and system.POSIX:  # elsewhere what is mapped cannot be renamed
+                self.written = Archive(draft, mode="r+")  # before another save can take its name
+
         save_file(self.path, write, durable=self.durable, existsok=self.existsok, size=self.total)
 
     def twin(self) -> Any:
         """A locked tensordict over the archive; writes to it make the checksums stale."""
-        archive = Archive(self.path, mode="r+")
+        archive = self.written or Archive(self.path, mode="r+")
+        archive.renamed(self.path)
         made = build(self.node, ArchiveOpener(archive), device=torch.device("cpu"))
         annotate(made, "saved_path", Path(self.path))
         annotate(made, "mode", "r+")

@@ -55,6 +55,10 @@ class Archive(ListedFolder):
             raise ValueError(f"an archive is a zip file, and {path} is not one that can be read ({error})") from None
         super().__init__(self.members)
 
+    def renamed(self, path: str) -> None:
+        """Takes note of the name that its file was given since it was opened."""
+        self.path = self.root = self.mapping.filename = path
+
     def read(self, path: str) -> bytes | None:
         """The content of an entry; None where there is none."""
         member = self.members.get(path)

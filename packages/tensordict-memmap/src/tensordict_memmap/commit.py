@@ -31,6 +31,9 @@ from tensordict_memmap.manifest import Manifest
 from tensordict_memmap.parents import made_above
 from tensordict_memmap.ways import is_long_removal
 
+_STAGE_INSIDE = re.compile(r"\.tensordict-" + journal.TOKEN)
+"""What a staging folder is called that could not be made beside its target."""
+
 
 def save_folder(
     target: str | os.PathLike[str],
@@ -38,6 +41,7 @@ def save_folder(
     *,
     durable: bool = False,
     atomic: bool = True,
+    existsok: bool = True,
     size: int = 1 << 62,
     files: Iterable[str] = (),
 ) -> Manifest:
@@ -50,6 +54,7 @@ def save_folder(
         durable: whether the save survives a power failure once this returns.
         atomic: False overwrites in place, which keeps inodes for those who share live mappings; a save that is stopped
             then leaves a folder whose manifest says so.
+        existsok: whether an earlier save may be replaced; otherwise of several that are made at once, one is.
         size: about how many bytes will be written, where that is known: with room for them on the disk nothing waits
             for the removal of what an earlier save replaced.
         files: paths of what will be written. With ``atomic=False`` they are listed before, so that what a save that is
@@ -59,6 +64,7 @@ def save_folder(
         What ``write`` returned.
 
     Raises:
+        RuntimeError: The folder holds something and ``existsok`` is False.
         OSError: if the system refuses; the earlier content is whole.
 
     >>> def write(folder):
@@ -80,9 +86,24 @@ def save_folder(
         if stage is None:
             manifest = _overwrite(path, write, durable, files)
         else:
-            manifest = _publish_staged(stage, path, write, durable)
+            manifest = _publish_staged(stage, path, write, durable, existsok)
     _tell_folders_above(path, manifest, durable)
     return manifest
+
+
+def check_new(target: str) -> None:
+    """Refuses a folder that holds something.
+
+    Raises:
+        RuntimeError: It does.
+
+    >>> check_new("absent")
+    """
+    if os.path.isdir(target) and not all(_STAGE_INSIDE.fullmatch(name) for name in os.listdir(target)):
+        raise RuntimeError(
+            f"a save goes to a new or empty folder with existsok=False, and {target} holds something; choose another "
+            "folder or pass existsok=True"
+        )
 
 
 def recover(target: str | os.PathLike[str]) -> None:
@@ -167,7 +188,9 @@ def _new_stage(target: str) -> _Stage:
     return _Stage(path, flock.open_locked(path, wait=False))
 
 
-def _publish_staged(stage: _Stage, target: str, write: Callable[[str], Manifest], durable: bool) -> Manifest:
+def _publish_staged(
+    stage: _Stage, target: str, write: Callable[[str], Manifest], durable: bool, existsok: bool
+) -> Manifest:
     journalled = retired = False
     try:
         manifest = write(stage.path)
@@ -179,6 +202,8 @@ def _publish_staged(stage: _Stage, target: str, write: Callable[[str], Manifest]
         removal.wait(target)  # before other savers are kept out, as they would wait too
         with flock.locked(target):
             journal.finish(target)
+            if not existsok:  # again, for others may have saved since the first look
+                check_new(target)
             try:
                 _publish(stage.path, target, manifest, durable)
             except BaseException:
@@ -254,7 +279,7 @@ def _remove_leftovers(target: str) -> None:
     parent, name = os.path.split(target)
     places = [(parent, re.compile(re.escape(f".{name}.tensordict-") + journal.TOKEN))]
     if os.path.isdir(target):
-        places.append((target, re.compile(r"\.tensordict-" + journal.TOKEN)))
+        places.append((target, _STAGE_INSIDE))
         owned.remove_drafts(target)
     for folder, pattern in places:
         with contextlib.suppress(OSError):

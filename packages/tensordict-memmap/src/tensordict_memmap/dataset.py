@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tensordict_memmap import commit
+from tensordict_memmap import commit, system
 from tensordict_memmap.columns import check_growable
 from tensordict_memmap.formats import tree
 from tensordict_memmap.loading import load_memmap
@@ -41,12 +41,14 @@ class MemmapDataset:
     (4, torch.Size([2, 2, 2]))
     """
 
-    def __init__(self, path: str | os.PathLike[str], tensordict: Any, allow_pickle: bool | None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], tensordict: Any, allow_pickle: bool | None, seen: system.Stamp | None
+    ) -> None:
         self._path = os.path.realpath(path)
         self._td = tensordict
         self._allow_pickle = allow_pickle
         self._writer: Writer | None = None
-        self._seen = self._stamp()
+        self._seen = seen  # the manifest that the tensordict is as new as, or newer
 
     # --- making one
 
@@ -84,18 +86,15 @@ class MemmapDataset:
         (0, 1200)
         """
         root = os.path.realpath(path)
-        if not existsok and os.path.isdir(root) and os.listdir(root):
-            raise RuntimeError(
-                f"a dataset is made in a new or empty folder, and {root} holds something; choose another, open it with "
-                "MemmapDataset.open, or pass existsok=True to replace it"
-            )
+        if not existsok:
+            commit.check_new(root)
         node = tree.plan(like.unsqueeze(0)[:0], tie=False)
         check_growable(node, "the row")
 
         def write(folder: str) -> Manifest:
             return write_empty(node, folder, capacity, reserve, durable)
 
-        commit.save_folder(root, write, durable=durable)
+        commit.save_folder(root, write, durable=durable, existsok=existsok)
         return cls.open(root, mode="r+", durable=durable)
 
     @classmethod
@@ -129,9 +128,10 @@ class MemmapDataset:
         if mode == "r":
             if part is not None:
                 raise ValueError("a part is filled, not read; pass mode='r+', or leave part out and index the dataset")
-            return cls(path, load_memmap(path, mode="r", allow_pickle=allow_pickle), allow_pickle)
+            seen = _stamp(path)
+            return cls(path, load_memmap(path, mode="r", allow_pickle=allow_pickle), allow_pickle, seen)
         writer = Writer(os.path.realpath(path), part, durable, allow_pickle)
-        made = cls(path, None, allow_pickle)
+        made = cls(path, None, allow_pickle, None)
         made._writer = writer
         return made
 
@@ -178,7 +178,7 @@ class MemmapDataset:
         >>> len(reader), reader.refresh()
         (0, 1)
         """
-        stamp = self._stamp()
+        stamp = _stamp(self._path)
         if stamp != self._seen or self._td is None:
             self._td = None
             if self._writer is not None:
@@ -188,16 +188,10 @@ class MemmapDataset:
             return rows
         return len(self)
 
-    def _stamp(self) -> tuple[int, int, int]:
-        try:
-            info = os.stat(os.path.join(self._path, NAME))
-        except FileNotFoundError:
-            return 0, 0, 0
-        return info.st_ino, info.st_mtime_ns, info.st_size
-
     def __reduce__(self) -> Any:
         """Travels to other processes as a reader of the same rows."""
-        return type(self), (self._path, self.tensordict, self._allow_pickle)
+        tensordict = self.tensordict  # of a writer, what counts now
+        return type(self), (self._path, tensordict, self._allow_pickle, self._seen)
 
     def __repr__(self) -> str:
         """The folder and the number of rows."""
@@ -285,6 +279,10 @@ class MemmapDataset:
         if self._writer is None:
             raise RuntimeError(f"rows are added by a writer, and this one reads; open {self._path} with mode='r+'")
         return self._writer
+
+
+def _stamp(path: str | os.PathLike[str]) -> system.Stamp | None:
+    return system.stamp(os.path.join(path, NAME))
 
 
 def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bool | None = None) -> None:

@@ -4,15 +4,44 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
+from typing import TypeVar
 
-from tensordict_memmap import owned
+from tensordict_memmap import commit, owned, system
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.tree import WRAPPED
 from tensordict_memmap.growth import fingerprint, resized
 from tensordict_memmap.manifest import Manifest
-from tensordict_memmap.system import read_file
+from tensordict_memmap.settled import Replaced, settled
 
-__all__ = ["SavedFolder", "described_in"]
+__all__ = ["SavedFolder", "described_in", "read_folder"]
+
+_T = TypeVar("_T")
+
+
+def read_folder(path: str | os.PathLike[str], read: Callable[[SavedFolder], _T]) -> _T:
+    """What ``read`` gives of a saved folder that no save changed meanwhile, and that no save left half published.
+
+    Args:
+        path: the folder.
+        read: may be called several times.
+    """
+
+    def load() -> _T:
+        root = os.path.abspath(path)
+        commit.recover(root)
+        folder = SavedFolder(root)
+        try:
+            found = read(folder)
+        except Exception:
+            if folder.is_as_read():
+                raise
+        else:
+            if folder.is_as_read():
+                return found
+        raise Replaced
+
+    return settled(path, load)
 
 
 def described_in(root: str) -> str:
@@ -34,6 +63,7 @@ class SavedFolder:
     def __init__(self, root: str) -> None:
         self.root = root
         self.rows: int | None = None
+        self._read: dict[str, system.Stamp] = {}
 
     def count(self, manifest: Manifest | None) -> Manifest | None:
         """Takes the number of rows from the manifest, and gives the one that it went by: a writer may be at work.
@@ -43,7 +73,7 @@ class SavedFolder:
         """
         while manifest is not None and manifest.growth is not None:
             growth = manifest.growth
-            document = read_file(f"{self.root}/{described_in(self.root)}") if growth.meta else None
+            document = system.read_file(f"{self.root}/{described_in(self.root)}") if growth.meta else None
             if document is None or fingerprint(document) in growth.meta:
                 self.rows = growth.rows
                 break
@@ -55,10 +85,26 @@ class SavedFolder:
 
     def read(self, path: str) -> bytes | None:
         """The content of a regular file; None where there is none."""
-        document = read_file(f"{self.root}/{path}")
-        if self.rows is None or document is None or not (path == META or path.endswith("/" + META)):
+        inside = path.endswith("/" + META)
+        document = system.read_file(f"{self.root}/{path}", self._read if inside else None)
+        if self.rows is None or document is None or not (inside or path == META):
             return document
         return resized(document, self.rows)
+
+    def is_as_read(self) -> bool:
+        """Whether no other save was made into a folder inside since its description was read.
+
+        One that was stopped in the middle is finished now, and the folder is then another one. Descriptions of a
+        dataset change with its rows, and say nothing about that.
+        """
+        for path, read in self._read.items():
+            inside = path[: -len(META)]
+            if os.path.lexists(inside + owned.JOURNAL):
+                commit.recover(inside)
+                return False
+            if self.rows is None and system.stamp(path) != read:
+                return False
+        return True
 
     def has(self, path: str) -> bool:
         """Whether a file or folder has that path."""

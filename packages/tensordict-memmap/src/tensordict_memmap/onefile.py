@@ -19,7 +19,7 @@ from tensordict_memmap.addresses import is_remote
 from tensordict_memmap.parents import made_above
 from tensordict_memmap.ways import is_long_removal
 
-__all__ = ["draft_beside", "save_file"]
+__all__ = ["draft_beside", "put_in_place", "save_file"]
 
 _FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
@@ -60,7 +60,7 @@ def save_file(
             errno.EISDIR, "one file is to be saved, and a folder has its name; remove it first", path
         )
     if not existsok and os.path.lexists(path):
-        raise RuntimeError(f"with existsok=False a save makes a new file, and there is {path}; choose another name")
+        raise _exists(path)
     removal.make_room(path, size)
     with made_above(path, durable=durable), draft_beside(path) as draft:
         write(draft)
@@ -68,9 +68,26 @@ def save_file(
             with contextlib.suppress(OSError):
                 shutil.copymode(path, draft)
         with _kept_open(path):
-            os.replace(draft, path)
+            put_in_place(draft, path, existsok=existsok)
         if durable:
             system.sync_folder(os.path.dirname(path))
+
+
+def put_in_place(draft: str, path: str, *, existsok: bool) -> None:
+    """Gives a file that is whole the name that it is for; of several with ``existsok=False`` one gets it.
+
+    Raises:
+        RuntimeError: There is such a file and ``existsok`` is False.
+    """
+    try:
+        if existsok or not system.rename_new(draft, path):
+            os.replace(draft, path)
+    except FileExistsError:
+        raise _exists(path) from None
+
+
+def _exists(path: str) -> RuntimeError:
+    return RuntimeError(f"with existsok=False a save makes a new file, and there is {path}; choose another name")
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ first and fetched afterwards.
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import pickle
@@ -18,13 +19,13 @@ import orjson
 import torch
 
 from tensordict_core.extension import TensorCollection, annotate, annotation
-from tensordict_memmap import commit, owned
+from tensordict_memmap import owned
 from tensordict_memmap.addresses import is_remote
 from tensordict_memmap.archive_load import Archive, ArchiveOpener
 from tensordict_memmap.build import build
 from tensordict_memmap.consolidated import from_consolidated
-from tensordict_memmap.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE, kind_of
-from tensordict_memmap.folder import SavedFolder
+from tensordict_memmap.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE, opened
+from tensordict_memmap.folder import SavedFolder, read_folder
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT, parse_oldest
@@ -36,7 +37,6 @@ from tensordict_memmap.packed_load import load_packed
 from tensordict_memmap.partial import Rows, Selection, prune, row_runs, select, take_rows
 from tensordict_memmap.pruning import Choice
 from tensordict_memmap.remote import RemoteFolder, RemoteOpener, RemoteSave, load_remote_packed
-from tensordict_memmap.settled import settled
 from tensordict_memmap.system import read_file
 from tensordict_memmap.verify import leaf_files, open_sealed, verify_tree
 
@@ -75,12 +75,22 @@ def open_any(path: str | os.PathLike[str], request: Request) -> Any:
 
 def describe(path: str | os.PathLike[str], request: Request) -> Node | Leaf:
     """The tree of records of what is asked for; no data is looked at."""
-    kind = "" if is_remote(path) else kind_of(path)
-    if kind in (TREE, ARCHIVE):
-        return _read_tree(path, kind, request)[1]
+    if is_remote(path):
+        return _record(_open_remote(str(path), request), request)
+    return opened(path, functools.partial(_describe_kind, path, request))
+
+
+def _describe_kind(path: str | os.PathLike[str], request: Request, kind: str) -> Node | Leaf:
+    if kind == TREE:
+        return read_folder(path, lambda folder: _read_tree(folder, request)[1])
+    if kind == ARCHIVE:
+        return _read_tree(Archive(os.path.abspath(path), mode=request.mode), request)[1]
     if kind == SAFETENSORS:  # mapped, no byte is read either, and nested tensors of every layout can be
         request = replace(request, device=None)
-    loaded = open_any(path, request)
+    return _record(_open_kind(path, request, kind), request)
+
+
+def _record(loaded: Any, request: Request) -> Node | Leaf:
     if isinstance(loaded, torch.Tensor):
         return Leaf(request.only, "", loaded.dtype, tuple(loaded.shape))
     return tree.structure(loaded)
@@ -88,12 +98,17 @@ def describe(path: str | os.PathLike[str], request: Request) -> Node | Leaf:
 
 def _open_here(path: str | os.PathLike[str], request: Request) -> Any:
     """The tensordict, not locked, or the tensor that is asked for."""
-    kind = kind_of(path)
+    loaded = opened(path, functools.partial(_open_kind, path, request))
+    return loaded if request.rows is None else take_rows(loaded, request.rows)
+
+
+def _open_kind(path: str | os.PathLike[str], request: Request, kind: str) -> Any:
+    """All rows of it, in the format that it has."""
     if kind == TREE:
-        loaded = settled(path, lambda: _open_tree(path, kind, request))
-    elif kind == ARCHIVE:
-        loaded = _open_tree(path, kind, request)
-    elif kind == CONSOLIDATED:
+        return read_folder(path, lambda folder: _open_tree(folder, request))
+    if kind == ARCHIVE:
+        return _open_tree(Archive(os.path.abspath(path), mode=request.mode), request)
+    if kind == CONSOLIDATED:
         if request.verify == "full":
             raise ValueError(
                 f"verify='full' compares checksums, and consolidated files such as {os.fspath(path)} hold none; load "
@@ -102,20 +117,18 @@ def _open_here(path: str | os.PathLike[str], request: Request) -> Any:
         whole = from_consolidated(path, mode=request.mode or "r")
         if request.device is not None and request.device.type != "cpu":
             whole = whole.to(request.device, non_blocking=request.non_blocking)
-        loaded = _chosen(whole, request, ("consolidated",))
-    else:
-        whole = load_packed(
-            path,
-            mode=request.mode,
-            move_to=request.device,
-            device=request.device or torch.device("cpu"),
-            non_blocking=request.non_blocking,
-            allow_pickle=request.allow_pickle,
-            verify=request.verify,
-            choice=request.choice,
-        )
-        loaded = _chosen(whole, request, ("saved_path", "mode", "mappings"))
-    return loaded if request.rows is None else take_rows(loaded, request.rows)
+        return _chosen(whole, request, ("consolidated",))
+    whole = load_packed(
+        path,
+        mode=request.mode,
+        move_to=request.device,
+        device=request.device or torch.device("cpu"),
+        non_blocking=request.non_blocking,
+        allow_pickle=request.allow_pickle,
+        verify=request.verify,
+        choice=request.choice,
+    )
+    return _chosen(whole, request, ("saved_path", "mode", "mappings"))
 
 
 # --- files of one mapping
@@ -211,28 +224,22 @@ def _tensors(loaded: Any) -> list[torch.Tensor]:
 # --- trees and archives
 
 
-def _read_tree(
-    path: str | os.PathLike[str], kind: str, request: Request
-) -> tuple[Node, Node | Leaf, SavedFolder | Archive, Manifest | None]:
-    """A tree and the part of it that is asked for, what reads its small files, and its manifest if that says more."""
-    root = os.path.abspath(path)
-    folder: SavedFolder | Archive
+def _read_tree(folder: SavedFolder | Archive, request: Request) -> tuple[Node, Node | Leaf, Manifest | None]:
+    """A tree and the part of it that is asked for, and its manifest if that says more."""
     manifest = None
-    if kind == ARCHIVE:
-        folder = Archive(root, mode=request.mode)
+    if isinstance(folder, Archive):
         node = parse(folder, only=request.only)
     else:
-        commit.recover(root)
-        folder = SavedFolder(root)
-        manifest = folder.count(_find_manifest(root))
+        manifest = folder.count(_find_manifest(folder.root))
         node = _parse(folder, request.only)
-        _tie(node, manifest, root)
-    return node, _part(node, request), folder, manifest
+        _tie(node, manifest, folder.root)
+    return node, _part(node, request), manifest
 
 
-def _open_tree(path: str | os.PathLike[str], kind: str, request: Request) -> Any:
-    root, mode = os.path.abspath(path), request.mode
-    node, part, folder, manifest = _read_tree(path, kind, request)
+def _open_tree(folder: SavedFolder | Archive, request: Request) -> Any:
+    root, mode = folder.root, request.mode
+    node, part, manifest = _read_tree(folder, request)
+    archived = isinstance(folder, Archive)
     if isinstance(folder, Archive):
         if request.verify == "full":
             folder.verify()
@@ -251,8 +258,8 @@ def _open_tree(path: str | os.PathLike[str], kind: str, request: Request) -> Any
         )
         opener.exact &= manifest is None or manifest.growth is None  # rows are written before they count
     _unpickle(node, folder, request.allow_pickle)
-    loaded = _built(part, opener, request, None if kind == ARCHIVE else Path(root))
-    if kind == ARCHIVE and opener.device is None and not isinstance(part, Leaf):  # its parts have no path of their own
+    loaded = _built(part, opener, request, None if archived else Path(root))
+    if archived and opener.device is None and not isinstance(part, Leaf):  # its parts have no path of their own
         annotate(loaded, "saved_path", Path(root))
         annotate(loaded, "mode", mode)
     return loaded

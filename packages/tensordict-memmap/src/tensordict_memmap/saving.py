@@ -220,10 +220,10 @@ def save(
         "copy_existing": copy_existing,
         "existsok": existsok,
     }
-    one = _one_file(data, prefix, archive, compression, format, shard_size, atomic, **options)
+    one = _one_file(data, prefix, archive, compression, format, shard_size, atomic, mapped=False, **options)
     if one is not None:
         return one.start(return_early, lambda: data, pbar)
-    job = TreeSave(data, prefix, copy_existing, num_threads, existsok, atomic, durable, checksum=checksum)
+    job = TreeSave(data, prefix, copy_existing, num_threads, existsok, atomic, durable, checksum=checksum, mapped=False)
     return job.start(return_early, lambda: data, pbar)
 
 
@@ -248,6 +248,7 @@ def _one_file(
     """The save to an archive or a safetensors file, None where it is one to a folder or to shared memory."""
     if is_remote(prefix) or here(prefix) != prefix:
         raise ValueError(f"files are mapped by their path here, and {prefix!r} is an address; save there and load it")
+    mapped = options.pop("mapped", True)
     archived = format is None and is_archive_path(prefix, archive)
     packed = not archived and is_packed_path(prefix, format)
     if archive and packed:
@@ -261,7 +262,7 @@ def _one_file(
             "one file is replaced as a whole, so there is no atomic=False; load it with mode='r+' to write in place"
         )
     if archived:
-        return ArchiveSave(td, prefix, compression=compression, **options)
+        return ArchiveSave(td, prefix, compression=compression, mapped=mapped, **options)
     return PackedSave(td, prefix, shard_size=shard_size, **options) if packed else None
 
 

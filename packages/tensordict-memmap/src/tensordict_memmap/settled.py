@@ -3,7 +3,8 @@
 What is loaded must be of one save. A load therefore looks, before and after, at what every kind of save changes: which
 folder has the name, the description in it, and whether a journal says that files are being moved. Where that differs,
 it begins again. Rows that are appended make no load of a dataset begin again, once its manifest says that it grows:
-another save is told by the lock then, which goes with the dataset.
+another save is told by the lock then, which goes with the dataset. Saves into a folder inside change none of this; the
+load itself tells by the descriptions that it read, and raises `Replaced`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from tensordict_memmap.growth import LOCK
 from tensordict_memmap.manifest import NAME
 from tensordict_memmap.owned import JOURNAL
 
-__all__ = ["settled"]
+__all__ = ["Replaced", "settled"]
 
 _T = TypeVar("_T")
 _MOST_ATTEMPTS = 200
+
+
+class Replaced(Exception):
+    """A part of what is loaded was saved again meanwhile: the load has to begin again."""
 
 
 def settled(folder: str | os.PathLike[str], load: Callable[[], _T]) -> _T:
@@ -31,7 +36,8 @@ def settled(folder: str | os.PathLike[str], load: Callable[[], _T]) -> _T:
 
     Args:
         folder: the folder that it opens.
-        load: may be called several times; its errors count only where nothing was replaced.
+        load: may be called several times; its errors count only where nothing was replaced. It raises `Replaced` where
+            it saw that something was.
 
     Raises:
         BlockingIOError: The folder was replaced again and again.
@@ -44,7 +50,9 @@ def settled(folder: str | os.PathLike[str], load: Callable[[], _T]) -> _T:
         before = _witness(path)
         try:
             loaded = load()
-        except (OSError, ValueError, KeyError):
+        except Replaced:
+            pass
+        except Exception:  # parts of two saves may fit together in any way or in none
             if _witness(path) == before:
                 raise
         else:
@@ -58,11 +66,11 @@ def settled(folder: str | os.PathLike[str], load: Callable[[], _T]) -> _T:
 
 
 def _witness(path: str) -> Any:
-    found: list[Any] = [_stamp(path, inode_only=True)]
+    found: list[Any] = [_place(path)]
     growing = False
     above = path
     while True:
-        lock = _stamp(f"{above}/{LOCK}", inode_only=True)
+        lock = _place(f"{above}/{LOCK}")
         growing = growing or (lock is not None and _grows(above))
         found += os.path.lexists(f"{above}/{JOURNAL}"), lock
         if above == os.path.dirname(above):
@@ -70,7 +78,7 @@ def _witness(path: str) -> Any:
         above = os.path.dirname(above)
     if not growing:  # descriptions of datasets change with each append, and are read as of one moment
         # the manifest of what has a description says nothing more
-        found.append(_stamp(f"{path}/{META}") or _stamp(f"{path}/{NAME}"))
+        found.append(system.stamp(f"{path}/{META}") or system.stamp(f"{path}/{NAME}"))
     return found
 
 
@@ -81,9 +89,9 @@ def _grows(folder: str) -> bool:
         return False
 
 
-def _stamp(path: str, *, inode_only: bool = False) -> Any:
+def _place(path: str) -> Any:
     try:
         info = os.stat(path)
     except OSError:
         return None
-    return (info.st_dev, info.st_ino) if inode_only else (info.st_ino, info.st_mtime_ns, info.st_size)
+    return info.st_dev, info.st_ino

@@ -288,10 +288,30 @@ def sync_file(path: str | os.PathLike[str]) -> None:
         os.close(fd)
 
 
-def read_file(path: str) -> bytes | None:
-    """The content of a small regular file; None where there is none, or something that is no regular file."""
+Stamp = tuple[int, int, int]
+"""What tells a file from another that takes its name: its inode, when it was written, its size."""
+
+
+def stamp(path: str) -> Stamp | None:
+    """The stamp of what has a path; None where nothing has."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_ino, info.st_mtime_ns, info.st_size
+
+
+def read_file(path: str, stamps: dict[str, Stamp] | None = None) -> bytes | None:
+    """The content of a small regular file; None where there is none, or something that is no regular file.
+
+    Args:
+        path: the file.
+        stamps: takes the stamp of what was read, by path.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | _CAREFUL)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError:
         if os.path.lexists(path) and not os.path.islink(path):
             raise
@@ -300,6 +320,8 @@ def read_file(path: str) -> bytes | None:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             return None
+        if stamps is not None:
+            stamps[path] = (info.st_ino, info.st_mtime_ns, info.st_size)
         parts = []
         while part := os.read(fd, max(info.st_size, 1) + 1):
             parts.append(part)

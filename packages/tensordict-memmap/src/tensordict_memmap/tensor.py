@@ -21,10 +21,11 @@ from typing import Any, Self, cast
 import torch
 
 from tensordict_core.extension import register_writer
-from tensordict_memmap import travel
+from tensordict_memmap import system, travel
 from tensordict_memmap.filled import Filled, check_device
 from tensordict_memmap.inplace import copy_into, write_leaves
 from tensordict_memmap.mapping import Mapping
+from tensordict_memmap.onefile import put_in_place
 from tensordict_memmap.rows import gather_rows, scatter_rows
 from tensordict_memmap.sources import Piece
 from tensordict_memmap.transfer import FileWrite, write_files
@@ -166,12 +167,17 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         os.unlink(staged)  # made again below with the permissions of any new file
         try:
             write_files([FileWrite(staged, [] if source is None else [Piece(name, source)], size=nbytes)])
-            os.replace(staged, path)
+            # before others can put another file there; elsewhere what is mapped cannot be renamed
+            mapping = Mapping.open(staged, nbytes, mode="r+") if system.POSIX else None
+            put_in_place(staged, path, existsok=existsok)
         except BaseException:
             if os.path.exists(staged):
                 os.unlink(staged)
             raise
-        return cls._over(Mapping.open(path, nbytes, mode="r+"), dtype, shape)
+        if mapping is None:
+            mapping = Mapping.open(path, nbytes, mode="r+")
+        mapping.filename = path
+        return cls._over(mapping, dtype, shape)
 
     @classmethod
     def _over(

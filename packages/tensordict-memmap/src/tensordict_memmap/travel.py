@@ -80,15 +80,25 @@ def _from_file(
     place: _Place,
     requires_grad: bool,
 ) -> MemoryMappedTensor:
-    if _identity(filename) != identity:
+    _check_identity(filename, identity)
+    offset, dtype, shape, stride = place
+    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
+    try:
+        mapping = Mapping.open(filename, reach * dtype.itemsize, offset=offset, mode=mode)
+    except (OSError, ValueError):
+        _check_identity(filename, identity)
+        raise
+    # what is mapped keeps its inode: where the name still has that, with its birth, nothing came in between
+    _check_identity(filename, identity, mapping.identity)
+    return _at(cls, mapping, (0, dtype, shape, stride), requires_grad)
+
+
+def _check_identity(filename: str, identity: tuple[int, int, int], mapped: tuple[int, int] | None = None) -> None:
+    if _identity(filename) != identity or mapped not in (None, identity[:2]):
         raise RuntimeError(
             f"a pickled tensor belongs to the file it was made from, and {filename} is gone or another file by now; "
             "load the tensor from where it was saved"
         )
-    offset, dtype, shape, stride = place
-    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
-    mapping = Mapping.open(filename, reach * dtype.itemsize, offset=offset, mode=mode)
-    return _at(cls, mapping, (0, dtype, shape, stride), requires_grad)
 
 
 def _from_descriptor(

@@ -48,17 +48,16 @@ class TreeSave:
         *,
         like: bool = False,
         checksum: bool = False,
+        mapped: bool = True,
     ) -> None:
         self.td = td
         self.checksum = checksum
         self.root = os.path.abspath(prefix)
         self.threads, self.atomic, self.durable, self.like = threads, atomic, durable, like
+        self.existsok, self.mapped = existsok, mapped
         self.reserve = False
-        if not existsok and os.path.isdir(self.root) and os.listdir(self.root):
-            raise RuntimeError(
-                f"a save goes to a new or empty folder with existsok=False, and {self.root} holds something; choose "
-                "another folder or pass existsok=True"
-            )
+        if not existsok:
+            commit.check_new(self.root)
         self.node = tree.plan(td, tie=not like)
         self.leaves = list(tree.leaves(self.node))
         self.kept: dict[str, torch.Tensor] = {}
@@ -100,14 +99,35 @@ class TreeSave:
         """Writes all files and puts them in place."""
 
         def write(folder: str) -> Manifest:
-            return self._write(folder, progress, cancelled)
+            manifest = self._write(folder, progress, cancelled)
+            if self.mapped and system.POSIX:  # elsewhere a folder with mapped files cannot be renamed
+                self._map(folder)
+            return manifest
 
-        files = () if self.atomic else self._paths()
-        commit.save_folder(self.root, write, durable=self.durable, atomic=self.atomic, size=self.total, files=files)
+        commit.save_folder(
+            self.root,
+            write,
+            durable=self.durable,
+            atomic=self.atomic,
+            existsok=self.existsok,
+            size=self.total,
+            files=() if self.atomic else self._paths(),
+        )
+
+    def _map(self, folder: str) -> None:
+        """Maps the files before they have the names that other saves could take, one after the other."""
+        opener = self._opener(folder)
+        for leaf in self.leaves:
+            tensor = self.kept[leaf.file] = opener(leaf)
+            if isinstance(tensor, MemoryMappedTensor) and tensor.handler.filename == f"{folder}/{leaf.file}":
+                tensor.handler.filename = f"{self.root}/{leaf.file}"
 
     def opener(self) -> LeafOpener:
         """What maps the files once they are in place."""
-        opener = LeafOpener(self.root, kept=self.kept, mode="r" if self.checksum else None)
+        return self._opener(self.root)
+
+    def _opener(self, folder: str) -> LeafOpener:
+        opener = LeafOpener(folder, kept=self.kept, mode="r" if self.checksum else None)
         opener.ties = any(leaf.alias is not None for leaf in self.leaves)
         return opener
 
@@ -186,12 +206,16 @@ class TreeSave:
 
     def _keep(self, file: str, folder: str, add: Callable[[str, list[Piece], int], None]) -> None:
         """Takes a file of the earlier save over as it is, so that whoever has it mapped stays connected."""
-        source = self.kept[file]
-        try:
-            os.link(f"{self.root}/{file}", f"{folder}/{file}")
-        except OSError:  # a file system without hard links
-            del self.kept[file]
-            add(file, [Piece(file, source)], source.nbytes)
+        source, place = self.kept[file], f"{folder}/{file}"
+        assert isinstance(source, MemoryMappedTensor)
+        with contextlib.suppress(OSError):  # a file system without hard links, or the earlier save is gone
+            os.link(f"{self.root}/{file}", place)
+            info = os.stat(place)
+            if (info.st_dev, info.st_ino) == source.handler.identity:
+                return
+            os.unlink(place)  # another save has that name by now
+        del self.kept[file]
+        add(file, [Piece(file, source)], source.nbytes)
 
     def _add_nested(self, leaf: Leaf, add: Callable[[str, list[Piece], int], None]) -> None:
         assert leaf.source is not None
