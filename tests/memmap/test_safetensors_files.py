@@ -14,6 +14,7 @@ from tensordict_core import (
     TensorDict,
 )
 from tensordict_memmap import from_safetensors, to_safetensors
+from tensordict_memmap.formats.safetensors import load_header
 
 
 def write(path, header, data=b"", *, length=None):
@@ -200,3 +201,74 @@ def test_what_is_no_regular_file_is_refused(tmp_path):
         from_safetensors(tmp_path / "x.safetensors")
     with pytest.raises(FileNotFoundError):
         from_safetensors(tmp_path / "absent.safetensors")
+
+
+TENSORS = (
+    '"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b.c":{"dtype":"F32","shape":[2,2],"data_offsets":[3,19]},'
+    '"d":{"dtype":"F32","shape":[2,2],"data_offsets":[19,35]},"e":{"dtype":"I64","shape":[],"data_offsets":[35,43]},'
+    '"f":{"dtype":"I64","shape":[0],"data_offsets":[43,43]}}'
+)
+TEXTS = '"__metadata__":{"format":"pt","tensordict":"{\\"a\\":\\"},\\"}"},'
+PARTS = [*'"",:{}[]01 \\\n\x01\x7f\xa0\u00e9', "},", ',"', "01", "1.0", "1e0", "-1", "null", '\\"', "\\u003a", '"a":']
+PARTS += [
+    '":{"dtype":"',
+    '"__metadata__":{"x":"y"},',
+    '"__metadata__":{},',
+    '"data_offsets":[0,3]',
+    '"U8"',
+    "18446744073709551616",
+]
+
+
+@pytest.mark.parametrize("start", ["{", "{" + TEXTS, '{"__metadata__":{},'])
+def test_a_header_of_the_usual_form_says_what_any_other_says(start):
+    """A space after the first brace makes it another form, and changes nothing of what it says."""
+
+    def outcome(text):
+        try:
+            return load_header(text.encode(), 43, "x")
+        except ValueError:
+            return None
+
+    usual = start + TENSORS
+    found = outcome(usual)
+    assert found == outcome("{ " + usual[1:]) and found.names == ["a", "b.c", "d", "e", "f"]
+    assert outcome(usual + "   ") == found and outcome(usual + "\n") == found and outcome(usual + "}") is None
+    chance = random.Random(len(start))
+    valid = 0
+    for _ in range(4000):
+        text = usual
+        for _ in range(chance.randrange(1, 3)):
+            place, cut = chance.randrange(1, len(text)), chance.choice([0, 0, 1, 1, 2, 8, 45])
+            text = text[:place] + chance.choice(["", *PARTS]) + text[place + cut :]
+        found = outcome(text)
+        assert found == outcome("{ " + text[1:]), text[-80:]
+        valid += found is not None
+    assert 0 < valid < 4000
+
+
+def test_names_that_a_header_repeats_or_keeps_for_itself_are_errors_in_the_usual_form(tmp_path):
+    one = '{"dtype":"U8","shape":[1],"data_offsets":[%s]}'
+    for first, second in [("a", "a"), ("a", "__metadata__"), ("__metadata__", "a")]:
+        header = f'{{"{first}":{one % "0,1"},"{second}":{one % "1,2"}}}'
+        with pytest.raises(ValueError, match=r"twice|metadata|bytes of tensors"):
+            from_safetensors(write(tmp_path / "x.safetensors", header.encode(), b"xy"))
+
+
+@pytest.mark.parametrize("name", ['q"uote', "back\\slash", '":{"tensor":"a"},"', "new\nline", "caf\u00e9", "\u200b"])
+def test_a_flat_tensordict_keeps_odd_names(tmp_path, name):
+    td = TensorDict({name: torch.arange(2), "a": torch.arange(3)})
+    to_safetensors(td, tmp_path / "x.safetensors")
+    loaded = from_safetensors(tmp_path / "x.safetensors")
+    assert set(loaded.keys()) == {name, "a"} and loaded[name].equal(td[name]) and loaded["a"].equal(td["a"])
+
+
+def test_each_of_many_equal_tensors_has_memory_of_its_own(tmp_path):
+    to_safetensors(TensorDict({f"x{i}": torch.full((2, 3), i) for i in range(50)}), tmp_path / "x.safetensors")
+    loaded = from_safetensors(tmp_path / "x.safetensors")
+    for number, tensor in enumerate(loaded.values()):
+        assert tensor._base is None and tensor.is_leaf and tensor.untyped_storage().nbytes() == tensor.nbytes
+        assert tensor._version == 0 and (tensor == number).all()
+        tensor.float().requires_grad_().sum().backward()
+    loaded["x7"].zero_()
+    assert loaded["x7"]._version == 1 and loaded["x8"]._version == 0 and loaded["x8"].eq(8).all()

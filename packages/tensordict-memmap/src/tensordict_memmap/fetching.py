@@ -16,6 +16,7 @@ import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from tensordict_memmap import pool
@@ -154,16 +155,16 @@ class Pending:
         self._files: list[tuple[str, int, int]] = []
 
     def reserve(self, path: str, nbytes: int, offset: int = 0) -> Any:
-        """A buffer of zeros for bytes of a file from an offset on; nothing is read yet."""
+        """An array of zeros for bytes of a file from an offset on; nothing is read yet."""
         if not nbytes:
-            return (ctypes.c_ubyte * 0)()
+            return np.empty(0, np.uint8)
         if hasattr(mmap, "MAP_ANONYMOUS"):
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
             memory = mmap.mmap(-1, nbytes, flags=flags)
         else:
             memory = mmap.mmap(-1, nbytes)
-        buffer = (ctypes.c_ubyte * nbytes).from_buffer(memory)
-        address = ctypes.addressof(buffer)
+        buffer = np.frombuffer(memory, np.uint8)
+        address = int(buffer.ctypes.data)
         place = bisect.bisect(self._starts, address)
         self._starts.insert(place, address)
         self._files.insert(place, (path, nbytes, offset))

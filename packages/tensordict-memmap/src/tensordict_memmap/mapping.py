@@ -9,7 +9,6 @@ name keeps its descriptor: that is all there is to find it by.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import tempfile
@@ -25,16 +24,33 @@ MODES = {"r": False, "c": False, "r+": True}
 
 
 class _Pages:
-    """Owns a range of mapped pages; the memory's buffer holds it, so it goes when the last array or tensor does."""
+    """Owns a range of mapped pages; the array over them holds it, so it goes when the last array or tensor does."""
 
-    __slots__ = ("address", "nbytes")
+    __slots__ = ("__array_interface__", "address", "nbytes")
 
-    def __init__(self, address: int, nbytes: int) -> None:
+    def __init__(self, address: int, nbytes: int, skipped: int) -> None:
         self.address = address
         self.nbytes = nbytes
+        # a type of ctypes of that many bytes would serve as well, and takes ten times as long to make
+        self.__array_interface__ = _bytes_at(address + skipped, nbytes - skipped)
 
     def __del__(self) -> None:
         system.unmap(self.address, self.nbytes)
+
+
+class _Foreign:
+    """Holds memory that torch has mapped."""
+
+    __slots__ = ("__array_interface__", "storage")
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.storage = storage
+        self.__array_interface__ = _bytes_at(storage.data_ptr(), storage.nbytes())
+
+
+def _bytes_at(address: int, nbytes: int) -> dict[str, Any]:
+    """What NumPy asks of the owner of memory."""
+    return {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
 
 
 class Mapping:
@@ -46,7 +62,7 @@ class Mapping:
         offset: where in the file the bytes start.
         nbytes: how many there are.
         identity: device and inode of the file.
-        buffer: what holds the memory, for ``torch.frombuffer``.
+        buffer: the array of bytes that holds the memory, for ``torch.frombuffer``.
 
     >>> shared = Mapping.anonymous(8)
     >>> shared.array()[:3] = 7
@@ -141,8 +157,7 @@ class Mapping:
             info = os.stat(filename)
             mapping.identity = (info.st_dev, info.st_ino)
         if mapping.nbytes:
-            mapping.buffer = (ctypes.c_ubyte * mapping.nbytes).from_address(storage.data_ptr())
-            mapping.buffer.pages = storage
+            mapping.buffer = np.asarray(_Foreign(storage))
         return mapping
 
     @classmethod
@@ -150,15 +165,13 @@ class Mapping:
         """The mapping of no bytes, which needs no file."""
         mapping = cls.__new__(cls)
         mapping.filename, mapping.mode, mapping.offset, mapping.nbytes = filename, mode, 0, 0
-        mapping.identity, mapping.descriptor, mapping.buffer = (0, 0), None, (ctypes.c_ubyte * 0)()
+        mapping.identity, mapping.descriptor, mapping.buffer = (0, 0), None, np.empty(0, np.uint8)
         return mapping
 
     @property
     def address(self) -> int:
         """Where in this process the first byte is."""
-        if isinstance(self.buffer, np.memmap):
-            return int(self.buffer.ctypes.data)
-        return ctypes.addressof(self.buffer)
+        return int(self.buffer.ctypes.data)
 
     def array(self) -> np.memmap[Any, np.dtype[np.uint8]]:
         """The bytes as a ``numpy.memmap``, for NumPy and Numba."""
@@ -207,13 +220,10 @@ _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 def _map(fd: int, filename: str | None, nbytes: int, offset: int, *, shared: bool) -> Any:
     if nbytes == 0:
-        return (ctypes.c_ubyte * 0)()
+        return np.empty(0, np.uint8)
     if not system.POSIX:
         with os.fdopen(os.dup(fd), "r+b" if shared else "rb") as file:
             return np.memmap(file, np.uint8, "r+" if shared else "c", offset, (nbytes,))
     skipped = offset % system.PAGE
     address = system.map_file(fd, nbytes + skipped, offset - skipped, shared=shared)
-    pages = _Pages(address, nbytes + skipped)
-    buffer = (ctypes.c_ubyte * nbytes).from_address(address + skipped)
-    buffer.pages = pages  # type: ignore[attr-defined]  # arrays of ctypes take any
-    return buffer
+    return np.asarray(_Pages(address, nbytes + skipped, skipped))

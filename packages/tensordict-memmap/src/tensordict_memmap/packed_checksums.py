@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from tensordict_memmap.checksums import BLOCK, DIGITS, checksum_of
-from tensordict_memmap.formats.safetensors import Slot
+from tensordict_memmap.formats.safetensors import Header, Slot
 from tensordict_memmap.verify import Range, damaged, verify_ranges, without_checksum
 
 __all__ = ["CHECKSUMS", "drop_packed_checksums", "reserve_checksums", "verify_packed", "write_checksums"]
@@ -57,34 +57,32 @@ def drop_packed_checksums(fd: int, metadata: dict[str, str], header: bytes) -> N
         _overwrite(fd, place, "-" * dropped, durable=True)
 
 
-def verify_packed(fd: int, slots: list[Slot], metadata: dict[str, str], header: bytes, path: str) -> None:
+def verify_packed(fd: int, header: Header, start: bytes, path: str) -> None:
     """Compares the header and all tensors of a file with their checksums.
 
     Args:
         fd: the file, opened.
-        slots: its tensors.
-        metadata: its metadata.
-        header: how it starts.
+        header: what it says of itself.
+        start: the bytes before those of its tensors.
         path: what errors call it.
 
     Raises:
         ValueError: They differ, or have none; the error names the tensors.
     """
-    filled = [slot for slot in slots if slot.begin != slot.end]
-    text = metadata.get(CHECKSUMS)
+    filled = [slot for slot in header.slots() if slot.begin != slot.end]
+    text = header.metadata.get(CHECKSUMS)
     if text is None or not text.startswith(_START) or len(text) != len(reserve_checksums(len(filled))):
         raise without_checksum(["any tensor"], path)
     own, *parts = [text[place : place + DIGITS] for place in range(len(_START), len(text), DIGITS)]
-    blank = header.replace(text.encode(), reserve_checksums(len(filled)).encode(), 1)
+    blank = start.replace(text.encode(), reserve_checksums(len(filled)).encode(), 1)
     if checksum_of(blank)[-DIGITS:] != own:
         raise damaged(["the header"], path)
     missing = [_name(slot) for slot, digits in zip(filled, parts, strict=True) if "-" in digits]
     if missing:
         raise without_checksum(missing, path)
-    start = len(header)
     verify_ranges(
         (
-            Range(_name(slot), fd, start + slot.begin, slot.end - slot.begin, _START + digits)
+            Range(_name(slot), fd, len(start) + slot.begin, slot.end - slot.begin, _START + digits)
             for slot, digits in zip(filled, parts, strict=True)
         ),
         path,

@@ -7,7 +7,8 @@ it.
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import itertools
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from tensordict_memmap.formats.safetensors import (
     ENDING,
     INDEX_ENDING,
     LONGEST_HEADER,
-    Slot,
+    Header,
     load_header,
 )
 from tensordict_memmap.mapping import MODES, Mapping
@@ -75,9 +76,12 @@ def load_packed(
         choice: what will be used of it: shards that hold nothing of that are not opened.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
-    load = functools.partial(_load, path, mode, move_to, device, non_blocking, allow_pickle, verify, choice)
-    if verify != "full" and (move_to is None or move_to.type in ("cpu", "meta")):  # no byte of a tensor is read
-        load = uncollected()(load)
+    no_byte_read = verify != "full" and (move_to is None or move_to.type in ("cpu", "meta"))
+
+    def load() -> Any:
+        with uncollected() if no_byte_read else contextlib.nullcontext():
+            return _load(path, mode, move_to, device, non_blocking, allow_pickle, verify, choice)
+
     return load() if folder is None else settled(folder, load)
 
 
@@ -106,8 +110,8 @@ def _load(
     tensors: dict[str, torch.Tensor] = {}
     metadata: dict[str, str] = {}
     for found, texts, _ in opened:
-        tensors.update(found)
-        metadata.update(texts)
+        tensors = tensors | found if tensors else found
+        metadata |= texts
     if part is None and choice is not None:
         part = wanted(tensors, metadata, choice, where)
     if meta:
@@ -165,20 +169,20 @@ def _open(path: str, mode: str, verify: str) -> _Opened:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             raise ValueError(f"a safetensors file is a regular file, and {path} is none; give the file itself")
-        length = int.from_bytes(_read(fd, 8), "little")
+        head = _read(fd, 8)
+        length = int.from_bytes(head, "little")
         if info.st_size < 8 or length > min(LONGEST_HEADER, info.st_size - 8):
             raise ValueError(
                 f"a safetensors file starts with the length of its header, and {path} has {info.st_size} bytes where "
                 f"that would be {length}; it was cut off, or is no such file"
             )
         data_size = info.st_size - 8 - length
-        header = _read(fd, length)
-        slots, metadata = load_header(header, data_size, path)
-        header = length.to_bytes(8, "little") + header
+        text = _read(fd, length)
+        header = load_header(text, data_size, path)
         if verify == "full":
-            verify_packed(fd, slots, metadata, header, path)
-        if MODES[mode] and CHECKSUMS in metadata:
-            drop_packed_checksums(fd, metadata, header)
+            verify_packed(fd, header, head + text, path)
+        if MODES[mode] and CHECKSUMS in header.metadata:
+            drop_packed_checksums(fd, header.metadata, head + text)
         if data_size:
             mapping = Mapping(
                 fd, os.path.abspath(path), data_size, offset=8 + length, mode="r+" if MODES[mode] else "r"
@@ -187,7 +191,7 @@ def _open(path: str, mode: str, verify: str) -> _Opened:
             mapping = Mapping.nothing(os.path.abspath(path))
     finally:
         os.close(fd)
-    return views(mapping, slots), metadata, mapping
+    return views(mapping, header), header.metadata, mapping
 
 
 def _read(fd: int, nbytes: int) -> bytes:
@@ -198,6 +202,9 @@ def _read(fd: int, nbytes: int) -> bytes:
     return b"".join(parts)
 
 
+_MOST_DIMS = 32
+"""As many as arrays of every version of NumPy have."""
+
 # What NumPy has it makes with its shape at once, in half the time that torch takes for a tensor over a buffer.
 _NUMPY = {
     dtype: torch.empty(0, dtype=dtype).numpy().dtype
@@ -206,34 +213,25 @@ _NUMPY = {
 }
 
 
-def views(mapping: Mapping, slots: Sequence[Slot]) -> dict[str, torch.Tensor]:
+def views(mapping: Mapping, header: Header) -> dict[str, torch.Tensor]:
     """The tensors of a file over its mapping; their addresses need not be aligned."""
     buffer, frombuffer, from_numpy, ndarray = mapping.buffer, torch.frombuffer, torch.from_numpy, np.ndarray
-    tensors: dict[str, torch.Tensor] = {}
-    current: torch.dtype | None = None
-    row: Any = None  # the rest of the file as numbers of one dtype: tensors that follow one another are slices of it
-    first = 0
-    for name, dtype, shape, begin, end in slots:
-        if dtype is not current:
-            current, first = dtype, 0
-            known = _NUMPY.get(dtype)
-            row = None
-            if known is not None:
-                row = ndarray(((mapping.nbytes - begin) // dtype.itemsize,), known, buffer, begin)
-        if begin == end:
-            tensors[name] = torch.empty(shape, dtype=dtype)
-        elif row is None:
-            count = (end - begin) // dtype.itemsize
-            tensors[name] = frombuffer(buffer, dtype=dtype, count=count, offset=begin).resize_(shape)
-        elif len(shape) == 1:
-            last = first + shape[0]
-            tensors[name] = from_numpy(row[first:last])
-            first = last
+    made: list[torch.Tensor] = []
+    begin = 0
+    for (dtype, shape, nbytes), equal in itertools.groupby(header.kinds):
+        count, known = len(list(equal)), _NUMPY.get(dtype)
+        if not nbytes:
+            made += [torch.empty(shape, dtype=dtype) for _ in range(count)]
+        elif known is not None and count == 1:
+            made.append(from_numpy(ndarray(shape, known, buffer, begin)))
+        elif known is not None and 0 < len(shape) < _MOST_DIMS:
+            made += map(from_numpy, ndarray((count, *shape), known, buffer, begin))
         else:
-            last = first + (end - begin) // dtype.itemsize
-            tensors[name] = from_numpy(row[first:last].reshape(shape))
-            first = last
-    return tensors
+            elements = nbytes // dtype.itemsize
+            for offset in range(begin, begin + count * nbytes, nbytes):
+                made.append(frombuffer(buffer, dtype=dtype, count=elements, offset=offset).resize_(shape))
+        begin += count * nbytes
+    return dict(zip(header.names, made, strict=True))
 
 
 def open_shards(

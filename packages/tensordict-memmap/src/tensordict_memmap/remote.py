@@ -264,11 +264,11 @@ def _open(save: RemoteSave, path: str, meta: bool) -> tuple[dict[str, torch.Tens
         )
     if 8 + length > len(head):
         head += save.store.ranges([(place, len(head), 8 + length)])[0]
-    slots, metadata = load_header(head[8 : 8 + length], size - 8 - length, where)
+    header = load_header(head[8 : 8 + length], size - 8 - length, where)
     if meta:
-        made = {slot.name: torch.empty(slot.shape, dtype=slot.dtype, device="meta") for slot in slots}
-        return made, metadata, Mapping.nothing()
+        made = {slot.name: torch.empty(slot.shape, dtype=slot.dtype, device="meta") for slot in header.slots()}
+        return made, header.metadata, Mapping.nothing()
     mapping = Mapping.nothing()
     mapping.nbytes = size - 8 - length
     mapping.buffer = save.pending.reserve(place, mapping.nbytes, 8 + length)
-    return views(mapping, slots), metadata, mapping
+    return views(mapping, header), header.metadata, mapping

@@ -7,13 +7,11 @@ checkpoints, which have no record, become nested tensordicts by the dots in thei
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -32,7 +30,6 @@ from tensordict_memmap.pruning import Choice, Part, part_of_names, part_of_recor
 __all__ = ["by_names", "needed_at_once", "unpack", "wanted"]
 
 _DEEPEST = 64
-_STORED = itemgetter("tensor")
 
 
 def unpack(
@@ -65,6 +62,8 @@ def unpack(
         tensors = {name: tensor for name, tensor in tensors.items() if name in part.taken}
     if text is None:
         return by_names(tensors, device, names=None if part is None else part.names)
+    if part is None and _is_flat(text, tensors):
+        return dense(dict(tensors), Meta(torch.Size(()), device))
     root = _parse(text, where)["root"] if part is None or part.root is None else part.root
     reader = _Reader(tensors, where, device, allow_pickle)
     try:
@@ -80,6 +79,24 @@ def unpack(
             "the file is damaged, or another tool added them"
         )
     return made
+
+
+_FLAT = '{"version":1,"root":{"batch_size":[],"names":null,"keys":{', "}}}"
+
+
+def _is_flat(text: str, names: Collection[str]) -> bool:
+    """Whether a record is that of tensors alone, each under its own name: to compare takes less time than to parse it.
+
+    >>> _is_flat('{"version":1,"root":{"batch_size":[],"names":null,"keys":{"a":{"tensor":"a"}}}}', ["a"])
+    True
+    """
+    joined = "".join(names)
+    start, end = _FLAT
+    length = len(start) + len(end) + 2 * len(joined) + len('"":{"tensor":""},') * len(names) - 1
+    if len(text) != length or '"' in joined or "\\" in joined:
+        return False
+    middle = '"},"'.join(map('":{"tensor":"'.join, zip(names, names, strict=True)))
+    return text == f'{start}"{middle}"}}{end}'
 
 
 def _parse(text: str, where: str) -> Any:
@@ -185,6 +202,11 @@ class _Reader:
     device: torch.device | None
     allow_pickle: bool | None
     used: set[str] = field(default_factory=set)
+    plain: Meta = field(init=False)
+    """What nodes without a batch size have in common."""
+
+    def __post_init__(self) -> None:
+        self.plain = Meta(torch.Size(()), self.device)
 
     def root(self, record: dict[str, Any]) -> Any:
         if "value" in record:
@@ -213,45 +235,25 @@ class _Reader:
 
     def dense(self, record: dict[str, Any], key: Path, size: tuple[int, ...], names: Any) -> Any:
         entries: dict[str, Any] = {}
-        found = self.checked(record.get("keys"), dict, key)
-        if not self.plain(found, size, entries):
-            self.mixed(found, size, entries, key)
-        return dense(entries, Meta(torch.Size(size), self.device, None if names is None else tuple(names)))
-
-    def plain(self, found: dict[str, Any], size: tuple[int, ...], entries: dict[str, Any]) -> bool:
-        """Whether a node has nothing but ordinary tensors, which are put into ``entries``: thousands at once."""
-        if size:
-            return False
-        with contextlib.suppress(KeyError, TypeError):
-            if sum(map(len, found.values())) == len(found):
-                stored = list(map(_STORED, found.values()))
-                entries.update(zip(found, map(self.tensors.__getitem__, stored), strict=True))
-                self.used.update(stored)
-                return True
-        return False
-
-    def mixed(self, found: dict[str, Any], size: tuple[int, ...], entries: dict[str, Any], key: Path) -> None:
-        tensors, used = self.tensors, self.used
-        dims = len(size)
-        for name, about in found.items():
+        tensors, used, dims = self.tensors, self.used, len(size)
+        for name, about in self.checked(record.get("keys"), dict, key).items():
             # what comes often is said here first
-            stored = ""
-            try:
-                stored = about["tensor"]
-                tensor = tensors[stored] if len(about) == 1 else None
-            except (KeyError, TypeError):
-                tensor = None
+            stored: Any = about.get("tensor") if type(about) is dict and len(about) == 1 else None
+            tensor = tensors.get(stored) if type(stored) is str else None
             if tensor is not None and (not dims or tensor.shape[:dims] == size):
                 entries[name] = tensor
                 used.add(stored)
             else:
                 entries[name] = self.entry(about, (*key, name), size)
+        if not dims and names is None:
+            return dense(entries, self.plain)
+        return dense(entries, Meta(torch.Size(size), self.device, None if names is None else tuple(names)))
 
     def entry(self, about: Any, key: Path, size: tuple[int, ...]) -> Any:
         self.checked(about, dict, key)
         if "td" in about:
             made = self.node(self.checked(about["td"], dict, key), key)
-            if tuple(made.batch_size[: len(size)]) != size:
+            if size and tuple(made.batch_size[: len(size)]) != size:
                 raise self.damaged(key, f"the batch size {list(made.batch_size)} where that around it is {list(size)}")
             return made
         if "non_tensor" in about or "pickled" in about:
@@ -395,6 +397,8 @@ class _Reader:
         return found
 
     def size(self, found: Any, key: Path) -> tuple[int, ...]:
+        if found == []:
+            return ()
         if not isinstance(found, list) or any(type(n) is not int or not -1 <= n < 1 << 63 for n in found):
             raise self.damaged(key, f"the batch size {found!r:.100}")
         return tuple(found)
