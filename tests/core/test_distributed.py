@@ -55,7 +55,7 @@ def run(scenario, tmp_path, *arguments, world=2):
     return [found[rank] for rank in range(world)]
 
 
-def _get(results, timeout=60):
+def _get(results, timeout=300):
     if not results._reader.poll(timeout):
         raise queue.Empty("no process answered")
     return results.get()

@@ -184,7 +184,7 @@ def _leftovers(*folders):
 def leftovers():
     """What saves left in folders; an earlier save that is on its way out has some seconds to go."""
 
-    def wait_for_none(*folders, seconds=10.0):
+    def wait_for_none(*folders, seconds=60.0):
         deadline = time.monotonic() + seconds
         while (found := _leftovers(*folders)) and time.monotonic() < deadline:
             time.sleep(0.005)

@@ -342,12 +342,12 @@ def test_the_staging_folder_of_a_save_under_way_is_left_alone(target):
 
     def slow(folder):
         started.set()
-        assert go_on.wait(20)
+        assert go_on.wait(120)
         return writer(5)(folder)
 
     thread = threading.Thread(target=save_folder, args=(target, slow))
     thread.start()
-    assert started.wait(20)
+    assert started.wait(120)
     save_folder(target, writer(1))
     assert found(target) == 1
     go_on.set()

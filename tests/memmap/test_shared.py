@@ -27,7 +27,9 @@ def shared_mappings() -> int:
 
 
 def shared_files() -> set[str]:
-    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    """The named shared memory of this process, which bears its number where torch makes it; others come and go."""
+    found = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
+    return {name for name in found if str(os.getpid()) in name}
 
 
 def content() -> TensorDict:

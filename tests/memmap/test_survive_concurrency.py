@@ -56,7 +56,7 @@ def in_threads(count, work):
 
     def run(number):
         try:
-            start.wait(30)
+            start.wait(120)
             work(number)
         except BaseException as error:
             errors.append(error)

@@ -433,7 +433,7 @@ def test_memory_without_a_name_outlives_the_tensor_that_was_sent():
     queue = context.Queue()
     process = context.Process(target=_send, args=(queue,))
     process.start()
-    received = queue.get(timeout=30)
+    received = queue.get(timeout=120)
     process.join()
     assert received.tolist() == [2.0, 2.0, 2.0]
 

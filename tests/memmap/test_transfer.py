@@ -349,7 +349,7 @@ def test_every_job_of_every_lane_runs_once(threads):
 
 
 def test_threads_keep_to_lanes_of_their_own_while_there_are_any():
-    meet = threading.Barrier(2, timeout=20)
+    meet = threading.Barrier(2, timeout=120)
     pool.run([[meet.wait, meet.wait], [meet.wait, meet.wait]], threads=2)  # in one lane they would wait for ever
 
 

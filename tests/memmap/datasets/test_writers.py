@@ -162,7 +162,7 @@ def test_several_processes_fill_ranges_at_once(path, dataset, rows, alike):
     """)
     ranges = [(start, start + 250) for start in range(0, 1000, 250)]
     running = [subprocess.Popen([sys.executable, "-c", script, path, str(a), str(b)]) for a, b in ranges[::-1]]
-    assert [process.wait(timeout=120) for process in running] == [0] * 4
+    assert [process.wait(timeout=600) for process in running] == [0] * 4
     assert alike(load_memmap(path), rows(0, 1000))
 
 
