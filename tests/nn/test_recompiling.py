@@ -88,6 +88,16 @@ def test_strictness_that_is_set_after_compilation_is_seen():
         compiled(data())
 
 
+def test_a_forward_that_is_removed_after_compilation_is_gone():
+    sequence = TensorDictSequential(TensorDictModule(torch.neg, ["a"], ["h"]))
+    sequence[0].forward = replaced(sequence[0].forward)
+    torch._dynamo.reset()
+    compiled = torch.compile(sequence, fullgraph=True, backend="eager")
+    assert (compiled(data())["h"] == 100).all()
+    del sequence[0].forward
+    assert (compiled(data())["h"] == -1).all()
+
+
 def test_copies_do_not_share_their_keys():
     module = TensorDictModule(torch.neg, ["a"], ["b"])
     torch._dynamo.reset()

@@ -253,9 +253,11 @@ class Access(Primitives):
             if self._locked:
                 if not inplace or self._peek(key) is None:
                     raise errors.locked(f"set({key!r})")
-            elif type(item) is Tensor and not inplace and inplace is not None and meta.device is None:
-                if not starts_with(item.shape, meta.batch_size):
-                    raise errors.batch_mismatch(key, item.shape, meta.batch_size)
+            # asked without type(), by which Dynamo would come to Tensor again, and compare the two at each call
+            elif not inplace and inplace is not None and meta.device is None and isinstance(item, Tensor):
+                size = meta.batch_size
+                if size and not starts_with(item.shape, size):
+                    raise errors.batch_mismatch(key, item.shape, size)
                 self._set(key, item, False)
                 return self
             if item is self:

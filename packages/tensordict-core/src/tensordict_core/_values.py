@@ -65,10 +65,10 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
     Raises:
         RuntimeError: The value does not start with the batch size.
     """
+    if isinstance(value, Primitives):
+        return _node_entry(meta, key, cast("TensorCollection", value), non_blocking)
     size = meta.batch_size
     if not isinstance(value, Tensor):
-        if isinstance(value, Primitives):
-            return _node_entry(meta, key, cast("TensorCollection", value), non_blocking)
         if isinstance(value, dict):
             return containers.dense(value, batch_size=size, device=meta.device, names=meta.names)
         tensor = as_tensor(value)

@@ -8,15 +8,14 @@ Hooks for all modules (``torch.nn.modules.module.register_module_forward_hook`` 
 
 from __future__ import annotations
 
-from types import MethodType
 from typing import Any
 
 from torch import nn
 from torch.nn.modules import module as registry
 
-from tensordict_core.extension import Primitives, constant_when_traced, is_compiling
+from tensordict_core.extension import Primitives, constant_when_traced
 
-__all__ = ["CALL", "goes_straight", "is_bare", "only_forwards", "selects", "watched"]
+__all__ = ["CALL", "goes_straight", "is_bare", "is_hooked", "only_forwards", "selects", "watched"]
 
 CALL: Any = nn.Module.__call__
 
@@ -73,14 +72,17 @@ def goes_straight(module: Any, forward: Any, args: tuple[Any, ...]) -> bool:
     """
     if len(args) != 1 or not isinstance(args[0], Primitives) or watched():
         return False
-    if is_compiling():
-        # Dynamo notices later changes of what is read by name, and looks at no hooks, see above
-        given = module.forward
-        if selects(module) or not isinstance(given, MethodType) or given.__func__ is not forward:
-            return False
-        hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-        return not (hooked or module._backward_pre_hooks)
     return only_forwards(module, forward)
+
+
+def is_hooked(module: Any) -> bool:
+    """Whether a call of a module runs hooks, in code that Dynamo follows.
+
+    >>> is_hooked(torch.nn.Linear(1, 1))
+    False
+    """
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return True if hooks else watched()
 
 
 def selects(module: Any) -> bool:

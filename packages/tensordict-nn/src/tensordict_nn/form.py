@@ -30,6 +30,8 @@ class Form(NamedTuple):
         strict: Whether an input that is not there is an error before the call.
         has_get_kwargs: Whether ``get`` is given arguments.
         has_method_kwargs: Whether arguments for each call were given, or may have been since.
+        straight: Whether a call does no more than this, hooks aside: the module has no ``forward`` of its own, and
+            selects no output keys.
     """
 
     in_keys: Any
@@ -40,13 +42,14 @@ class Form(NamedTuple):
     strict: Any
     has_get_kwargs: bool
     has_method_kwargs: bool
+    straight: bool
 
 
 def written(*form: Any) -> str:
     """The fields of a form as a string.
 
-    >>> written(*Form(["a", ("b", "c")], ["d"], None, True, None, False, False, False))
-    '[["a", ["b", "c"]], ["d"], null, true, null, false, false, false]'
+    >>> written(*Form(["a", ("b", "c")], ["d"], None, True, None, False, False, False, True))
+    '[["a", ["b", "c"]], ["d"], null, true, null, false, false, false, true]'
     """
     return json.dumps(form)
 
@@ -65,8 +68,8 @@ constant_when_traced(_loaded)
 def parsed(text: str) -> tuple[Any, ...]:
     """The fields of a form that was written.
 
-    >>> parsed(written(*Form(["a", ("b", "c")], ["d"], None, True, None, False, False, False)))
-    (['a', ('b', 'c')], ['d'], None, True, None, False, False, False)
+    >>> parsed(written(*Form(["a", ("b", "c")], ["d"], None, True, None, False, False, False, True)))
+    (['a', ('b', 'c')], ['d'], None, True, None, False, False, False, True)
     """
     in_keys, out_keys, *options = _loaded(text)
     # Dynamo cannot ask for the type of what a constant function returned, but can of what was made from it

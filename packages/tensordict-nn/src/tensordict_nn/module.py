@@ -17,15 +17,17 @@ from tensordict_core.extension import TensorCollection, is_compiling
 
 from . import errors
 from .base import Keys, TensorDictModuleBase, as_keys, device_of
-from .calls import CALL, goes_straight, is_bare, only_forwards
+from .calls import CALL, goes_straight, is_bare, is_hooked, only_forwards, selects
 from .dispatch import dispatch
 from .form import Form, KeyList, parsed, written
-from .skipping import MODE, skips
+from .skipping import may_skip, skips
 
-__all__ = ["TensorDictModule", "TensorDictModuleWrapper", "WrapModule", "step"]
+__all__ = ["TensorDictModule", "TensorDictModuleWrapper", "WrapModule", "step", "traced_step"]
 
 # What a call depends on; `form` says how.
-_TOLD = frozenset(("_in_keys", "_out_keys", "_out_keys_source", "_arguments", "inplace", "method", "strict", "_lent"))
+_TOLD = frozenset(
+    ("_in_keys", "_out_keys", "_out_keys_source", "_arguments", "inplace", "method", "strict", "_lent", "forward")
+)
 _POLICIES = "True, False or 'empty'"
 
 
@@ -106,12 +108,24 @@ class TensorDictModule(TensorDictModuleBase):
         if name in _TOLD and "_form" in self.__dict__:
             self._describe()
 
+    def __delattr__(self, name: str) -> None:
+        """Remove an attribute; what a call depends on is described anew."""
+        super().__delattr__(name)
+        if name in _TOLD:
+            self._describe()
+
     def _describe(self) -> None:
         """Put down what calls depend on, see `form`."""
         out_keys = self._out_keys if self._out_keys_source is None else self._out_keys_source
-        options = (self._arguments, self.inplace, self.method, self.strict)
-        self.__dict__["_form"] = form = Form(self._in_keys, out_keys, *options, bool(self._get_kwargs), self._lent)
-        self.__dict__["_text"] = written(*form)
+        options = (self._arguments, self.inplace, self.method, self.strict, bool(self._get_kwargs), self._lent)
+        own = self.__dict__
+        straight = type(self) is TensorDictModule and "forward" not in own and self._out_keys_source is None
+        own["_form"] = form = Form(self._in_keys, out_keys, *options, straight)
+        own["_text"] = written(*form)
+
+    def _told(self) -> Any:
+        """The form of the module, read where Dynamo compares it at once."""
+        return parsed(self._text) if is_compiling() else self._form
 
     @property
     def in_keys(self) -> Keys:
@@ -145,8 +159,11 @@ class TensorDictModule(TensorDictModuleBase):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `forward` and the hooks."""
-        if not kwargs and goes_straight(self, _FORWARD, args):
-            return _run(self, args[0], None, {}, True)
+        if is_compiling():
+            if len(args) == 1 and not kwargs and _traces_straight(self, args[0]):
+                return _run(self, parsed(self._text), args[0], None, kwargs, False)
+        elif not kwargs and goes_straight(self, _FORWARD, args):
+            return _run(self, self._form, args[0], None, kwargs, True)
         return super().__call__(*args, **kwargs)
 
     @dispatch(auto_batch_size=False)
@@ -168,7 +185,7 @@ class TensorDictModule(TensorDictModuleBase):
         """
         if args:
             raise errors.too_many_arguments(self, len(args) + 1, ["tensordict"])
-        return _run(self, tensordict, tensordict_out, kwargs, False)
+        return _run(self, self._told(), tensordict, tensordict_out, kwargs, False)
 
     @property
     def is_functional(self) -> bool:
@@ -207,32 +224,41 @@ _FORWARD = TensorDictModule.forward
 def step(owner: Any, tensordict: Any) -> Any:
     """What a `TensorDictModule` called with a tensordict does where no hooks for all modules are there."""
     if only_forwards(owner, _FORWARD):
-        return _run(owner, tensordict, None, {}, True)
+        return _run(owner, owner._form, tensordict, None, {}, True)
     return CALL(owner, tensordict)
 
 
-def _run(owner: Any, tensordict: Any, tensordict_out: Any, kwargs: dict[str, Any], directly: bool) -> Any:
+def traced_step(owner: Any, tensordict: Any, kwargs: dict[str, Any]) -> Any:
+    """Call a module of any kind, as Dynamo follows it: each attribute that is read here costs every compiled call."""
+    if isinstance(owner, TensorDictModule) and not kwargs and _traces_straight(owner, tensordict):
+        return _run(owner, parsed(owner._text), tensordict, None, kwargs, False)
+    selects(owner)
+    return owner(tensordict, **kwargs)
+
+
+def _traces_straight(owner: Any, tensordict: Any) -> bool:
+    """Whether a traced call of a `TensorDictModule` does nothing but `_run`."""
+    return isinstance(tensordict, TensorCollection) and parsed(owner._text)[-1] and not is_hooked(owner)
+
+
+def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: dict[str, Any], directly: bool) -> Any:
     """Read, run the module, write.
 
     Args:
         owner: The `TensorDictModule`.
+        form: What it was told.
         tensordict: Where inputs come from.
         tensordict_out: Where results go, if it is given.
         kwargs: More arguments for the module.
         directly: Whether the ``forward`` of a bare module is called, see `calls`.
     """
-    if is_compiling():
-        form = parsed(owner._text)
-        directly = False
-    else:
-        form = owner._form
-    in_keys, out_keys, arguments, inplace, method, strict, has_get_kwargs, has_method_kwargs = form
+    in_keys, out_keys, arguments, inplace, method, strict, has_get_kwargs, has_method_kwargs, _ = form
     # modules are not attributes for Python, so `owner.module` would be looked for in vain first
     module: Any = owner._modules.get("module")
     if module is None:
         module = owner.__dict__["module"]
         directly = False
-    if (MODE.value is not False or MODE.threads) and tensordict_out is None and skips(in_keys, out_keys, tensordict):
+    if may_skip() and tensordict_out is None and skips(in_keys, out_keys, tensordict):
         return tensordict
     values = []
     for key in in_keys:
@@ -240,7 +266,7 @@ def _run(owner: Any, tensordict: Any, tensordict_out: Any, kwargs: dict[str, Any
             value = tensordict.get(key, None, **owner._get_kwargs)
         else:
             value = tensordict._get(key) if type(key) is str else tensordict.get(key, None)
-        if type(value) is not Tensor and isinstance(value, TensorCollection):
+        if not (directly and type(value) is Tensor) and isinstance(value, TensorCollection):
             value = value._entry_value()
         values.append(value)
     if strict:
@@ -261,7 +287,7 @@ def _run(owner: Any, tensordict: Any, tensordict_out: Any, kwargs: dict[str, Any
         raise
     if tensordict_out is None:
         tensordict_out = tensordict if inplace is True else TensorDict({}) if inplace is False else tensordict.empty()
-    if type(result) is Tensor and len(out_keys) == 1:
+    if ((directly and type(result) is Tensor) or torch.is_tensor(result)) and len(out_keys) == 1:
         if out_keys[0] != "_":
             # said, as Dynamo would look at the default of each class that the method could come from
             tensordict_out.set(out_keys[0], result, False, non_blocking=False)

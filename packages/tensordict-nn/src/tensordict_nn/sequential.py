@@ -15,8 +15,8 @@ from . import errors
 from .base import Keys, TensorDictModuleBase, as_keys, device_of
 from .calls import goes_straight, selects, watched
 from .dispatch import dispatch
-from .module import TensorDictModule, WrapModule, step
-from .skipping import MODE, skips
+from .module import TensorDictModule, WrapModule, step, traced_step
+from .skipping import may_skip, skips
 
 __all__ = ["TensorDictSequential"]
 
@@ -120,7 +120,9 @@ class TensorDictSequential(TensorDictModuleBase):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `forward` and the hooks."""
-        if goes_straight(self, _FORWARD, args):
+        if is_compiling():
+            selects(self)
+        elif goes_straight(self, _FORWARD, args):
             return self._forward(args[0], **kwargs) if kwargs else self._forward(args[0], None)
         return super().__call__(*args, **kwargs)
 
@@ -139,8 +141,7 @@ class TensorDictSequential(TensorDictModuleBase):
         return self._forward(tensordict, tensordict_out, **kwargs)
 
     def _forward(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
-        skipping = (MODE.value is not False or MODE.threads) and tensordict_out is None
-        if skipping and skips(self._in_keys, self.out_keys_source, tensordict):
+        if may_skip() and tensordict_out is None and skips(self._in_keys, self.out_keys_source, tensordict):
             return tensordict
         inplace = self.inplace
         if inplace is None and tensordict_out is None:
@@ -166,8 +167,7 @@ class TensorDictSequential(TensorDictModuleBase):
         modules: Any = self._modules["module"]  # found faster than `self.module`
         if is_compiling():  # without asking for types, which Dynamo would compare with each other at each call
             for module in modules._modules.values():
-                selects(module)
-                td = module(td, **kwargs)
+                td = traced_step(module, td, kwargs)
             return td
         if kwargs or watched():
             for module in modules._modules.values():

@@ -1,7 +1,7 @@
 """Skipping: modules whose outputs are there already need not run.
 
-`set_skip_existing` is a block or a decorator. Modules ask whether `MODE` is off,
-which costs two comparisons, and `skips` only where it is on.
+`set_skip_existing` is a block or a decorator. Modules ask `may_skip`, which costs two comparisons, and `skips` only
+where a block is open.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensordict_core.extension import is_compiling
 from . import errors
 from .settings import Setting
 
-__all__ = ["MODE", "set_skip_existing", "skip_existing", "skips"]
+__all__ = ["MODE", "may_skip", "set_skip_existing", "skip_existing", "skips"]
 
 Mode = bool | Sequence[NestedKey]
 MODE: Setting[Any] = Setting(False)
@@ -31,6 +31,16 @@ def skip_existing() -> Mode:
     """
     mode: Mode = MODE.get()
     return mode
+
+
+def may_skip() -> bool:
+    """Whether a block is open, for this thread or another.
+
+    >>> may_skip()
+    False
+    """
+    # read here alone: objects that several modules read are compared with each other at each compiled call
+    return MODE.value is not False or MODE.threads > 0
 
 
 def skips(in_keys: Sequence[Any], out_keys: Sequence[Any], td: Any, mode: Mode | None = None) -> bool:

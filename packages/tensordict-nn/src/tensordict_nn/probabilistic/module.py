@@ -15,7 +15,7 @@ from ..base import Keys, TensorDictModuleBase, as_keys
 from ..dispatch import dispatch
 from ..distributions.composite import CompositeDistribution, with_suffix
 from ..distributions.delta import Delta
-from ..skipping import MODE, skips
+from ..skipping import may_skip, skips
 from .aggregation import composite_lp_aggregate
 from .generators import draw_with
 from .interaction import InteractionType, interaction_type, take
@@ -217,7 +217,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         Returns:
             The tensordict with the values; with ``num_samples``, an expanded one.
         """
-        skipping = (MODE.value is not False or MODE.threads) and tensordict_out is None
+        skipping = may_skip() and tensordict_out is None
         if skipping and skips(self.in_keys, self.out_keys_source, tensordict):
             return tensordict
         dist = self.get_dist(tensordict)
