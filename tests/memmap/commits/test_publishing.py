@@ -1,0 +1,219 @@
+"""Publishing: a save takes the place of what was there as a whole, and nobody else's file is lost."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import shutil
+
+import pytest
+
+from tensordict_memmap import commit, removal, system
+from tensordict_memmap.commit import recover, save_folder
+from tensordict_memmap.owned import JOURNAL, manifest_for, read_manifest
+
+pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and killed")
+
+BIG = 70_000
+
+CASES = ["foreign", "current folder", "no exchange"]
+"""What keeps a target from being exchanged; `hindered` makes it so."""
+
+
+def map_file(path):
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_save_replaces_what_was_there(target, durable, writer, found, leftovers):
+    for version in range(4):
+        save_folder(target, writer(version), durable=durable)
+        assert found(target) == version
+        assert not leftovers(target)
+
+
+def test_an_earlier_save_is_exchanged_and_open_files_keep_it(target, content, writer):
+    save_folder(target, writer(0))
+    with open(os.path.join(target, "a.memmap"), "rb") as early:
+        inode = os.stat(target).st_ino
+        save_folder(target, writer(1))
+        assert os.stat(target).st_ino != inode, "another folder took its place"
+        assert early.read() == content(0)["a.memmap"]
+
+
+def test_overwriting_in_place_keeps_the_folder_and_drops_stale_files(target, writer, found, put_foreign):
+    save_folder(target, writer(0))
+    inode = os.stat(target).st_ino
+    foreign = put_foreign(target)
+    save_folder(target, writer(1), atomic=False)
+    assert os.stat(target).st_ino == inode and found(target, foreign) == 1
+
+    def stopped(folder):
+        writer(2)(folder)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save_folder(target, stopped, atomic=False)
+    assert read_manifest(target).complete is False
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_cannot_be_exchanged_is_replaced_file_by_file(
+    target, case, monkeypatch, writer, found, leftovers, check_foreign, hindered
+):
+    monkeypatch.setattr(system, "exchange", system.exchange)
+    monkeypatch.chdir(os.path.dirname(target))
+    save_folder(target, writer(0))
+    inode = os.stat(target).st_ino
+    foreign = hindered(case, target)
+    save_folder(target, writer(1))
+    assert found(target, foreign) == 1 and os.stat(target).st_ino == inode
+    check_foreign(target, foreign)
+    assert not leftovers(target)
+
+
+def test_folders_without_a_manifest_and_symbolic_links_are_kept(
+    target, tmp_path, writer, found, put_foreign, check_foreign
+):
+    foreign = put_foreign(target)
+    link = str(tmp_path / "link")
+    os.symlink(target, link)
+    save_folder(link, writer(0))
+    assert os.path.islink(link) and found(target, foreign) == 0
+    check_foreign(target, foreign)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "x").write_text("foreign")
+    shutil.rmtree(os.path.join(target, "n0"))
+    os.symlink(outside, os.path.join(target, "n0"))
+    save_folder(target, writer(1))  # drops n0/x, which now is another folder's
+    assert (outside / "x").read_text() == "foreign"
+
+
+def test_empty_targets_and_absent_parents(target, writer, found):
+    os.mkdir(target)
+    save_folder(target, writer(0))
+    assert found(target) == 0
+    deep = os.path.join(os.path.dirname(target), "x", "y", "z")
+    save_folder(deep, writer(1))
+    assert found(deep) == 1
+
+
+def test_what_is_in_the_way_is_an_error_before_anything_changes(target, writer, found, leftovers, put_foreign):
+    save_folder(target, writer(0))
+    foreign = put_foreign(target)
+    os.makedirs(os.path.join(target, "only1.memmap"))
+    with pytest.raises(FileExistsError, match="folder has its name"):
+        save_folder(target, writer(1))
+    assert found(target, foreign) == 0 and not leftovers(target)
+    with open(target + "-file", "w"), pytest.raises(FileExistsError):
+        save_folder(target + "-file", writer(0))
+
+
+def test_a_foreign_file_that_comes_while_a_save_is_exchanged_is_kept(target, monkeypatch, writer, found, check_foreign):
+    save_folder(target, writer(0))
+    exchange = system.exchange
+
+    def late(a, b):
+        with open(os.path.join(target, "b", "late.txt"), "w") as file:
+            file.write("b/late.txt")
+        return exchange(a, b)
+
+    monkeypatch.setattr(system, "exchange", late)
+    save_folder(target, writer(1))
+    assert found(target, ("b/late.txt",)) == 1
+    check_foreign(target, ["b/late.txt"])
+
+
+def test_hostile_journals_change_nothing(target, writer, found):
+    save_folder(target, writer(0))
+    victim = os.path.join(os.path.dirname(target), "victim")
+    with open(victim, "w") as file:
+        file.write("precious")
+    stage = ".tensordict-0123456789abcdef"
+    for journal in (
+        [],
+        {"stage": "../..", "files": [], "remove": []},
+        {"stage": stage, "files": [], "remove": ["../victim"]},
+        {"stage": stage, "files": ["../victim"], "remove": []},
+        {"stage": f"{stage}/../..", "files": [], "remove": []},
+        {"stage": stage, "files": ["absent"], "remove": []},
+    ):
+        with open(os.path.join(target, JOURNAL), "w") as file:
+            json.dump(journal, file)
+        with pytest.raises(ValueError, match="journal"):
+            recover(target)
+        with open(victim) as file:
+            assert file.read() == "precious"
+        os.unlink(os.path.join(target, JOURNAL))
+        assert found(target) == 0
+
+
+def test_a_save_into_a_part_of_a_save_is_known_above(target, writer, found):
+    save_folder(target, writer(0))
+    part = os.path.join(target, "b")
+    assert set(manifest_for(part).files) == {"meta.json", "c.memmap"}
+    save_folder(part, lambda folder: writer(7)(folder))
+    assert found(part) == 7
+    above = read_manifest(target)
+    assert above.under("b").files == read_manifest(part).files
+    assert "a.memmap" in above.files
+
+    inode = os.stat(target).st_ino
+    save_folder(target, writer(1))
+    assert found(target) == 1 and os.stat(target).st_ino != inode, "all of it was ours, the part included"
+
+
+def test_another_save_inside_a_folder_is_foreign_to_it(target, writer, found):
+    save_folder(target, writer(0))
+    other = os.path.join(target, "other")
+    save_folder(other, writer(5))
+    assert not read_manifest(target).under("other").files
+    save_folder(target, writer(1))
+    assert found(other) == 5
+
+
+@pytest.mark.parametrize("case", ["exchanged", *CASES])
+@pytest.mark.parametrize("size", [BIG, 0])
+def test_who_has_files_mapped_keeps_the_old_content(
+    target, case, size, monkeypatch, content, writer, in_child, hindered
+):
+    monkeypatch.setattr(system, "exchange", system.exchange)
+    monkeypatch.setattr(commit, "is_long_removal", lambda *sizes: size == 0)  # removed at once, or in the background
+    monkeypatch.chdir(os.path.dirname(target))
+    save_folder(target, writer(0))
+    path = os.path.join(target, "a.memmap")
+    mapped_here, go = map_file(path), os.pipe()
+
+    def child():
+        mapped = map_file(path)
+        os.write(ready[1], b"x")
+        os.read(go[0], 1)
+        assert mapped[:] == content(0)["a.memmap"]
+
+    ready = os.pipe()
+    other = in_child(child)
+    os.read(ready[0], 1)
+    if case != "exchanged":
+        hindered(case, target)
+    save_folder(target, writer(1))
+    removal.wait()
+    os.write(go[1], b"x")
+    assert os.waitpid(other, 0)[1] == 0 and mapped_here[:] == content(0)["a.memmap"]
+    with open(path, "rb") as file:
+        assert file.read() == content(1)["a.memmap"]
+    for fd in (*go, *ready):
+        os.close(fd)
+
+
+def test_a_target_that_is_a_dangling_link_or_lies_behind_one_is_made_there(tmp_path, writer, found, leftovers):
+    os.symlink(tmp_path / "real", tmp_path / "link")
+    save_folder(tmp_path / "link", writer(0))
+    assert found(tmp_path / "real") == 0 and os.path.islink(tmp_path / "link")
+    os.mkdir(tmp_path / "folder")
+    os.symlink(tmp_path / "folder", tmp_path / "way")
+    save_folder(tmp_path / "way" / "x", writer(1))
+    save_folder(tmp_path / "way" / "x", writer(2))
+    assert found(str(tmp_path / "folder" / "x")) == 2 and not leftovers(str(tmp_path / "folder" / "x"))
