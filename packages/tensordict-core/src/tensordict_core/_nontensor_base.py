@@ -5,7 +5,7 @@ Operations on leaves pass such a node by; what is done to its batch size, each k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from . import _errors as errors
 from ._base import TensorCollection
 from ._index import Index
-from ._meta import Meta
+from ._opaque import OpaqueNode
 from ._rebuild import IsLeaf
 from ._types import containers
 from ._values import non_tensor_entry
@@ -22,38 +22,18 @@ from ._writing import Writes
 __all__ = ["NonTensorDataBase"]
 
 
-class NonTensorDataBase(TensorCollection):
+class NonTensorDataBase(OpaqueNode):
     """What `NonTensorData` and `NonTensorStack` share: no entries, no leaves."""
 
-    __slots__ = ("_annotations", "_holders", "_last_exit", "_locked", "_meta")
+    __slots__ = ()
 
     _is_non_tensor = True
-    _is_opaque = True
-
-    def _start(self, meta: Meta) -> None:
-        self._meta = meta
-        self._locked = False
-        self._holders = None
-        self._annotations = None
-        self._last_exit = None
-
-    def _keys(self) -> Iterable[str]:
-        return ()
-
-    def _get(self, key: str) -> Any:
-        return None
 
     def _set(self, key: str, value: Any, inplace: bool) -> None:
         raise KeyError(
             f"key {key!r} cannot be set: {type(self).__name__} holds one value and no entries; "
             "replace the value instead"
         )
-
-    def _del(self, key: str) -> None:
-        raise errors.missing_key(key, (), type(self).__name__)
-
-    def _rename(self, old: str, new: str) -> None:
-        raise errors.missing_key(old, (), type(self).__name__)
 
     def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
         pass
@@ -65,15 +45,6 @@ class NonTensorDataBase(TensorCollection):
         self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
     ) -> None:
         pass
-
-    def _nodes(self) -> Iterable[TensorCollection]:
-        return ()
-
-    def _set_meta(self, meta: Meta) -> None:
-        self._meta = meta
-
-    def _set_locked(self, locked: bool) -> None:
-        self._locked = locked
 
     def _plan_value(self, holder: Any, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:
         """Plan to write a value into this entry of ``holder``, one for all positions or one for each."""

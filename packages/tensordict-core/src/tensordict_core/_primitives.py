@@ -49,7 +49,7 @@ class Lookup(Mapping[str, Any]):
 
 
 class Primitives:
-    """What each container implements (about sixteen methods) and what follows from them at once."""
+    """What each container implements (about fourteen methods) and what follows from them at once."""
 
     if not TYPE_CHECKING:
         # checkers take a class without slots for one that has any; its slots are those of the container
@@ -171,15 +171,15 @@ class Primitives:
     def _nodes(self) -> Iterable[TensorCollection]:
         """The nodes right below this one."""
 
-    @abstractmethod
+    # what follows at once; containers with a faster way override it ---------------------------------------------------
+
     def _set_meta(self, meta: Meta) -> None:
         """Replace the metadata of this node (not of those below); the new batch size was checked."""
+        self._meta = meta
 
-    @abstractmethod
     def _set_locked(self, locked: bool) -> None:
         """Set the lock of this node (not of those below)."""
-
-    # what follows at once; containers with a faster way override it ---------------------------------------------------
+        self._locked = locked
 
     def _items(self) -> Iterable[tuple[str, Any]]:
         """The names and stored entries of this node, in order."""

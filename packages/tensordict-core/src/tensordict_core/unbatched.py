@@ -7,7 +7,7 @@ batch size alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from . import _errors as errors
-from ._base import TensorCollection
 from ._meta import Meta, as_batch_size
+from ._opaque import OpaqueNode
 from ._rebuild import KEEP, How, IsLeaf
 from ._types import containers
 from ._values import as_tensor
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["UnbatchedTensor"]
 
 
-class UnbatchedTensor(TensorCollection):
+class UnbatchedTensor(OpaqueNode):
     """A tensor that shape operations leave alone.
 
     Args:
@@ -44,9 +44,9 @@ class UnbatchedTensor(TensorCollection):
     (tensor([0, 1, 2, 3, 4]), torch.Size([3]))
     """
 
-    __slots__ = ("_annotations", "_holders", "_last_exit", "_locked", "_meta", "_tensor")
+    __slots__ = ("_tensor",)
 
-    _is_opaque = True
+    _tensor: Tensor
 
     def __init__(
         self, data: Tensor | np.ndarray[Any, Any] | Sequence[Any] | float | UnbatchedTensor, batch_size: Any = None
@@ -56,20 +56,14 @@ class UnbatchedTensor(TensorCollection):
             raise TypeError(
                 f"UnbatchedTensor takes a tensor or numeric data, got {type(data).__name__}; use NonTensorData"
             )
-        self._start(tensor, Meta(as_batch_size(batch_size)))
-
-    def _start(self, tensor: Tensor, meta: Meta) -> None:
+        self._start(Meta(as_batch_size(batch_size)))
         self._tensor = tensor
-        self._meta = meta
-        self._locked = False
-        self._holders = None
-        self._annotations = None
-        self._last_exit = None
 
     @classmethod
     def _make(cls, tensor: Tensor, meta: Meta) -> Self:
         self = object.__new__(cls)
-        self._start(tensor, meta)
+        self._start(meta)
+        self._tensor = tensor
         return self
 
     @property  # type: ignore[misc]  # read-only here, where tensordicts have a setter
@@ -118,20 +112,8 @@ class UnbatchedTensor(TensorCollection):
         self._plan_value(None, "of the unbatched tensor", value, writes, ())
         writes.run()
 
-    def _keys(self) -> Iterable[str]:
-        return ()
-
-    def _get(self, key: str) -> Any:
-        return None
-
     def _set(self, key: str, value: Any, inplace: bool) -> None:
         raise errors.not_a_node(key, self._tensor)
-
-    def _del(self, key: str) -> None:
-        raise errors.missing_key(key, (), type(self).__name__)
-
-    def _rename(self, old: str, new: str) -> None:
-        raise errors.missing_key(old, (), type(self).__name__)
 
     # one leaf --------------------------------------------------------------------------------------------------------
 
@@ -227,15 +209,6 @@ class UnbatchedTensor(TensorCollection):
 
     def _clone(self, recurse: bool) -> Self:
         return self._make(self._tensor.clone() if recurse else self._tensor, self._meta)
-
-    def _nodes(self) -> Iterable[TensorCollection]:
-        return ()
-
-    def _set_meta(self, meta: Meta) -> None:
-        self._meta = meta
-
-    def _set_locked(self, locked: bool) -> None:
-        self._locked = locked
 
     def is_empty(self) -> bool:
         """Never: there is a tensor."""

@@ -478,11 +478,5 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
     def _nodes(self) -> Iterable[TensorCollection]:
         return self.tensordicts
 
-    def _set_meta(self, meta: Meta) -> None:
-        self._meta = meta
-
-    def _set_locked(self, locked: bool) -> None:
-        self._locked = locked
-
 
 containers.lazy = LazyStackedTensorDict
