@@ -7,7 +7,7 @@ elsewhere, in files for one, by that satellite, which sees them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -97,6 +97,12 @@ class Writes:
         targets.append(target)
         sources.append(source)
 
+    def extend(self, keys: Iterable[NestedKey], targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
+        """Plan to write plain tensors, of no subclass, into leaves that are plain tensors."""
+        self.keys.extend(keys)
+        self.targets.extend(targets)
+        self.sources.extend(sources)
+
     def then(self, change: Callable[[], object]) -> None:
         """Plan what is done once leaves are written, and cannot fail."""
         self.later = [] if self.later is None else self.later
@@ -144,15 +150,16 @@ def _check(keys: Sequence[NestedKey], targets: Sequence[Tensor], sources: list[T
                 sources[i] = _broadcast(keys[i], source, target.shape)
     if not fuse or not torch.is_grad_enabled():
         return fuse
-    if any([target.requires_grad for target in targets]):
-        for key, target in zip(keys, targets, strict=True):
-            base = target._base if target.requires_grad else None  # what it is a view of
-            if target.requires_grad and (target if base is None else base).is_leaf:
-                raise errors.in_place_leaf(key)
-        return False
-    return not any([source.requires_grad for source in sources])  # torch._foreach_copy_ has no derivative
+    if not _any_requires_grad(*targets, *sources):
+        return True
+    for key, target in zip(keys, targets, strict=True):
+        base = target._base if target.requires_grad else None  # what it is a view of
+        if target.requires_grad and (target if base is None else base).is_leaf:
+            raise errors.in_place_leaf(key)
+    return False  # torch._foreach_copy_ has no derivative
 
 
+_any_requires_grad: Callable[..., bool] = torch._C._any_requires_grad
 _is_same_size: Callable[[Tensor, Tensor], bool] = Tensor.is_same_size
 
 

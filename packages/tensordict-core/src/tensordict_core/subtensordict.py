@@ -16,7 +16,6 @@ from torch import Tensor
 
 from ._base import TensorDictBase
 from ._index import Index
-from ._meta import Meta
 from ._ops.spec import operations
 from ._predicates import is_leaf_nontensor
 from ._primitives import Primitives
@@ -126,15 +125,22 @@ class SubTensorDict(TensorDictBase):
         if old is None or (isinstance(old, Primitives) and not old._is_opaque):
             super()._plan_entry(key, value, below, writes, prefix)
             return
-        # what fits is found out on what the index gives, which may be a copy, and written where it belongs
+        if isinstance(old, Tensor) and self._shares():
+            self._plan_part(key, value, writes, prefix)
+            return
+        # what fits is found out on what the index gives, a copy here, and written where it belongs
         self._check_entry(key, value, prefix)
         writes.then(functools.partial(self._set, key, to_entry(self._meta, key, value), True))
 
     def _check_entry(self, key: str, value: Any, prefix: tuple[str, ...]) -> None:
         """Refuse a value that cannot be written into an entry."""
         writes = Writes()
-        containers.dense._make({key: self._get(key)}, self._meta)._plan_entry(key, value, None, writes, prefix)
+        self._plan_part(key, value, writes, prefix)
         writes.check()
+
+    def _plan_part(self, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:
+        """Plan to write a value into what the index gives of an entry."""
+        containers.dense._make({key: self._get(key)}, self._meta)._plan_entry(key, value, None, writes, prefix)
 
     def _del(self, key: str) -> None:
         self._parent._del(key)
@@ -229,9 +235,6 @@ class SubTensorDict(TensorDictBase):
 
     def _nodes(self) -> Iterable[TensorCollection]:
         return [value for _, value in self._items() if isinstance(value, Primitives)]  # type: ignore[misc]  # narrowed by isinstance
-
-    def _set_meta(self, meta: Meta) -> None:
-        self._meta = meta
 
     def _change_batch_size(self, size: torch.Size) -> None:
         if size != self._meta.batch_size:

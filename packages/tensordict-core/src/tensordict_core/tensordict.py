@@ -17,6 +17,7 @@ from torch import Tensor
 
 from . import _errors as errors
 from ._base import TensorDictBase
+from ._compile import is_compiling
 from ._keys import unravel_key_to_tuple
 from ._meta import NO_META, Meta, as_batch_size, as_device, as_names, starts_with
 from ._primitives import Primitives
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from ._ops.shape_ops import ShapeOp
 
 __all__ = ["TensorDict"]
+
+_PLAIN = frozenset((Tensor,))
 
 
 def _holds_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
@@ -237,19 +240,17 @@ class TensorDict(TensorDictBase):
         if chosen is not None or (kind is not TensorDict and kind is not dict):
             super()._plan_writes(source, chosen, writes, prefix)
             return
-        mine: dict[str, Any] = self._entries
         theirs: dict[Any, Any] = source if kind is dict else source._entries
-        keys, targets, sources = writes.keys, writes.targets, writes.sources
-        for key, value in theirs.items():
-            old = mine.get(key)
-            # the usual leaves and nodes at once: the calls that find out what they are cost half of a copy
-            if type(old) is Tensor and type(value) is Tensor:
-                keys.append((*prefix, key) if prefix else key)
-                targets.append(old)
-                sources.append(value)
-            elif type(old) is TensorDict and type(value) is TensorDict:
+        values: list[Any] = list(theirs.values())
+        olds: list[Any] = list(map(self._entries.get, theirs))
+        # the usual leaves at once: the calls that find out what each is cost half of a copy
+        if not is_compiling() and _PLAIN.issuperset(map(type, values)) and _PLAIN.issuperset(map(type, olds)):
+            writes.extend([(*prefix, key) for key in theirs] if prefix else theirs, olds, values)
+            return
+        for key, value, old in zip(theirs, values, olds, strict=True):
+            if type(old) is TensorDict and type(value) is TensorDict:
                 old._plan_writes(value, None, writes, (*prefix, key))
-            elif type(value) is Tensor and old is not None and not isinstance(old, Primitives):
+            elif isinstance(old, Tensor) and isinstance(value, Tensor):
                 writes.add((*prefix, key) if prefix else key, old, value)
             else:
                 self._plan_item(key, value, None, writes, prefix)
@@ -442,12 +443,6 @@ class TensorDict(TensorDictBase):
         values: Iterable[Any] = self._entries.values()
         nodes = [value for value in values if type(value) is not Tensor and isinstance(value, Primitives)]
         return cast("list[TensorCollection]", nodes)
-
-    def _set_meta(self, meta: Meta) -> None:
-        self._meta = meta
-
-    def _set_locked(self, locked: bool) -> None:
-        self._locked = locked
 
 
 containers.dense = TensorDict
