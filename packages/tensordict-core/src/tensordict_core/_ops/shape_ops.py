@@ -191,26 +191,29 @@ class Expand(ShapeOp):
         return Expand(_without(self.old, stack_dim), _without(self.new, new_dim)), new_dim
 
 
+def _view(tensor: Tensor, shape: torch.Size) -> Tensor:
+    # a shape as one argument of a method costs torch twice as much to read, and view() without sizes is no call
+    return tensor.view(*shape) if shape else torch.reshape(tensor, shape)
+
+
 class Reshape(ShapeOp):
     """The batch dimensions in another shape: ``view`` (never copies) or ``reshape``."""
 
-    __slots__ = ("_from", "_to", "copies")
+    __slots__ = ("_from", "_function", "_to", "copies")
 
     def __init__(self, old: torch.Size, new: torch.Size, copies: bool) -> None:
         ShapeOp.__init__(self, old, new)  # super() costs as much as all it would do here
         self.copies = copies
+        self._function = torch.reshape if copies else _view
         self._from: torch.Size | None = None
         self._to = new
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        shape = tensor.shape
-        if shape != self._from:
+        if tensor.shape != self._from:
             # neighbouring leaves often have one shape, and taking shapes apart costs as much as the view
-            self._from, self._to = shape, self.new + shape[len(self.old) :]
-        # a shape as one argument of a method costs torch twice as much to read
-        if self.copies or not self._to:  # view() without sizes is no call
-            return torch.reshape(tensor, self._to)
-        return tensor.view(*self._to)
+            self._from = shape = tensor.shape
+            self._to = self.new + shape[len(self.old) :]
+        return self._function(tensor, self._to)
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         # dimensions before and behind the ones that are regrouped are what they were
