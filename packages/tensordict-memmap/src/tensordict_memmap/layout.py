@@ -136,7 +136,7 @@ class Tensors:
     def extend(
         self,
         names: Sequence[str],
-        forms: Iterable[Form],
+        forms: Sequence[Form],
         addresses: Sequence[int],
         sources: Sequence[Source],
         keys: Keys,

@@ -19,8 +19,8 @@ import pickle
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any
+from itertools import compress, groupby
+from typing import Any, cast
 
 import torch
 
@@ -85,6 +85,17 @@ class _Forms(dict[tuple[torch.dtype, tuple[int, ...]], Form]):
         return form
 
 
+class _QuickForms(dict[tuple[torch.dtype, tuple[int, ...]], Form | None]):
+    """The same for dtypes that need no second look, and None for others."""
+
+    def __init__(self, forms: _Forms) -> None:
+        self.forms = forms
+
+    def __missing__(self, pair: tuple[torch.dtype, tuple[int, ...]]) -> Form | None:
+        form = self[pair] = self.forms[pair] if pair[0] in _QUICK else None
+        return form
+
+
 class _Waiting:
     """Tensors whose place in the file is still to be given, in columns: the more at once, the less each costs."""
 
@@ -124,6 +135,7 @@ class _Packer:
         self.out = Pack()
         self.copy_existing = copy_existing
         self.forms = _Forms()
+        self.quick_forms = _QuickForms(self.forms)
         self.waiting = _Waiting()
         self.seen: dict[int, str] = {}
 
@@ -203,33 +215,50 @@ class _Packer:
             return
         self.waiting = _Waiting()
         names, tensors, keys = waiting.names, waiting.tensors, waiting.keys
-        addresses, dtypes, shapes, is_quick = _look(tensors)
-        forms = map(self.forms.__getitem__, zip(dtypes, shapes, strict=True))
+        addresses, forms = self.look(tensors)
         new = dict(zip(addresses, names, strict=True))
         new.pop(0, None)
         if (
-            all(is_quick)
+            None not in forms
             and len(new) == len(names) - addresses.count(0)
             and seen.keys().isdisjoint(new)
             and "".join(names).isascii()
-            and out.extend(names, forms, addresses, tensors, keys)
+            and out.extend(names, cast("list[Form]", forms), addresses, tensors, keys)
         ):
             self.seen = seen | new if seen else new
             return
-        for name, tensor, key, about, address, dtype, shape, quick in zip(
-            names, tensors, keys, waiting.abouts, addresses, dtypes, shapes, is_quick, strict=True
+        for name, tensor, key, about, address, form in zip(
+            names, tensors, keys, waiting.abouts, addresses, forms, strict=True
         ):
             if (
-                quick
+                form is not None
                 and name.isascii()
                 and out.is_free(name)
                 and (not address or seen.setdefault(address, name) == name)
             ):
-                out.add(name, self.forms[dtype, shape], address, tensor, key)
+                out.add(name, form, address, tensor, key)
             else:
                 found = self.tensor(tensor, key, name)
                 about.clear()
                 about.update(found)
+
+    def look(self, tensors: Sequence[torch.Tensor]) -> tuple[Sequence[int], Sequence[Form | None]]:
+        """Addresses and forms of tensors; no form where the bytes there are not just what a file holds of one."""
+        quick_forms = self.quick_forms
+        try:  # refused where one is not strided, or is made of others; whoever looks at that one alone says why
+            addresses = [tensor.data_ptr() for tensor in tensors]
+            forms = [quick_forms[tensor.dtype, tensor.shape] for tensor in tensors]
+        except RuntimeError:
+            dense = [tensor.layout is torch.strided and not tensor.is_nested for tensor in tensors]
+            if all(dense):
+                return [0] * len(tensors), [None] * len(tensors)
+            looks = zip(*self.look(list(compress(tensors, dense))), strict=True)
+            rows = [next(looks) if is_dense else (0, None) for is_dense in dense]
+            return [address for address, _ in rows], [form for _, form in rows]
+        plain = [tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() for tensor in tensors]
+        if not all(plain):
+            forms = [form if is_plain else None for form, is_plain in zip(forms, plain, strict=True)]
+        return addresses, forms
 
     # --- tensors
 
@@ -378,23 +407,6 @@ class _Packer:
 
 def _is_of_a_kind(item: tuple[str, Any]) -> bool:
     return type(item[1]) in _KINDS
-
-
-def _look(
-    tensors: Sequence[torch.Tensor],
-) -> tuple[Sequence[int], Sequence[torch.dtype], Sequence[torch.Size], Sequence[bool]]:
-    """Of each tensor: address, dtype, shape, and whether the bytes there are just what a file holds of it."""
-    try:  # refused where one is not strided, or is made of others; whoever looks at that one alone says why
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        shapes = [tensor.shape for tensor in tensors]
-    except RuntimeError:
-        count = len(tensors)
-        return [0] * count, [torch.uint8] * count, [torch.Size()] * count, [False] * count
-    dtypes = [tensor.dtype for tensor in tensors]
-    is_plain = [tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() for tensor in tensors]
-    if not _QUICK.issuperset(dtypes):
-        is_plain = [plain and dtype in _QUICK for plain, dtype in zip(is_plain, dtypes, strict=True)]
-    return addresses, dtypes, shapes, is_plain
 
 
 def _address(tensor: torch.Tensor) -> int:
