@@ -19,6 +19,7 @@ from tensordict_memmap import (
     commit,
     compare,
     dataset,
+    fetching,
     journal,
     load_memmap,
     memmap,
@@ -237,3 +238,15 @@ def test_rows_that_come_while_a_dataset_is_opened_are_seen_later(tmp_path, overt
 def test_a_file_that_comes_once_it_was_seen_to_be_absent_is_no_error(tmp_path, monkeypatch):
     monkeypatch.setattr(os.path, "lexists", lambda path: True)
     assert system.read_file(str(tmp_path / "absent")) is None
+
+
+@pytest.mark.parametrize("name", ["x.safetensors", "x.tdz", "deflated.tdz", "x"])
+@pytest.mark.parametrize("size", [3, 7])
+def test_what_lies_elsewhere_is_of_one_save(tmp_path, overtaken, name, size):
+    pytest.importorskip("fsspec")
+    options = {"compression": "deflate"} if name == "deflated.tdz" else {}
+    url = f"memory://{tmp_path.name}/{name}"
+    save(content(1), url, **options)
+    overtaken(fetching.Store, "ranges", lambda: save(content(2, size), url, **options))
+    loaded = load_memmap(url)
+    assert numbers(loaded) == {2} and loaded["a"].shape == (size,)

@@ -36,6 +36,9 @@ _AT_ONCE = 128
 _GROUP = 1 << 26
 """The most bytes of files that are sent or taken as one group, unless one file alone has more."""
 
+_TELLING = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "created", "generation", "md5Hash")
+"""What stores call what changes with a file."""
+
 _THREADS = 8
 
 _GAP = 1 << 18
@@ -83,6 +86,15 @@ class Store:
     def size(self, path: str = "") -> int:
         """The bytes of a file."""
         return int(self.fs.size(self.at(path)))
+
+    def version(self) -> tuple[Any, ...] | None:
+        """What tells the file at the address from one that took its place, as far as the store says; None for none."""
+        self.fs.invalidate_cache()
+        try:
+            info = self.fs.info(self.root)
+        except FileNotFoundError:
+            return None
+        return tuple(info.get(name) for name in _TELLING)
 
     def sizes(self) -> dict[str, int]:
         """The bytes of every file below the address, by path."""

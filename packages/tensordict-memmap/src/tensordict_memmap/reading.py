@@ -42,6 +42,8 @@ from tensordict_memmap.verify import leaf_files, open_sealed, verify_tree
 
 __all__ = ["Request", "describe", "open_any"]
 
+_MOST_ATTEMPTS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -164,13 +166,20 @@ def _check_not_leaf(chosen: Any) -> None:
 def _open_remote(url: str, request: Request) -> Any:
     if request.mode == "r+":
         raise ValueError(f"what lies elsewhere is read into memory, and writes do not reach {url}; save there again")
-    while True:
+    for _ in range(_MOST_ATTEMPTS):
         save = RemoteSave(url)
         try:
-            return _from_remote(save, request)
-        except FileNotFoundError:
+            loaded = _from_remote(save, request)
+        except Exception:
             if not save.was_replaced():  # the files of an earlier save go when another one is there
                 raise
+        else:
+            if "" not in save.files or not save.was_replaced():  # one file is read in several requests, all by its name
+                return loaded
+    raise BlockingIOError(
+        f"a load needs a moment in which nothing is saved to {url}, and it was replaced {_MOST_ATTEMPTS} times; load "
+        "it when fewer saves are made, or save to another address"
+    )
 
 
 def _from_remote(save: RemoteSave, request: Request) -> Any:

@@ -63,7 +63,9 @@ class RemoteSave:
         self.pending = Pending(self.store)
         self.generation = ""
         self.aliases: dict[str, str] = {}
+        self.version: tuple[Any, ...] | None = None
         if self.store.is_file():
+            self.version = self.store.version()
             self.files = {"": self.store.size()}
             self.kind = kind_of_bytes(self.files[""], self._read_range)
             return
@@ -87,6 +89,8 @@ class RemoteSave:
 
     def was_replaced(self) -> bool:
         """Whether another save took its place since it was opened."""
+        if "" in self.files:
+            return self.store.version() != self.version
         found = published(self.store)
         return found is not None and found.generation != self.generation
 
