@@ -54,6 +54,28 @@ def written_to_files(monkeypatch):
     return seen
 
 
+@pytest.fixture(params=[False, True], ids=["by torch", "past the caches"])
+def streams(request, monkeypatch):
+    """How copies in memory are made; the sizes of those that went past the caches, or None."""
+    if not request.param:
+        return None
+    if not system.POSIX:
+        pytest.skip("kernels need POSIX")
+    from tensordict_memmap import native
+
+    seen = []
+
+    class Kernels:
+        @staticmethod
+        def stream(target, source, nbytes):
+            seen.append(nbytes)
+            native.stream(target, source, nbytes)
+
+    monkeypatch.setattr(inplace, "load_stream", lambda nbytes: Kernels if nbytes else None)
+    monkeypatch.setattr(inplace, "WORTH_STREAMING", 0)
+    return seen
+
+
 def exactly_equal(a, b):
     return a.dtype == b.dtype and torch.equal(a.resolve_conj().resolve_neg(), b.resolve_conj().resolve_neg())
 
@@ -70,15 +92,24 @@ def test_the_first_fill_takes_every_layout_and_reaches_the_files(tmp_path, writt
         assert exactly_equal(load_memmap(tmp_path / "disk")[key], leaf), key
 
 
-def test_the_next_fill_goes_to_the_memory(tmp_path, written_to_files):
+def test_the_next_fill_goes_to_the_memory(tmp_path, written_to_files, streams):
     source = TensorDict(sources())
     disk = memmap_like(source, tmp_path / "disk")
     disk.update_(source)
     written_to_files.clear()
     assert exactly_equal(disk["strided"], source["strided"])
+    versions = {key: leaf._version for key, leaf in disk.items()}
     disk.update_(source.apply(lambda x: x.flip(0)))
     assert not written_to_files
     assert all(exactly_equal(disk[key], leaf.flip(0)) for key, leaf in source.items())
+    assert all(leaf._version > versions[key] for key, leaf in disk.items() if leaf.numel())
+    if streams is not None:
+        assert sum(streams) >= source["plain"].nbytes + source["complex"].nbytes
+
+    disk["plain"].copy_(source["plain"])
+    assert exactly_equal(disk["plain"], source["plain"])
+    with pytest.raises(RuntimeError, match="size"):
+        disk["plain"].copy_(source["plain"][1:])
 
 
 def test_dtypes_are_converted_on_the_way(tmp_path):
@@ -135,7 +166,7 @@ def test_nothing_is_written_where_there_is_no_room(tmp_path, monkeypatch):
     assert not disk["a"].any() and not disk["n", "b"].any() and not disk["small"].any()
 
 
-def test_leaves_that_lie_in_each_other_are_written_in_order(tmp_path, written_to_files):
+def test_leaves_that_lie_in_each_other_are_written_in_order(tmp_path, written_to_files, streams):
     made = MemoryMappedTensor.zeros(2 * LARGE, dtype=torch.uint8, filename=tmp_path / "x")
     td = TensorDict({"first": made[: LARGE + 10], "second": made[LARGE:]})
     td.update_({"first": torch.full((LARGE + 10,), 1, dtype=torch.uint8), "second": torch.full((LARGE,), 2).byte()})
@@ -144,9 +175,10 @@ def test_leaves_that_lie_in_each_other_are_written_in_order(tmp_path, written_to
     swapped = TensorDict({"first": made[:LARGE], "second": made[LARGE:]})
     swapped.update_({"first": made[LARGE:], "second": made[:LARGE]})
     assert (made == 2).all()
+    assert not streams
 
 
-def test_values_with_gradients_are_seen_by_autograd(tmp_path):
+def test_values_with_gradients_are_seen_by_autograd(tmp_path, streams):
     disk = memmap_like(TensorDict({"a": torch.zeros(LARGE), "b": torch.zeros(LARGE)}), tmp_path / "disk")
     weight = torch.ones(LARGE, requires_grad=True)
     td = TensorDict({"a": disk["a"] * 1, "b": disk["b"]})

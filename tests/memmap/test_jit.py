@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tensordict_memmap import jit, kernels, system
+from tensordict_memmap import jit, kernels, system, ways
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="kernels write with pwrite")
 
@@ -127,3 +127,14 @@ def test_a_private_folder_that_others_may_write_to_is_not_taken(tmp_path):
         print(jit._private_folder() == folder)
     """
     assert fresh(script, "", tmp_path) == ["False", "True"]
+
+
+def test_a_kernel_for_copies_is_loaded_when_enough_was_copied_to_pay_for_it(monkeypatch):
+    asked = []
+    monkeypatch.setattr(ways, "load_kernels", lambda nbytes, widths: asked.append(nbytes))
+    monkeypatch.setattr(ways, "_streamable", 0)
+    ways.load_stream(ways.WORTH_STREAMING - 1)
+    assert not asked
+    for _ in range(3):
+        ways.load_stream(ways.WORTH_STREAMING)
+    assert asked == [number * ways.WORTH_STREAMING // ways.STREAMED_PER_PACKED for number in (1, 2, 3)]

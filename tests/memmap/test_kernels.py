@@ -121,3 +121,13 @@ def test_rows_are_gathered_and_scattered_like_numpy_does(row_bytes):
             expected[row, :row_bytes] = value
     kernels.scatter_rows(table.ctypes.data, table.strides[0], values.ctypes.data, row_bytes, row_bytes, index, 3, 49)
     assert np.array_equal(table, expected)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, 1000, 100_003])
+@pytest.mark.parametrize(("target", "source"), [(0, 0), (1, 0), (0, 1), (63, 5), (64, 64)])
+def test_streamed_bytes_equal_a_plain_copy_and_nothing_else_changes(nbytes, target, source):
+    values, memory = numbers(nbytes + 100, 1), np.zeros(nbytes + 200, dtype=np.uint8)
+    expected = memory.copy()
+    expected[target : target + nbytes] = values[source : source + nbytes]
+    kernels.stream(memory.ctypes.data + target, values.ctypes.data + source, nbytes)
+    assert np.array_equal(memory, expected)

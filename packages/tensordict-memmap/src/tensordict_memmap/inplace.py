@@ -1,6 +1,7 @@
 """Writing in place into tensors that map files, many at once: through the mapping, or to the file.
 
-Where the pages of a tensor are in memory, a copy into the mapping runs at memory speed. Where they are not yet, as
+Where the pages of a tensor are in memory, a copy into the mapping runs at memory speed, and large ones go past the
+caches (``kernels.py``). Where they are not yet, as
 right after preallocation, every page would be a fault, so the bytes go to the file and the mapping sees them: the
 blocks of all files are taken first, so that a full disk is an error before anything is written, and then the files are
 filled as a save fills them (``transfer.py``), each thread in a file of its own.
@@ -8,6 +9,7 @@ filled as a save fills them (``transfer.py``), each thread in a file of its own.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from itertools import pairwise
@@ -15,12 +17,12 @@ from typing import Any
 
 import torch
 
-from tensordict_memmap import transfer
+from tensordict_memmap import pool, transfer
 from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.outlet import Outlet
 from tensordict_memmap.sources import Piece
 from tensordict_memmap.space import named
-from tensordict_memmap.ways import is_unfilled
+from tensordict_memmap.ways import FILE_WORTH_OPENING, JOB, WORTH_STREAMING, is_unfilled, load_stream
 
 __all__ = ["copy_into", "write_leaves"]
 
@@ -57,7 +59,7 @@ def write_leaves(
             for leaf, source in zip(leaves, sources, strict=True):
                 torch.Tensor.copy_(leaf, source)
         else:
-            torch._foreach_copy_(list(leaves), list(sources))  # one after the other; it has no derivative
+            _copy(leaves, sources)
         return
     by_file: dict[int, list[int]] = {}
     for number in sorted(unfilled, key=lambda number: -leaves[number].nbytes):
@@ -68,9 +70,52 @@ def write_leaves(
         written |= _fill(files[first : first + _OPEN], keys, leaves, sources, threads)
     for number, (leaf, source) in enumerate(zip(leaves, sources, strict=True)):
         if number in written:
-            leaf.detach()[:0].zero_()  # tells autograd that the values have changed
+            _tell_autograd(leaf)
         else:
             torch.Tensor.copy_(leaf, source)
+
+
+def _copy(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copies between memory and memory, one leaf after the other; it has no derivative."""
+    flat = [number for number, leaf in enumerate(leaves) if _is_plain_copy(leaf, sources[number])]
+    kernels = load_stream(sum(leaves[number].nbytes for number in flat))
+    if kernels is None or not _are_apart(leaves, sources):
+        torch._foreach_copy_(list(leaves), list(sources))
+        return
+    lanes = []
+    for number in flat:
+        target, source, nbytes = leaves[number].data_ptr(), sources[number].data_ptr(), leaves[number].nbytes
+        starts = range(0, nbytes, JOB)
+        lanes.append(
+            [
+                functools.partial(kernels.stream, target + start, source + start, min(JOB, nbytes - start))
+                for start in starts
+            ]
+        )
+    pool.run(lanes)
+    for number in flat:
+        _tell_autograd(leaves[number])
+    others = sorted(set(range(len(leaves))).difference(flat))
+    if others:
+        torch._foreach_copy_([leaves[number] for number in others], [sources[number] for number in others])
+
+
+def _is_plain_copy(leaf: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether one run of bytes goes to another as it is."""
+    return (
+        leaf.nbytes >= FILE_WORTH_OPENING
+        and leaf.dtype is source.dtype
+        and leaf.device.type == source.device.type == "cpu"
+        and leaf.layout is source.layout is torch.strided
+        and leaf.is_contiguous()
+        and source.is_contiguous()
+        and not (leaf.is_conj() or leaf.is_neg() or source.is_conj() or source.is_neg())
+    )
+
+
+def _tell_autograd(leaf: torch.Tensor) -> None:
+    """Counts a change of the values that torch did not make."""
+    leaf.detach()[:0].zero_()
 
 
 def _fill(
@@ -138,7 +183,7 @@ def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = Non
     >>> dst[1]
     tensor([0., 1., 2.])
     """
-    if is_unfilled(dst, src):
+    if is_unfilled(dst, src) or dst.nbytes >= WORTH_STREAMING:
         write_leaves(["source"], [dst], [src.expand(dst.shape)], threads=threads)
     else:
         torch.Tensor.copy_(dst, src)

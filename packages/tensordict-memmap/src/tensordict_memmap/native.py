@@ -14,6 +14,7 @@ __all__ = [
     "pack_block",
     "pack_range",
     "scatter_rows",
+    "stream",
     "transpose_tile",
     "write_all",
     "write_range",
@@ -115,3 +116,8 @@ def scatter_rows(
     functions(0)["scatter_rows"](
         target, target_step, source, source_step, row_bytes, _address(index), index.size, low, high
     )
+
+
+def stream(target: int, source: int, nbytes: int) -> None:
+    """Copies memory past the caches; the two do not overlap."""
+    functions(0)["stream"](target, source, nbytes)

@@ -45,6 +45,12 @@ WAITING = 8
 ROWS_WORTH_A_CALL = 16 << 10
 """Bytes of rows from which taking them as runs beats general indexing."""
 
+WORTH_STREAMING = 32 << 20
+"""Bytes in one call from which copies from memory to memory go past the caches, which could not hold them."""
+
+STREAMED_PER_PACKED = 64
+"""Bytes to copy that gain as much by a kernel as one strided byte does."""
+
 REMOVED_AT_ONCE = 32 << 20
 """Bytes of a replaced save up to which it is removed before a save returns; a file counts as 256 KiB more."""
 
@@ -120,6 +126,22 @@ def load_kernels(nbytes: int, widths: Iterable[int]) -> ModuleType | None:
             )
             return None
     return _kernels_module
+
+
+_streamable = 0
+
+
+def load_stream(nbytes: int) -> ModuleType | None:
+    """The module of kernels where copying so many bytes by them is worth it, else None.
+
+    What a kernel gains in one copy is less than what loading it takes, so it is loaded when a process has copied as
+    much as would have paid for that.
+    """
+    global _streamable
+    if nbytes < WORTH_STREAMING:
+        return None
+    _streamable += nbytes
+    return load_kernels(_streamable // STREAMED_PER_PACKED, [0])
 
 
 def _new_lock_after_fork() -> None:
