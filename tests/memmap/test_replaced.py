@@ -18,12 +18,14 @@ from tensordict_memmap import (
     archive,
     commit,
     compare,
+    consolidated,
     dataset,
     fetching,
     journal,
     load_memmap,
     memmap,
     pack_memmap,
+    packed,
     removal,
     save,
     system,
@@ -161,18 +163,27 @@ def overtaken(monkeypatch):
     return start
 
 
-@pytest.mark.parametrize("name", ["x", "x.tdz"])
+PUBLISHES = {"x": (commit, "save_folder"), "x.tdz": (archive, "save_file"), "x.safetensors": (packed, "save_file")}
+
+
+@pytest.mark.parametrize("name", PUBLISHES)
 @pytest.mark.parametrize("size", [3, 7])
 def test_what_a_save_gives_is_what_it_saved(tmp_path, overtaken, name, size):
     path = tmp_path / name
-    overtaken(
-        *((commit, "save_folder") if name == "x" else (archive, "save_file")), lambda: save(content(2, size), path)
-    )
+    overtaken(*PUBLISHES[name], lambda: save(content(2, size), path))
     mapped = memmap(content(1), path)
     assert numbers(mapped) == {1} and mapped.is_memmap() and mapped.saved_path == path
     assert numbers(load_memmap(path)) == {2}
     if name == "x":
         assert mapped["a"].filename == str(path / "a.memmap")
+
+
+@pytest.mark.parametrize("size", [3, 7])
+def test_what_is_consolidated_is_mapped_onto_its_own_file(tmp_path, overtaken, size):
+    path = tmp_path / "x"
+    overtaken(consolidated, "save_file", lambda: content(2, size).consolidate(path))
+    assert numbers(content(1).consolidate(path)) == {1}
+    assert numbers(load_memmap(path)) == {2}
 
 
 def test_a_tensor_that_gets_a_file_is_mapped_onto_that(tmp_path, overtaken):

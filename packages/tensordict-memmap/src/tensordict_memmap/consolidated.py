@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tensordict_core.extension import Meta, annotate, annotation
-from tensordict_memmap import pool, values
+from tensordict_memmap import pool, system, values
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.consolidated import FIELDS, LENGTHS, OFFSETS, VALUES, jagged, open_consolidated
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
@@ -169,6 +169,7 @@ class _Job:
     total: int = 0
     finite: bool = True
     slots: dict[str, _Slot] = field(default_factory=dict)
+    written: Mapping | None = None
 
     def __post_init__(self) -> None:
         self.node = tree.structure(self.td)
@@ -193,7 +194,8 @@ class _Job:
             self._write(storage, progress, cancelled)
         if storage is None:
             assert self.path is not None
-            mapping = Mapping.open(os.fspath(self.path), self.total, mode="r+") if self.total else Mapping.nothing()
+            mapping = self.written or self._map(os.fspath(self.path))
+            mapping.filename = os.path.abspath(self.path)
             storage = _bytes(mapping)
         into = self.td if self.in_place else self.td.clone(recurse=False)
         if self.in_place and into.is_locked:
@@ -202,6 +204,9 @@ class _Job:
         start = storage.data_ptr() if storage.numel() else 0
         annotate(into, "consolidated", (start, start + storage.numel()))
         return into.lock_()
+
+    def _map(self, path: str) -> Mapping:
+        return Mapping.open(path, self.total, mode="r+") if self.total else Mapping.nothing()
 
     def _memory(self) -> torch.Tensor:
         if (self.shared or self.buffered) and self.place.type == "cpu":
@@ -236,6 +241,8 @@ class _Job:
 
         def write(draft: str) -> None:
             write_files([FileWrite(draft, pieces)], threads=threads, progress=progress, cancelled=cancelled)
+            if storage is None and system.POSIX:  # elsewhere what is mapped cannot be renamed
+                self.written = self._map(draft)  # before another save can take its name
 
         save_file(self.path, write, size=self.total)
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
 import torch
 
-from tensordict_memmap import commit
+from tensordict_core.extension import annotate, annotation
+from tensordict_memmap import commit, system
 from tensordict_memmap.addresses import here, is_remote
 from tensordict_memmap.checksums import DIGITS, Extent
 from tensordict_memmap.collecting import uncollected
@@ -158,6 +160,7 @@ class PackedSave:
         path: the file.
         threads: as `to_safetensors` takes it, and so are the others.
         like: whether only room is made, of zeros.
+        mapped: whether `twin` will be asked for.
     """
 
     def __init__(
@@ -172,6 +175,7 @@ class PackedSave:
         existsok: bool = True,
         like: bool = False,
         shard_size: int | None = None,
+        mapped: bool = False,
     ) -> None:
         self.path = os.path.abspath(path)
         if self.path.endswith(INDEX_ENDING):
@@ -182,6 +186,8 @@ class PackedSave:
         self.like, self.shard_size, self.checksum = like, shard_size, checksum
         self.pack = pack(td, copy_existing=copy_existing or like)
         self.total = sum(self.pack.tensors.sizes())
+        self.mapped = mapped
+        self.written: Any = None
 
     def start(self, early: bool, result: Callable[[], Any], pbar: bool = False) -> Any:
         """Saves, now or in the background, and gives the result."""
@@ -193,6 +199,8 @@ class PackedSave:
 
             def write(draft: str) -> None:
                 self._write([self._file(draft, None, self.pack.metadata())], progress, cancelled)
+                if self.mapped and system.POSIX:  # elsewhere what is mapped cannot be renamed
+                    self.written = self._open(draft)  # before another save can take its name
 
             save_file(self.path, write, durable=self.durable, existsok=self.existsok, size=self.total)
             return
@@ -253,8 +261,16 @@ class PackedSave:
 
     def twin(self) -> Any:
         """A locked tensordict over the file."""
+        if self.written is None:
+            return self._open(self.path).lock_()
+        annotate(self.written, "saved_path", Path(self.path))
+        for mapping in annotation(self.written, "mappings"):
+            mapping.filename = self.path
+        return self.written.lock_()
+
+    def _open(self, path: str) -> Any:
         cpu = torch.device("cpu")
-        return load_packed(self.path, mode="r" if self.checksum else "r+", device=cpu, allow_pickle=True).lock_()
+        return load_packed(path, mode="r" if self.checksum else "r+", device=cpu, allow_pickle=True)
 
 
 def _digits(file: FileWrite) -> str:

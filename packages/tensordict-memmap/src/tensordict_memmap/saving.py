@@ -263,7 +263,7 @@ def _one_file(
         )
     if archived:
         return ArchiveSave(td, prefix, compression=compression, mapped=mapped, **options)
-    return PackedSave(td, prefix, shard_size=shard_size, **options) if packed else None
+    return PackedSave(td, prefix, shard_size=shard_size, mapped=mapped, **options) if packed else None
 
 
 def _early(return_early: bool, work: Callable[[], Any]) -> Any:
