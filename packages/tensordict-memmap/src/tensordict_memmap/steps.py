@@ -2,7 +2,7 @@
 
 Contiguous memory is written from where it lies; strided memory goes through a staging block of cache size, by a kernel
 where there is one, else by NumPy in bounded chunks; what torch alone can read by torch, in chunks too. Where checksums
-are wanted, bytes are hashed in pieces of cache size while they are in the cache; a part that does not fall on blocks
+are wanted, bytes are hashed in pieces while they are in the cache; a part that does not fall on blocks
 of its extent is left, and whoever runs the steps reads it back.
 """
 
@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 from tensordict_memmap import system
-from tensordict_memmap.checksums import HOT, BlockHash, Extent, digits_of_pieces, hash_bytes
+from tensordict_memmap.checksums import BlockHash, Extent, digits_of_pieces, hash_bytes
 from tensordict_memmap.outlet import Outlet
 from tensordict_memmap.sources import Flat, Foreign, Run, Strided, as_array, chunks, dense_axis
-from tensordict_memmap.ways import COPIED, JOB, KERNEL_WORTH_A_CALL, SMALL, STAGING
+from tensordict_memmap.ways import COPIED, HASHED, JOB, KERNEL_WORTH_A_CALL, SMALL, STAGING
 
 __all__ = ["Step", "finish_device_work", "steps"]
 
@@ -181,7 +181,7 @@ def _write_flat(part: Flat, start: int, count: int, extent: Extent | None, file:
         state, position, end = BlockHash(), start, start + count
         while position < end:
             # Writes that end on boundaries of the file's pages take fewer of them; what was written is in the cache.
-            nbytes = min(HOT - (part.offset + position) % HOT, end - position)
+            nbytes = min(HASHED - (part.offset + position) % HASHED, end - position)
             put(part.address + position, nbytes, part.offset + position)
             state.add(part.address + position, nbytes)
             position += nbytes
