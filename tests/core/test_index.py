@@ -74,11 +74,11 @@ def test_every_combination_of_parts_is_written_where_torch_writes(count):
         (torch.arange(4) % 3 > 0, 1), torch.tensor([1, 2], dtype=torch.int32), (..., None), (None, ...), (1, ..., 0),
     ],
     ids=str,
-)  # fmt: skip
+)  # fmt: skip  # shorter than one a line
 def test_arrays_lists_ranges_and_masks_are_indices(index):
     plain = tuple(torch.as_tensor(np.asarray(p)) if isinstance(p, (list, range)) else p for p in (
         index if isinstance(index, tuple) else (index,)
-    ))  # fmt: skip
+    ))  # fmt: skip  # shorter than one a line
     expected = make()["a"][plain]
     assert make()[index]["a"].equal(expected) and make()[index].batch_size == expected.shape
 

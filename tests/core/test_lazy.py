@@ -114,7 +114,7 @@ def test_lazy_stacks_of_other_keys_and_shapes_are_concatenated_along_their_stack
     whole = torch.cat([td[:0], td, td[:1], td.exclude("own 1")], 0)
     assert [list(element.keys()) for element in whole.tensordicts] == [
         ["a", "own 1"], ["a", "own 2"], ["a", "own 1"], ["a"], ["a", "own 2"],
-    ]  # fmt: skip
+    ]  # fmt: skip  # shorter than one a line
 
 
 def test_the_shape_and_class_of_a_ragged_entry_are_known_without_reading_it():

@@ -82,22 +82,25 @@ class Child:
 
     def wait(self, seconds=120.0):
         """How it ended: 0, the status that it gave, or minus the signal that ended it; ``"hangs"`` after a time."""
-        if self.status is None:
-            pause = 0.0005  # seconds in which this process waited: while the machine stalls, no child makes progress
-            while True:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    self.status = os.waitstatus_to_exitcode(status)
-                    break
-                if seconds < 0:
-                    os.kill(self.pid, signal.SIGKILL)
-                    os.waitpid(self.pid, 0)
-                    self.status = "hangs"
-                    break
-                time.sleep(pause)
-                seconds -= pause
-                pause = min(2 * pause, 0.02)
+        pause = 0.0005  # seconds in which this process waited: while the machine stalls, no child makes progress
+        while not self.has_ended():
+            if seconds < 0:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+                self.status = "hangs"
+                break
+            time.sleep(pause)
+            seconds -= pause
+            pause = min(2 * pause, 0.02)
         return self.status
+
+    def has_ended(self):
+        """Whether it has; then ``status`` is how."""
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.waitstatus_to_exitcode(status)
+        return self.status is not None
 
 
 @pytest.fixture

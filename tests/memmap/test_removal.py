@@ -52,18 +52,6 @@ def found(target):
     return TensorDict.load_memmap(target)["a"].tolist()[0]
 
 
-def in_child(function):
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            function()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-
-
 def test_a_large_save_that_is_replaced_gives_its_blocks_back(tmp_path):
     big = TensorDict({"a": torch.zeros(REMOVED_AT_ONCE // 4)})
     big.save(tmp_path / "x")
@@ -106,9 +94,9 @@ def test_another_process_leaves_a_removal_under_way_alone(tmp_path, held):
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_the_next_save_removes_what_a_process_that_died_left(tmp_path, held):
+def test_the_next_save_removes_what_a_process_that_died_left(tmp_path, held, fork):
     save(0, tmp_path / "x")
-    in_child(lambda: save(1, tmp_path / "x"))  # ends without waiting
+    assert fork(lambda: save(1, tmp_path / "x")).wait() == 0  # ends without waiting
     assert found(tmp_path / "x") == 1 and len(os.listdir(tmp_path)) == 2
     held.set()
     save(2, tmp_path / "x")
@@ -116,7 +104,7 @@ def test_the_next_save_removes_what_a_process_that_died_left(tmp_path, held):
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_a_forked_child_leaves_removals_to_its_parent(tmp_path, held):
+def test_a_forked_child_leaves_removals_to_its_parent(tmp_path, held, fork):
     save(0, tmp_path / "x")
     save(1, tmp_path / "x")
 
@@ -125,7 +113,7 @@ def test_a_forked_child_leaves_removals_to_its_parent(tmp_path, held):
         save(2, tmp_path / "y")
         assert len(os.listdir(tmp_path)) == 3
 
-    in_child(child)
+    assert fork(child).wait() == 0
     held.set()
     removal.wait()
     assert sorted(os.listdir(tmp_path)) == ["x", "y"]

@@ -193,7 +193,7 @@ def composite_module(**kwargs) -> Prob:
     return Prob(
         ["params"], distribution_class=CompositeDistribution,
         distribution_kwargs={"distribution_map": {"x": d.Normal, ("n", "k"): d.Categorical}}, **kwargs,
-    )  # fmt: skip
+    )  # fmt: skip  # shorter than one a line
 
 
 def composite_params() -> TensorDict:

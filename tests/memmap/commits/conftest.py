@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import shutil
@@ -77,19 +78,6 @@ def _check_foreign(target, foreign):
             assert file.read() == name
 
 
-def _in_child(function):
-    """Runs a function in a forked child; its exit status."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            function()
-            status = 0
-        finally:
-            os._exit(status)
-    return child
-
-
 STEPS = [(os, name) for name in ("mkdir", "rename", "replace", "unlink", "rmdir")] + [
     (system, "exchange"),
     (system, "write_file"),
@@ -97,7 +85,7 @@ STEPS = [(os, name) for name in ("mkdir", "rename", "replace", "unlink", "rmdir"
 ]
 
 
-def _killed_at(step, save):
+def _killed_at(fork, step, save):
     """Forks a child that saves and dies, by SIGKILL, before its n-th change of the file system; False if it ended."""
 
     def run():
@@ -115,9 +103,9 @@ def _killed_at(step, save):
             setattr(module, name, dying(getattr(module, name)))
         save()
 
-    status = os.waitpid(_in_child(run), 0)[1]
-    assert status in (0, signal.SIGKILL)
-    return status == signal.SIGKILL
+    status = fork(run).wait()
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
 
 
 @pytest.fixture
@@ -161,16 +149,10 @@ def check_foreign():
     return _check_foreign
 
 
-@pytest.fixture(scope="session")
-def in_child():
-    """Runs a function in a forked child."""
-    return _in_child
-
-
-@pytest.fixture(scope="session")
-def killed_at():
+@pytest.fixture
+def killed_at(fork):
     """Kills a save before one of its steps."""
-    return _killed_at
+    return functools.partial(_killed_at, fork)
 
 
 @pytest.fixture

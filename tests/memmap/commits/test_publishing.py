@@ -177,9 +177,7 @@ def test_another_save_inside_a_folder_is_foreign_to_it(target, writer, found):
 
 @pytest.mark.parametrize("case", ["exchanged", *CASES])
 @pytest.mark.parametrize("size", [BIG, 0])
-def test_who_has_files_mapped_keeps_the_old_content(
-    target, case, size, monkeypatch, content, writer, in_child, hindered
-):
+def test_who_has_files_mapped_keeps_the_old_content(target, case, size, monkeypatch, content, writer, fork, hindered):
     monkeypatch.setattr(system, "exchange", system.exchange)
     monkeypatch.setattr(commit, "is_long_removal", lambda *sizes: size == 0)  # removed at once, or in the background
     monkeypatch.chdir(os.path.dirname(target))
@@ -194,14 +192,14 @@ def test_who_has_files_mapped_keeps_the_old_content(
         assert mapped[:] == content(0)["a.memmap"]
 
     ready = os.pipe()
-    other = in_child(child)
+    other = fork(child)
     os.read(ready[0], 1)
     if case != "exchanged":
         hindered(case, target)
     save_folder(target, writer(1))
     removal.wait()
     os.write(go[1], b"x")
-    assert os.waitpid(other, 0)[1] == 0 and mapped_here[:] == content(0)["a.memmap"]
+    assert other.wait() == 0 and mapped_here[:] == content(0)["a.memmap"]
     with open(path, "rb") as file:
         assert file.read() == content(1)["a.memmap"]
     for fd in (*go, *ready):

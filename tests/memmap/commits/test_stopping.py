@@ -8,7 +8,6 @@ import os
 import pathlib
 import random
 import resource
-import signal
 import threading
 import time
 
@@ -40,7 +39,7 @@ def test_an_error_while_writing_leaves_the_earlier_save(target, writer, found, l
 
 
 @pytest.mark.parametrize("case", ["exchanged", "foreign"])
-def test_a_full_disk_leaves_the_earlier_save(target, case, writer, found, leftovers, put_foreign, in_child):
+def test_a_full_disk_leaves_the_earlier_save(target, case, writer, found, leftovers, put_foreign, fork):
     save_folder(target, writer(0))
     foreign = put_foreign(target) if case == "foreign" else ()
 
@@ -50,8 +49,7 @@ def test_a_full_disk_leaves_the_earlier_save(target, case, writer, found, leftov
             with pytest.raises(OSError, match="File too large"):
                 save_folder(target, writer(1) if limit > 150 else lambda folder: Manifest({"x" * 200: Entry(0)}))
 
-    child = in_child(save)
-    assert os.waitpid(child, 0)[1] == 0
+    assert fork(save).wait() == 0
     assert found(target, foreign) == 0 and not leftovers(target)
 
 
@@ -81,7 +79,7 @@ def test_a_save_killed_before_any_of_its_steps_leaves_a_whole_one(
 
 @pytest.mark.parametrize("case", ["exchanged", "foreign"])
 def test_saves_killed_at_random_moments_leave_a_whole_one(
-    target, case, writer, found, leftovers, put_foreign, check_foreign, in_child
+    target, case, writer, found, leftovers, put_foreign, check_foreign, fork
 ):
     save_folder(target, writer(0))
     foreign = put_foreign(target) if case == "foreign" else ()
@@ -93,26 +91,25 @@ def test_saves_killed_at_random_moments_leave_a_whole_one(
             for version in itertools.count(first + 1):
                 save_folder(target, writer(version))
 
-        child = in_child(forever)
+        child = fork(forever)
         time.sleep(moments.uniform(0, 0.03))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        child.kill()
         assert found(target, foreign) >= before
         check_foreign(target, foreign)
     save_folder(target, writer(before))
     assert not leftovers(target)
 
 
-def test_two_processes_saving_at_once_one_wins_whole(target, writer, found, leftovers, in_child):
+def test_two_processes_saving_at_once_one_wins_whole(target, writer, found, leftovers, fork):
     def save(versions):
         for version in versions:
             save_folder(target, writer(version))
 
-    children = [in_child(lambda first=first: save(range(first, 40, 2))) for first in (0, 1)]
+    children = [fork(lambda first=first: save(range(first, 40, 2))) for first in (0, 1)]
     while children:
         with contextlib.suppress(AssertionError, FileNotFoundError):  # while it is replaced a walk may see both
             found(target)
-        children = [child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0]
+        children = [child for child in children if not child.has_ended()]
     assert found(target) in (38, 39) and not leftovers(target)
 
 

@@ -19,7 +19,6 @@ from tensordict_memmap import system
 __all__ = [
     "BLOCK",
     "DIGITS",
-    "HOT",
     "BlockHash",
     "Extent",
     "checksum_of",
@@ -34,8 +33,8 @@ BLOCK = 4 << 20
 DIGITS = 16
 """Hexadecimal digits that end a checksum."""
 
-HOT = 256 << 10
-"""Bytes that are written or read, and then hashed while they are in the cache."""
+_HOT = 256 << 10
+"""Bytes that are read, and then hashed while they are in the cache."""
 
 _FORM = re.compile(r"xxh3_64/([1-9][0-9]{0,8}):([0-9a-f]{16})")
 _SMALLEST, _LARGEST = 1 << 20, 64 << 20
@@ -81,10 +80,10 @@ class Extent:
     def read_back(self, fd: int, start: int, nbytes: int) -> None:
         """Reads the block that starts there from the file, and takes its hash."""
         state = BlockHash()
-        room = ctypes.create_string_buffer(min(HOT, nbytes))
+        room = ctypes.create_string_buffer(min(_HOT, nbytes))
         address = ctypes.addressof(room)
-        for position in range(start, start + nbytes, HOT):
-            wanted = min(HOT, start + nbytes - position)
+        for position in range(start, start + nbytes, _HOT):
+            wanted = min(_HOT, start + nbytes - position)
             state.add(address, system.read_at(fd, address, wanted, self.offset + position))
         self.put(start, state.value())
 

@@ -2,8 +2,8 @@
 
 Contiguous memory is written from where it lies; strided memory goes through a staging block of cache size, by a kernel
 where there is one, else by NumPy in bounded chunks; what torch alone can read by torch, in chunks too. Where checksums
-are wanted, bytes are hashed in pieces while they are in the cache; a part that does not fall on blocks
-of its extent is left, and whoever runs the steps reads it back.
+are wanted, bytes are hashed in pieces while they are in the cache; a part that does not fall on blocks of its extent is
+left, and whoever runs the steps reads it back.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class Plan:
     __slots__ = (
         "_below", "_children", "_names", "_own", "_parents", "_registries", "_registry_names", "_tables", "_types",
         "custom", "parameters", "paths", "shared", "structure",
-    )  # fmt: skip
+    )  # fmt: skip  # shorter than one a line
 
     def __init__(self, td: Any, module: nn.Module) -> None:
         slots: list[Slot] = []
