@@ -186,7 +186,7 @@ def test_shards_of_other_tools_are_chosen_by_the_dots_in_names(tmp_path):
 
 
 def test_shards_elsewhere_that_hold_nothing_wanted_are_not_read(shards):
-    fsspec = pytest.importorskip("fsspec")
+    fsspec = pytest.importorskip("fsspec", reason="the extra that this tests")
     there = f"memory://partial-{shards.parent.name}"
     fsspec.filesystem("memory").put(str(shards), there, recursive=True)
     assert load_memmap(there, keys="label")["label"].tolist() == list(range(6))

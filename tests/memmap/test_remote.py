@@ -18,7 +18,7 @@ from tensordict_memmap.fetching import Store
 from tensordict_memmap.manifest import NAME
 
 fsspec = pytest.importorskip("fsspec", reason="addresses need fsspec, the extra that this tests")
-memory = pytest.importorskip("fsspec.implementations.memory")
+memory = pytest.importorskip("fsspec.implementations.memory", reason="the extra that this tests")
 
 ENDINGS = ["", ".safetensors", ".tdz"]
 

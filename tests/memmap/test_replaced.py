@@ -254,7 +254,7 @@ def test_a_file_that_comes_once_it_was_seen_to_be_absent_is_no_error(tmp_path, m
 @pytest.mark.parametrize("name", ["x.safetensors", "x.tdz", "deflated.tdz", "x"])
 @pytest.mark.parametrize("size", [3, 7])
 def test_what_lies_elsewhere_is_of_one_save(tmp_path, overtaken, name, size):
-    pytest.importorskip("fsspec")
+    pytest.importorskip("fsspec", reason="the extra that this tests")
     options = {"compression": "deflate"} if name == "deflated.tdz" else {}
     url = f"memory://{tmp_path.name}/{name}"
     save(content(1), url, **options)
