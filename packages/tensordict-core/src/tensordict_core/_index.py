@@ -8,7 +8,7 @@ Reading it means: ellipses become full slices, sequences become tensors, masks b
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 from . import _errors as errors
 from ._access import Access
 from ._compile import may_fuse
-from ._meta import Meta, Names
+from ._meta import NO_META, Meta, Names
 from ._primitives import Primitives
 from ._types import containers
 from ._values import to_entry
@@ -29,6 +29,7 @@ __all__ = ["Index", "Indexing"]
 
 _WHOLE = (torch.int64, torch.int32)
 _NUMPY_SCALARS = (np.integer, np.bool_)
+_FEW = 32
 
 
 def _advanced(part: Any) -> Any:
@@ -52,6 +53,11 @@ def _advanced(part: Any) -> Any:
 def _length(part: slice, n: int) -> int:
     """How many positions a slice selects of ``n``; -1 where a lazy stack's elements differ in size."""
     return -1 if n == -1 else len(range(*part.indices(n)))
+
+
+def _resized(size: torch.Size, n: int) -> torch.Size:
+    """A batch size with ``n`` for its first dimension; to slice a ``torch.Size`` takes longer than all else here."""
+    return torch.Size((n,) if len(size) == 1 else (n, *size[1:]))
 
 
 def _spans(part: Any) -> int:
@@ -80,7 +86,7 @@ class Index:
     __slots__ = ("_made", "_read", "at", "batch_size", "dims", "idx", "parts", "rows", "size", "sources")
 
     parts: tuple[Any, ...]
-    sources: tuple[int | None, ...]
+    sources: Sequence[int | None]
 
     def __init__(self, idx: Any, batch_size: torch.Size) -> None:
         self.batch_size = batch_size
@@ -93,21 +99,18 @@ class Index:
             n = batch_size[0]
             if not -n <= idx < n and n != -1:
                 raise errors.out_of_bounds(idx, 0, n)
-            self.idx, self.parts, self.size, self.sources = idx, (idx,), batch_size[1:], tuple(range(1, dims))
+            self.idx, self.parts, self.sources = idx, (idx,), range(1, dims)
+            self.size = batch_size[1:] if dims > 1 else NO_META.batch_size
             return
         if kind is slice and dims:
-            first = _length(idx, batch_size[0])
-            self.idx, self.parts, self.size, self.sources = (
-                idx,
-                (idx,),
-                torch.Size((first, *batch_size[1:])),
-                tuple(range(dims)),
-            )
+            self.idx, self.parts, self.sources = idx, (idx,), range(dims)
+            self.size = _resized(batch_size, _length(idx, batch_size[0]))
             return
         if kind is Tensor and dims and idx.ndim == 1 and idx.dtype in _WHOLE:
-            self.idx, self.parts, self.sources = idx, (idx,), tuple(range(dims))
-            self.size = torch.Size((idx.shape[0], *batch_size[1:]))
-            self._find_rows(self.parts, masked=False)
+            self.idx, self.parts, self.sources = idx, (idx,), range(dims)
+            self.size = _resized(batch_size, idx.shape[0])
+            if idx.is_cpu and may_fuse():
+                self._take_rows(idx, 0, masked=False)
             return
         parts = self._expand(idx if kind is tuple else (idx,))
         self.parts = parts
@@ -122,13 +125,19 @@ class Index:
             if isinstance(part, Tensor):
                 if part.ndim != 1 or part.dtype not in _WHOLE or not part.is_cpu or not may_fuse():
                     return
-                if not masked and part.numel() and int(part.min()) < 0:
-                    part = torch.where(part < 0, part + self.batch_size[at], part)
                 if all(type(rest) is slice and rest == slice(None) for rest in parts[at + 1 :]):
-                    self.rows, self.at = part, at
+                    self._take_rows(part, at, masked)
                 return
             if part is None or part != slice(None):
                 return
+
+    def _take_rows(self, numbers: Tensor, at: int, masked: bool) -> None:
+        """Take rows by their numbers along dimension ``at``, counted from its front; those of a mask are."""
+        count = 0 if masked else numbers.numel()
+        # the smallest of a few is found in a quarter of the time that torch takes
+        if count and (min(numbers.tolist()) if count <= _FEW else int(numbers.min())) < 0:
+            numbers = torch.where(numbers < 0, numbers + self.batch_size[at], numbers)
+        self.rows, self.at = numbers, at
 
     def _expand(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
         parts = [_advanced(part) for part in given]

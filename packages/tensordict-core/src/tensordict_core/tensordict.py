@@ -10,7 +10,7 @@ runs Tensor's metaclass, which takes three times as long for parameters and node
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor
@@ -43,35 +43,74 @@ def _holds_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
     return bool(value._leaves(is_leaf))
 
 
-def _columns(items: Sequence[Any], what: str, error: type[Exception]) -> Iterable[tuple[str, Any]]:
+class _Way(NamedTuple):
+    """A way to combine nodes of one key set entry by entry.
+
+    Attributes:
+        name: What errors call it.
+        doing: The same for their notes.
+        leaves: Combines the tensors under one key along a dimension.
+        nodes: The method of a node that combines the nodes under one key.
+        other_keys: What is raised where keys differ.
+    """
+
+    name: str
+    doing: str
+    leaves: Callable[..., Tensor]
+    nodes: str
+    other_keys: type[Exception]
+
+
+_STACK = _Way("stack", "stacking", torch.stack, "_stack_nodes", RuntimeError)
+_CAT = _Way("cat", "concatenating", torch.cat, "_cat_nodes", KeyError)
+
+
+def _columns(items: Sequence[Any], way: _Way) -> Iterable[tuple[str, Any]]:
     """The keys that nodes share, each with the entries of all nodes under it.
 
     Raises:
-        Exception: Keys differ; of type ``error``.
+        Exception: Keys differ; of the type that the way says.
     """
     tables: list[Any] = [item._entries for item in items]
-    keys = list(tables[0])
+    keys = [*tables[0]]
     for table in tables:
-        if list(table) != keys:
+        if [*table] != keys:
             break
     else:  # nearly always, and then no key is looked up
         return zip(keys, zip(*[table.values() for table in tables]))  # noqa: B905 (of one length: the keys are equal)
     for i, table in enumerate(tables):
         if set(table) != set(keys):
-            raise error(str(errors.keys_not_stackable(what, i, table, keys)))
+            raise way.other_keys(str(errors.keys_not_stackable(way.name, i, table, keys)))
     return [(key, [table[key] for table in tables]) for key in keys]
 
 
-def _not_combined(what: str, error: Exception, key: str, column: Sequence[Any], dim: int | None = None) -> Exception:
-    """What to raise where the entries under a key do not stack, or concatenate along a dimension."""
+def _combined(items: Sequence[Any], dim: int, way: _Way) -> dict[str, Any]:
+    """The entries of nodes, combined along a dimension key by key."""
+    columns, combine = _columns(items, way), way.leaves
+    entries: dict[str, Any] = {}
+    for key, column in columns:
+        head = column[0]
+        try:
+            if type(head) is Tensor or not isinstance(head, Primitives):
+                entries[key] = combine(column, dim) if dim else combine(column)  # what torch need not read saves time
+            else:
+                entries[key] = getattr(head, way.nodes)(column, dim)
+        except (RuntimeError, TypeError) as error:
+            raise _not_combined(error, key, column, dim, way) from None
+    return entries
+
+
+def _not_combined(error: Exception, key: str, column: Sequence[Any], dim: int, way: _Way) -> Exception:
+    """What to raise where the entries under a key do not combine."""
     if not isinstance(column[0], Primitives):
         if any(isinstance(entry, Primitives) for entry in column):
             why = f"key {key!r} is a tensor in one tensordict and a nested one in another"
-            return errors.not_stackable(what, why)
+            return errors.not_stackable(way.name, why)
         shapes = {tuple(leaf.shape) for leaf in column}
-        if len({shape if dim is None else (*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) > 1:
-            return errors.not_stackable(what, f"key {key!r} has the shapes {sorted(shapes)}")
-    error.add_note(f"while {'stacking' if what == 'stack' else 'concatenating'} key {key!r}")
+        # sizes along the dimension add up, where there is one already
+        if len({shape if way is _STACK else (*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) > 1:
+            return errors.not_stackable(way.name, f"key {key!r} has the shapes {sorted(shapes)}")
+    error.add_note(f"while {way.doing} key {key!r}")
     return error
 
 
@@ -325,15 +364,16 @@ class TensorDict(TensorDictBase):
                 for key, value in self._entries.items()
             }
         else:
-            at = index.at
-            entries = {  # tensors of other types know themselves how rows are taken, as from a disk
-                key: (
-                    torch.index_select(value, at, rows)
-                    if value.is_cpu and (type(value) is Tensor or at)
-                    else value[idx]
-                )
-                if type(value) is Tensor or not isinstance(value, Primitives)
+            at, select = index.at, torch.index_select
+            entries = {
+                key: select(value, at, rows)
+                if type(value) is Tensor and value.is_cpu
                 else value._index(index)
+                if isinstance(value, Primitives)
+                # tensors of other types know themselves how rows of their first dimension are taken, as from a disk
+                else select(value, at, rows)
+                if at and value.is_cpu
+                else value[idx]
                 for key, value in self._entries.items()
             }
         return self._make(entries, index.meta(self._meta))
@@ -342,30 +382,14 @@ class TensorDict(TensorDictBase):
         self._write_at(index, value)
 
     def _reshape(self, op: ShapeOp) -> Any:
-        leaf = op.leaf
-        entries = {
-            key: leaf(value) if type(value) is Tensor or not isinstance(value, Primitives) else value._reshape(op)
-            for key, value in self._entries.items()
-        }
-        result = self._make(entries, op.meta(self._meta))
+        result = self._make(op.entries(self._entries), op.meta(self._meta))
         if op.lock and self._locked:
             result.lock_()
         return result
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
-        stack = torch.stack
-        entries: dict[str, Any] = {}
-        for key, column in _columns(items, "stack", RuntimeError):
-            head = column[0]
-            try:
-                if type(head) is Tensor or not isinstance(head, Primitives):
-                    # an argument that torch need not read saves a twentieth
-                    entries[key] = stack(column, dim) if dim else stack(column)
-                else:
-                    entries[key] = head._stack_nodes(column, dim)
-            except (RuntimeError, TypeError) as error:
-                raise _not_combined("stack", error, key, column) from None
+        entries = _combined(items, dim, _STACK)
         old = items[0]._meta
         size, names, device = [*old.batch_size], old.names, old.device
         size.insert(dim, len(items))
@@ -377,17 +401,7 @@ class TensorDict(TensorDictBase):
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
-        cat = torch.cat
-        entries: dict[str, Any] = {}
-        for key, column in _columns(items, "cat", KeyError):
-            head = column[0]
-            try:
-                if type(head) is Tensor or not isinstance(head, Primitives):
-                    entries[key] = cat(column, dim) if dim else cat(column)
-                else:
-                    entries[key] = head._cat_nodes(column, dim)
-            except (RuntimeError, TypeError) as error:
-                raise _not_combined("cat", error, key, column, dim) from None
+        entries = _combined(items, dim, _CAT)
         old = items[0]._meta
         size = [*old.batch_size]
         size[dim] = sum([item._meta.batch_size[dim] for item in items])

@@ -8,7 +8,7 @@ not copy them together.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .. import _errors as errors
 from .._meta import Meta, Names
+from .._primitives import Primitives
 
 __all__ = ["BatchOp", "Expand", "Permute", "Reshape", "ShapeOp", "Squeeze", "Unsqueeze", "normal_dim"]
 
@@ -57,6 +58,14 @@ class ShapeOp:
     def leaf(self, tensor: Tensor) -> Tensor:
         """The operation on one leaf, whose shape starts with ``old``."""
         raise TypeError(f"{type(self).__name__} has no operation on leaves; define leaf()")
+
+    def entries(self, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """The operation on all entries of a node: ``leaf`` on those that are leaves."""
+        leaf = self.leaf
+        return {
+            key: leaf(value) if type(value) is Tensor or not isinstance(value, Primitives) else value._reshape(self)
+            for key, value in entries.items()
+        }
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         """The names of the new batch dimensions, from those of the old ones; none by default."""
@@ -106,7 +115,9 @@ class Unsqueeze(ShapeOp):
     __slots__ = ("dim",)
 
     def __init__(self, old: torch.Size, dim: int) -> None:
-        super().__init__(old, torch.Size((*old[:dim], 1, *old[dim:])))
+        new = [*old]  # (slices of a torch.Size cost several times as much)
+        new.insert(dim, 1)
+        ShapeOp.__init__(self, old, torch.Size(new))  # super() costs as much as all it would do here
         self.dim = dim
 
     def leaf(self, tensor: Tensor) -> Tensor:
@@ -199,21 +210,31 @@ def _view(tensor: Tensor, shape: torch.Size) -> Tensor:
 class Reshape(ShapeOp):
     """The batch dimensions in another shape: ``view`` (never copies) or ``reshape``."""
 
-    __slots__ = ("_from", "_function", "_to", "copies")
+    __slots__ = ("_function", "copies")
 
     def __init__(self, old: torch.Size, new: torch.Size, copies: bool) -> None:
-        ShapeOp.__init__(self, old, new)  # super() costs as much as all it would do here
+        ShapeOp.__init__(self, old, new)  # as in Unsqueeze
         self.copies = copies
         self._function = torch.reshape if copies else _view
-        self._from: torch.Size | None = None
-        self._to = new
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        if tensor.shape != self._from:
-            # neighbouring leaves often have one shape, and taking shapes apart costs as much as the view
-            self._from = shape = tensor.shape
-            self._to = self.new + shape[len(self.old) :]
-        return self._function(tensor, self._to)
+        return self._function(tensor, self.new + tensor.shape[len(self.old) :])
+
+    def entries(self, entries: Mapping[str, Any]) -> dict[str, Any]:
+        # leaf() for each, but neighbours often have one shape, and taking shapes apart costs as much as the view
+        function, new, dims = self._function, self.new, len(self.old)
+        known: torch.Size | None = None
+        to = new
+        out: dict[str, Any] = {}
+        for key, value in entries.items():
+            if type(value) is Tensor or not isinstance(value, Primitives):
+                shape = value.shape
+                if shape != known:
+                    known, to = shape, new + shape[dims:]
+                out[key] = function(value, to)
+            else:
+                out[key] = value._reshape(self)
+        return out
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         # dimensions before and behind the ones that are regrouped are what they were
