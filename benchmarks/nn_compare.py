@@ -1,7 +1,8 @@
 """Prints what parameters and modules cost beside the reference and torch: ``python -m benchmarks.nn_compare``.
 
-Every round runs all versions of a row one after another; a cell is the median over the rounds. The reference changes
-``torch.vmap`` for everybody when it is imported, so the row of the ensemble is that of a process that has it.
+Every round runs all versions of a row one after another; a cell is the median over the rounds. A row that ends in
+"again" has torch's program in the place of ours, so its last cell is what a difference may be by chance. The reference
+changes ``torch.vmap`` for everybody when it is imported, so the row of the ensemble is that of a process that has it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ ROWS: list[tuple[str, type[Any], str, str, str]] = [
     ),
     ("vmap over 100 stacked models", Ensemble, "time_ensemble", "time_ensemble_reference", "time_ensemble_torch"),
     (
+        "vmap over 100 stacked models, torch again",
+        Ensemble,
+        "time_ensemble_torch_again",
+        "time_ensemble_reference",
+        "time_ensemble_torch",
+    ),
+    (
         "ten layers compiled, a dictionary made for each call",
         Compiled,
         "time_sequence_made",
@@ -42,6 +50,20 @@ ROWS: list[tuple[str, type[Any], str, str, str]] = [
         "ten layers compiled, a dictionary",
         Compiled,
         "time_sequence",
+        "time_sequence_reference",
+        "time_dictionary",
+    ),
+    (
+        "ten layers compiled, modules by hand",
+        Compiled,
+        "time_sequence",
+        "time_sequence_reference",
+        "time_steps",
+    ),
+    (
+        "ten layers compiled, a dictionary again",
+        Compiled,
+        "time_dictionary_again",
         "time_sequence_reference",
         "time_dictionary",
     ),

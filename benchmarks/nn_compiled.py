@@ -36,6 +36,17 @@ class OnTensordict(OnDictionary):
         return td
 
 
+class Step(nn.Module):
+    """One of these layers in a module of its own: what modules around layers cost, whoever wrote them."""
+
+    def __init__(self, layer: nn.Linear, in_key: str, out_key: str) -> None:
+        super().__init__()
+        self.layer, self.in_key, self.out_key = layer, in_key, out_key
+
+    def forward(self, td: Any) -> Any:
+        return td.set(self.out_key, self.layer(td.get(self.in_key)))
+
+
 class OnTensors(nn.Module):
     """Returns what the others write."""
 
@@ -68,6 +79,10 @@ class Compiled:
         torch._dynamo.reset()
         self.plain = torch.compile(OnTensors(layers), fullgraph=True)
         self.dictionary = torch.compile(OnDictionary(layers), fullgraph=True)
+        # the same program once more: how much two rows of this benchmark differ that should not
+        self.dictionary_again = torch.compile(OnDictionary(layers), fullgraph=True)
+        steps = (Step(layer, f"h{i}", f"h{i + 1}") for i, layer in enumerate(layers))
+        self.steps = torch.compile(nn.Sequential(*steps), fullgraph=True)
         self.by_hand = torch.compile(OnTensordict(layers), fullgraph=True)
         self.by_hand_reference = torch.compile(OnTensordict(layers), fullgraph=True)
         self.ours = torch.compile(sequence(tensordict_nn), fullgraph=True)
@@ -87,6 +102,14 @@ class Compiled:
     @torch.no_grad()
     def time_dictionary(self) -> None:
         self.dictionary(self.entries)
+
+    @torch.no_grad()
+    def time_dictionary_again(self) -> None:
+        self.dictionary_again(self.entries)
+
+    @torch.no_grad()
+    def time_steps(self) -> None:
+        self.steps(self.td)
 
     @torch.no_grad()
     def time_sequence(self) -> None:

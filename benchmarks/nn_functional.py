@@ -104,6 +104,10 @@ class Ensemble:
     def time_ensemble(self) -> None:
         torch.vmap(self.call, (0, None))(self.params, self.x)
 
+    def time_ensemble_torch_again(self) -> None:
+        """The same once more: how much two rows differ that should not."""
+        self.time_ensemble_torch()
+
     def time_ensemble_reference(self) -> None:
         torch.vmap(self.call, (0, None))(self.reference, self.x)
 

@@ -15,7 +15,7 @@ from torch.nn.modules import module as registry
 
 from tensordict_core.extension import Primitives, constant_when_traced
 
-__all__ = ["CALL", "goes_straight", "is_bare", "is_hooked", "only_forwards", "selects", "watched"]
+__all__ = ["CALL", "goes_straight", "is_bare", "only_forwards", "selects", "traces_straight", "watched"]
 
 CALL: Any = nn.Module.__call__
 
@@ -75,14 +75,15 @@ def goes_straight(module: Any, forward: Any, args: tuple[Any, ...]) -> bool:
     return only_forwards(module, forward)
 
 
-def is_hooked(module: Any) -> bool:
-    """Whether a call of a module runs hooks, in code that Dynamo follows.
+def traces_straight(module: Any, tensordict: Any) -> bool:
+    """Whether a call with a container runs no hooks, in code that Dynamo follows.
 
-    >>> is_hooked(torch.nn.Linear(1, 1))
-    False
+    >>> traces_straight(torch.nn.Linear(1, 1), TensorDict({})), traces_straight(torch.nn.Linear(1, 1), torch.zeros(1))
+    (True, False)
     """
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return True if hooks else watched()
+    # a type that several modules read is compared with itself at each compiled call, so it is read here alone
+    return not hooks and isinstance(tensordict, Primitives) and not watched()
 
 
 def selects(module: Any) -> bool:

@@ -17,7 +17,7 @@ from tensordict_core.extension import TensorCollection, is_compiling
 
 from . import errors
 from .base import Keys, TensorDictModuleBase, as_keys, device_of
-from .calls import CALL, goes_straight, is_bare, is_hooked, only_forwards, selects
+from .calls import CALL, goes_straight, is_bare, only_forwards, selects, traces_straight
 from .dispatch import dispatch
 from .form import Form, KeyList, parsed, written
 from .skipping import may_skip, skips
@@ -160,8 +160,9 @@ class TensorDictModule(TensorDictModuleBase):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `forward` and the hooks."""
         if is_compiling():
-            if len(args) == 1 and not kwargs and _traces_straight(self, args[0]):
-                return _run(self, parsed(self._text), args[0], None, kwargs, False)
+            form = parsed(self._text)
+            if form[-1] and len(args) == 1 and not kwargs and traces_straight(self, args[0]):
+                return _run(self, form, args[0], None, kwargs, False)
         elif not kwargs and goes_straight(self, _FORWARD, args):
             return _run(self, self._form, args[0], None, kwargs, True)
         return super().__call__(*args, **kwargs)
@@ -230,15 +231,12 @@ def step(owner: Any, tensordict: Any) -> Any:
 
 def traced_step(owner: Any, tensordict: Any, kwargs: dict[str, Any]) -> Any:
     """Call a module of any kind, as Dynamo follows it: each attribute that is read here costs every compiled call."""
-    if isinstance(owner, TensorDictModule) and not kwargs and _traces_straight(owner, tensordict):
-        return _run(owner, parsed(owner._text), tensordict, None, kwargs, False)
+    if isinstance(owner, TensorDictModule):
+        form = parsed(owner._text)
+        if form[-1] and not kwargs and traces_straight(owner, tensordict):
+            return _run(owner, form, tensordict, None, kwargs, False)
     selects(owner)
     return owner(tensordict, **kwargs)
-
-
-def _traces_straight(owner: Any, tensordict: Any) -> bool:
-    """Whether a traced call of a `TensorDictModule` does nothing but `_run`."""
-    return isinstance(tensordict, TensorCollection) and parsed(owner._text)[-1] and not is_hooked(owner)
 
 
 def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: dict[str, Any], directly: bool) -> Any:
@@ -287,7 +285,7 @@ def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: di
         raise
     if tensordict_out is None:
         tensordict_out = tensordict if inplace is True else TensorDict({}) if inplace is False else tensordict.empty()
-    if ((directly and type(result) is Tensor) or torch.is_tensor(result)) and len(out_keys) == 1:
+    if ((directly and type(result) is Tensor) or isinstance(result, Tensor)) and len(out_keys) == 1:
         if out_keys[0] != "_":
             # said, as Dynamo would look at the default of each class that the method could come from
             tensordict_out.set(out_keys[0], result, False, non_blocking=False)
