@@ -164,6 +164,15 @@ class Instance(Forwarding):
 
     _store = set  # type: ignore[assignment]  # for the same reason
 
+    def _plan_set(self, key: str, item: Any, inplace: bool, merge: Any, prefix: tuple[str, ...]) -> None:
+        if key not in self._rules:
+            raise errors.unknown_attribute(type(self), key, self._rules)
+        if item is None:
+            merge.writes.then(lambda: self._unset(key))
+        else:
+            td = self._tensordict
+            td._plan_set(key, self._rules[key](item, td._meta), inplace, merge, prefix)
+
     def update_(
         self,
         input_dict_or_td: Any,

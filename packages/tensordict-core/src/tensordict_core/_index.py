@@ -399,17 +399,14 @@ class Indexing(Primitives):
             self._write_plain_at(index, value)
             return
         self._check_fits(index, value)
+        self._check_entries(index, value, ())
         writes: Writes | None = None
         for key in list(value._keys()):
             source = value._get(key)
             entry = self._get(key)
             if entry is None:
-                if self._locked:
-                    raise errors.locked(f"the indexed write would add key {key!r}")
                 entry = self._make_room(key, source, index)
             if isinstance(entry, Tensor):
-                if not isinstance(source, Tensor):
-                    raise errors.not_a_node(key, entry)
                 if type(entry) is not Tensor and index.gives_views:
                     part = entry[index.idx]
                     if part.shape == source.shape:
@@ -417,12 +414,10 @@ class Indexing(Primitives):
                         writes.add(key, part, source)  # leaves that are kept elsewhere are written together
                         continue
                 _write(entry, index, source.to(entry.device) if source.device != entry.device else source, key)
-            elif isinstance(source, Primitives):
+            else:
                 replaced = entry._put_node(index, source)
                 if replaced is not entry:
                     self._set(key, replaced, False)
-            else:
-                raise errors.not_a_node(key, source)
         if writes is not None:
             writes.run()
 
@@ -447,15 +442,38 @@ class Indexing(Primitives):
         # a nested node's batch size may be longer than the root's, and so may the value's that is written there
         expected = index.size + self._meta.batch_size[index.dims :]
         expected = expected[: max(len(got), len(index.size))]
-        try:
-            fits = torch.broadcast_shapes(got, expected) == expected  # type: ignore[no-untyped-call]  # torch does not type it
-        except RuntimeError:
-            fits = False
-        if not fits:
+        if not _broadcasts(got, expected):
             raise RuntimeError(
                 f"indexed write needs a value of batch size {list(index.size)}, got {list(got)}; "
                 "expand or index the value to that batch size"
             )
+
+    def _check_entries(self, index: Index, value: Primitives, prefix: tuple[str, ...]) -> None:
+        """Refuse what cannot be written at ``index``, before anything is.
+
+        Raises:
+            RuntimeError: A shape does not fit, or a key is new and the node that would hold it locked.
+            KeyError: One of two entries is a tensor and the other a node.
+        """
+        if self._holds_slices:
+            return  # its elements look at what each of them takes
+        dims, size = index.dims, index.size
+        for key, source in value._items():
+            entry = self._peek(key)
+            path = (*prefix, key) if prefix else key
+            if entry is None:
+                if self._locked:
+                    raise errors.locked(f"the indexed write would add key {path!r}")
+            elif not isinstance(entry, Primitives):
+                if isinstance(source, Primitives):
+                    raise errors.not_a_node(path, entry)
+                expected = size + entry.shape[dims:]
+                if source.shape != expected and not _broadcasts(source.shape, expected):
+                    raise errors.indexed_write_shape(path, source.shape, expected)
+            elif not isinstance(source, Primitives):
+                raise errors.not_a_node(path, source)
+            elif not (entry._is_opaque or source._is_opaque):
+                entry._check_entries(index, source, (*prefix, key))  # type: ignore[attr-defined]  # of this family
 
     def _make_room(self, key: str, source: Any, index: Index) -> Any:
         """A new entry of this node's batch size that ``source`` can be written into at ``index``."""
@@ -469,6 +487,16 @@ class Indexing(Primitives):
         return entry
 
 
+def _broadcasts(got: Sequence[int], expected: torch.Size) -> bool:
+    """Whether an indexed write takes a value of one shape where another is selected, as torch does."""
+    while len(got) > len(expected) and got[0] == 1:
+        got = got[1:]
+    try:
+        return bool(torch.broadcast_shapes(got, expected) == expected)  # type: ignore[no-untyped-call]  # torch does not type it
+    except RuntimeError:
+        return False
+
+
 def _write(entry: Tensor, index: Index, value: Any, key: str) -> None:
     """Write into part of a leaf; an error says which leaf, and what it takes there."""
     try:
@@ -476,11 +504,7 @@ def _write(entry: Tensor, index: Index, value: Any, key: str) -> None:
     except RuntimeError as error:
         expected = entry[index.idx].shape
         got = getattr(value, "shape", ())
-        try:
-            fits = torch.broadcast_shapes(got, expected) == expected  # type: ignore[no-untyped-call]  # torch does not type it
-        except RuntimeError:
-            fits = False
-        if not fits:
+        if not _broadcasts(got, expected):
             raise errors.indexed_write_shape(key, got, expected) from None
         error.add_note(f"while writing into part of key {key!r}")
         raise

@@ -190,9 +190,9 @@ class Primitives:
         """The stored entries by name, live, to be looked up only; the dictionary itself where a container keeps one."""
         return Lookup(self)
 
-    def _storing(self) -> Callable[[str, Tensor], Any]:
-        """What stores one valid tensor after another under its key, replacing what is there."""
-        return lambda key, value: self._set(key, value, False)
+    def _storing(self) -> Callable[[Iterable[tuple[str, Tensor]]], None] | None:
+        """What stores valid tensors under their keys all at once; ``None`` where each is looked at by itself."""
+        return None
 
     def _peek(self, key: str) -> Any:
         """The entry, or something of its kind where reading it would copy.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Self
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from ._meta import Meta, as_batch_size, as_device, as_names, starts_with
 from ._primitives import Primitives
 from ._rebuild import KEEP, IsLeaf
 from ._types import containers
+from ._writing import Merge
 
 __all__ = ["Updating"]
 
@@ -38,7 +40,9 @@ class Updating(InPlaceUpdating):
         ignore_lock: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """Store all entries of another tensordict or dictionary; nested ones are merged.
+        """Store all entries of another tensordict or dictionary, or none; nested ones are merged.
+
+        Every value is looked at before the first is stored or written.
 
         Args:
             input_dict_or_td: Where the entries come from.
@@ -71,77 +75,118 @@ class Updating(InPlaceUpdating):
                     is_leaf=is_leaf,
                     update_batch_size=update_batch_size,
                 )
-        if update_batch_size and isinstance(source, Primitives):
-            if source._meta.batch_size != self._meta.batch_size:
-                kept = {k for k in self._keys() if source._get(k) is None}
-                if kept:
-                    raise RuntimeError(
-                        "update_batch_size needs a source with all keys, "
-                        f"but {sorted(kept)} would keep the old batch size "
-                        f"{list(self._meta.batch_size)}; exclude them first"
-                    )
-            self._set_meta(source._meta)
-            for key in list(self._keys()):
-                self._del(key)
-        self._merge(source, chosen_paths(keys_to_update), clone, inplace, non_blocking, is_leaf)
+        if not (clone or inplace or update_batch_size) and keys_to_update is None:
+            store = self._storing_all(source)
+            if store is not None:
+                store()
+                return self
+        chosen = chosen_paths(keys_to_update)
+        if update_batch_size and isinstance(source, Primitives) and source._meta.batch_size != self._meta.batch_size:
+            self._take_batch_size(source, chosen)
+        merge = Merge(clone, inplace, non_blocking, is_leaf)
+        self._plan_merge(source, chosen, merge, ())
+        merge.writes.run(non_blocking)
         return self
 
-    def _merge(
-        self,
-        source: Any,
-        chosen: set[tuple[str, ...]] | None,
-        clone: bool,
-        inplace: bool,
-        non_blocking: bool,
-        is_leaf: IsLeaf | None,
+    def _take_batch_size(self, source: Any, chosen: set[tuple[str, ...]] | None) -> None:
+        """Take the metadata of a source that replaces all entries."""
+        if self._locked:
+            raise errors.locked("update() with update_batch_size=True would replace its entries")
+        kept = {key for key in self._keys() if source._get(key) is None or descend(chosen, key) != (True, None)}
+        if kept:
+            raise RuntimeError(
+                "update_batch_size needs a source with all keys, "
+                f"but {sorted(kept)} would keep the old batch size "
+                f"{list(self._meta.batch_size)}; exclude them first"
+            )
+        self._set_meta(source._meta)
+        for key in list(self._keys()):
+            self._del(key)
+
+    def _plan_merge(
+        self, source: Any, chosen: set[tuple[str, ...]] | None, merge: Merge, prefix: tuple[str, ...]
     ) -> None:
-        meta = self._meta
-        size = meta.batch_size
-        dims = len(size)
-        first = size[0] if dims else None
-        store = self._storing()
-        # a plain tensor under a plain key is the usual case, and a row in a loop for many users
-        plain = chosen is None and not (clone or inplace or self._locked) and meta.device is None
-        try:
-            pairs = list(source._items() if isinstance(source, Primitives) else source.items())
-        except AttributeError:
-            raise errors.not_a_source(source) from None
+        """Plan to store what is chosen of a source, nested nodes merged; nothing has changed when it is refused."""
+        store = None if chosen is not None or merge.clone or merge.inplace else self._storing_all(source)
+        if store is not None:
+            merge.writes.then(store)
+            return
+        pairs = _pairs(source)
+        if not all([type(key) is str for key, _ in pairs]):
+            pairs = self._gathered(pairs)
         for key, value in pairs:
-            if plain and type(value) is Tensor and type(key) is str:
-                shape = value.shape
-                # what starts_with says, in place for one dimension: the call would be a third of what an entry costs
-                if shape and shape[0] == first if dims == 1 else starts_with(shape, size):
-                    store(key, value)
-                    continue
-            if type(key) is not str:
-                key = unravel_key_to_tuple(key)
-                if len(key) > 1:
-                    if chosen is None or any(key[: len(path)] == path for path in chosen):
-                        self._store(key, value.clone() if clone and isinstance(value, Tensor) else value, inplace)  # type: ignore[attr-defined]  # of another family
-                    continue
-                key = key[0]
             taken, below = descend(chosen, key)
             if not taken:
                 continue
             old = self._peek(key)
+            nested = isinstance(value, dict | Primitives) and not getattr(value, "_is_opaque", False)
             if (
-                isinstance(value, dict | Primitives)
+                nested
                 and isinstance(old, Primitives)
                 and not old._is_opaque
-                and not getattr(value, "_is_opaque", False)
-                and not (is_leaf is not None and is_leaf(type(value)))
+                and not (merge.is_leaf is not None and merge.is_leaf(type(value)))
             ):
-                old._merge(value, below, clone, inplace, non_blocking, is_leaf)  # type: ignore[attr-defined]  # of another family
+                old._plan_merge(value, below, merge, (*prefix, key))  # type: ignore[attr-defined]  # of this family
                 continue
-            if below is not None:
+            if below is not None or (merge.clone and isinstance(value, dict)):
                 part = containers.dense({}, batch_size=self._meta.batch_size, device=self._meta.device)
-                part._merge(value, below, clone, inplace, non_blocking, is_leaf)
-                value = part
-            elif clone and isinstance(value, Tensor | Primitives):
+                value = part.update(value, merge.clone, keys_to_update=None if below is None else [*below])
+            elif merge.clone and isinstance(value, Tensor | Primitives):
                 value = value.clone() if isinstance(value, Tensor) else value._clone(True)
-            elif isinstance(value, Primitives) and not value._is_opaque:
+            elif nested and isinstance(value, Primitives):
                 value = value._clone(False)
-            self._store(key, value, inplace and old is not None, non_blocking=non_blocking)  # type: ignore[attr-defined]  # of another family
+            self._plan_set(key, value, merge.inplace, merge, prefix)  # type: ignore[attr-defined]  # of another family
+
+    def _storing_all(self, source: Any) -> Callable[[], None] | None:
+        """What stores a source at once, where all of it is plain tensors under plain keys, to be stored as they are."""
+        meta = self._meta
+        store = None if self._locked or meta.device is not None else self._storing()
+        if store is None:
+            return None
+        pairs = _pairs(source)
+        size = meta.batch_size
+        dims = len(size)
+        first = size[0] if dims else None
+        for key, value in pairs:
+            if type(value) is not Tensor or type(key) is not str:
+                return None
+            shape = value.shape
+            # what starts_with says, in place for one dimension: the call would be a third of what an entry costs
+            if not (shape and shape[0] == first if dims == 1 else starts_with(shape, size)):
+                return None
+        return partial(store, pairs)
+
+    def _gathered(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[str, Any]]:
+        """Items of a source with those of nested keys gathered in dictionaries, one for each node of this tree.
+
+        Raises:
+            KeyError: A nested key leads through an entry that is no node.
+        """
+        out: dict[str, Any] = {}
+        for key, value in pairs:
+            path = unravel_key_to_tuple(key)
+            if not path:
+                raise errors.empty_key()
+            node: Any = self
+            for depth, name in enumerate(path[:-1]):
+                node = node._peek(name)
+                if node is None:
+                    break
+                if not isinstance(node, Primitives) or node._is_opaque:
+                    raise errors.not_a_node(path[: depth + 1], node)
+            level = out
+            for depth, name in enumerate(path[:-1]):
+                inner = level.get(name, {})
+                if isinstance(inner, Primitives) and not inner._is_opaque:
+                    inner = level[name] = inner._clone(False)
+                    inner._store(path[depth + 1 :], value)  # type: ignore[attr-defined]  # of another family
+                    break
+                if not isinstance(inner, dict):
+                    raise errors.not_a_node(path[: depth + 1], inner)
+                level[name] = level = dict(inner)  # a copy: it may be the caller's
+            else:
+                level[path[-1]] = value
+        return list(out.items())
 
     def replace(self, *args: Any, **kwargs: Any) -> Self:
         """A shallow copy with some entries replaced.
@@ -370,3 +415,13 @@ class Updating(InPlaceUpdating):
 
     def __copy__(self) -> Self:
         return self._clone(False)
+
+
+def _pairs(source: Any) -> Iterable[tuple[Any, Any]]:
+    """The keys and values of what an update takes them from, to be gone through twice."""
+    if isinstance(source, Primitives):
+        return source._items()
+    try:
+        return source.items() if type(source) is dict else list(source.items())
+    except AttributeError:
+        raise errors.not_a_source(source) from None

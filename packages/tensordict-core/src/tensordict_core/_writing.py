@@ -17,8 +17,9 @@ from . import _errors as errors
 from ._compile import is_compiling, may_fuse
 from ._keys import NestedKey
 from ._layout import TENSORS
+from ._rebuild import IsLeaf
 
-__all__ = ["Writer", "Writes", "register_writer"]
+__all__ = ["Merge", "Writer", "Writes", "register_writer"]
 
 Writer = Callable[[Sequence[NestedKey], Sequence[Tensor], Sequence[Tensor]], None]
 """Writes sources into targets, given the keys of these too, for errors."""
@@ -127,7 +128,7 @@ class Writes:
         Raises:
             RuntimeError: A value has another shape than its leaf, or a leaf requires gradients.
         """
-        fuses = self.check()
+        fuses = self.check() if self.keys or self.owned is not None else False
         targets, sources = self.targets, self.sources
         if fuses and len(targets) > 1 and (targets[0].is_cpu or _are_apart(targets, sources)):
             torch._foreach_copy_(targets, sources, non_blocking)
@@ -140,6 +141,27 @@ class Writes:
         if self.later is not None:
             for change in self.later:
                 change()
+
+
+class Merge:
+    """How an update merges a source into a tree, and what it is to change.
+
+    Attributes:
+        clone: Whether tensors are copied.
+        inplace: Whether values are written into entries that exist.
+        non_blocking: Whether moves may be asynchronous.
+        is_leaf: Node types that are stored as a whole.
+        writes: What is written and stored once all was looked at.
+    """
+
+    __slots__ = ("clone", "inplace", "is_leaf", "non_blocking", "writes")
+
+    def __init__(self, clone: bool, inplace: bool, non_blocking: bool, is_leaf: IsLeaf | None) -> None:
+        self.clone = clone
+        self.inplace = inplace
+        self.non_blocking = non_blocking
+        self.is_leaf = is_leaf
+        self.writes = Writes()
 
 
 def _check(keys: Sequence[NestedKey], targets: Sequence[Tensor], sources: list[Tensor], fuse: bool) -> bool:

@@ -22,7 +22,7 @@ from ._primitives import Primitives
 from ._rebuild import How, IsLeaf
 from ._types import containers
 from ._values import to_entry
-from ._writing import Writes
+from ._writing import Merge, Writes
 
 if TYPE_CHECKING:
     from ._base import TensorCollection
@@ -117,6 +117,11 @@ class SubTensorDict(TensorDictBase):
         if isinstance(old, Tensor) and isinstance(value, Tensor):
             self._check_entry(key, value, ())
         self._parent._index_put(self._part, containers.dense._make({key: value}, self._meta))
+
+    def _plan_set(self, key: str, item: Any, inplace: bool, merge: Merge, prefix: tuple[str, ...]) -> None:
+        # to store is to write into the parent's entry where it has one: what does not fit there is found out before
+        writes = inplace or (not self._locked and isinstance(self._parent._peek(key), Tensor))
+        super()._plan_set(key, item, writes, merge, prefix)
 
     def _plan_entry(
         self, key: str, value: Any, below: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]

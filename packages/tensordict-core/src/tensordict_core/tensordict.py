@@ -237,8 +237,8 @@ class TensorDict(TensorDictBase):
                 return
         self._entries[key] = value
 
-    def _storing(self) -> Callable[[str, Tensor], Any]:
-        return self._entries.__setitem__
+    def _storing(self) -> Callable[[Iterable[tuple[str, Tensor]]], None] | None:
+        return self._entries.update
 
     def _del(self, key: str) -> None:
         del self._entries[key]

@@ -17,7 +17,7 @@ from .._meta import Meta
 from .._primitives import Primitives
 from .._types import containers
 from .._values import to_entry
-from .._writing import Writes
+from .._writing import Merge, Writes
 
 __all__ = ["LazyElementwise"]
 
@@ -103,15 +103,17 @@ class LazyElementwise(TensorDictBase):
             return None
         return source._unbind(self.stack_dim)
 
-    def _merge(self: Any, source: Any, *rest: Any) -> None:
+    def _plan_merge(
+        self: Any, source: Any, chosen: set[tuple[str, ...]] | None, merge: Merge, prefix: tuple[str, ...]
+    ) -> None:
         parts = self._parts(source)
         if parts is None or len(parts) != len(self.tensordicts):
-            super()._merge(source, *rest)
+            super()._plan_merge(source, chosen, merge, prefix)
             return
         if self._locked:
             raise errors.locked("update()")
         for td, part in zip(self.tensordicts, parts, strict=True):
-            td._merge(part, *rest)
+            td._plan_merge(part, chosen, merge, prefix)
 
     def _plan_writes(
         self: Any, source: Any, chosen: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]

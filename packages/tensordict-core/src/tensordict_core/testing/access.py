@@ -182,6 +182,28 @@ class AccessTests(ContainerCase):
             td.update({node: {"more": torch.ones(td.batch_size)}})
             assert set(td.keys(True, True)) == names | {"new", ("made", "x"), (node, "more")}
 
+    @pytest.mark.parametrize("inplace", [False, True])
+    @pytest.mark.parametrize("wrong", ["shape", "nested"])
+    def test_update_stores_all_or_nothing(self, wrong: str, inplace: bool) -> None:
+        if self.ragged:
+            pytest.skip("ragged entries are not read whole")
+        td, before = self.make(), rows(self.make())
+        names = set(td.keys(True, True))
+        source: dict[Any, Any] = {
+            key: td[key] * 2 for key, value in td._peek_items() if not isinstance(value, Primitives)
+        }
+        if wrong == "shape":
+            source[list(source)[-1]] = torch.zeros(7, 7, 7)
+        else:
+            node = self.node_key(td)
+            if node is None:
+                pytest.skip("nothing is nested")
+            source[node] = {"new": torch.zeros(7, 7, 7)}
+        with pytest.raises((RuntimeError, AttributeError)):
+            td.update(source, inplace=inplace)
+        assert_rows(td, before)
+        assert set(td.keys(True, True)) == names
+
     def test_update_takes_the_entries_of_its_kind(self) -> None:
         td = self._needs_new_keys()
         td.update(td * 2)

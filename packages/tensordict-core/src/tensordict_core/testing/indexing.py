@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from .._primitives import Primitives
 from .container import ContainerCase
 from .contents import assert_rows, map_rows, positions, rows
 
@@ -118,6 +119,19 @@ class IndexTests(ContainerCase):
         td.set_at_(key, 0.0, (slice(None), 1))
         assert not td.get(key)[:, 1].any() and td.get(key)[:, 0].all()
         torch.testing.assert_close(td.get_at(key, (1, 0)), td.get(key)[1, 0])
+
+    @pytest.mark.parametrize("wrong", ["shape", "kind"])
+    def test_indexed_writes_change_all_or_nothing(self, wrong: str) -> None:
+        if self.ragged or self.make()._holds_slices:
+            pytest.skip("elements are written one after another")
+        td, before = self.make(), rows(self.make())
+        source = {key: td.get(key)[0] * 2 for key, value in td._peek_items() if not isinstance(value, Primitives)}
+        last = list(source)[-1]
+        rest = td.batch_size[1:]
+        source[last] = torch.zeros(*rest, 7, 7, 7) if wrong == "shape" else {"below": torch.zeros(rest)}
+        with pytest.raises((RuntimeError, KeyError)):
+            td.update_at_(source, 0)
+        assert_rows(td, before)
 
     def test_update_at_writes_some_rows(self) -> None:
         td = self.make()
