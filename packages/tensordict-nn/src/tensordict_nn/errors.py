@@ -10,19 +10,6 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = [
-    "exclusive",
-    "memo_given",
-    "no_modules",
-    "no_slot",
-    "no_submodule",
-    "not_a_leaf",
-    "not_a_module",
-    "other_shape",
-    "uninitialized",
-    "unknown_state",
-]
-
 
 def _list(names: Iterable[Any]) -> str:
     shown = [repr(name) for name in names]
@@ -56,22 +43,21 @@ def no_submodule(path: tuple[str, ...], module: Any, names: Iterable[str]) -> Ke
     """The module has no sub-module for a nested tensordict."""
     names = list(names)
     return KeyError(
-        f"key {path!r} holds a tensordict, for which {type(module).__name__} at {_where(path[:-1])} has no "
-        f"sub-module; it"
-        f" has {_list(names)}{_nearest(path[-1], names) or '; remove it with exclude()'}"
+        f"key {path!r} holds a tensordict, for which {type(module).__name__} at {_where(path[:-1])} has no sub-module; "
+        f"it has {_list(names)}{_nearest(path[-1], names) or '; remove it with exclude()'}"
     )
 
 
 def not_a_leaf(path: tuple[str, ...], value: Any) -> TypeError:
     """A non-tensor entry was to become a parameter."""
     return TypeError(
-        f"key {path!r} holds non-tensor data ({type(value).__name__}), which is no parameter and no buffer; "
-        "remove it with exclude(), or pass use_state_dict=True if it is an extra state"
+        f"key {path!r} holds non-tensor data ({type(value).__name__}), which is no parameter and no buffer; remove it "
+        "with exclude(), or pass use_state_dict=True if it is an extra state"
     )
 
 
 def memo_given() -> RuntimeError:
-    """The reference accepted a memo once."""
+    """An argument that says nothing."""
     return RuntimeError("to_module takes no memo: shared modules are found without one; leave it out")
 
 
@@ -104,8 +90,8 @@ def unknown_state(names: Iterable[str], module: Any) -> KeyError:
 def other_shape(path: tuple[str, ...], got: Iterable[int], expected: Iterable[int]) -> RuntimeError:
     """A value does not fit the parameter it is written into."""
     return RuntimeError(
-        f"key {path!r} has shape {list(got)} and cannot be written into the parameter of shape {list(expected)} that is"
-        " there; leave inplace=True out to put it in its place"
+        f"key {path!r} has shape {list(got)} and cannot be written into the parameter of shape {list(expected)} that "
+        "is there; leave inplace=True out to put it in its place"
     )
 
 
@@ -124,9 +110,8 @@ def skipping_compiled() -> RuntimeError:
 def not_dispatchable(function: Any, names: list[str]) -> RuntimeError:
     """The first argument of a dispatched function is the tensordict."""
     return RuntimeError(
-        f"dispatch takes functions whose first argument (after self) is named 'tensordict', got "
-        f"{function.__qualname__} "
-        f"with {_list(names)}; rename the argument"
+        "dispatch takes functions whose first argument (after self) is named 'tensordict', got "
+        f"{function.__qualname__} with {_list(names)}; rename the argument"
     )
 
 
@@ -134,8 +119,7 @@ def too_many_arguments(module: Any, count: int, keys: Iterable[Any]) -> ValueErr
     """More positional arguments than input keys."""
     return ValueError(
         f"{type(module).__name__} takes one positional argument for each of its in_keys {_list(keys)}, got {count}; "
-        f"pass "
-        "others by name"
+        "pass others by name"
     )
 
 
@@ -150,8 +134,7 @@ def missing_inputs(module: Any, absent: Iterable[Any], keys: Iterable[Any]) -> K
     name = absent[0] if isinstance(absent[0], str) else absent[0][-1]
     return KeyError(
         f"{type(module).__name__} needs the keys {_list(absent)}, which are not in the tensordict with keys "
-        f"{_list(keys)}"
-        f"{_nearest(name, keys) or '; set them before the call'}"
+        f"{_list(keys)}{_nearest(name, keys) or '; set them before the call'}"
     )
 
 
@@ -159,9 +142,8 @@ def wrong_count(module: Any, count: int, out_keys: Iterable[Any]) -> RuntimeErro
     """A module returned more or fewer values than it has output keys."""
     out_keys = list(out_keys)
     return RuntimeError(
-        f"{type(module).__name__} returned {count} values for the {len(out_keys)} out_keys {_list(out_keys)}; give "
-        f"one key "
-        "for each ('_' drops a value)"
+        f"{type(module).__name__} returned {count} values for the {len(out_keys)} out_keys {_list(out_keys)}; give one "
+        "key for each ('_' drops a value)"
     )
 
 
@@ -169,7 +151,7 @@ def not_callable(module: Any) -> ValueError:
     """A module is what can be called."""
     return ValueError(
         f"a TensorDictModule wraps a callable, got {type(module).__name__}; pass method= to call another method than "
-        f"forward"
+        "forward"
     )
 
 
@@ -182,8 +164,7 @@ def unknown_out_keys(module: Any, absent: Iterable[Any], out_keys: Iterable[Any]
     """Keys were selected that the module does not write."""
     return ValueError(
         f"select_out_keys takes keys among the out_keys {_list(out_keys)} of {type(module).__name__}, got "
-        f"{_list(absent)}; "
-        "select others"
+        f"{_list(absent)}; select others"
     )
 
 
@@ -191,7 +172,7 @@ def empty_selection(in_keys: Any, out_keys: Any) -> ValueError:
     """No module of a sequence is left."""
     return ValueError(
         f"no module runs from in_keys {in_keys} and leads to out_keys {out_keys}; give keys that the sequence reads "
-        f"and writes"
+        "and writes"
     )
 
 
@@ -204,7 +185,7 @@ def batched_parameters(batch_size: Iterable[int]) -> RuntimeError:
     """Parameters of one module have no batch dimension."""
     return RuntimeError(
         f"reset_parameters_recursive takes the parameters of one module, got batch size {list(batch_size)}; unbind "
-        f"them first"
+        "them first"
     )
 
 
@@ -212,16 +193,15 @@ def no_types(cls: Any) -> ValueError:
     """A tensorclass module was made without its types."""
     return ValueError(
         f"{cls.__name__} has no input and output type; subclass TensorClassModuleBase[Input, Output] with two "
-        f"tensorclasses"
+        "tensorclasses"
     )
 
 
 def not_traceable(module: Any) -> TypeError:
     """A module's own forward can do anything with the tensordict."""
     return TypeError(
-        f"symbolic_trace follows TensorDictModule and TensorDictSequential, got {type(module).__name__}, whose "
-        f"forward is its"
-        " own; wrap what it computes in a TensorDictModule"
+        f"symbolic_trace follows TensorDictModule and TensorDictSequential, got {type(module).__name__}, whose forward "
+        "is its own; wrap what it computes in a TensorDictModule"
     )
 
 
@@ -229,8 +209,7 @@ def missing_argument(module: Any, name: str) -> TypeError:
     """A traced module takes an argument that no key feeds."""
     return TypeError(
         f"the argument {name!r} has no key among the in_keys {_list(module.in_keys)} of the module; add one, or give "
-        f"it a "
-        "default"
+        "it a default"
     )
 
 
@@ -284,8 +263,7 @@ def no_sum_key(keys: Iterable[Any]) -> RuntimeError:
     """Several log-probabilities have no single key."""
     return RuntimeError(
         f"the log-probabilities of several values have several keys, {_list(keys)}; take log_prob_keys, or sum them "
-        f"with "
-        "set_composite_lp_aggregate(True)"
+        "with set_composite_lp_aggregate(True)"
     )
 
 
@@ -304,9 +282,8 @@ def key_taken(key: Any) -> ValueError:
 def not_probabilistic(module: Any) -> TypeError:
     """The last module of a sequence gives no distribution."""
     return TypeError(
-        f"the last module of a probabilistic sequence without composite is probabilistic, got "
-        f"{type(module).__name__}; pass "
-        "return_composite=True"
+        f"the last module of a probabilistic sequence without composite is probabilistic, got {type(module).__name__}; "
+        "pass return_composite=True"
     )
 
 
@@ -315,7 +292,7 @@ def no_distribution(module: Any) -> TypeError:
     return TypeError(f"{type(module).__name__} has no probabilistic module; add a ProbabilisticTensorDictModule")
 
 
-def bad_parameters(dist: Any, keys: Iterable[Any], error: Exception) -> str:
+def bad_parameters(dist: Any, keys: Iterable[Any]) -> str:
     """A note: which entries a distribution was made of."""
     name = getattr(dist, "__name__", type(dist).__name__)
     return f"while making a {name} of the keys {_list(keys)}"
@@ -329,16 +306,16 @@ def bad_warmup(warmup: Any) -> ValueError:
 def graph_input_requires_grad() -> RuntimeError:
     """Gradients do not reach through a graph."""
     return RuntimeError(
-        "inputs of a CudaGraphModule do not require gradients, and one does; detach it, or read it from outside of the "
-        "function if it is a parameter"
+        "inputs of a CudaGraphModule do not require gradients, and one does; detach it, or read it from outside of "
+        "the function if it is a parameter"
     )
 
 
 def graph_output_requires_grad() -> RuntimeError:
     """Gradients do not reach through a graph."""
     return RuntimeError(
-        "results of a CudaGraphModule do not require gradients, and one does; call it under torch.no_grad(), or do the "
-        "backward pass inside the function and return loss.detach()"
+        "results of a CudaGraphModule do not require gradients, and one does; call it under torch.no_grad(), or do "
+        "the backward pass inside the function and return loss.detach()"
     )
 
 

@@ -29,6 +29,13 @@ class TDGraphModule(TensorDictModuleBase):
         graph_module: Takes the values of ``in_keys`` in order and returns a tuple of those of ``out_keys``.
         in_keys: The keys that it reads.
         out_keys: The keys that it writes.
+
+    Raises:
+        KeyError: At a call, an input is not there.
+
+    >>> graph = torch.fx.symbolic_trace(lambda x: (x + 1, x * 2))
+    >>> TDGraphModule(graph, ["x"], ["y", "z"])(TensorDict({"x": 3}))["z"]
+    tensor(6)
     """
 
     def __init__(self, graph_module: fx.GraphModule, in_keys: list[Any], out_keys: list[Any]) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-import torch
 from torch import nn
 
 from tensordict_core import LazyStackedTensorDict, NestedKey, TensorDict
 from tensordict_core.extension import Primitives, is_compiling
 
 from . import errors
-from .base import Keys, TensorDictModuleBase, as_keys, device_of
+from .base import Keys, TensorDictModuleBase, as_keys
 from .calls import goes_straight, selects, watched
 from .dispatch import dispatch
 from .module import TensorDictModule, WrapModule, step, traced_step
@@ -289,19 +288,9 @@ class TensorDictSequential(TensorDictModuleBase):
             wanted = wanted + as_keys(module.in_keys)
         return kept[::-1]
 
-    @property
-    def is_functional(self) -> bool:
-        """Whether parameters are given at each call: never, `TensorDict.to_module` puts them in."""
-        return False
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the first parameter or buffer; the CPU where there is none."""
-        return device_of(self)
-
-    def __repr__(self) -> str:
-        fields = f"module={self.module},\nin_keys={self.in_keys},\nout_keys={self.out_keys})".replace("\n", "\n    ")
-        return f"{type(self).__name__}(\n    {fields}"
+    is_functional = TensorDictModule.is_functional
+    device = TensorDictModule.device
+    __repr__ = TensorDictModule.__repr__
 
 
 _FORWARD = TensorDictSequential.forward

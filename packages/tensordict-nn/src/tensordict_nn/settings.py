@@ -6,10 +6,12 @@ so reading costs one attribute as long as no thread has a value of its own.
 
 from __future__ import annotations
 
+import functools
 import threading
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-__all__ = ["Setting"]
+__all__ = ["Block", "Setting"]
 
 T = TypeVar("T")
 
@@ -67,3 +69,45 @@ class Setting(Generic[T]):
             del self._local.value
         else:
             self._local.value = before
+
+
+class Block:
+    """A block, or a decorated function, in which a setting has a value; a subclass says which setting.
+
+    Args:
+        value: The value.
+        thread_local: Whether it is for this thread only.
+
+    >>> speed = Setting(1)
+    >>> class set_speed(Block):
+    ...     setting = speed
+    >>> with set_speed(2, False):
+    ...     speed.get()
+    2
+    >>> set_speed(3, False)(speed.get)()
+    3
+    """
+
+    setting: ClassVar[Setting[Any]]
+
+    def __init__(self, value: Any, thread_local: bool) -> None:
+        self._value = value
+        self.thread_local = thread_local
+        self._tokens: list[Any] = []
+
+    def __enter__(self) -> Self:
+        self._tokens.append(self.setting.enter(self._value, thread_local=self.thread_local))
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.setting.leave(self._tokens.pop())
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate a function."""
+
+        @functools.wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return inside

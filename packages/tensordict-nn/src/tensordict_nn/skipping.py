@@ -14,7 +14,7 @@ from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import is_compiling
 
 from . import errors
-from .settings import Setting
+from .settings import Block, Setting
 
 __all__ = ["MODE", "may_skip", "set_skip_existing", "skip_existing", "skips"]
 
@@ -59,7 +59,7 @@ def skips(in_keys: Sequence[Any], out_keys: Sequence[Any], td: Any, mode: Mode |
     return not any(key in in_keys for key in out_keys) and all(key in td for key in out_keys)
 
 
-class set_skip_existing:
+class set_skip_existing(Block):
     """A block in which modules do not run if all their ``out_keys`` are there; or a decorator of a ``forward``.
 
     Args:
@@ -82,6 +82,8 @@ class set_skip_existing:
     tensor(1.)
     """
 
+    setting = MODE
+
     def __init__(
         self,
         mode: Mode | None = True,
@@ -90,22 +92,17 @@ class set_skip_existing:
         *,
         thread_local: bool = False,
     ) -> None:
+        super().__init__(mode, thread_local)
         self.mode = mode
         self.in_key_attr = in_key_attr
         self.out_key_attr = out_key_attr
-        self.thread_local = thread_local
-        self._tokens: list[Any] = []
 
     def __enter__(self) -> Self:
         if self.mode is None:
             raise errors.no_mode()
         if self.mode is not False and is_compiling():
             raise errors.skipping_compiled()
-        self._tokens.append(MODE.enter(self.mode, thread_local=self.thread_local))
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        MODE.leave(self._tokens.pop())
+        return super().__enter__()
 
     def __call__(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate ``forward(self, tensordict, ...)``."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable
-from typing import Any, Self
 
-from ..settings import Setting
+from ..settings import Block, Setting
 
 __all__ = ["composite_lp_aggregate", "set_composite_lp_aggregate"]
 
@@ -27,7 +24,7 @@ def composite_lp_aggregate(nowarn: bool = False) -> bool:
     return _aggregate.get()
 
 
-class set_composite_lp_aggregate:
+class set_composite_lp_aggregate(Block):
     """A block (or a decorated function) in which `composite_lp_aggregate` is ``mode``.
 
     Args:
@@ -39,10 +36,11 @@ class set_composite_lp_aggregate:
     False
     """
 
+    setting = _aggregate
+
     def __init__(self, mode: bool = True, *, thread_local: bool = False) -> None:
+        super().__init__(mode, thread_local)
         self.mode = mode
-        self.thread_local = thread_local
-        self._tokens: list[Any] = []
 
     def set(self) -> None:
         """Begin, without a block."""
@@ -51,20 +49,3 @@ class set_composite_lp_aggregate:
     def unset(self) -> None:
         """End what `set` began."""
         self.__exit__()
-
-    def __enter__(self) -> Self:
-        self._tokens.append(_aggregate.enter(self.mode, thread_local=self.thread_local))
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        _aggregate.leave(self._tokens.pop())
-
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate a function."""
-
-        @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return inside

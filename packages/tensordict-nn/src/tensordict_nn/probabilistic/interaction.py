@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from enum import Enum
-from typing import Any, Self
+from typing import Any
 
 from torch.distributions import Distribution
 
 from .. import errors
-from ..settings import Setting
+from ..settings import Block, Setting
 
 __all__ = ["InteractionType", "interaction_type", "set_interaction_type", "take"]
 
@@ -58,7 +56,7 @@ def interaction_type() -> InteractionType | None:
     return _current.get()
 
 
-class set_interaction_type:
+class set_interaction_type(Block):
     """A block (or a decorated function) in which all probabilistic modules take values in one way.
 
     Args:
@@ -74,29 +72,13 @@ class set_interaction_type:
     tensor([0.3679])
     """
 
+    setting = _current
+
     def __init__(
         self, type: InteractionType | str | None = InteractionType.DETERMINISTIC, *, thread_local: bool = False
     ) -> None:
         self.type = None if type is None else InteractionType(type)
-        self.thread_local = thread_local
-        self._tokens: list[Any] = []
-
-    def __enter__(self) -> Self:
-        self._tokens.append(_current.enter(self.type, thread_local=self.thread_local))
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        _current.leave(self._tokens.pop())
-
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate a function."""
-
-        @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return inside
+        super().__init__(self.type, thread_local)
 
 
 def _property(dist: Any, name: str) -> Any:

@@ -177,7 +177,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         try:
             return self.distribution_class(**arguments, **(extra if type(extra) is dict else dict(extra.items())))
         except Exception as error:
-            error.add_note(errors.bad_parameters(self.distribution_class, self.in_keys, error))
+            error.add_note(errors.bad_parameters(self.distribution_class, self.in_keys))
             raise
 
     def build_dist_from_params(self, tensordict: Any) -> Any:
