@@ -60,8 +60,9 @@ def consolidate(
     if is_consolidated(td) and filename is None and device is None and not (share_memory or pin_memory):
         return td
     place = _place(td, device)
-    job = _Job(td, Path(os.path.abspath(filename)) if filename is not None else None, place, num_threads)
-    job.in_place, job.non_blocking, job.buffered = inplace, non_blocking, use_buffer
+    path = Path(os.path.abspath(filename)) if filename is not None else None
+    job = _Job(td if inplace else td.clone(recurse=False), path, place, num_threads)
+    job.non_blocking, job.buffered = non_blocking, use_buffer
     job.shared, job.pinned = share_memory, pin_memory
     job.device = torch.device("cpu") if filename is not None else None if device is None else place
     if return_early and num_threads > 1:
@@ -154,13 +155,12 @@ def _views(slot: _Slot, storage: torch.Tensor) -> list[torch.Tensor]:
 
 @dataclass
 class _Job:
-    """One consolidation: planned when it is made, done by `run`."""
+    """One consolidation: planned when it is made, done by `run`, which puts the copies into ``td`` itself."""
 
     td: Any
     path: Path | None
     place: torch.device
     threads: int
-    in_place: bool = False
     non_blocking: bool = False
     buffered: bool = False
     shared: bool = False
@@ -197,13 +197,12 @@ class _Job:
             mapping = self.written or self._map(os.fspath(self.path))
             mapping.filename = os.path.abspath(self.path)
             storage = _bytes(mapping)
-        into = self.td if self.in_place else self.td.clone(recurse=False)
-        if self.in_place and into.is_locked:
-            into.unlock_()
-        self._put(tree.structure(into), storage)
+        if self.td.is_locked:
+            self.td.unlock_()
+        self._put(self.node, storage)
         start = storage.data_ptr() if storage.numel() else 0
-        annotate(into, "consolidated", (start, start + storage.numel()))
-        return into.lock_()
+        annotate(self.td, "consolidated", (start, start + storage.numel()))
+        return self.td.lock_()
 
     def _map(self, path: str) -> Mapping:
         return Mapping.open(path, self.total, mode="r+") if self.total else Mapping.nothing()
