@@ -19,6 +19,7 @@ from tensordict_memmap.owned import read_manifest
 from tensordict_memmap.packed_checksums import CHECKSUMS
 from tensordict_memmap.sources import Piece
 from tensordict_memmap.transfer import FileWrite, write_files
+from tensordict_memmap.ways import HASHED, SMALL
 
 
 def naive(data, block=BLOCK):
@@ -88,6 +89,18 @@ def test_bytes_are_hashed_on_their_way_whatever_their_layout(tmp_path, monkeypat
     data = (tmp_path / "x").read_bytes()[64:]
     assert data == source.resolve_conj().contiguous().numpy().tobytes()
     assert extent.checksum() == naive(data, extent.block)
+
+
+@pytest.mark.parametrize("offset", [0, 1, HASHED - 8, HASHED + 64, BLOCK - 8])
+@pytest.mark.parametrize("size", [1000, SMALL, BLOCK, BLOCK + 8, 2 * BLOCK + HASHED + 8])
+def test_memory_is_hashed_without_reading_it_back_wherever_it_goes(tmp_path, monkeypatch, offset, size):
+    monkeypatch.setattr(Extent, "read_back", None)
+    source = torch.arange(size // 8)
+    extent, counted = Extent(offset, size), []
+    write_files([FileWrite(tmp_path / "x", [Piece("x", source, offset)], extents=[extent])], progress=counted.append)
+    data = (tmp_path / "x").read_bytes()
+    assert data == bytes(offset) + source.numpy().tobytes() and sum(counted) == size
+    assert extent.checksum() == naive(data[offset:])
 
 
 def test_transposed_memory_is_hashed_without_reading_it_back(tmp_path, monkeypatch):

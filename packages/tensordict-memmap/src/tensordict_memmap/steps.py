@@ -70,16 +70,15 @@ def steps(
             continue
         if isinstance(part, Run):
             yield from _run_steps(part)
+        elif isinstance(part, Flat) and (extent := _whole(part, extents)) is not None:
+            yield from _hashed_steps(part, extent)
         elif isinstance(part, Flat):
-            extent = _whole(part, extents)
-            job = JOB if extent is None else extent.block
             # cut where the file's own multiples are, the page cache holds it in large pages: a third of the faults of
             # a reader
-            before = part.offset % job if extent is None else 0
-            for edge in range(-before, part.nbytes, job):
+            for edge in range(-(part.offset % JOB), part.nbytes, JOB):
                 start = max(edge, 0)
-                count = min(edge + job, part.nbytes) - start
-                yield part.key, functools.partial(_write_flat, part, start, count, extent), count
+                count = min(edge + JOB, part.nbytes) - start
+                yield part.key, functools.partial(_write_flat, part, start, count), count
         elif isinstance(part, Foreign):
             width = part.dtype.itemsize
             most = JOB if part.tensor.device.type == "cuda" else COPIED
@@ -106,18 +105,37 @@ def _whole(part: Flat | Strided, extents: Mapping[int, Extent]) -> Extent | None
 def _joined(group: list[Flat], size: int, extents: Mapping[int, Extent]) -> tuple[object, Step, int]:
     first = group[0]
     if len(group) == 1:
-        return first.key, functools.partial(_write_flat, first, 0, size, _whole(first, extents)), size
+        extent = _whole(first, extents)
+        if extent is not None:
+            return next(_hashed_steps(first, extent))
+        return first.key, functools.partial(_write_flat, first, 0, size), size
     pieces = [(part.address, part.nbytes) for part in group]
     return first.key, functools.partial(_write_group, pieces, group, first.offset, extents), size
 
 
+def _hashed_steps(part: Flat, extent: Extent) -> Iterator[tuple[object, Step, int]]:
+    """Steps that hash a block each, and write what ends on the file's own multiples, as others do.
+
+    Where blocks begin between those, a step writes the start of the next block, and that is hashed from the cache.
+    """
+    done = 0
+    for start in range(0, part.nbytes, extent.block):
+        end = min(start + extent.block, part.nbytes)
+        edge = min(end + -(part.offset + end) % HASHED, part.nbytes)
+        step = functools.partial(_write_hashed, part, range(start, end), range(done, edge), extent)
+        yield part.key, step, edge - done
+        done = edge
+
+
 def _run_steps(part: Run) -> Iterator[tuple[object, Step, int]]:
+    most = JOB
     if part.digits is not None:
         part.digits[:] = [""] * len(part.sizes)
+        most = HASHED  # one thread hashes while another writes
     ends = list(accumulate(part.sizes))
     first, before = 0, 0
     while before < ends[-1]:
-        last = min(bisect_left(ends, before + JOB) + 1, len(ends))
+        last = min(bisect_left(ends, before + most) + 1, len(ends))
         nbytes = ends[last - 1] - before
         yield part.keys[first], functools.partial(_write_run, part, first, last, part.offset + before), nbytes
         first, before = last, ends[last - 1]
@@ -173,19 +191,23 @@ def _staging() -> int:
     return int(_local.address)
 
 
-def _write_flat(part: Flat, start: int, count: int, extent: Extent | None, file: Outlet) -> None:
+def _write_flat(part: Flat, start: int, count: int, file: Outlet) -> None:
     with file.way(part.offset + start, count) as put:
-        if extent is None:
-            put(part.address + start, count, part.offset + start)
-            return
-        state, position, end = BlockHash(), start, start + count
-        while position < end:
-            # Writes that end on boundaries of the file's pages take fewer of them; what was written is in the cache.
-            nbytes = min(HASHED - (part.offset + position) % HASHED, end - position)
-            put(part.address + position, nbytes, part.offset + position)
-            state.add(part.address + position, nbytes)
-            position += nbytes
-    extent.put(start, state.value())
+        put(part.address + start, count, part.offset + start)
+
+
+def _write_hashed(part: Flat, block: range, written: range, extent: Extent, file: Outlet) -> None:
+    state, hashed = BlockHash(), block.start
+    with file.way(part.offset + written.start, len(written)) as put:
+        position = written.start
+        while position < written.stop:
+            end = min(position + HASHED - (part.offset + position) % HASHED, written.stop)
+            known = min(end, block.stop)
+            state.add(part.address + hashed, known - hashed)
+            put(part.address + position, end - position, part.offset + position)
+            position, hashed = end, known
+    state.add(part.address + hashed, block.stop - hashed)
+    extent.put(block.start, state.value())
 
 
 def _write_group(

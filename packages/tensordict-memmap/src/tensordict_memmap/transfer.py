@@ -26,7 +26,8 @@ import numpy as np
 import torch
 
 from tensordict_memmap import pool, system
-from tensordict_memmap.checksums import Extent
+from tensordict_memmap.checksums import Extent, hash_bytes
+from tensordict_memmap.collecting import uncollected
 from tensordict_memmap.outlet import Outlet
 from tensordict_memmap.sources import Flat, Foreign, Piece, Run, Strided, classify
 from tensordict_memmap.steps import Step, finish_device_work, steps
@@ -133,7 +134,7 @@ def write_files(
     >>> np.fromfile("x.bin", dtype=np.int8).tolist()
     [1, 3, 2, 4]
     """
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunctionSubclass(), uncollected():
         planned = [
             (write, [piece if isinstance(piece, Run) else classify(piece) for piece in write.pieces]) for write in files
         ]
@@ -144,9 +145,9 @@ def write_files(
     lanes: list[tuple[int, list[pool.Job]]] = []
     short: list[_Short] = []
     for write, parts in planned:
-        first = parts[0] if len(parts) == 1 and write.fresh and not write.extents else None
+        first = parts[0] if len(parts) == 1 and write.fresh else None
         if isinstance(first, Flat) and first.nbytes < SMALL and write.size in (None, first.nbytes) and not first.offset:
-            short.append((write.path, first))
+            short.append((write, first))
             continue
         end = max((part.offset + part.nbytes for part in parts), default=0)
         file = _Open(write, end if write.size is None else write.size, durable)
@@ -176,16 +177,16 @@ def write_files(
     )
 
 
-_Short = tuple[str | os.PathLike[str], Flat]
+_Short = tuple[FileWrite, Flat]
 _BATCH = 32
 """Short files that a job writes: what a job costs is then little beside what a file costs."""
 
 
 def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int], None] | None) -> None:
     """Writes whole files that are one short piece each."""
-    for path, part in files:
+    for write, part in files:
         try:
-            fd = _create(path, os.O_TRUNC)
+            fd = _create(write.path, os.O_TRUNC)
             try:
                 system.write_at(fd, part.address, part.nbytes, 0)
                 if durable:
@@ -193,7 +194,10 @@ def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int
             finally:
                 os.close(fd)
         except OSError as error:
-            raise OSError(error.errno, f"{error.strerror} (writing {part.key!r})", os.fspath(path)) from error
+            raise OSError(error.errno, f"{error.strerror} (writing {part.key!r})", os.fspath(write.path)) from error
+        for extent in write.extents:
+            if part.nbytes and (extent.offset, extent.nbytes) == (0, part.nbytes):
+                extent.put(0, hash_bytes(system.view(part.address, part.nbytes)))
         if progress is not None:
             progress(part.nbytes)
 

@@ -197,7 +197,7 @@ class TreeSave:
         if self.reserve:
             reserve_leaves(folder, self.leaves)
         for written in files if self.checksum else ():
-            path = os.path.relpath(written.path, folder).replace(os.sep, "/")
+            path = os.fspath(written.path)[len(folder) + 1 :]
             entries[path] = Entry(entries[path].size, written.extents[0].checksum())
         for file, first in aliases.items():
             _link(f"{folder}/{first}", f"{folder}/{file}", self.durable)
