@@ -6,7 +6,6 @@ A string key costs one dictionary operation; a tuple walks the nodes on its way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
@@ -290,22 +289,21 @@ class Access(Primitives):
     _store = set
     """`set` under a name that no field hides: a node that another one holds is written by it."""
 
-    def _plan_set(self, key: str, item: Any, inplace: bool, merge: Merge, prefix: tuple[str, ...]) -> None:
-        """Plan what ``set`` does: refuse what does not fit at once, and store the rest when all was looked at.
+    def _plan_set(self, key: str, item: Any, merge: Merge, prefix: tuple[str, ...]) -> Any:
+        """What is to be stored under a key by an update; ``None`` where it is planned to be written in place.
 
-        A container with a ``set`` of its own overrides it.
+        Refuses what ``set`` does. A container with a ``set`` of its own overrides it.
         """
-        there = self._peek(key) is not None
-        if self._locked and not (inplace and there):
+        inplace = merge.inplace and self._peek(key) is not None
+        if self._locked and not inplace:
             raise errors.locked(f"set({key!r})")
         if item is self:
             raise errors.holds_itself(key)
-        path = (*prefix, key) if prefix else key
-        value = to_entry(self._meta, path, item, non_blocking=merge.non_blocking)
-        if inplace and there:
-            self._plan_entry(key, value, None, merge.writes, prefix)  # type: ignore[attr-defined]  # of another family
-        else:
-            merge.writes.then(partial(self._set, key, value, False))
+        value = to_entry(self._meta, (*prefix, key) if prefix else key, item, non_blocking=merge.non_blocking)
+        if not inplace:
+            return value
+        self._plan_entry(key, value, None, merge.writes, prefix)  # type: ignore[attr-defined]  # of another family
+        return None
 
     def _fits_in_place(self, key: str, value: Any) -> bool:
         old = self._get(key)

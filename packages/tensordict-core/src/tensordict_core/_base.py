@@ -16,6 +16,7 @@ from ._apply import Applying
 from ._attributes import Attributes
 from ._attrs import Description
 from ._autograd import Autograd
+from ._blocks import Block, WriteBack
 from ._cast import Casting
 from ._convert import Conversion
 from ._creation import Creation
@@ -145,17 +146,29 @@ class TensorCollection(
         return handler(*args, **kwargs) if kwargs else handler(*args)
 
     def __enter__(self) -> Self:
-        """Start a block that undoes the operation which returned this tensordict (``lock_``, ``to_module``, ...)."""
+        """Start a block that undoes the operation which returned this tensordict (``lock_``, ``to_module``, ...).
+
+        Of one that returned a view or a copy (``view``, ``squeeze``, ``flatten_keys``, ``to``, ...) it writes what the
+        block adds or replaces back into the source, unless the block raises; what it deletes stays there.
+
+        >>> td = TensorDict({"a": torch.zeros(2, 3)}, [2, 3])
+        >>> with td.view(-1) as flat:
+        ...     flat["index"] = torch.arange(6)
+        >>> td["index"]
+        tensor([[0, 1, 2],
+                [3, 4, 5]])
+        """
         if self._annotations is None:
             self._annotations = {}
-        self._annotations.setdefault("exits", []).append(self._last_exit)
+        undo = self._last_exit
+        self._annotations.setdefault("exits", []).append(Block(undo, self) if isinstance(undo, WriteBack) else undo)
         self._last_exit = None
         return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, kind: Any = None, *error: Any) -> None:
         """End the block."""
         undo = self._annotations["exits"].pop()  # type: ignore[index]  # it was put there before
-        if undo is not None:
+        if undo is not None and (kind is None or not isinstance(undo, Block)):
             undo(self)
 
 

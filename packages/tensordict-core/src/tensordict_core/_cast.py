@@ -15,6 +15,7 @@ from torch import Tensor
 
 from . import _errors as errors
 from ._attrs import as_described, describes
+from ._blocks import WriteBack
 from ._compile import is_compiling
 from ._meta import as_batch_size, as_device
 from ._ops.spec import OpSpec, record
@@ -35,14 +36,37 @@ def _cast_leaves(td: Any, change: Callable[[Tensor], Tensor], cast_filter: CastF
     return [change(leaf) if cast_filter(key, leaf) else leaf for key, leaf in zip(td._leaf_keys(), leaves, strict=True)]
 
 
+class _Uncast(WriteBack):
+    """Entries that a cast changed have the device and dtype that they had; new ones are the source's to place."""
+
+    __slots__ = ()
+
+    copies = True
+
+    def back(self, value: Any, old: Any) -> Any:
+        return value.to(old.device, old.dtype) if isinstance(value, Tensor) and isinstance(old, Tensor) else value
+
+    def inside(self, source: Any, result: Any) -> WriteBack:
+        return self
+
+
+def _cast_from(source: Any, result: Any) -> Any:
+    """The result of a cast, which knows where a block over it writes back."""
+    way = _Uncast()
+    way.remember(source)
+    result._last_exit = None if result is source else way
+    return result
+
+
 def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
     """The method ``name`` that casts every leaf to ``dtype``."""
 
     def method(self: Any, *, cast_filter: CastFilter | None = None) -> Any:
         if cast_filter is None:
             # type() does what to() does, and is the faster of the two to call
-            return self._rebuild(iter([leaf.type(dtype) for leaf in self._leaves()]), SAME)
-        return self._rebuild(iter(_cast_leaves(self, lambda leaf: leaf.to(dtype), cast_filter)), SAME)
+            return _cast_from(self, self._rebuild(iter([leaf.type(dtype) for leaf in self._leaves()]), SAME))
+        leaves = _cast_leaves(self, lambda leaf: leaf.to(dtype), cast_filter)
+        return _cast_from(self, self._rebuild(iter(leaves), SAME))
 
     example = f'>>> TensorDict({{"a": torch.ones(1)}}).{name}().dtype\n    {dtype}'
     if dtype is torch.complex32:  # torch warns of it, rightly, so the example shows no more than the call
@@ -174,7 +198,8 @@ class Casting(Shorthands):
         """This tensordict on another device, with leaves of another dtype, or with another batch size.
 
         The result is the tensordict itself where nothing is left to do; else a new one, which shares leaves that need
-        no change, and is locked if this one is.
+        no change, and is locked if this one is. As a context manager it casts the entries that the block adds or
+        writes back to what they were, and stores them in this tensordict.
 
         Args:
             *args: A device, a device and a dtype, a dtype, a tensor or a tensordict whose device and dtype are taken
@@ -224,7 +249,7 @@ class Casting(Shorthands):
             result = self
         if batch_size is not None:
             result.batch_size = as_batch_size(batch_size)
-        return cast(Self, result)
+        return cast(Self, _cast_from(self, result))
 
     def _moved(
         self,
@@ -292,7 +317,7 @@ class Casting(Shorthands):
         tensor(1, dtype=torch.int32)
         """
         leaves = _cast_leaves(self, lambda leaf: leaf.type(dst_type), cast_filter)
-        return cast(Self, self._rebuild(iter(leaves), SAME))
+        return cast(Self, _cast_from(self, self._rebuild(iter(leaves), SAME)))
 
     def as_tensor(self) -> Self:
         """The same entries with every leaf as a plain tensor, without a copy.

@@ -305,6 +305,14 @@ def keys_collide(function: str, name: Any, first: Any, second: Any) -> KeyError:
     )
 
 
+def not_of_the_block(size: Sequence[int], new: Sequence[int], old: Sequence[int]) -> RuntimeError:
+    """An entry that was made in a block over a reshaped tensordict has no place in the source."""
+    return RuntimeError(
+        f"at the end of the block an entry of size {list(size)} goes back from the batch size {list(new)} to "
+        f"{list(old)}, and does not start with it; keep the batch size within the block"
+    )
+
+
 def state_mismatch(missing: Iterable[Any], unexpected: Iterable[Any]) -> RuntimeError:
     """A state dict has other keys than the tensordict that it is loaded into."""
     return RuntimeError(

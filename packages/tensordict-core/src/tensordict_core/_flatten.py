@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from . import _errors as errors
+from ._blocks import WriteBack
 from ._keys import KEY_SEPARATOR, NestedKey, unravel_key, unravel_key_to_tuple
 from ._primitives import Primitives
 from ._rebuild import IsLeaf
@@ -74,25 +75,25 @@ def _nest(root: Any, key: str, value: Any, separator: str, clone: bool) -> None:
     node._set(path[-1], value, False)
 
 
-class _WriteBack:
-    """At the end of a block over a renamed copy: what was added or replaced there goes into the source."""
+class _Renamed(WriteBack):
+    """Entries under other keys than in the source: known ones have theirs, new ones get theirs spelled."""
 
-    __slots__ = ("name", "paths", "source")
+    __slots__ = ("name", "paths", "what")
 
-    def __init__(self, source: Any, paths: dict[Any, Any], name: Callable[[Any], Any]) -> None:
-        self.source = source
+    leaves_only = True
+
+    def __init__(self, what: str, paths: dict[Any, Any], name: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
+        self.what = what
         self.paths = paths
         self.name = name
 
-    def __call__(self, renamed: Any) -> None:
-        source = self.source
-        for key, value in renamed.items(
-            True, True, is_leaf=lambda kind: kind._is_opaque if issubclass(kind, Primitives) else False
-        ):
-            target = self.paths.get(key)
-            target = self.name(key) if target is None else target
-            if source.get(target, None) is not value:
-                source.set(target, value)
+    def path(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        found = self.paths.get(path)
+        if found is None:
+            found = self.name(path)
+            if found in self.paths.values():
+                raise errors.keys_collide(f"the block over {self.what}", unravel_key(found), unravel_key(path), found)
+        return found  # type: ignore[no-any-return]  # both give paths
 
 
 class KeyFlattening(Primitives):
@@ -138,7 +139,11 @@ class KeyFlattening(Primitives):
             return self
         paths: dict[str, Any] = {}
         flat = self._flattened(separator, is_leaf, paths)
-        flat._last_exit = _WriteBack(self, paths, lambda key: tuple(key.split(separator)))
+        known = {(key,): path for key, path in paths.items()}
+        flat._last_exit = way = _Renamed(
+            "flatten_keys", known, lambda path: tuple(separator.join(path).split(separator))
+        )
+        way.remember(self)
         return flat  # type: ignore[no-any-return]  # a primitive gives Any
 
     def _flattened(self, separator: str, is_leaf: IsLeaf | None, paths: dict[str, Any]) -> Any:
@@ -183,8 +188,9 @@ class KeyFlattening(Primitives):
             self._last_exit = lambda td: td.flatten_keys(separator, inplace=True)
             return self
         nested = self._unflattened(separator)
-        paths = {unravel_key(tuple(key.split(separator))): key for key in self._keys()}
-        nested._last_exit = _WriteBack(self, paths, lambda key: key if isinstance(key, str) else separator.join(key))
+        paths = {(*path[0].split(separator), *path[1:]): path for path in self._leaf_keys()}
+        nested._last_exit = way = _Renamed("unflatten_keys", paths, lambda path: (separator.join(path),))
+        way.remember(self)
         return nested  # type: ignore[no-any-return]  # a primitive gives Any
 
     def _unflattened(self, separator: str) -> Any:

@@ -8,7 +8,7 @@ Reading it means: ellipses become full slices, sequences become tensors, masks b
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 from . import _errors as errors
 from ._access import Access
 from ._compile import may_fuse
+from ._keys import unravel_key
 from ._meta import NO_META, Meta, Names
 from ._primitives import Primitives
 from ._types import containers
@@ -399,10 +400,10 @@ class Indexing(Primitives):
             self._write_plain_at(index, value)
             return
         self._check_fits(index, value)
-        self._check_entries(index, value, ())
+        pairs = list(value._items())
+        self._check_entries(index, pairs, ())
         writes: Writes | None = None
-        for key in list(value._keys()):
-            source = value._get(key)
+        for key, source in pairs:
             entry = self._get(key)
             if entry is None:
                 entry = self._make_room(key, source, index)
@@ -448,7 +449,7 @@ class Indexing(Primitives):
                 "expand or index the value to that batch size"
             )
 
-    def _check_entries(self, index: Index, value: Primitives, prefix: tuple[str, ...]) -> None:
+    def _check_entries(self, index: Index, pairs: Iterable[tuple[str, Any]], prefix: tuple[str, ...]) -> None:
         """Refuse what cannot be written at ``index``, before anything is.
 
         Raises:
@@ -457,23 +458,27 @@ class Indexing(Primitives):
         """
         if self._holds_slices:
             return  # its elements look at what each of them takes
-        dims, size = index.dims, index.size
-        for key, source in value._items():
-            entry = self._peek(key)
-            path = (*prefix, key) if prefix else key
+        dims, size, peek = index.dims, index.size, self._peek
+        known: torch.Size | None = None
+        expected = size
+        for key, source in pairs:
+            entry = peek(key)
             if entry is None:
                 if self._locked:
-                    raise errors.locked(f"the indexed write would add key {path!r}")
-            elif not isinstance(entry, Primitives):
-                if isinstance(source, Primitives):
-                    raise errors.not_a_node(path, entry)
-                expected = size + entry.shape[dims:]
-                if source.shape != expected and not _broadcasts(source.shape, expected):
-                    raise errors.indexed_write_shape(path, source.shape, expected)
+                    raise errors.locked(f"the indexed write would add key {unravel_key((*prefix, key))!r}")
+            elif type(entry) is Tensor or not isinstance(entry, Primitives):
+                if type(source) is not Tensor and isinstance(source, Primitives):
+                    raise errors.not_a_node(unravel_key((*prefix, key)), entry)
+                shape = entry.shape
+                if shape != known:  # neighbours often have one shape, and taking it apart costs most here
+                    known, expected = shape, size + shape[dims:]
+                shape = source.shape
+                if shape != expected and not _broadcasts(shape, expected):
+                    raise errors.indexed_write_shape(unravel_key((*prefix, key)), shape, expected)
             elif not isinstance(source, Primitives):
-                raise errors.not_a_node(path, source)
+                raise errors.not_a_node(unravel_key((*prefix, key)), source)
             elif not (entry._is_opaque or source._is_opaque):
-                entry._check_entries(index, source, (*prefix, key))  # type: ignore[attr-defined]  # of this family
+                entry._check_entries(index, source._items(), (*prefix, key))  # type: ignore[attr-defined]  # of this family
 
     def _make_room(self, key: str, source: Any, index: Index) -> Any:
         """A new entry of this node's batch size that ``source`` can be written into at ``index``."""

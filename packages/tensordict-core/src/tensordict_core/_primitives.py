@@ -21,6 +21,7 @@ from ._rebuild import How, IsLeaf
 
 if TYPE_CHECKING:
     from ._base import TensorCollection
+    from ._blocks import WriteBack
     from ._index import Index
     from ._ops.shape_ops import ShapeOp
 
@@ -77,7 +78,7 @@ class Primitives:
         def _entry_value(self) -> Any:
             """What ``td[key]`` gives for an entry that is this node."""
 
-        _last_exit: Callable[[Any], None] | None
+        _last_exit: Callable[[Any], None] | WriteBack | None
         """What the operation that returned this node wants done at the end of a ``with`` block over it."""
 
         def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any: ...

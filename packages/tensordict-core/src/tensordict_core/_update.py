@@ -107,14 +107,16 @@ class Updating(InPlaceUpdating):
         self, source: Any, chosen: set[tuple[str, ...]] | None, merge: Merge, prefix: tuple[str, ...]
     ) -> None:
         """Plan to store what is chosen of a source, nested nodes merged; nothing has changed when it is refused."""
-        store = None if chosen is not None or merge.clone or merge.inplace else self._storing_all(source)
-        if store is not None:
-            merge.writes.then(store)
-            return
         pairs = _pairs(source)
         if not all([type(key) is str for key, _ in pairs]):
             pairs = self._gathered(pairs)
+        meta, store = self._meta, self._storing()
+        as_is = store is not None and not (merge.clone or merge.inplace or self._locked) and meta.device is None
+        stored: list[tuple[str, Any]] = []
         for key, value in pairs:
+            if as_is and chosen is None and type(value) is Tensor and starts_with(value.shape, meta.batch_size):
+                stored.append((key, value))  # what _plan_set would say
+                continue
             taken, below = descend(chosen, key)
             if not taken:
                 continue
@@ -129,20 +131,28 @@ class Updating(InPlaceUpdating):
                 old._plan_merge(value, below, merge, (*prefix, key))  # type: ignore[attr-defined]  # of this family
                 continue
             if below is not None or (merge.clone and isinstance(value, dict)):
-                part = containers.dense({}, batch_size=self._meta.batch_size, device=self._meta.device)
+                part = containers.dense({}, batch_size=meta.batch_size, device=meta.device)
                 value = part.update(value, merge.clone, keys_to_update=None if below is None else [*below])
             elif merge.clone and isinstance(value, Tensor | Primitives):
                 value = value.clone() if isinstance(value, Tensor) else value._clone(True)
             elif nested and isinstance(value, Primitives):
                 value = value._clone(False)
-            self._plan_set(key, value, merge.inplace, merge, prefix)  # type: ignore[attr-defined]  # of another family
+            entry = self._plan_set(key, value, merge, prefix)  # type: ignore[attr-defined]  # of another family
+            if entry is not None:
+                stored.append((key, entry))
+        if stored:
+            merge.writes.then(partial(self._set_each if store is None else store, stored))
+
+    def _set_each(self, entries: Iterable[tuple[str, Any]]) -> None:
+        for key, entry in entries:
+            self._set(key, entry, False)
 
     def _storing_all(self, source: Any) -> Callable[[], None] | None:
         """What stores a source at once, where all of it is plain tensors under plain keys, to be stored as they are."""
         meta = self._meta
         store = None if self._locked or meta.device is not None else self._storing()
-        if store is None:
-            return None
+        if store is None or (isinstance(source, Primitives) and type(source._entries) is not dict):
+            return None  # (to look at the entries of a lazy stack is to stack them)
         pairs = _pairs(source)
         size = meta.batch_size
         dims = len(size)

@@ -118,10 +118,13 @@ class SubTensorDict(TensorDictBase):
             self._check_entry(key, value, ())
         self._parent._index_put(self._part, containers.dense._make({key: value}, self._meta))
 
-    def _plan_set(self, key: str, item: Any, inplace: bool, merge: Merge, prefix: tuple[str, ...]) -> None:
+    def _plan_set(self, key: str, item: Any, merge: Merge, prefix: tuple[str, ...]) -> Any:
+        value = super()._plan_set(key, item, merge, prefix)
         # to store is to write into the parent's entry where it has one: what does not fit there is found out before
-        writes = inplace or (not self._locked and isinstance(self._parent._peek(key), Tensor))
-        super()._plan_set(key, item, writes, merge, prefix)
+        if isinstance(value, Tensor) and isinstance(self._parent._peek(key), Tensor):
+            self._plan_entry(key, value, None, merge.writes, prefix)
+            return None
+        return value
 
     def _plan_entry(
         self, key: str, value: Any, below: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import _errors as errors
 from .._primitives import Primitives
-from .shape_ops import BatchOp, Expand, Permute, Reshape, Squeeze, Unsqueeze, infer_size, normal_dim
+from .shape_ops import BatchOp, Expand, Permute, Reshape, ShapeOp, Squeeze, Unsqueeze, infer_size, normal_dim
 
 __all__ = ["Shape"]
 
@@ -28,6 +28,18 @@ class Shape(Primitives):
     __slots__ = ()
 
     # views -----------------------------------------------------------------------------------------------------------
+
+    def _rearranged(self, op: ShapeOp) -> Self:
+        """The result of an operation that has an inverse, by which a block over it writes back."""
+        result = self._reshape(op)
+        op.remember(self)
+        result._last_exit = op
+        return result  # type: ignore[no-any-return]  # a primitive gives Any
+
+    def _unchanged(self) -> Self:
+        """This tensordict, where there is nothing to do, and nothing to write back."""
+        self._last_exit = None
+        return self
 
     def view(self, *shape: Any, size: Sequence[int] | None = None, batch_size: Sequence[int] | None = None) -> Self:
         """The same data with the batch dimensions in another shape; never copies.
@@ -65,8 +77,8 @@ class Shape(Primitives):
         old = self._meta.batch_size
         new = infer_size(shape, old.numel(), what)
         if new == old:
-            return self
-        return self._reshape(Reshape(old, new, copies))  # type: ignore[no-any-return]  # a primitive gives Any
+            return self._unchanged()
+        return self._rearranged(Reshape(old, new, copies))
 
     def unsqueeze(self, *args: int, dim: int | None = None) -> Self:
         """A new batch dimension of size 1 at ``dim``.
@@ -79,7 +91,7 @@ class Shape(Primitives):
         """
         (at,) = args or (dim,)
         size = self._meta.batch_size
-        return self._reshape(Unsqueeze(size, normal_dim(at, size, extra=1)))  # type: ignore[no-any-return, arg-type]  # checked before
+        return self._rearranged(Unsqueeze(size, normal_dim(at, size, extra=1)))  # type: ignore[arg-type]  # checked before
 
     def squeeze(self, *args: int | None, dim: int | None = None) -> Self:
         """Without the batch dimension ``dim`` if its size is 1; by default without all such dimensions.
@@ -97,7 +109,7 @@ class Shape(Primitives):
         else:
             found = normal_dim(at, size)
             dims = (found,) if size[found] == 1 else ()
-        return self._reshape(Squeeze(size, dims)) if dims else self
+        return self._rearranged(Squeeze(size, dims)) if dims else self._unchanged()
 
     def permute(self, *args: Any, dims: Sequence[int] | None = None) -> Self:
         """The batch dimensions in another order.
@@ -120,8 +132,8 @@ class Shape(Primitives):
                 "a tensordict has no access to the entries' own dimensions"
             )
         if normal == tuple(range(len(size))):
-            return self
-        return self._reshape(Permute(size, normal))  # type: ignore[no-any-return]  # a primitive gives Any
+            return self._unchanged()
+        return self._rearranged(Permute(size, normal))
 
     def transpose(self, dim0: int, dim1: int) -> Self:
         """Two batch dimensions swapped.

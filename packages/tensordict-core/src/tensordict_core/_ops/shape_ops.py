@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import _errors as errors
+from .._blocks import WriteBack
 from .._meta import Meta, Names
 from .._primitives import Primitives
 
@@ -37,7 +38,7 @@ def normal_dim(dim: int, batch_size: torch.Size, extra: int = 0) -> int:
     return found
 
 
-class ShapeOp:
+class ShapeOp(WriteBack):
     """An operation on the batch dimensions of a root.
 
     Attributes:
@@ -85,6 +86,22 @@ class ShapeOp:
             "the batch sizes of the elements of the lazy stack differ, so its batch cannot be reshaped or expanded; "
             "give the elements one batch size"
         )
+
+    def inverse(self) -> ShapeOp:
+        """What gives an entry of the result the shape it has in the source."""
+        return Reshape(self.new, self.old, True)
+
+    def back(self, value: Any, old: Any) -> Any:
+        inverse, node = self.inverse(), isinstance(value, Primitives)
+        size = value._meta.batch_size if node else value.shape
+        if size[: len(self.new)] != self.new:
+            raise errors.not_of_the_block(size, self.new, self.old)
+        return value._reshape(inverse) if node else inverse.leaf(value)
+
+    def inside(self, source: Any, result: Any) -> ShapeOp | None:
+        op, dim = self.through_stack(source.stack_dim) or (None, None)
+        alike = all(one._meta.batch_size == source.tensordicts[0]._meta.batch_size for one in source.tensordicts)
+        return op if alike and dim == result.stack_dim else None
 
     def names(self, names: Names) -> Names:
         """The names of a node of the result."""
@@ -172,6 +189,9 @@ class Permute(ShapeOp):
 
     def leaf(self, tensor: Tensor) -> Tensor:
         return torch.permute(tensor, (*self.dims, *range(len(self.dims), tensor.ndim)))
+
+    def inverse(self) -> ShapeOp:
+        return Permute(self.new, tuple(self.dims.index(dim) for dim in range(len(self.dims))))
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         return tuple(names[d] for d in self.dims)
