@@ -116,12 +116,13 @@ def _joined(group: list[Flat], size: int, extents: Mapping[int, Extent]) -> tupl
 def _hashed_steps(part: Flat, extent: Extent) -> Iterator[tuple[object, Step, int]]:
     """Steps that hash a block each, and write what ends on the file's own multiples, as others do.
 
-    Where blocks begin between those, a step writes the start of the next block, and that is hashed from the cache.
+    Where blocks end between those, what one step hashes is written by another, from the cache, or the other way round.
     """
     done = 0
     for start in range(0, part.nbytes, extent.block):
         end = min(start + extent.block, part.nbytes)
-        edge = min(end + -(part.offset + end) % HASHED, part.nbytes)
+        beyond = (part.offset + end + HASHED // 2) % HASHED - HASHED // 2
+        edge = end if end == part.nbytes else min(end - beyond, part.nbytes)
         step = functools.partial(_write_hashed, part, range(start, end), range(done, edge), extent)
         yield part.key, step, edge - done
         done = edge
