@@ -164,14 +164,14 @@ class Instance(Forwarding):
 
     _store = set  # type: ignore[assignment]  # for the same reason
 
-    def _plan_set(self, key: str, item: Any, inplace: bool, merge: Any, prefix: tuple[str, ...]) -> None:
+    def _plan_set(self, key: str, item: Any, merge: Any, prefix: tuple[str, ...]) -> Any:
         if key not in self._rules:
             raise errors.unknown_attribute(type(self), key, self._rules)
-        if item is None:
-            merge.writes.then(lambda: self._unset(key))
-        else:
-            td = self._tensordict
-            td._plan_set(key, self._rules[key](item, td._meta), inplace, merge, prefix)
+        td = self._tensordict
+        if item is not None:
+            return td._plan_set(key, self._rules[key](item, td._meta), merge, prefix)
+        merge.writes.then(lambda: self._unset(key))
+        return None
 
     def update_(
         self,
