@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -114,13 +116,15 @@ def test_the_block_may_raise():
     assert snapshot(module) == before
 
 
-def test_the_block_may_remove_and_replace_parameters():
+@pytest.mark.parametrize("inplace", [False, True])
+def test_the_block_may_remove_and_replace_parameters(inplace):
     module = nn.Linear(3, 4)
-    before = snapshot(module)
-    with from_module(module).data.clone().to_module(module):
+    held, values = dict(module.named_parameters()), copy.deepcopy(module.state_dict())
+    with from_module(module).data.clone().zero_().to_module(module, inplace=inplace):
         del module.weight
-        module.bias = nn.Parameter(torch.zeros(4))
-    assert sorted(snapshot(module)) == sorted(before)
+        module.bias = nn.Parameter(torch.ones(4))
+    assert all(held.pop(name) is value for name, value in module.named_parameters()) and not held
+    torch.testing.assert_close(module.state_dict(), values)
 
 
 def test_blocks_nest():
@@ -229,22 +233,39 @@ def test_swap_dest_takes_the_old_ones():
     assert from_module(module).to_module(module, return_swap=False) is None
 
 
-def test_buffers_that_the_block_replaces_come_back_in_the_tensordict():
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_buffers_that_the_block_replaces_come_back_in_the_tensordict(compiled, inplace):
     module = Scaled()
+    own = module.calls
+
+    def call(params, x):
+        with params.to_module(module, inplace=inplace):
+            return module(x)
+
+    run = torch.compile(call, fullgraph=True, backend="eager") if compiled else call
     params = from_module(module).data.clone().lock_()
     for n in range(3):
-        with params.to_module(module):
-            module(torch.ones(2))
+        run(params, torch.ones(2))
         assert params["calls"].item() == n + 1 and params.is_locked
-    assert module.calls.item() == 0
+    assert module.calls is own and own.item() == 0
 
 
-def test_batch_norm_statistics_are_those_of_the_tensordict():
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_batch_norm_statistics_are_those_of_the_tensordict(compiled, inplace):
     module = mlp()
-    params = from_module(module).clone()
-    with params.to_module(module):
-        module(torch.randn(10, 3))
-    assert params["2", "num_batches_tracked"] == 1 and module[2].num_batches_tracked == 0
+    params, x = from_module(module).data.clone(), torch.randn(10, 3)
+
+    def call(params, x):
+        with params.to_module(module, inplace=inplace):
+            return module(x)
+
+    run = torch.compile(call, fullgraph=True, backend="eager") if compiled else call
+    for n in range(3):
+        run(params, x)
+        assert params["2", "num_batches_tracked"] == n + 1 and module[2].num_batches_tracked == 0
+    assert params["2", "running_mean"].any() and not module[2].running_mean.any()
 
 
 class WithExtra(nn.Linear):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -256,3 +257,62 @@ def test_a_lazy_module_is_filled_by_a_checkpoint_of_one_that_ran():
     torch.testing.assert_close(lazy(x), source(x))
     with pytest.raises(RuntimeError, match="without shape yet"):
         from_modules(nn.LazyLinear(4), nn.LazyLinear(4))
+
+
+def parametrized() -> nn.Module:
+    module = nn.Linear(2, 2)
+    parametrize.register_parametrization(module, "weight", Symmetric())
+    return module
+
+
+class Counting(nn.Module):
+    """Counts its calls in a buffer that it replaces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = self.calls + 1
+        return self.linear(x)
+
+
+KINDS = {
+    "tied": lambda: nn.Sequential(first := nn.Linear(2, 2), nn.Tanh(), first),
+    "reacting": Doubled,
+    "recurrent": lambda: nn.LSTM(2, 3),
+    "parametrized": parametrized,
+    "normalized": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)),
+    "slotted": Slotted,
+    "batch norm": lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)),
+    "replacing a buffer": Counting,
+}
+
+
+def everything(module: nn.Module) -> list[object]:
+    """What each part of a module holds under which names, in order, by identity."""
+    held: list[object] = []
+    for name, part in module.named_modules():
+        own = {key: value for key, value in part.__dict__.items() if not key.startswith("_tensordict")}
+        for key, value in own.items():
+            items = value.items() if isinstance(value, dict) else enumerate(value if type(value) is list else [value])
+            # (recurrent layers note by weak references which weights they ran with, and look at each call)
+            held += [(name, key, inner, id(item)) for inner, item in items if not isinstance(item, weakref.ref)]
+    return held
+
+
+@pytest.mark.parametrize("how", [{}, {"preserve_module_state": False}, {"inplace": True}, {"use_state_dict": True}])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_block_that_raises_leaves_the_module_exactly_as_it_was(kind, how):
+    torch.manual_seed(0)
+    module, x = KINDS[kind](), torch.randn(4, 2)
+    values = {name: value.detach().clone() for name, value in module.state_dict().items()}
+    before = everything(module)
+    params = from_module(module, use_state_dict="use_state_dict" in how).data * 2
+    with pytest.raises(ZeroDivisionError), params.to_module(module, **how):
+        module(x)
+        raise ZeroDivisionError
+    if "use_state_dict" not in how:  # which puts back values
+        assert everything(module) == before
+    torch.testing.assert_close(module.state_dict(), values, rtol=0, atol=0)

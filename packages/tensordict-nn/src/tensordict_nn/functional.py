@@ -242,7 +242,7 @@ def to_module(
 ) -> Any:
     """Put the entries of a tensordict into a module as its parameters and buffers; as a context manager, for a block.
 
-    What the module replaced in the block (a buffer that was computed anew) goes back into the tensordict at its end.
+    What the module changes or replaces in the block (a buffer that is computed anew) is in the tensordict at its end.
 
     Args:
         td: The tensordict.
@@ -308,12 +308,17 @@ def _swap(td: Any, module: nn.Module, preserve: bool) -> tuple[Any, Undo]:
         raise
 
     def undo(swap: Any) -> None:
-        changed = plan.changed(leaves)
-        plan.write(held)
-        for path, value in changed:
-            _keep(td, path, value)
+        _put_back(td, plan, leaves, held)
 
     return deferred(lambda: plan.structure.build(held), _META), undo
+
+
+def _put_back(td: Any, plan: Plan, written: list[Any], held: list[Any]) -> None:
+    """Have a module hold what it held; what it replaced since something was written goes into the tensordict."""
+    changed = plan.changed(written)
+    plan.write(held)
+    for path, value in changed:
+        _keep(td, path, value)
 
 
 def _keep(td: Any, path: tuple[str, ...], value: Tensor) -> None:
@@ -367,13 +372,26 @@ def _write_over(held: list[Any], leaves: list[Any], paths: list[tuple[str, ...]]
             old.copy_(new, non_blocking=non_blocking)
 
 
+@torch.no_grad()
+def _take_back(leaves: list[Any], held: list[Any]) -> None:
+    """Write what a block has changed in a module's own tensors into the leaves that they had their values from."""
+    for leaf, own in zip(leaves, held, strict=True):
+        # a trace compares no values, and only buffers are written without being asked; otherwise by value, as batch
+        # norm writes its statistics past autograd's version counters
+        if not isinstance(own, Parameter) if is_compiling() else own is not leaf and not _equal(own, leaf.to(own)):
+            leaf.copy_(own)
+
+
 def _copy(td: Any, module: nn.Module, non_blocking: bool) -> tuple[Any, Undo]:
     plan, leaves, held = find_plan(td, module)
     before = [None if old is None else old.detach().clone() for old in held]
     _write_over(held, leaves, plan.paths, non_blocking)
 
     def undo(swap: Any) -> None:
+        _take_back(leaves, held)
         _write_over(held, before, plan.paths, False)
+        if not plan.is_there(held):  # modules that react to attributes, or refuse them, notice no write of values
+            _put_back(td, plan, held, held)
 
     return deferred(lambda: plan.structure.build(before), _META), undo
 
@@ -385,6 +403,7 @@ def _swap_traced(td: Any, module: nn.Module, inplace: bool | None, non_blocking:
     paths: list[tuple[str, ...]] = []
     bind(td, module, slots, leaves, [], paths)
     held = [table[name] for table, name in slots]
+    written = held if inplace else leaves
     if inplace:
         before = [old.detach().clone() for old in held]
         _write_over(held, leaves, paths, non_blocking)
@@ -398,14 +417,14 @@ def _swap_traced(td: Any, module: nn.Module, inplace: bool | None, non_blocking:
             swap.set(path, old)
 
     def undo(swap: Any) -> None:
-        if inplace:
-            _write_over(held, before, paths, False)
-            return
         for i, (table, name) in enumerate(slots):
             now = table[name]
             table[name] = held[i]
-            if now is not leaves[i]:
+            if now is not written[i]:
                 _keep(td, paths[i], now)
+        if inplace:
+            _take_back(leaves, held)
+            _write_over(held, before, paths, False)
 
     return swap, undo
 

@@ -420,7 +420,9 @@ def _rewrapped(name: str) -> Any:
         result = general(self, *args, **kwargs)
         if not isinstance(result, TensorDict):
             return result
-        return _again(self, result)
+        made = _again(self, result)
+        made._last_exit = result._last_exit  # a block over the result writes back into these parameters
+        return made
 
     method.__qualname__ = f"TensorDictParams.{name}"
     return method

@@ -257,6 +257,10 @@ class Plan:
         for i, module in self.custom if react else ():
             put(module, self._tables[i], self._names[i], values[i])
 
+    def is_there(self, values: list[Any]) -> bool:
+        """Whether the slots hold these very values."""
+        return all(map(is_, map(_get, self._tables, self._names), values))
+
     def changed(self, values: list[Any]) -> list[tuple[Path, Any]]:
         """The paths and values of slots that hold something else than ``values``, which were written into them."""
         now = list(map(_get, self._tables, self._names))
