@@ -12,10 +12,13 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ._compile import is_compiling
 from ._primitives import Primitives
+from ._types import containers
 
 __all__ = ["Block", "WriteBack"]
 
@@ -44,8 +47,8 @@ class WriteBack:
         return path
 
     def inside(self, source: Any, result: Any) -> WriteBack | None:
-        """The same for the slices of a lazy stack, where those of the result are made from those of the source."""
-        return None
+        """The same for the slices of lazy stacks; ``None`` where those of the result are made of other rows."""
+        return self
 
 
 class Block:
@@ -74,20 +77,21 @@ def _is_node(value: Any) -> bool:
 
 
 def _slices(node: Any) -> list[Any]:
-    return list(node.tensordicts) if node._holds_slices else []
+    return list(node.tensordicts) if isinstance(node, containers.lazy) else []
 
 
 def _version(value: Any) -> float:
-    """Counts the writes into a tensor; equal to nothing where torch does not, so that it counts as written."""
+    """Counts the writes into a tensor; equal to nothing where torch does not, or where they pass by the counter."""
     if not isinstance(value, Tensor):
         return 0
-    return math.nan if is_compiling() or value.is_inference() else value._version
+    return math.nan if is_compiling() or value.is_inference() or isinstance(value, Parameter) else value._version
 
 
 def _look(node: Any) -> Any:
     """The entries of a node with the state of each: of a lazy stack those of its slices, which are what it keeps."""
-    if node._holds_slices:
-        return [_look(one) for one in _slices(node)]
+    slices = _slices(node)
+    if slices:
+        return [_look(one) for one in slices]
     return {key: (value, _look(value) if _is_node(value) else _version(value)) for key, value in node._items()}
 
 
@@ -117,7 +121,7 @@ def _changed(way: WriteBack, source: Any, node: Any, before: Any, path: tuple[st
         here = (*path, key)
         if _is_node(value) and (way.leaves_only or value is held):
             yield from _changed(way, source, value, state if value is held else {}, here)
-        elif value is not held or (way.copies and _is_written(value, state, source.get(way.path(here), None))):
+        elif value is not held or (way.copies and _is_written(way, value, state, source.get(way.path(here), None))):
             yield here, value
 
 
@@ -135,10 +139,15 @@ def _is_untouched(node: Any, before: Any, copies: bool) -> bool:
     )
 
 
-def _is_written(value: Any, version: float, old: Any) -> bool:
+def _is_written(way: WriteBack, value: Any, version: float, old: Any) -> bool:
     """Whether a leaf was written in place and the source does not see it."""
     if value is old or _version(value) == version:
         return False
     if is_compiling() or not isinstance(old, Tensor):
         return True
-    return value.untyped_storage().data_ptr() != old.untyped_storage().data_ptr()
+    if value.untyped_storage().data_ptr() == old.untyped_storage().data_ptr():
+        return False
+    if not math.isnan(version):
+        return True
+    # what was not written must not come back rounded
+    return not torch.equal(way.back(value, old).to(value.dtype), old.to(value.dtype))

@@ -44,10 +44,13 @@ class _Uncast(WriteBack):
     copies = True
 
     def back(self, value: Any, old: Any) -> Any:
-        return value.to(old.device, old.dtype) if isinstance(value, Tensor) and isinstance(old, Tensor) else value
-
-    def inside(self, source: Any, result: Any) -> WriteBack:
-        return self
+        if isinstance(value, Tensor):
+            return value.to(old.device, old.dtype) if isinstance(old, Tensor) else value
+        if value._is_opaque or old is None or isinstance(old, Tensor):
+            return value
+        held = {key: old.get(key, None) for key in value._leaf_keys()}
+        leaves = [self.back(leaf, held[key]) for key, leaf in zip(value._leaf_keys(), value._leaves(), strict=True)]
+        return value._rebuild(iter(leaves), How(device=old._meta.device))
 
 
 def _cast_from(source: Any, result: Any) -> Any:

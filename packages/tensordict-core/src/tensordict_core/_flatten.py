@@ -93,7 +93,7 @@ class _Renamed(WriteBack):
             found = self.name(path)
             if found in self.paths.values():
                 raise errors.keys_collide(f"the block over {self.what}", unravel_key(found), unravel_key(path), found)
-        return found  # type: ignore[no-any-return]  # both give paths
+        return found
 
 
 class KeyFlattening(Primitives):

@@ -54,9 +54,33 @@ SHAPE_OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "tensor_split at": lambda x: x.tensor_split((1, 2), 1)[2],
 }
 
+BLOCKS: dict[str, Callable[[Any], Any]] = {
+    "unsqueeze": lambda x: x.unsqueeze(1),
+    "squeeze": lambda x: x.squeeze(0),
+    "transpose": lambda x: x.transpose(0, 1),
+    "reshape": lambda x: x.reshape(3, 2),
+    "flatten": lambda x: x.flatten(0, 1),
+    "to": lambda x: x.to(torch.float64),
+    "flatten_keys": lambda x: x.flatten_keys("_"),
+}
+
 
 class ShapeTests(ContainerCase):
     """Reshaping, splitting and combining."""
+
+    @pytest.mark.parametrize("name", BLOCKS)
+    def test_a_block_writes_back_what_it_replaces(self, name: str) -> None:
+        td = self.make()
+        was = td * 2
+        if td.is_locked:
+            td.unlock_()
+        if self.ragged and name in ("reshape", "flatten"):
+            with pytest.raises(RuntimeError, match="do not stack"), BLOCKS[name](td) as block:
+                block.update(block * 2)
+            return
+        with BLOCKS[name](td) as block:
+            block.update(block * 2)
+        assert_rows(td, rows(was), positions(td.batch_size))
 
     @pytest.mark.parametrize("name", SHAPE_OPERATIONS)
     def test_rows_go_where_positions_go(self, name: str) -> None:
