@@ -450,14 +450,12 @@ class Indexing(Primitives):
             )
 
     def _check_entries(self, index: Index, pairs: Iterable[tuple[str, Any]], prefix: tuple[str, ...]) -> None:
-        """Refuse what cannot be written at ``index``, before anything is.
+        """Refuse what cannot be written at ``index``, before anything is; elements of lazy stacks look at theirs.
 
         Raises:
             RuntimeError: A shape does not fit, or a key is new and the node that would hold it locked.
             KeyError: One of two entries is a tensor and the other a node.
         """
-        if self._holds_slices:
-            return  # its elements look at what each of them takes
         dims, size, peek = index.dims, index.size, self._peek
         known: torch.Size | None = None
         expected = size
@@ -477,7 +475,7 @@ class Indexing(Primitives):
                     raise errors.indexed_write_shape(unravel_key((*prefix, key)), shape, expected)
             elif not isinstance(source, Primitives):
                 raise errors.not_a_node(unravel_key((*prefix, key)), source)
-            elif not (entry._is_opaque or source._is_opaque):
+            elif not (entry._is_opaque or source._is_opaque or entry._inmost()._holds_slices):
                 entry._check_entries(index, source._items(), (*prefix, key))  # type: ignore[attr-defined]  # of this family
 
     def _make_room(self, key: str, source: Any, index: Index) -> Any:
