@@ -187,6 +187,15 @@ def test_writing_in_place_keeps_the_parameters():
         TensorDict({"0": {"bias": torch.ones(3)}}).to_module(module, inplace=True)
 
 
+def test_what_a_block_in_place_changes_is_in_tensors_of_inference_too():
+    module = nn.BatchNorm1d(2)
+    with torch.inference_mode():
+        params = from_module(module).data * 1
+    with params.to_module(module, inplace=True):
+        module(torch.full((3, 2), 5.0))
+    assert params["running_mean"].any() and not module.running_mean.any()
+
+
 def test_some_entries_only():
     module = mlp()
     weight = module[0].weight

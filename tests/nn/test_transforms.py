@@ -66,6 +66,31 @@ def test_parameters_that_all_share_are_expanded():
     assert type(params["bias"]) is nn.Parameter
 
 
+class WithExtra(nn.Linear):
+    """Has a state that is no tensor."""
+
+    extra = 0
+
+    def get_extra_state(self) -> int:
+        return self.extra
+
+    def set_extra_state(self, state: int) -> None:
+        self.extra = state
+
+
+@pytest.mark.parametrize("lazy_stack", [False, True])
+def test_state_dicts_are_stacked_with_what_they_hold_beside_tensors(lazy_stack):
+    modules = [nn.Sequential(WithExtra(2, 2)) for _ in range(2)]
+    modules[1][0].extra = 7
+    params = from_modules(*modules, use_state_dict=True, lazy_stack=lazy_stack, lock=False)
+    assert params.batch_size == (2,) and not params.is_locked and not params["0", "weight"].requires_grad
+    for i, module in enumerate(modules):
+        fresh = nn.Sequential(WithExtra(2, 2))
+        params[i].to_module(fresh, use_state_dict=True)
+        assert fresh[0].extra == module[0].extra
+        torch.testing.assert_close(fresh[0].weight, module[0].weight)
+
+
 def test_modules_that_do_not_stack_are_refused():
     with pytest.raises(RuntimeError, match="at least one"):
         from_modules()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -201,7 +201,7 @@ def from_modules(
         except RuntimeError as error:
             error.add_note(f"while stacking the parameters under key {path!r}")
             raise
-    td = _batched(first, iter(leaves), Meta(torch.Size([len(modules)])))
+    td = _batched(tds, iter(leaves), Meta(torch.Size([len(modules)])))
     if as_module:
         from .params import TensorDictParams
 
@@ -209,11 +209,17 @@ def from_modules(
     return td.lock_() if lock else td
 
 
-def _batched(td: Any, leaves: Any, meta: Meta) -> TensorDict:
-    entries = {}
-    for key in td._keys():
-        value = td._get(key)
-        entries[key] = next(leaves) if isinstance(value, Tensor) else _batched(value, leaves, meta)
+def _batched(tds: list[Any], leaves: Iterator[Tensor], meta: Meta) -> TensorDict:
+    """Tensordicts of one structure as one, of leaves that are stacked already; values that are no tensors are here."""
+    entries: dict[str, Any] = {}
+    for key in tds[0]._keys():
+        values = [td._get(key) for td in tds]
+        if isinstance(values[0], Tensor):
+            entries[key] = next(leaves)
+        elif values[0]._is_non_tensor:
+            entries[key] = torch.stack(values)
+        else:
+            entries[key] = _batched(values, leaves, meta)
     return dense(entries, meta)
 
 
@@ -376,10 +382,13 @@ def _write_over(held: list[Any], leaves: list[Any], paths: list[tuple[str, ...]]
 def _take_back(leaves: list[Any], held: list[Any]) -> None:
     """Write what a block has changed in a module's own tensors into the leaves that they had their values from."""
     for leaf, own in zip(leaves, held, strict=True):
-        # a trace compares no values, and only buffers are written without being asked; otherwise by value, as batch
-        # norm writes its statistics past autograd's version counters
-        if not isinstance(own, Parameter) if is_compiling() else own is not leaf and not _equal(own, leaf.to(own)):
-            leaf.copy_(own)
+        if is_compiling():  # a trace compares no values, and only buffers are written without being asked
+            if not isinstance(own, Parameter):
+                leaf.copy_(own)
+        # by value: batch norm writes its statistics past autograd's version counters
+        elif own is not leaf and not _equal(own, leaf.to(own)):
+            with torch.inference_mode(leaf.is_inference()):  # only there may what was made there be written
+                leaf.copy_(own)
 
 
 def _copy(td: Any, module: nn.Module, non_blocking: bool) -> tuple[Any, Undo]:
