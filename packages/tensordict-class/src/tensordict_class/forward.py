@@ -260,6 +260,9 @@ class Forwarding(TensorCollection):
     def _set_locked(self, locked: bool) -> None:
         self._tensordict._set_locked(locked)
 
+    def _set_exit(self, undo: Any) -> None:
+        self._tensordict._set_exit(undo)
+
     def _change_batch_size(self, size: torch.Size) -> None:
         self._tensordict._change_batch_size(size)
 

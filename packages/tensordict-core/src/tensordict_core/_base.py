@@ -162,7 +162,7 @@ class TensorCollection(
             self._annotations = {}
         undo = self._last_exit
         self._annotations.setdefault("exits", []).append(Block(undo, self) if isinstance(undo, WriteBack) else undo)
-        self._last_exit = None
+        self._set_exit(None)
         return self
 
     def __exit__(self, kind: Any = None, *error: Any) -> None:

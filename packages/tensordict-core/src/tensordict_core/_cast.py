@@ -57,7 +57,7 @@ def _cast_from(source: Any, result: Any) -> Any:
     """The result of a cast, which knows where a block over it writes back."""
     way = _Uncast()
     way.remember(source)
-    result._last_exit = None if result is source else way
+    result._set_exit(None if result is source else way)
     return result
 
 

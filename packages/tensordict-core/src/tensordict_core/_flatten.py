@@ -135,15 +135,14 @@ class KeyFlattening(Primitives):
             if self._locked:
                 raise errors.locked("flatten_keys(inplace=True)")
             self._flatten_(separator, is_leaf)
-            self._last_exit = lambda td: td.unflatten_keys(separator, inplace=True)
+            self._set_exit(lambda td: td.unflatten_keys(separator, inplace=True))
             return self
         paths: dict[str, Any] = {}
         flat = self._flattened(separator, is_leaf, paths)
         known = {(key,): path for key, path in paths.items()}
-        flat._last_exit = way = _Renamed(
-            "flatten_keys", known, lambda path: tuple(separator.join(path).split(separator))
-        )
+        way = _Renamed("flatten_keys", known, lambda path: tuple(separator.join(path).split(separator)))
         way.remember(self)
+        flat._set_exit(way)
         return flat  # type: ignore[no-any-return]  # a primitive gives Any
 
     def _flattened(self, separator: str, is_leaf: IsLeaf | None, paths: dict[str, Any]) -> Any:
@@ -185,12 +184,13 @@ class KeyFlattening(Primitives):
             if self._locked:
                 raise errors.locked("unflatten_keys(inplace=True)")
             self._unflatten_(separator)
-            self._last_exit = lambda td: td.flatten_keys(separator, inplace=True)
+            self._set_exit(lambda td: td.flatten_keys(separator, inplace=True))
             return self
         nested = self._unflattened(separator)
         paths = {(*path[0].split(separator), *path[1:]): path for path in self._leaf_keys()}
-        nested._last_exit = way = _Renamed("unflatten_keys", paths, lambda path: (separator.join(path),))
+        way = _Renamed("unflatten_keys", paths, lambda path: (separator.join(path),))
         way.remember(self)
+        nested._set_exit(way)
         return nested  # type: ignore[no-any-return]  # a primitive gives Any
 
     def _unflattened(self, separator: str) -> Any:

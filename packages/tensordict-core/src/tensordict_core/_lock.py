@@ -111,10 +111,10 @@ class Locking(Primitives):
         True
         """
         if self._locked:
-            self._last_exit = _nothing
+            self._set_exit(_nothing)
         else:
             _lock(self)
-            self._last_exit = _unlock_after
+            self._set_exit(_unlock_after)
         return self
 
     def unlock_(self) -> Self:
@@ -131,7 +131,7 @@ class Locking(Primitives):
         """
         if self._locked:
             _unlock(self)
-            self._last_exit = _lock_after
+            self._set_exit(_lock_after)
         else:
-            self._last_exit = _nothing
+            self._set_exit(_nothing)
         return self

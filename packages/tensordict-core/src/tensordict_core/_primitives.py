@@ -182,6 +182,10 @@ class Primitives:
         """Set the lock of this node (not of those below)."""
         self._locked = locked
 
+    def _set_exit(self, undo: Callable[[Any], None] | WriteBack | None) -> None:
+        """Set what the end of a ``with`` block over this node does."""
+        self._last_exit = undo
+
     def _items(self) -> Iterable[tuple[str, Any]]:
         """The names and stored entries of this node, in order."""
         return [(key, self._get(key)) for key in self._keys()]

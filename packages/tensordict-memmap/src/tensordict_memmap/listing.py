@@ -7,8 +7,8 @@ import os
 __all__ = ["print_directory_tree"]
 
 
-def print_directory_tree(path: str | os.PathLike[str], indent: str = "", display_metadata: bool = True) -> None:
-    """Prints the folders and files below a folder, one a line, folders with a slash.
+def print_directory_tree(path: str | os.PathLike[str], indent: str = "", display_metadata: bool = True) -> str:
+    """Prints the folders and files below a folder, one a line, folders with a slash, and returns what it printed.
 
     Args:
         path: the folder.
@@ -17,7 +17,7 @@ def print_directory_tree(path: str | os.PathLike[str], indent: str = "", display
 
     >>> from tensordict_core import TensorDict
     >>> _ = TensorDict({"a": torch.zeros(3), "b": {"c": torch.zeros(2)}}).save("saved_tree")
-    >>> print_directory_tree("saved_tree", display_metadata=False)
+    >>> listed = print_directory_tree("saved_tree", display_metadata=False)
     saved_tree/
         a.memmap
         b/
@@ -29,8 +29,10 @@ def print_directory_tree(path: str | os.PathLike[str], indent: str = "", display
     root = os.path.abspath(path)
     lines, total = _lines(root, indent)
     if display_metadata:
-        print(f"{indent}{total:,} bytes in {root}")
-    print("\n".join(lines))
+        lines.insert(0, f"{indent}{total:,} bytes in {root}")
+    listed = "\n".join(lines)
+    print(listed)
+    return listed
 
 
 def _lines(folder: str, indent: str) -> tuple[list[str], int]:

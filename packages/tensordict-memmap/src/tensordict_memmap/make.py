@@ -6,6 +6,7 @@ over as they are, so mappings of them stay connected, in this process and in oth
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tensordict_core import TensorCollection, TensorDict, is_non_tensor, unravel_key_to_tuple
 from tensordict_core.extension import annotation
 from tensordict_memmap.formats.tree import WRAPPED, show
 from tensordict_memmap.loading import is_memmap
@@ -37,7 +39,7 @@ def make_memmap(
 
     Args:
         td: the tensordict.
-        key: the new entry's key; the node above it exists.
+        key: the new entry's key; tensordicts above it that are absent are made.
         shape: its shape; a matrix of integers is the shapes of the components of a nested tensor.
         dtype: its dtype, torch's default if None.
         robust_key: accepted for compatibility: file names always escape unusual characters of keys.
@@ -102,26 +104,38 @@ def make_memmap_from_storage(
     return _put(td, key, values, copy_data=True)
 
 
-def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, str, tuple[str, ...]]:
-    """The dictionary node that an entry belongs to, its name there, and the whole key."""
-    path = (key,) if isinstance(key, str) else tuple(key)
-    node = td if len(path) == 1 else td.get(path[:-1])
+def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+    """The deepest dictionary node that is there above an entry, the key from it on, and the whole key."""
+    path = (key,) if isinstance(key, str) else unravel_key_to_tuple(key)
+    node = _inmost(td)
+    for depth, name in enumerate(path[:-1]):
+        child = node.get(name, None) if name in node._keys() else None
+        if child is None:
+            return node, path[depth:], path
+        if not isinstance(child, TensorCollection) or is_non_tensor(child):
+            raise RuntimeError(f"{show(path)} is to lie below {show(path[: depth + 1])}, which is no tensordict")
+        node = _inmost(child)
+    return node, path[-1:], path
+
+
+def _inmost(node: Any) -> Any:
+    """What a container that wraps another one, as tensorclasses do, keeps its entries in."""
     form = node._disk_form()
     while form is not None and WRAPPED in form[1]:
         node = form[1][WRAPPED]
         form = node._disk_form()
-    return node, path[-1], path
+    return node
 
 
 def _put(td: Any, key: str | tuple[str, ...], tensor: torch.Tensor, *, copy_data: bool) -> torch.Tensor:
-    node, name, path = _node(td, key)
+    node, rest, path = _node(td, key)
     place: Path | None = annotation(node, "saved_path")
     if place is None and not is_memmap(td):
         raise RuntimeError(
             f"a mapped entry is made in a mapped tensordict, and the one for key {show(path)} is not; call memmap_() "
             "first"
         )
-    if name in node._keys():
+    if rest[0] in node._keys():
         raise RuntimeError(f"a new entry has a new key, and {show(path)} exists; delete it first or write into it")
     size = node.batch_size
     if tensor.shape[: len(size)] != size:
@@ -129,15 +143,19 @@ def _put(td: Any, key: str | tuple[str, ...], tensor: torch.Tensor, *, copy_data
             f"an entry starts with the batch size {list(size)}, and {show(path)} is to have the shape "
             f"{list(tensor.shape)}; give a shape that does"
         )
-    if place is None:
-        made: torch.Tensor = (
-            MemoryMappedTensor.from_tensor(tensor.detach())
-            if copy_data
-            else MemoryMappedTensor.zeros(shape=tensor.shape, dtype=tensor.dtype)
-        )
-    else:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # about values that were pickled before
-            made = add_leaf(node, place, name, tensor, copy_data=copy_data)
-    node._set(name, made, False)
-    return made
+    # a mapped tensordict is locked, and nodes that are made join it there
+    with td.unlock_() if len(rest) > 1 else contextlib.nullcontext():
+        if place is None:
+            made: Any = (
+                MemoryMappedTensor.from_tensor(tensor.detach())
+                if copy_data
+                else MemoryMappedTensor.zeros(shape=tensor.shape, dtype=tensor.dtype)
+            )
+            for name in reversed(rest[1:]):
+                made = TensorDict({name: made}, size)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # about values that were pickled before
+                made = add_leaf(node, place, rest, tensor, copy_data=copy_data)
+        node._set(rest[0], made, False)
+    return made if len(rest) == 1 else made[rest[1:]]  # type: ignore[no-any-return]  # the leaf that was made

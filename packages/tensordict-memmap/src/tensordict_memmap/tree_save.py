@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tensordict_core import TensorDict
 from tensordict_memmap import commit, system
 from tensordict_memmap.build import build, fill
 from tensordict_memmap.checksums import Extent
@@ -233,18 +234,26 @@ class TreeSave:
             add(leaf.shapes_file, [Piece(name_of(leaf), shapes)], shapes.nbytes)
 
 
-def add_leaf(td: Any, place: Path, name: str, tensor: torch.Tensor, *, copy_data: bool) -> torch.Tensor:
-    """Saves a dictionary node that is mapped onto ``place`` again with one more entry, and gives that entry, mapped."""
+def add_leaf(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor, *, copy_data: bool) -> Any:
+    """Saves a dictionary node that is mapped onto ``place`` again with one more entry, and gives that entry, mapped.
+
+    Of a path of several keys that is the tensordict under the first.
+    """
     twin = td._clone(False)
-    twin._set(name, tensor, False)
+    entry: Any = tensor
+    for name in reversed(path[1:]):
+        entry = TensorDict({name: entry}, td.batch_size)
+    twin._set(path[0], entry, False)
     job = TreeSave(twin, place, True, None, True, True, False)
     assert isinstance(job.node, Dense)
-    leaf = job.node.entries[name]
-    assert isinstance(leaf, Leaf)
+    added = job.node.entries[path[0]]
     if not copy_data:
-        leaf.source = None
+        for leaf in tree.leaves(added):
+            leaf.source = None
     job.run(None, None)
-    return job.opener()(leaf)
+    if isinstance(added, Leaf):
+        return job.opener()(added)
+    return build(added, job.opener(), saved=place, device=torch.device("cpu"))
 
 
 def name_of(leaf: Leaf) -> Any:

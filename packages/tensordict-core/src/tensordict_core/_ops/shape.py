@@ -33,12 +33,12 @@ class Shape(Primitives):
         """The result of an operation that has an inverse, by which a block over it writes back."""
         result = self._reshape(op)
         op.remember(self)
-        result._last_exit = op
+        result._set_exit(op)
         return result  # type: ignore[no-any-return]  # a primitive gives Any
 
     def _unchanged(self) -> Self:
         """This tensordict, where there is nothing to do, and nothing to write back."""
-        self._last_exit = None
+        self._set_exit(None)
         return self
 
     def view(self, *shape: Any, size: Sequence[int] | None = None, batch_size: Sequence[int] | None = None) -> Self:
