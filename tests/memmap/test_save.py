@@ -360,11 +360,31 @@ def test_new_entries_are_made_in_the_folder_and_described_there(tmp_path):
         TensorDict({"a": 1}).make_memmap("b", torch.Size([1]))
 
 
+def test_tensordicts_above_a_new_entry_are_made(tmp_path):
+    td = TensorDict({"a": torch.ones(3, 2)}, [3]).memmap(tmp_path)
+    new = td.make_memmap(("deep", "er", "x"), (3, 4), dtype=torch.int16)
+    assert td["deep", "er", "x"] is new and td["deep", "er"].batch_size == (3,) and td["deep"].is_locked
+    new[1] = 7
+    td.make_memmap_from_tensor(("deep", "y"), torch.arange(3))
+    again = TensorDict.load_memmap(tmp_path)
+    assert again["deep", "er", "x"].sum() == 28 and again["deep", "y"].tolist() == [0, 1, 2]
+    with pytest.raises(RuntimeError, match="no tensordict"):
+        td.make_memmap(("a", "b"), (3,))
+    with pytest.raises(RuntimeError, match="batch size"):
+        td.make_memmap(("new", "b"), (4,))
+    with pytest.raises(RuntimeError, match="locked"):  # the root, which is locked too, would not know of it
+        td["deep"].make_memmap(("other", "z"), (3,))
+    assert TensorDict.load_memmap(tmp_path).sorted_keys == ["a", "deep"]
+    assert "new" not in td and ("deep", "other") not in td.keys(True)
+
+
 def test_new_entries_without_a_folder_are_shared_memory():
     td = TensorDict({"a": torch.ones(2)}, [2]).memmap()
     storage = torch.arange(2).untyped_storage()
     made = td.make_memmap_from_storage("s", storage, torch.Size([2]), dtype=torch.int64)
     assert made.tolist() == [0, 1] and td.is_memmap()
+    made = td.make_memmap(("deep", "x"), (2, 3))
+    assert td["deep", "x"] is made and td["deep"].is_memmap() and td["deep"].is_locked
     with pytest.raises(RuntimeError, match="batch size"):
         td.make_memmap("b", torch.Size([3]))
 

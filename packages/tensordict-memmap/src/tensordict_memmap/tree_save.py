@@ -248,7 +248,7 @@ def add_leaf(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor, 
     assert isinstance(job.node, Dense)
     added = job.node.entries[path[0]]
     if not copy_data:
-        for leaf in tree.leaves(added):
+        for leaf in [added] if isinstance(added, Leaf) else tree.leaves(added):
             leaf.source = None
     job.run(None, None)
     if isinstance(added, Leaf):
