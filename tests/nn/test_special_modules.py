@@ -291,14 +291,18 @@ KINDS = {
 
 
 def everything(module: nn.Module) -> list[object]:
-    """What each part of a module holds under which names, in order, by identity."""
+    """What each part of a module holds under which names, in order: by identity, and by value what is computed."""
     held: list[object] = []
     for name, part in module.named_modules():
-        own = {key: value for key, value in part.__dict__.items() if not key.startswith("_tensordict")}
-        for key, value in own.items():
-            items = value.items() if isinstance(value, dict) else enumerate(value if type(value) is list else [value])
-            # (recurrent layers note by weak references which weights they ran with, and look at each call)
-            held += [(name, key, inner, id(item)) for inner, item in items if not isinstance(item, weakref.ref)]
+        for key, value in part.__dict__.items():
+            if isinstance(value, torch.Tensor):
+                held.append((name, key, value.tolist()))
+            elif not key.startswith("_tensordict"):
+                items = (
+                    value.items() if isinstance(value, dict) else enumerate(value if type(value) is list else [value])
+                )
+                # (recurrent layers note by weak references which weights they ran with, and look at each call)
+                held += [(name, key, inner, id(item)) for inner, item in items if not isinstance(item, weakref.ref)]
     return held
 
 

@@ -94,17 +94,7 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
         flags = _inherited(cls).with_changes(changes)
         declaration = declare(cls, base=TensorClass, shadow=flags.shadow, kw_only=kw_only)
         _check_frozen(cls, flags)
-        cls._flags = flags
-        cls._declaration = declaration
-        cls._types = _annotations(cls, declaration, flags)
-        cls._rules = {name: rule_for(flags, cls._types[name]) for name in declaration.names}
-        cls._casts = flags.autocast
-        cls._plain = frozenset() if flags.autocast or flags.frozen else frozenset(declaration.names)
-        cls._restarts = hasattr(cls, "__post_init__") and not flags.skip_post_init_on_rebuild
-        if flags.tensor_only:
-            for name in declaration.own:
-                if name in cls._rules:
-                    check_tensor_type(cls._types[name])
+        _describe(cls, declaration, flags)
         if "__init__" in cls.__dict__:
             cls.__new__ = _blank  # type: ignore[method-assign]  # what a class body would define is assigned here
         else:
@@ -146,6 +136,25 @@ def _inherited(cls: type[Any]) -> Flags:
         if own is not None:
             flags = flags.with_changes({name: value or None for name, value in own._asdict().items()})
     return flags
+
+
+def _describe(cls: type[TensorClass], declaration: Declaration, flags: Flags) -> None:
+    """Put down what instances read of a class.
+
+    Raises:
+        TypeError: A class for tensors only has a field of another type.
+    """
+    cls._flags = flags
+    cls._declaration = declaration
+    cls._types = _annotations(cls, declaration, flags)
+    cls._rules = {name: rule_for(flags, cls._types[name]) for name in declaration.names}
+    cls._casts = flags.autocast
+    cls._plain = frozenset() if flags.autocast or flags.frozen else frozenset(declaration.names)
+    cls._restarts = hasattr(cls, "__post_init__") and not flags.skip_post_init_on_rebuild
+    if flags.tensor_only:
+        for name in declaration.own:
+            if name in cls._rules:
+                check_tensor_type(cls._types[name])
 
 
 def _check_frozen(cls: type[Any], flags: Flags) -> None:

@@ -97,31 +97,9 @@ def write_init(cls: type[Any], declaration: Declaration, *, casts: bool, frozen:
         casts: Whether tensors too pass through the rules of the fields.
         frozen: Whether instances are locked once they are made.
     """
-    scope: dict[str, Any] = {"_start": start}
-    positional: list[str] = []
-    keywords: list[str] = []
-    values: list[str] = []
-    made: list[str] = []
     _check_order(declaration)
-    for field in declaration.arguments:
-        name = field.name
-        default = _default(field)
-        if default is not dataclasses.MISSING:
-            scope[f"_default_{name}"] = default
-        source = name
-        if not field.init:
-            source = "None" if default is dataclasses.MISSING else f"_default_{name}"
-        else:
-            argument = name if default is dataclasses.MISSING else f"{name}=_default_{name}"
-            (keywords if field.kw_only else positional).append(argument)
-        if isinstance(default, _Factory):
-            scope[f"_make_{name}"] = default.make
-            if field.init:
-                made.append(f"    if {name} is _default_{name}: {name} = _make_{name}()")
-            else:
-                source = f"_make_{name}()"
-        if field not in declaration.init_vars:
-            values.append(f"{name!r}: {source}")
+    scope: dict[str, Any] = {"_start": start}
+    positional, keywords, made, values = _write_fields(declaration, scope)
     names = set(declaration.names)
     meta = [name for name in META_ARGUMENTS if name not in names]
     keywords += [f"{name}=False" if name == "lock" else f"{name}=None" for name in meta]
@@ -141,6 +119,42 @@ def write_init(cls: type[Any], declaration: Declaration, *, casts: bool, frozen:
     setattr(init, WRITTEN, True)
     init.__annotations__ = {f.name: f.type for f in declaration.arguments if f.init} | {"return": None}
     return init
+
+
+def _write_fields(declaration: Declaration, scope: dict[str, Any]) -> tuple[list[str], list[str], list[str], list[str]]:
+    """The source of what an ``__init__`` says of each field.
+
+    Args:
+        declaration: The fields.
+        scope: Gets the defaults, and what makes them, under the names that the source has for them.
+
+    Returns:
+        Positional arguments, those by name only, the lines that make defaults, and the items of the entries.
+    """
+    positional: list[str] = []
+    keywords: list[str] = []
+    made: list[str] = []
+    values: list[str] = []
+    for field in declaration.arguments:
+        name = field.name
+        default = _default(field)
+        if default is not dataclasses.MISSING:
+            scope[f"_default_{name}"] = default
+        source = name
+        if not field.init:
+            source = "None" if default is dataclasses.MISSING else f"_default_{name}"
+        else:
+            argument = name if default is dataclasses.MISSING else f"{name}=_default_{name}"
+            (keywords if field.kw_only else positional).append(argument)
+        if isinstance(default, _Factory):
+            scope[f"_make_{name}"] = default.make
+            if field.init:
+                made.append(f"    if {name} is _default_{name}: {name} = _make_{name}()")
+            else:
+                source = f"_make_{name}()"
+        if field not in declaration.init_vars:
+            values.append(f"{name!r}: {source}")
+    return positional, keywords, made, values
 
 
 def _check_order(declaration: Declaration) -> None:
