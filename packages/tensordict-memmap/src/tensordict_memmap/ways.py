@@ -92,7 +92,7 @@ def is_cold(src: torch.Tensor, rows: torch.Tensor) -> bool:
     return sum(system.resident(first + k * row, 1, 1) for k in sample) < len(sample) / 2
 
 
-_kernels_lock = threading.Lock()
+_kernels_lock = threading.RLock()
 _kernels_module: ModuleType | None = None
 _kernels_broken = False
 
@@ -149,8 +149,13 @@ def load_stream(nbytes: int) -> ModuleType | None:
 
 def _new_lock_after_fork() -> None:
     global _kernels_lock
-    _kernels_lock = threading.Lock()
+    _kernels_lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock_after_fork)
+    # A fork waits for who is loading: a module that a thread is importing would stay locked in the child for good.
+    os.register_at_fork(
+        before=lambda: _kernels_lock.acquire(),
+        after_in_parent=lambda: _kernels_lock.release(),
+        after_in_child=_new_lock_after_fork,
+    )
