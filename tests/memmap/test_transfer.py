@@ -278,7 +278,7 @@ def test_strided_sources_take_little_memory_beside_themselves(tmp_path):
         from tensordict_memmap import ways
         from tensordict_memmap.sources import Piece
         from tensordict_memmap.transfer import FileWrite, write_files
-        source = torch.ones(200, 1024, 256).permute(2, 1, 0)
+        source = torch.ones(100, 1024, 256).permute(2, 1, 0)
         if sys.argv[2] == "numpy":
             ways._kernels_broken = True
         elif sys.argv[2] == "loaded kernels":

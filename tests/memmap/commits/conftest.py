@@ -53,6 +53,7 @@ def _found(target, foreign=()):
             if relative != NAME and relative not in foreign and ".tensordict-" not in relative:
                 with open(path, "rb") as file:
                     files[relative] = file.read()
+    assert "meta.json" in files
     version = int(files["meta.json"].split(b":")[0])
     assert files == _content(version)
     assert manifest.problems({name: len(data) for name, data in files.items()}) == []
