@@ -271,9 +271,41 @@ def test_composites_of_what_can_be_reparameterized():
     assert dist.has_rsample and dist.get(("a", "z")).stddev[0] == 2 and ("a", "z") in dist
     (sample["x"] + sample["a", "z"]).sum().backward()
     assert (loc.grad == 2).all()
-    torch.testing.assert_close(dist.icdf(dist.cdf(sample.detach()))["x"], sample["x"].detach(), atol=1e-4, rtol=1e-4)
     with pytest.raises(KeyError, match="component 'q'"):
         CompositeDistribution(params, {"q": d.Normal})
+
+
+def composite_of_two_normals():
+    params = TensorDict({"x": {"loc": torch.zeros(3)}, "y": {"loc": torch.ones(3)}}, [3])
+    scales = {"x": {"scale": 1.0}, "y": {"scale": 2.0}}
+    return CompositeDistribution(
+        params, {"x": d.Normal, "y": d.Normal}, name_map={"y": ("a", "z")}, extra_kwargs=scales
+    )
+
+
+def test_shares_and_values_of_a_composite_are_set_in_the_sample():
+    dist = composite_of_two_normals()
+    sample = dist.sample()
+    values = sample.clone()
+    assert dist.cdf(sample) is sample
+    torch.testing.assert_close(sample["x_cdf"], d.Normal(0.0, 1.0).cdf(values["x"]))
+    torch.testing.assert_close(sample["a", "z_cdf"], d.Normal(1.0, 2.0).cdf(values["a", "z"]))
+    sample["x_cdf"].fill_(0.5)
+    assert dist.icdf(sample) is sample
+    torch.testing.assert_close(sample["x_icdf"], torch.zeros(3))
+    torch.testing.assert_close(sample["a", "z_icdf"], values["a", "z"], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(dist.icdf(values.clone())["x_icdf"], values["x"], atol=1e-4, rtol=1e-4)
+    assert (sample.select(*values.keys(True, True)) == values).all()
+
+
+@pytest.mark.parametrize("name", ["sample_and_log_prob", "rsample_and_log_prob"])
+@pytest.mark.parametrize("aggregate", [True, False])
+def test_samples_come_with_their_scores(name, aggregate):
+    dist = composite_of_two_normals()
+    with set_composite_lp_aggregate(aggregate):
+        sample, scores = getattr(dist, name)((4,))
+        assert sample.batch_size == (4, 3) and isinstance(scores, torch.Tensor) == aggregate
+        assert (scores == dist.log_prob(sample)).all()
 
 
 def test_entropies_without_a_closed_form_are_estimated():

@@ -204,6 +204,27 @@ class CompositeDistribution(Distribution):
         scores = self.log_prob_composite(sample, include_sum=False)
         return self._sum(scores) if composite_lp_aggregate() else scores
 
+    def sample_and_log_prob(self, shape: Any = None) -> tuple[TensorDict, Any]:
+        """A sample of each and what `log_prob` gives for it.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
+        >>> sample, scores = composite.sample_and_log_prob()
+        >>> bool((scores == composite.log_prob(sample)).all())
+        True
+        """
+        sample = self.sample(shape)
+        return sample, self.log_prob(sample)
+
+    def rsample_and_log_prob(self, shape: Any = None) -> tuple[TensorDict, Any]:
+        """As `sample_and_log_prob`, with gradients that reach the parameters through the sample.
+
+        Raises:
+            NotImplementedError: A part has no such samples.
+        """
+        sample = self.rsample(shape)
+        return sample, self.log_prob(sample)
+
     def entropy_composite(self, samples_mc: int = 1, *, include_sum: bool | None = None) -> TensorDict:
         """The entropy of each at ``<key>_entropy``, and of all if ``include_sum``.
 
@@ -221,19 +242,28 @@ class CompositeDistribution(Distribution):
         scores = self.entropy_composite(samples_mc, include_sum=False)
         return self._sum(scores) if composite_lp_aggregate() else scores
 
-    def _mapped_values(self, name: str, sample: Any) -> TensorDict:
-        out = TensorDict({}, sample.batch_size)
+    def cdf(self, sample: Any) -> Any:
+        """Sets the distribution function of each value at ``<key>_cdf`` of the sample, and gives the sample.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(1), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [1]), dists)
+        >>> composite.cdf(TensorDict({"x": torch.zeros(1)}, [1]))["x_cdf"]
+        tensor([0.5000])
+        """
         for key, dist in self.dists.items():
-            out.set(key, getattr(dist, name)(sample.get(key)))
-        return out
+            sample.set(with_suffix(key, "_cdf"), dist.cdf(sample.get(key)))
+        return sample
 
-    def cdf(self, sample: Any) -> TensorDict:  # type: ignore[override]  # torch gives tensors
-        """The distribution function of each."""
-        return self._mapped_values("cdf", sample)
+    def icdf(self, sample: Any) -> Any:
+        """Sets the value of each share at ``<key>_cdf`` at ``<key>_icdf`` of the sample, and gives the sample.
 
-    def icdf(self, sample: Any) -> TensorDict:  # type: ignore[override]  # torch gives tensors
-        """The inverse of the distribution function of each."""
-        return self._mapped_values("icdf", sample)
+        Where there is no such entry, the share is that of the value at the key, as `cdf` would have set it.
+        """
+        for key, dist in self.dists.items():
+            share = sample.get(with_suffix(key, "_cdf"), None)
+            share = dist.cdf(sample.get(key)) if share is None else share
+            sample.set(with_suffix(key, "_icdf"), dist.icdf(share))
+        return sample
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dists})"
