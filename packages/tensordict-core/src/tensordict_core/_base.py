@@ -21,7 +21,8 @@ from ._cast import Casting
 from ._convert import Conversion
 from ._creation import Creation
 from ._flatten import KeyFlattening
-from ._index import Index, Indexing
+from ._index import Index
+from ._indexing import Indexing
 from ._lock import Locking
 from ._memmap_stubs import MemmapStubs
 from ._meta import Meta
