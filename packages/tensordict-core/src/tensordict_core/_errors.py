@@ -222,6 +222,33 @@ def bad_mask(shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
     )
 
 
+def no_condition(condition: Any) -> TypeError:
+    """What chooses among values is no bool tensor."""
+    got = getattr(condition, "dtype", type(condition).__name__)
+    return TypeError(f"values are chosen by a bool tensor, got {got}; compare it, or wrap it with torch.tensor")
+
+
+def no_value_operand(name: str, operand: Any) -> TypeError:
+    """A tensor or a tensordict among values that are none."""
+    return TypeError(
+        f"{name} of non-tensor data takes non-tensor data or a plain value, got {type(operand).__name__}; wrap it in "
+        "NonTensorData, or read the values with tolist()"
+    )
+
+
+def values_shape(got: Sequence[int], expected: Sequence[int], *, one: bool = False) -> RuntimeError:
+    """Non-tensor data of one batch size meet another, or one value is to become several in place."""
+    if one and list(got) == list(expected):
+        return RuntimeError(
+            f"NonTensorData of batch size {list(expected)} has one value for all positions and cannot take several in "
+            "place; use a NonTensorStack, or the result without out"
+        )
+    return RuntimeError(
+        f"values of batch size {list(got)} cannot stand for those of batch size {list(expected)}; expand or index them "
+        "to that batch size"
+    )
+
+
 def not_a_source(source: Any) -> TypeError:
     """What is to be written has no entries."""
     return TypeError(
@@ -327,4 +354,12 @@ def not_sendable(path: Any, leaf: Any) -> TypeError:
         f"key {_show(path)} is a tensor of layout {leaf.layout} and dtype {leaf.dtype}, "
         "which is no plain block of memory "
         "to send; send it densely, or take it out with exclude"
+    )
+
+
+def not_expandable(key: Any, shape: Any, target: Any) -> RuntimeError:
+    """A leaf has a size that cannot be broadcast to another's."""
+    return RuntimeError(
+        f"a size of 1 can be expanded to another, but key {key!r} has shape {list(shape)} and its counterpart "
+        f"{list(target)}; use repeat to copy rows, or unsqueeze to line the dimensions up"
     )

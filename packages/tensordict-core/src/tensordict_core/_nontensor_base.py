@@ -5,14 +5,17 @@ Operations on leaves pass such a node by; what is done to its batch size, each k
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch import Tensor
 
 from . import _errors as errors
 from ._base import TensorCollection
 from ._index import Index
+from ._nontensor_ops import choose, compared, different, logical, ordered, same
 from ._opaque import OpaqueNode
 from ._rebuild import IsLeaf
 from ._types import containers
@@ -98,6 +101,87 @@ class NonTensorDataBase(OpaqueNode):
     def _has_values_of(self, other: Any) -> bool:
         """Whether values are equal at every position."""
         return bool((self == other).all())
+
+    # mypy: the operators of tensordicts, which these replace, give tensordicts
+    __eq__ = compared(same, "Whether values are equal at each position, as a bool tensor.")  # type: ignore[assignment]
+    __ne__ = compared(different, "Whether values differ at each position, as a bool tensor.")  # type: ignore[assignment]
+    __lt__ = compared(ordered("<", operator.lt), "Whether values are less, as Python orders them.")
+    __le__ = compared(ordered("<=", operator.le), "Whether values are less or equal, as Python orders them.")
+    __gt__ = compared(ordered(">", operator.gt), "Whether values are greater, as Python orders them.")
+    __ge__ = compared(ordered(">=", operator.ge), "Whether values are greater or equal, as Python orders them.")
+    __and__ = __rand__ = compared(logical("&", operator.and_), "Whether both of two bools are true.")  # type: ignore[assignment]
+    __or__ = __ror__ = compared(logical("|", operator.or_), "Whether at least one of two bools is true.")  # type: ignore[assignment]
+    __xor__ = __rxor__ = compared(logical("^", operator.xor), "Whether two bools differ.")  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as for every class with __eq__
+
+    def where(
+        self,
+        condition: Tensor,
+        other: Any,
+        *,
+        out: Any = None,
+        pad: float | bool | None = None,
+        update_batch_size: bool = False,
+    ) -> Self:
+        """The values where ``condition`` is true, those of ``other`` elsewhere.
+
+        Args:
+            condition: A bool tensor over the batch dimensions, or the first of them.
+            other: Non-tensor data, or one plain value for all positions.
+            out: Non-tensor data that the result is written into; `NonTensorData` takes one value alone.
+            pad: Of no effect, because there is no leaf that one side could lack.
+            update_batch_size: Whether ``out`` takes the batch size of the result.
+
+        Raises:
+            TypeError: ``condition`` is no bool tensor, or ``other`` a tensor or a tensordict.
+            RuntimeError: Shapes do not fit, or ``out`` has one value for all positions and the result several.
+
+        >>> NonTensorData("a", batch_size=[2]).where(torch.tensor([True, False]), "b").tolist()
+        ['a', 'b']
+        """
+        if getattr(condition, "dtype", None) is not torch.bool:
+            raise errors.no_condition(condition)
+        chosen: Any = choose(condition, self, self._operand("where", other))
+        if out is None:
+            return chosen  # type: ignore[no-any-return]  # containers are found at run time
+        if update_batch_size and out._meta.batch_size != chosen._meta.batch_size:
+            out.batch_size = chosen._meta.batch_size
+        out._take_all(chosen)
+        return out  # type: ignore[no-any-return]  # what users pass is Any
+
+    def masked_fill(self, mask: Tensor, value: Any) -> Self:
+        """One value where the mask is true, those of this data elsewhere.
+
+        >>> NonTensorStack("a", "b").masked_fill(torch.tensor([True, False]), None).tolist()
+        [None, 'b']
+        """
+        if getattr(mask, "dtype", None) is not torch.bool:
+            raise errors.no_condition(mask)
+        return self.where(~mask, value)
+
+    def masked_fill_(self, mask: Tensor, value: Any) -> Self:
+        """``masked_fill`` in place; `NonTensorData` takes it where the mask is true everywhere or nowhere."""
+        self._take_all(self.masked_fill(mask, value))
+        return self
+
+    def _operand(self, name: str, other: Any) -> NonTensorDataBase:
+        """What stands on the other side of an operation, as non-tensor data."""
+        if isinstance(other, NonTensorDataBase):
+            return other
+        if isinstance(other, TensorCollection | Tensor):
+            raise errors.no_value_operand(name, other)
+        return containers.non_tensor._make(other, self._meta)
+
+    def _take_all(self, values: NonTensorDataBase) -> None:
+        """Take the values of other data of this batch size, in place.
+
+        Raises:
+            RuntimeError: The batch sizes differ, or this is one value for all positions and those are several.
+        """
+        own, size = self._meta.batch_size, values._meta.batch_size
+        if own != size or (isinstance(values, containers.non_tensor_stack) and isinstance(self, containers.non_tensor)):
+            raise errors.values_shape(size, own, one=isinstance(self, containers.non_tensor))
+        self._replace_value(values)
 
     def is_empty(self) -> bool:
         """Never: there is a value."""

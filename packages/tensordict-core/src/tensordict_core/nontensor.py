@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import Tensor
 
 from . import _errors as errors
 from ._grid import broadcast, nested, places, reshaped, selected
 from ._index import Index
 from ._meta import Meta, as_batch_size, as_device, as_names
 from ._nontensor_base import NonTensorDataBase
+from ._nontensor_ops import flat_values, same
 from ._options import current as options
 from ._rebuild import How
 from ._types import containers
@@ -79,7 +79,7 @@ class NonTensorData(NonTensorDataBase):
 
     def _has_values_of(self, other: Any) -> bool:
         # told without a tensor, where Dynamo would stop, if it can be
-        return _same(self._value, other._value) if isinstance(other, NonTensorData) else super()._has_values_of(other)
+        return same(self._value, other._value) if isinstance(other, NonTensorData) else super()._has_values_of(other)
 
     def _take(self, holder: Any, key: str, value: Any) -> None:
         if isinstance(value, NonTensorStack):  # positions part here, as when one of them is written alone
@@ -101,7 +101,7 @@ class NonTensorData(NonTensorDataBase):
         )
 
     def _put_node(self, index: Index, source: Any) -> Any:
-        if isinstance(source, NonTensorData) and _same(source._value, self._value):
+        if isinstance(source, NonTensorData) and same(source._value, self._value):
             return self
         if not self._meta.batch_size:
             return source._index(Index((0,) * len(source._meta.batch_size), source._meta.batch_size))
@@ -148,11 +148,6 @@ class NonTensorData(NonTensorDataBase):
             f"{type(self).__name__}(data={self._value}, batch_size={self._meta.batch_size}, device={self._meta.device})"
         )
 
-    def __eq__(self, other: object) -> Any:
-        return _compare(self, other)
-
-    __hash__ = None  # type: ignore[assignment]  # as for every class with __eq__
-
 
 class MetaData(NonTensorData):
     """Non-tensor data about the whole of what is stacked: where all have one value, so has the stack.
@@ -193,7 +188,7 @@ class NonTensorStack(NonTensorDataBase):
             return
         stacked = NonTensorStack._stack(items, stack_dim)
         self._start(stacked._meta)
-        self._flat = _flat(stacked)
+        self._flat = flat_values(stacked)
 
     @classmethod
     def _make(cls, flat: list[Any], meta: Meta) -> Self:
@@ -310,7 +305,7 @@ class NonTensorStack(NonTensorDataBase):
         meta = Meta(torch.Size((*size[:dim], len(items), *size[dim:])), first._meta.device)
         if _one_for_all(items):
             return type(first)._make(first._value, meta, first._metadata)
-        flat = [value for item in items for value in _flat(item)]
+        flat = [value for item in items for value in flat_values(item)]
         if not dim:
             return cls._make(flat, meta)
         # the values lie item by item, so the new dimension is the first and goes where it belongs
@@ -327,7 +322,7 @@ class NonTensorStack(NonTensorDataBase):
         if _one_for_all(items):
             return type(first)._make(first._value, meta, first._metadata)
         slices = [part for item in items for part in _as_stack(item)._unbind(dim)]
-        return cls._make(list(_flat(cls._stack(slices, dim))) if slices else [], meta)
+        return cls._make(list(flat_values(cls._stack(slices, dim))) if slices else [], meta)
 
     @classmethod
     def _ragged(cls, items: Sequence[Any], values: list[Any], meta: Meta) -> Any:
@@ -364,20 +359,10 @@ class NonTensorStack(NonTensorDataBase):
             f"device={self._meta.device})"
         )
 
-    def __eq__(self, other: object) -> Any:
-        return _compare(self, other)
-
-    __hash__ = None  # type: ignore[assignment]  # as for every class with __eq__
-
 
 def _known(size: torch.Size) -> torch.Size:
     """The dimensions in front of the first whose size differs between elements (-1)."""
     return size[: size.index(-1)] if -1 in size else size
-
-
-def _flat(item: Any) -> list[Any]:
-    """The values of each position, in order."""
-    return item._flat if isinstance(item, NonTensorStack) else [item._value] * item._meta.batch_size.numel()
 
 
 def _as_stack(item: Any) -> NonTensorStack:
@@ -390,28 +375,7 @@ def _one_for_all(items: Sequence[Any]) -> bool:
     kind = type(first)
     if not issubclass(kind, MetaData) and not (kind is NonTensorData and options.capture_non_tensor_stack):
         return False
-    return all(type(item) is kind and _same(item._value, first._value) for item in items)
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two values are equal; values that cannot be compared are the same only if identical."""
-    if a is b:
-        return True
-    try:
-        return type(a) is type(b) and bool(a == b)
-    except Exception:
-        return False
-
-
-def _compare(left: NonTensorDataBase, other: Any) -> Tensor:
-    """Equality position by position, as a bool tensor of the batch size."""
-    right = other if isinstance(other, NonTensorDataBase) else NonTensorData._make(other, left._meta)
-    a, b = left._meta.batch_size, right._meta.batch_size
-    size = a if a == b else torch.broadcast_shapes(a, b)  # type: ignore[no-untyped-call]  # torch does not type it
-    if isinstance(left, NonTensorData) and isinstance(right, NonTensorData):
-        return torch.full(size, _same(left._value, right._value))
-    pairs = zip(broadcast(_flat(left), a, size), broadcast(_flat(right), b, size), strict=True)
-    return torch.tensor([_same(x, y) for x, y in pairs], dtype=torch.bool).reshape(size)
+    return all(type(item) is kind and same(item._value, first._value) for item in items)
 
 
 def is_non_tensor(data: Any) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 from .. import _errors as errors
 from .._keys import NestedKey, unravel_key
 from .._meta import Meta
+from .._nontensor_ops import choose, flat_values
 from .._primitives import Primitives
 from .._rebuild import UNLOCKED, How
 from .._types import containers
@@ -59,7 +60,8 @@ class Selection(Primitives):
             other: A tensordict, matched by key; a number; or a tensor, lined up with the batch dimensions unless it has
                 more dimensions than the batch.
             out: A tensordict that the result is written into, in place where it has an entry.
-            pad: What stands for a leaf that one side lacks; by default that is an error.
+            pad: What stands for a leaf that one side lacks; by default that is an error. Non-tensor entries need none:
+                what one side lacks is taken from the other.
             update_batch_size: Whether ``out`` takes the batch size of the result.
 
         Raises:
@@ -286,22 +288,11 @@ def _choose_values(result: Any, left: Any, right: Any, condition: Tensor) -> Non
             continue
         if not mine._is_non_tensor:
             _choose_values(result._get(key), mine, theirs, condition)
-        elif not cast(Any, mine)._has_values_of(theirs):
-            size = mine._meta.batch_size
-            chosen = condition.reshape(condition.shape + (1,) * (len(size) - condition.ndim)).expand(size)
-            triples = zip(chosen.reshape(-1).tolist(), _flat_values(mine), _flat_values(theirs), strict=True)
-            values = [a if first else b for first, a, b in triples]
-            result._set(key, containers.non_tensor_stack._make(values, mine._meta), False)
+        else:
+            result._set(key, choose(condition, mine, theirs), False)
     for key in right._keys():
         if left._get(key) is None and isinstance(right._get(key), Primitives):
             result._set(key, right._get(key), False)
-
-
-def _flat_values(node: Any) -> list[Any]:
-    """The value of non-tensor data at each position, in order."""
-    if isinstance(node, containers.non_tensor_stack):
-        return node._flat
-    return [node._entry_value()] * node._meta.batch_size.numel()
 
 
 def pad_values(result: Any, source: Any, ends: Sequence[tuple[int, int]]) -> None:
@@ -320,7 +311,7 @@ def pad_values(result: Any, source: Any, ends: Sequence[tuple[int, int]]) -> Non
             if not entry._is_opaque:
                 pad_values(result._get(key), entry, ends)
             continue
-        values, meta = _flat_values(entry), entry._meta
+        values, meta = flat_values(entry), entry._meta
         positions, size = list(range(len(values))), list(meta.batch_size)
         for dim, (before, after) in enumerate(ends):
             positions, size = _padded_positions(positions, size, dim, before, after)
