@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -119,3 +120,68 @@ def test_a_class_takes_dataclass_instances_of_its_fields():
     with pytest.raises(TypeError, match="takes a dataclass"):
         from_dataclass(3)
     assert type(TensorDict.from_dataclass(Point(torch.zeros(1)), dest_cls=Sample)) is Sample
+
+
+class Named(TensorClass):
+    x: torch.Tensor
+    label: str | None = None
+
+
+def test_select_gives_the_class_or_a_plain_tensordict():
+    named = Named(torch.zeros(3), "text", batch_size=[3])
+    part = named.select("x", as_tensordict=True)
+    assert type(part) is TensorDict and part["x"] is named.x and part.sorted_keys == ["x"]
+    assert type(named.select("x")) is Named and named.select("x").label is None
+    assert named.select("x", inplace=True) is named and named.label is None
+    with pytest.raises(KeyError, match="typo"):
+        named.select("typo", as_tensordict=True)
+
+
+def test_fields_that_are_not_set_are_kept_as_none_where_asked():
+    named = Named(torch.zeros(3), batch_size=[3])
+    assert named.to_tensordict().sorted_keys == ["x"] == named.to_tensordict(retain_none=False).sorted_keys
+    kept = named.to_tensordict(retain_none=True)
+    assert type(kept) is TensorDict and kept.sorted_keys == ["label", "x"] and kept["label"] is None
+    nested = TensorDict({"n": named}).to_tensordict(retain_none=True)
+    assert nested["n"].sorted_keys == ["label", "x"] and type(nested["n"]) is TensorDict
+    assert Named.from_tensordict(kept).label is None
+
+
+def test_values_by_name_are_written_into_fields():
+    named = Named(torch.zeros(3), "a", batch_size=[3])
+    x = named.x
+    named.update_(x=torch.ones(3), label="b")
+    assert named.x is x and x.all() and named.label == "b"
+    named.update_({"x": torch.zeros(3)}, label="c")
+    assert not x.any() and named.label == "c"
+    stack = TensorDict.lazy_stack([named, named.clone()])
+    assert stack.update_(x=torch.ones(2, 3)).x.all() and type(stack) is Named
+    with pytest.raises((KeyError, ValueError), match="typo"):
+        named.update_(typo=1)
+
+
+def test_a_dictionary_takes_the_classes_of_an_instance():
+    td = TensorDict({"n": Named(torch.zeros(3), "a"), "d": {"n": Named(torch.zeros(3))}})
+    out = td.from_dict_instance({"n": {"x": torch.ones(4), "label": "b"}, "d": {"n": {"x": torch.ones(5)}}})
+    assert type(out["n"]) is Named and out["n"].label == "b" and type(out["d", "n"]) is Named
+    assert out["n"].x.shape == (4,) and td["n"].x.shape == (3,)
+    assert type(td["n"].from_dict_instance({"x": torch.ones(2)}, auto_batch_size=True)) is Named
+    with pytest.raises(ValueError, match="'typo'"):
+        td.from_dict_instance({"n": {"typo": 1}})
+
+
+def test_a_lazy_stack_of_instances_is_its_own_lazy_stack():
+    stack = TensorDict.lazy_stack([Named(torch.zeros(3), batch_size=[3])] * 2, 1, stack_dim_name="s")
+    assert type(stack) is Named and stack.names == [None, "s"] and stack.to_lazystack(1) is stack
+    assert sorted(stack.data_ptr().keys(True, True)) == [("0", "x"), ("1", "x")]
+
+
+def test_values_by_field_in_the_attribute_of_a_state_dict_load():
+    state = OrderedDict({"x": torch.ones(3)})
+    info = {"batch_size": torch.Size([3]), "device": None, "_type": "Named", "_non_tensor": {"label": "b"}}
+    state._metadata = OrderedDict({"": info})
+    named = Named(torch.zeros(3), "a", batch_size=[3])
+    named.load_state_dict(state)
+    assert named.x.all() and named.label == "b"
+    named.load_state_dict(Named(torch.zeros(3), "c", batch_size=[3]).state_dict())
+    assert not named.x.any() and named.label == "c"

@@ -123,3 +123,17 @@ def test_a_tree_map_leaves_it_as_it_is(td: TensorDict) -> None:
     again = pytree.treespec_loads(pytree.treespec_dumps(spec)).unflatten([torch.zeros(3)])
     assert again["attrs"].to_dict() == both["attrs"].to_dict()
     assert torch.vmap(lambda one: one)(both)["attrs"].tgt_shape == torch.Size([3, 4])
+
+
+def test_attributes_of_one_tensor():
+    leaf = torch.zeros(2, 3, dtype=torch.int8)
+    attrs = TensorAttrs.from_tensor(leaf)
+    assert (attrs.tgt_device, attrs.tgt_dtype, attrs.tgt_shape) == (leaf.device, torch.int8, (2, 3))
+    for fields in ("dtype", ("dtype",)):
+        assert TensorAttrs.from_tensor(leaf, fields=fields).to_dict() == TensorAttrs(tgt_dtype=torch.int8).to_dict()
+    with pytest.raises(ValueError, match="'typo'"):
+        TensorAttrs.from_tensor(leaf, fields=["typo"])
+    with pytest.raises(TypeError, match="tensor, got int"):
+        TensorAttrs.from_tensor(3)
+    with pytest.raises(TypeError, match=r"attrs\(\)"):
+        TensorAttrs.from_tensor(TensorDict({"a": leaf}))

@@ -332,3 +332,43 @@ def test_the_first_tensordict_with_a_key_gives_its_value_unless_a_callback_says_
         merge_tensordicts(left)
     with pytest.raises(RuntimeError, match="batch size"):
         merge_tensordicts(TensorDict({}, [3]), TensorDict({"b": torch.zeros(4)}, [4]))
+
+
+def test_named_tuples_of_torch_and_of_python_have_their_fields():
+    found = torch.tensor([[2, 0, 1]]).max(1)
+    td = TensorDict.from_namedtuple(found, auto_batch_size=True)
+    assert td.sorted_keys == ["indices", "values"] and td.batch_size == (1,) and td["values"].item() == 2
+    assert TensorDict.from_any({"a": found})["a", "indices"].item() == 0
+    for wrong in ((1, 2), [1, 2], {"a": 1}, torch.zeros(2)):
+        with pytest.raises(TypeError, match="named tuple"):
+            TensorDict.from_namedtuple(wrong)
+
+
+def test_merging_calls_the_function_with_all_values_of_a_key():
+    tds = [TensorDict({"a": {f"b{i}": i}, "common": i, "s": "xyz"[i]}) for i in range(3)]
+    merged = TensorDict({"f": 1}).update(merge_tensordicts(*tds))
+    assert sorted(merged["a"].keys()) == ["b0", "b1", "b2"] and merged["common"] == 0 and merged["s"] == "x"
+    calls = []
+
+    def join(*values):
+        calls.append(values)
+        return torch.stack(values) if isinstance(values[0], torch.Tensor) else "".join(values)
+
+    merged = merge_tensordicts(*tds, callback_exist=join)
+    assert merged["common"].tolist() == [0, 1, 2] and merged["s"] == "xyz" and len(calls) == 2
+    by_key = merge_tensordicts(*tds, callback_exist={"common": lambda *values: sum(values)})
+    assert by_key["common"] == 3 and by_key["s"] == "x"
+    nested = [TensorDict({"n": {"x": i}}) for i in range(3)]
+    assert merge_tensordicts(*nested, callback_exist={("n", "x"): lambda *values: max(values)})["n", "x"] == 2
+    assert [td["n", "x"].item() for td in nested] == [0, 1, 2]
+
+
+def test_merging_a_node_with_a_tensor_keeps_the_first_or_asks_the_function():
+    node, leaf, more = TensorDict({"x": {"a": 1}}), TensorDict({"x": 5}), TensorDict({"x": {"b": 2}})
+    assert merge_tensordicts(node, leaf, more)["x"].sorted_keys == ["a", "b"] and node["x"].sorted_keys == ["a"]
+    assert merge_tensordicts(leaf, node)["x"] == 5
+    assert merge_tensordicts(node, leaf, callback_exist=lambda *values: values[-1])["x"] == 5
+    with pytest.raises(RuntimeError):
+        merge_tensordicts(
+            TensorDict({"a": torch.zeros(2)}, [2]), TensorDict({"a": torch.zeros(2), "b": torch.zeros(3)})
+        )

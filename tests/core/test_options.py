@@ -159,3 +159,12 @@ def test_what_was_printed_is_read_back(compact):
 def test_a_text_that_is_no_printed_tensordict_is_refused(text):
     with pytest.raises(ValueError, match="no printed tensordict"):
         parse_tensor_dict_string(text)
+
+
+def test_brief_prints_leave_device_and_sharing_out():
+    td = TensorDict({"a": torch.zeros(3)}, [3], device="cpu")
+    with set_printoptions(compact=False, verbose=False):
+        assert "device" not in repr(td) and "is_shared" not in repr(td) and "batch_size=torch.Size([3])" in repr(td)
+    with set_printoptions(verbose=False, show_device=True):
+        assert "device=cpu" in repr(td) and "dtype" not in repr(td)
+    assert "is_shared=False" in repr(td)

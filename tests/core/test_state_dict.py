@@ -182,3 +182,54 @@ def test_state_dicts_of_the_oldest_form_load():
     state = OrderedDict({"a": torch.ones(3), "b": inner, "__batch_size": torch.Size([3]), "__device": None})
     td = TensorDict({}).load_state_dict(state)
     assert td.batch_size == torch.Size([3]) and td["b"].batch_size == torch.Size([3, 2])
+
+
+def test_a_state_dict_describes_its_nodes_in_an_attribute():
+    td = TensorDict({"1": 1, "n": TensorDict({"x": torch.zeros(3, 4)}, [3, 4]), "e": {}})
+    state = td.state_dict()
+    size = torch.Size([])
+    assert state._metadata == {
+        "": {"batch_size": size, "device": None},
+        "n": {"batch_size": torch.Size([3, 4]), "device": None},
+        "e": {"batch_size": size, "device": None},
+    }
+    assert set(td.state_dict(prefix="p.")._metadata) == {"p", "p.n", "p.e"}
+    nested = td.state_dict(flatten=False)
+    assert set(nested._metadata) == {""} and nested["n"]._metadata[""]["batch_size"] == (3, 4)
+    into = nn.Linear(2, 2).state_dict()
+    td.state_dict(destination=into, prefix="td.")
+    assert into._metadata[""] == {"version": 1} and into._metadata["td.n"]["batch_size"] == (3, 4)
+    assert list(td.state_dict(destination={})) == list(state)
+
+
+@pytest.mark.parametrize("flatten", [True, False])
+def test_a_state_dict_loads_with_its_attribute_and_without(flatten):
+    td = TensorDict({"a": torch.ones(3), "n": TensorDict({"x": torch.zeros(3, 4), "s": "t"}, [3, 4]), "e": {}}, [3])
+    stack = LazyStackedTensorDict(td, td.clone())
+    for source in (td, stack):
+        saved = io.BytesIO()
+        torch.save(source.state_dict(flatten=flatten), saved)
+        saved.seek(0)
+        state = torch.load(saved, weights_only=True)
+        assert "batch_size" in state._metadata[""]
+        for given in (state, dict(state)):
+            back = TensorDict({}).load_state_dict(given)
+            assert back.batch_size == source.batch_size and back["n"].batch_size == source["n"].batch_size
+            assert "e" in back and back["n", "s"] == "t" and (back["a"] == 1).all()
+    whole = TensorDict({}).load_state_dict(TensorDict({"n": {"x": 1}}).state_dict(), from_flatten=False)
+    assert list(whole.keys(True)) == ["n.x"]
+    target = TensorDict({"x": torch.zeros(3)}, [3])
+    assert target.load_state_dict(TensorDict({"x": torch.ones(3)}).state_dict()).batch_size == (3,)
+
+
+def test_fields_that_another_writer_keeps_in_the_attribute_load():
+    state = OrderedDict({"a.x": torch.ones(3)})
+    fields = {"label": "text", "unset": None}
+    state._metadata = OrderedDict(
+        {
+            "": {"batch_size": torch.Size([3]), "device": None},
+            "a": {"batch_size": torch.Size([3]), "device": None, "_type": "Point", "_non_tensor": fields},
+        }
+    )
+    td = TensorDict({}).load_state_dict(state)
+    assert td["a"].sorted_keys == ["label", "x"] and td["a", "label"] == "text"

@@ -108,3 +108,109 @@ def test_a_cloned_dictionary_shares_nothing() -> None:
     value = torch.ones(2)
     td = TensorDict({}, [2]).update({"n": {"b": value}}, clone=True)
     assert td["n", "b"].data_ptr() != value.data_ptr()
+
+
+# keyword form --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_values_by_name_are_written_in_place(stacked: bool) -> None:
+    td = LazyStackedTensorDict(*tree().unbind(0)) if stacked else tree()
+    held = list(td._leaves())
+    td.update_(a=torch.ones(2))
+    assert td["a"].all() and not td["n", "b"].any()
+    td.update_({"a": torch.zeros(2)}, a=torch.full((2,), 3.0), n={"b": torch.ones(2)})
+    assert (td["a"] == 3).all() and td["n", "b"].all()
+    assert all(leaf is old for leaf, old in zip(td._leaves(), held, strict=True))
+    assert td.update_() is td and td.update_(td) is td
+
+
+def test_nothing_is_written_where_a_value_by_name_does_not_fit() -> None:
+    td = tree()
+    with pytest.raises(KeyError, match="absent"):
+        td.update_({"a": torch.ones(2)}, absent=torch.ones(2))
+    with pytest.raises(RuntimeError):
+        td.update_({"a": torch.ones(2)}, n={"b": torch.ones(5)})
+    assert is_untouched(td)
+
+
+def test_a_source_and_values_by_name_are_both_taken() -> None:
+    td = TensorDict({"a": 1}).update({"a": 2, "b": 2}, b=3, c={"d": 4})
+    assert (td["a"], td["b"], td["c", "d"]) == (2, 3, 4)
+    locked = TensorDict({"a": 1}, lock=True).update({"a": 2}, ignore_lock=True, b=3)
+    assert locked["b"] == 3 and locked.is_locked
+    assert TensorDict({"a": 1}).update(None, a=2)["a"] == 2
+    one = TensorDict({"a": 1})
+    assert one.update(one, b=2)["b"] == 2
+    with pytest.raises(RuntimeError):
+        tree().update({"a": torch.ones(2)}, b=torch.ones(3))
+
+
+# sets of keys --------------------------------------------------------------------------------------------------------
+
+
+def leaf_keys(*tds: Any) -> list[list[Any]]:
+    return [sorted((key for key in td.keys(True) if key != "n" and key != ("n", "deep")), key=str) for td in tds]
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_function_stands_for_the_leaves_that_it_takes(stacked: bool) -> None:
+    td: Any = TensorDict({"s": torch.zeros(2), "v": torch.zeros(2, 3), "n": {"v": torch.zeros(2, 4)}, "t": "text"}, [2])
+    td = td.to_lazystack() if stacked else td
+    seen: list[Any] = []
+
+    def is_vector(path: Any, value: Any) -> bool:
+        seen.append((path, value.ndim))
+        return value.ndim == 2
+
+    vectors, rest = td.split_keys(is_vector)
+    assert leaf_keys(vectors, rest) == [[("n", "v"), "v"], ["s", "t"]]
+    assert sorted(seen) == [(("n", "v"), 2), (("s",), 1), (("v",), 2)]
+    assert leaf_keys(*td.split_keys(["n"], is_vector, lambda path, _: path == ("s",))) == [
+        [("n", "v")],
+        ["v"],
+        ["s"],
+        ["t"],
+    ]
+    assert leaf_keys(*td.split_keys(is_vector, is_vector)) == [[("n", "v"), "v"], [], ["s", "t"]]
+    none, rest = td.split_keys(lambda path, value: torch.tensor(False), inplace=True)
+    assert none.is_empty() and rest is td
+    all_of_it, rest = td.split_keys(lambda path, value: True, inplace=True)
+    assert leaf_keys(all_of_it, td) == [[("n", "v"), "s", "v"], ["t"]]
+
+
+def test_a_key_that_a_set_has_taken_is_refused_to_the_next() -> None:
+    td = tree()
+    for again in (["a"], ("a",), {"a": "b"}):
+        with pytest.raises(KeyError, match="several sets"):
+            td.split_keys(lambda path, value: path == ("a",), again, inplace=True)
+    assert is_untouched(td)
+    part, rest_of_n, rest = td.split_keys([("n", "b")], ["n"])
+    assert leaf_keys(part, rest_of_n, rest) == [[("n", "b")], [("n", "deep", "c")], ["a"]]
+    with pytest.raises(ZeroDivisionError):
+        td.split_keys(["a"], lambda path, value: 1 / 0, inplace=True)
+    assert is_untouched(td)
+
+
+# renaming ------------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_that_renaming_empties_go_and_others_stay() -> None:
+    td = TensorDict({"a": {"b": {"c": 1}}, "empty": {}, "kept": {"empty": {}, "x": 1}})
+    out = td.rename_keys({("a", "b", "c"): "c", ("kept", "x"): "x"})
+    assert sorted(out.keys(True), key=str) == [("kept", "empty"), "c", "empty", "kept", "x"]
+    assert td["a", "b", "c"] == 1
+    assert sorted(td.rename_keys({("empty", "x"): "y"}, strict=False).keys()) == ["a", "empty", "kept"]
+    assert list(TensorDict({"a": {"b": 1}}).rename_keys({("a", "b"): "a"}).keys(True)) == ["a"]
+
+
+def test_a_node_that_an_entry_moves_within_keeps_its_batch_size() -> None:
+    td = TensorDict({"a": TensorDict({"b": torch.zeros(2, 3)}, [2, 3])}, [2])
+    out = td.rename_keys({("a", "b"): ("a", "c")})
+    assert out["a"].batch_size == (2, 3) and list(out["a"].keys()) == ["c"]
+
+
+def test_elements_with_entries_of_their_own_stay_when_the_common_one_is_renamed() -> None:
+    stack = LazyStackedTensorDict(TensorDict({"a": 1, "own": 2}), TensorDict({"a": 1}))
+    td = TensorDict({"n": stack}, [2]).rename_keys({("n", "a"): "a"})
+    assert td["n"].tensordicts[0]["own"] == 2 and (td["a"] == 1).all()

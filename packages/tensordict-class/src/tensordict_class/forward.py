@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tensordict_core import TensorDictBase
+from tensordict_core import NestedKey, TensorDictBase
 from tensordict_core.extension import (
     How,
     Index,
@@ -301,6 +301,21 @@ class Forwarding(TensorCollection):
         """
         return self._shell(self._tensordict.empty(recurse, **kwargs))
 
+    def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Self:
+        """The entries under some keys, in the same class or, ``as_tensordict``, in a plain tensordict.
+
+        Args:
+            *keys: The keys, or one list of them.
+            inplace: Whether the others are removed from this container instead.
+            strict: Whether a key that is not there is an error rather than passed over.
+            as_tensordict: Whether the result is a plain tensordict.
+
+        Raises:
+            KeyError: A key is not there (``strict``).
+        """
+        result: Any = self._tensordict.select(*keys, inplace=inplace, strict=strict, as_tensordict=as_tensordict)
+        return result if as_tensordict else self._as_result(result)  # type: ignore[no-any-return]
+
     # on disk ---------------------------------------------------------------------------------------------------------
 
     def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -324,7 +339,7 @@ def _asked(name: str) -> Any:
 
 # What a lazy stack or a view does its own way: operations on keys, locks, and operations in place.
 for _name in (
-    *("select", "exclude", "split_keys", "filter_empty_", "filter_non_tensor_data"),
+    *("exclude", "split_keys", "filter_empty_", "filter_non_tensor_data"),
     *("flatten_keys", "unflatten_keys", "auto_batch_size_", "lock_", "unlock_", "get_item_shape", "entry_class"),
     *("zero_", "masked_fill_"),
     *(spec.name for spec in operations() if spec.inplace and hasattr(TensorCollection, spec.name)),

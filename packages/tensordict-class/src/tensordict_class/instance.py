@@ -175,12 +175,13 @@ class Instance(Forwarding):
 
     def update_(
         self,
-        input_dict_or_td: Any,
+        input_dict_or_td: Any = None,
         clone: bool = False,
         inplace: bool = True,
         *,
         non_blocking: bool = False,
         keys_to_update: Sequence[NestedKey] | None = None,
+        **kwargs: Any,
     ) -> Self:
         """Write the values of another instance, tensordict or dictionary into the fields that are set.
 
@@ -190,6 +191,7 @@ class Instance(Forwarding):
             inplace: Accepted for compatibility: this method always writes in place.
             non_blocking: Whether copies between devices may be asynchronous.
             keys_to_update: The keys to write; by default all.
+            **kwargs: Values by name, after those of ``input_dict_or_td`` or instead of it.
 
         Raises:
             KeyError: The source has a field that is not set here.
@@ -201,7 +203,8 @@ class Instance(Forwarding):
         >>> Point(torch.zeros(2)).update_({"x": torch.ones(2)}).x
         tensor([1., 1.])
         """
-        return super().update_(input_dict_or_td, clone, non_blocking=non_blocking, keys_to_update=keys_to_update)
+        options: dict[str, Any] = {"non_blocking": non_blocking, "keys_to_update": keys_to_update}
+        return super().update_(input_dict_or_td, clone, **options, **kwargs)
 
     def _index_put(self, index: Index, value: Any) -> None:
         keys = value._keys() if isinstance(value, TensorCollection) else value if isinstance(value, dict) else ()
@@ -304,6 +307,10 @@ class Instance(Forwarding):
         )
 
     @classmethod
+    def _from_entries(cls, entries: Mapping[Any, Any], **options: Any) -> Any:
+        return cls.from_dict(entries, **options)
+
+    @classmethod
     def from_dataclass(cls, dataclass: Any, **kwargs: Any) -> Self:
         """An instance with the values of a dataclass instance; fields that it lacks have their defaults.
 
@@ -326,6 +333,27 @@ class Instance(Forwarding):
 
         instance: Self = from_dataclass(dataclass, dest_cls=cls, **kwargs)
         return instance
+
+    def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
+        """The fields that are set, in a plain tensordict at every level; tensors are copied.
+
+        Args:
+            retain_none: ``True`` stores ``None`` under the fields that are not set, ``False`` drops the entries that
+                are ``None``; by default there is an entry for what is set.
+
+        >>> from tensordict_class import TensorClass
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        ...     label: str | None = None
+        >>> point = Point(torch.zeros(2))
+        >>> point.to_tensordict().sorted_keys, point.to_tensordict(retain_none=True).sorted_keys
+        (['x'], ['label', 'x'])
+        """
+        td = super().to_tensordict(retain_none=retain_none)
+        for name in self._rules if retain_none else ():
+            if name not in td:
+                td.set_non_tensor(name, None)
+        return td
 
     def to_dict(
         self,

@@ -358,14 +358,33 @@ class Attributes(Primitives):
         return leaves if count_duplicates else list({id(leaf): leaf for leaf in leaves}.values())
 
     def data_ptr(self, *, storage: bool = False) -> Any:
-        """The address of each leaf (of its storage), as a tensordict of integers without batch dimensions.
+        """The address of each leaf, as a plain tensordict of integers without batch dimensions.
 
-        >>> TensorDict({"a": torch.zeros(3)}).data_ptr()["a"].dtype
-        torch.int64
+        The elements of a lazy stack, which hold its leaves, have the keys ``"0"``, ``"1"``, ...
+
+        Args:
+            storage: Whether the address is that of the storage, which views share, rather than of the first element.
+
+        >>> td = TensorDict({"a": torch.zeros(3)}, [3])
+        >>> (td[1:].data_ptr(storage=True) == td.data_ptr(storage=True)).all()
+        True
+        >>> sorted(TensorDict.lazy_stack([td, td]).data_ptr().keys(True, True))
+        [('0', 'a'), ('1', 'a')]
         """
-        return self.apply(  # type: ignore[attr-defined]  # of another family
-            lambda leaf: torch.tensor(leaf.untyped_storage().data_ptr() if storage else leaf.data_ptr()), batch_size=[]
-        )
+        return _addresses(self, storage)
+
+
+def _addresses(node: Any, storage: bool) -> Any:
+    """The address of a tensor, or those of a node's leaves; ``None`` for what is no tensor."""
+    if isinstance(node, Tensor):
+        return torch.tensor(node.untyped_storage().data_ptr() if storage else node.data_ptr())
+    if node._is_opaque:
+        return None if node._is_non_tensor else _addresses(node._tensor, storage)
+    inmost = node._inmost()
+    stacked = isinstance(inmost, containers.lazy)
+    items = ((str(i), td) for i, td in enumerate(inmost.tensordicts)) if stacked else node._items()
+    found = ((key, _addresses(value, storage)) for key, value in items)
+    return containers.dense({key: address for key, address in found if address is not None})
 
 
 def _is_shared(leaf: Tensor) -> bool:

@@ -16,7 +16,7 @@ from ._meta import as_device
 from ._primitives import Primitives
 from ._types import containers
 
-__all__ = ["Description", "as_described", "describes"]
+__all__ = ["FIELDS", "Description", "as_described", "describe_leaf", "describes"]
 
 FIELDS = ("device", "dtype", "shape")
 
@@ -44,16 +44,31 @@ class Description(Primitives):
         >>> attrs["b", "c"]
         TensorAttrs(tgt_device=None, tgt_dtype=torch.bool, tgt_shape=None)
         """
-        wanted = (fields,) if isinstance(fields, str) else tuple(fields)
-        for field in wanted:
-            if field not in FIELDS:
-                raise ValueError(f"attrs() knows the fields 'device', 'dtype' and 'shape', got {field!r}; name those")
-        return _described(self, tuple(field in wanted for field in FIELDS))
+        return _described(self, _wanted(fields))
+
+
+def _wanted(fields: Sequence[str]) -> tuple[bool, ...]:
+    """Which of `FIELDS` are asked for."""
+    names = (fields,) if isinstance(fields, str) else tuple(fields)
+    for name in names:
+        if name not in FIELDS:
+            raise ValueError(f"attrs() knows the fields 'device', 'dtype' and 'shape', got {name!r}; name those")
+    return tuple(field in names for field in FIELDS)
+
+
+def describe_leaf(leaf: Tensor, fields: Sequence[str]) -> Any:
+    """The description of one tensor.
+
+    >>> describe_leaf(torch.zeros(2), ("dtype",)).tgt_dtype
+    torch.float32
+    """
+    return _described(leaf, _wanted(fields))
 
 
 def _described(node: Any, wanted: tuple[bool, ...]) -> Any:
     if isinstance(node, Tensor):
-        return _one((node.device, node.dtype, node.shape), wanted)
+        facts: tuple[Any, ...] = (node.device, node.dtype, node.shape)
+        return containers.attrs(*(fact if wants else None for fact, wants in zip(facts, wanted, strict=True)))
     if node._is_non_tensor:
         return node._clone(False)
     if node._is_opaque:
@@ -63,10 +78,6 @@ def _described(node: Any, wanted: tuple[bool, ...]) -> Any:
         parts = [_described(part, wanted) for part in inmost.tensordicts]
         return _merged(parts, inmost._stack_dim)
     return containers.dense({key: _described(value, wanted) for key, value in node._items()})
-
-
-def _one(values: Sequence[Any], wanted: Sequence[bool]) -> Any:
-    return containers.attrs(*(value if wants else None for value, wants in zip(values, wanted, strict=True)))
 
 
 def _merged(parts: list[Any], dim: int) -> Any:

@@ -204,7 +204,7 @@ def _tree(obj: Any, device: Any) -> Any:
     if isinstance(obj, Mapping):
         return _node(obj.items(), device)
     if isinstance(obj, tuple):
-        fields = getattr(obj, "_fields", None)
+        fields = _fields(obj)
         return _node(zip(map(str, range(len(obj))) if fields is None else fields, obj, strict=True), device)
     if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
         return _node(((field.name, getattr(obj, field.name)) for field in dataclasses.fields(obj)), device)
@@ -218,6 +218,14 @@ def _tree(obj: Any, device: Any) -> Any:
             return tensor
         return containers.non_tensor_stack.from_list(list(obj), device=device)
     return obj
+
+
+def _fields(obj: Any) -> tuple[str, ...] | None:
+    """The field names of a named tuple, one of those that C code makes (``torch.max``, ``os.stat``) included."""
+    if not isinstance(obj, tuple):
+        return None
+    named = "__match_args__" if hasattr(obj, "n_sequence_fields") else "_fields"
+    return getattr(obj, named, None)
 
 
 def _node(items: Iterable[tuple[Any, Any]], device: Any) -> Any:
@@ -265,7 +273,8 @@ def from_namedtuple(
     """A tensordict of a named tuple, with its fields as keys.
 
     Args:
-        named_tuple: The named tuple; its fields may hold any structure that ``from_any`` takes.
+        named_tuple: The named tuple, or what ``torch.max`` and its kind return; its fields may hold any structure that
+            ``from_any`` takes.
         auto_batch_size: Whether the batch size is the longest that all entries share.
         batch_dims: The most batch dimensions to take.
         device: Where every entry is moved.
@@ -279,8 +288,10 @@ def from_namedtuple(
     >>> Point = namedtuple("Point", "x y")
     >>> from_namedtuple(Point(torch.zeros(2), torch.ones(2)), auto_batch_size=True)["y"]
     tensor([1., 1.])
+    >>> from_namedtuple(torch.tensor([2, 0, 1]).max(0))["indices"]
+    tensor(0)
     """
-    if not isinstance(named_tuple, tuple) or not hasattr(named_tuple, "_fields"):
+    if _fields(named_tuple) is None:
         raise errors.not_convertible("from_namedtuple", "a named tuple", named_tuple)
     td: TensorDict = sized(_tree(named_tuple, device), auto_batch_size or None, batch_dims, batch_size)
     return td
@@ -382,7 +393,8 @@ def merge_tensordicts(
 
     Args:
         *tensordicts: At least two tensordicts; the batch size is that of the first.
-        callback_exist: What makes one value of two under the same key: a function of both, or one for each such key.
+        callback_exist: What makes one value of all that stand under the same key: a function that is called with them,
+            in order, or one for each such key.
 
     Raises:
         TypeError: One is no tensordict.
@@ -392,8 +404,8 @@ def merge_tensordicts(
     >>> left, right = TensorDict({"a": 1, "b": 2}), TensorDict({"b": 3, "c": 4})
     >>> merge_tensordicts(left, right).to_dict()
     {'a': tensor(1), 'b': tensor(2), 'c': tensor(4)}
-    >>> merge_tensordicts(left, right, callback_exist=torch.add)["b"]
-    tensor(5)
+    >>> merge_tensordicts(left, right, left, callback_exist=lambda *values: torch.stack(values))["b"]
+    tensor([2, 3, 2])
     """
     if len(tensordicts) < 2:
         raise RuntimeError(f"merge_tensordicts takes at least 2 tensordicts, got {len(tensordicts)}; use clone for one")
@@ -404,21 +416,23 @@ def merge_tensordicts(
     if isinstance(callback_exist, Mapping):
         callbacks = {unravel_key(key): callback for key, callback in callback_exist.items()}
     merged: TensorDict = tensordicts[0]._clone(False)
-    for td in tensordicts[1:]:
-        _merge(merged, td, callbacks, ())
+    _merge(merged, tensordicts, callbacks, ())
     return merged
 
 
-def _merge(target: Any, source: Any, callbacks: Any, prefix: tuple[str, ...]) -> None:
-    for key, value in source._items():
-        old = target._get(key)
-        if old is None:
-            target._store(key, value._clone(False) if isinstance(value, Primitives) else value)
-            continue
-        if isinstance(old, Primitives) and isinstance(value, Primitives) and not (old._is_opaque or value._is_opaque):
-            _merge(old, value, callbacks, (*prefix, key))
-            continue
+def _merge(target: Any, tds: Sequence[Any], callbacks: Any, prefix: tuple[str, ...]) -> None:
+    """Store what several nodes have in ``target``, a copy of the first."""
+    for key in dict.fromkeys(key for td in tds for key in td._keys()):
+        values = [value for value in (td._get(key) for td in tds) if value is not None]
+        nodes = [value for value in values if isinstance(value, Primitives) and not value._is_opaque]
         callback = callbacks.get(unravel_key((*prefix, key))) if isinstance(callbacks, Mapping) else callbacks
-        if callback is not None:
-            pair = [part._entry_value() if isinstance(part, Primitives) else part for part in (old, value)]
-            target._store(key, callback(*pair))
+        first = values[0]
+        if len(nodes) == len(values) or (callback is None and nodes and nodes[0] is first):
+            if target._get(key) is None:
+                target._store(key, first._clone(False))
+            _merge(target._get(key), nodes, callbacks, (*prefix, key))
+        elif callback is not None and len(values) > 1:
+            plain = [value._entry_value() if isinstance(value, Primitives) else value for value in values]
+            target._store(key, callback(*plain))
+        elif target._get(key) is None:
+            target._store(key, first._clone(False) if isinstance(first, Primitives) else first)

@@ -363,3 +363,20 @@ def not_expandable(key: Any, shape: Any, target: Any) -> RuntimeError:
         f"a size of 1 can be expanded to another, but key {key!r} has shape {list(shape)} and its counterpart "
         f"{list(target)}; use repeat to copy rows, or unsqueeze to line the dimensions up"
     )
+
+
+def elements_differ(i: int, size: Sequence[int], first: Sequence[int]) -> RuntimeError:
+    """Elements of a lazy stack have batch sizes that it does not take."""
+    return RuntimeError(
+        f"the batch sizes of the elements of a lazy stack differ: element 0 has {list(first)} and element {i} has "
+        f"{list(size)}; give elements of one batch size"
+        + ("" if len(size) != len(first) else ", or pass strict_shape=False")
+    )
+
+
+def no_elements(items: Any) -> TypeError:
+    """What a lazy stack is to be made of does not say its elements."""
+    return TypeError(
+        "LazyStackedTensorDict.from_dict takes a list of dictionaries, or a dictionary of them under the keys '0', "
+        f"'1', ..., got {type(items).__name__}; use TensorDict.from_dict for one dictionary of entries"
+    )

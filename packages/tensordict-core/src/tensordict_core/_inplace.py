@@ -41,11 +41,12 @@ class InPlaceUpdating(Primitives):
 
     def update_(
         self,
-        input_dict_or_td: Any,
+        input_dict_or_td: Any = None,
         clone: bool = False,
         *,
         non_blocking: bool = False,
         keys_to_update: Sequence[NestedKey] | None = None,
+        **kwargs: Any,
     ) -> Self:
         """Write the values of another tensordict or dictionary into the entries that exist, all of them or none.
 
@@ -56,22 +57,24 @@ class InPlaceUpdating(Primitives):
             clone: Of no effect, because values are copied.
             non_blocking: Whether copies between devices may be asynchronous.
             keys_to_update: The keys to take; by default all.
+            **kwargs: Values by name, after those of ``input_dict_or_td`` or instead of it.
 
         Raises:
             KeyError: The source has an entry that this tensordict lacks.
             RuntimeError: Shapes differ, or an entry is a leaf of autograd that requires gradients.
 
-        >>> TensorDict({"a": torch.zeros(2)}, lock=True).update_({"a": torch.ones(2)})["a"]
-        tensor([1., 1.])
+        >>> td = TensorDict({"a": torch.zeros(2)}, lock=True)
+        >>> td.update_({"a": torch.ones(2)})["a"], td.update_(a=torch.zeros(2))["a"]
+        (tensor([1., 1.]), tensor([0., 0.]))
         """
-        source = input_dict_or_td
-        if source is self:
-            return self
+        source = kwargs if input_dict_or_td is None or input_dict_or_td is self else input_dict_or_td
         chosen = None if keys_to_update is None else chosen_paths(keys_to_update)
         if chosen is None and isinstance(source, Primitives) and source._meta.batch_size != self._meta.batch_size:
             source = source.expand(self._meta.batch_size)  # type: ignore[attr-defined]  # of another family
         writes = Writes()
         self._plan_writes(source, chosen, writes, ())
+        if kwargs and source is not kwargs:
+            self._plan_writes(kwargs, chosen, writes, ())
         writes.run(non_blocking)
         return self
 

@@ -6,13 +6,35 @@ Every function here is pure. Hot paths test ``type(key) is str`` themselves and 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from . import _errors as errors
 
 __all__ = ["KEY_SEPARATOR", "NestedKey", "join_key", "unravel_key", "unravel_key_list", "unravel_key_to_tuple"]
 
-NestedKey: TypeAlias = str | tuple["NestedKey", ...]
+if TYPE_CHECKING:
+    NestedKey: TypeAlias = str | tuple["NestedKey", ...]
+else:
+
+    class _KeyType(type):
+        """What `NestedKey` answers as a class: type checkers read a union there, which knows no ``isinstance``."""
+
+        def __instancecheck__(cls, key: Any) -> bool:
+            if isinstance(key, tuple):
+                return bool(key) and all(isinstance(part, cls) for part in key)
+            return isinstance(key, str)
+
+    class NestedKey(metaclass=_KeyType):
+        """The key of an entry: a string, or a tuple of such keys, which leads through nested tensordicts.
+
+        It stands in annotations, and ``isinstance`` tells whether a value is one.
+
+        >>> isinstance(("a", ("b",)), NestedKey), isinstance(("a", 1), NestedKey), isinstance((), NestedKey)
+        (True, False, False)
+        """
+
+        __slots__ = ()
+
 
 KEY_SEPARATOR: Final = "."
 """What joins the levels of a nested key to a flat one, unless another is asked for."""

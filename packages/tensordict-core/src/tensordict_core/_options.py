@@ -44,6 +44,11 @@ PRINT_DEFAULTS: Final[dict[str, Any]] = {
     "html": True,
 }
 
+BRIEF: Final = dict.fromkeys(
+    ("show_device", "show_is_shared", "show_field_device", "show_dtype", "show_field_is_shared"), False
+)
+"""What ``verbose=False`` sets."""
+
 
 class _Options:
     """The options of this process."""
@@ -169,8 +174,8 @@ class set_printoptions(Setting):
     """How tensordicts print.
 
     Args:
-        verbose: Whether entries show their device, dtype and sharing; shapes and keys always show unless an option
-            below says otherwise.
+        verbose: Whether device and sharing show, and the dtypes of entries; shapes, batch sizes and keys show unless an
+            option below says otherwise.
         **kwargs: Any of the options that ``get_printoptions`` lists: ``show_batch_size``, ``show_device``,
             ``show_is_shared`` for tensordicts; ``show_shape``, ``show_field_device``, ``show_dtype``,
             ``show_field_is_shared``, ``show_grad``, ``show_is_contiguous``, ``show_is_view``, ``show_storage_size`` for
@@ -194,8 +199,7 @@ class set_printoptions(Setting):
             raise TypeError(f"there is no print option {unknown[0]!r}; choose from {sorted(PRINT_DEFAULTS)}")
         if kwargs.get("sort_keys") not in (None, "alphabetical", "insertion"):
             raise ValueError(f"sort_keys is 'alphabetical' or 'insertion', got {kwargs['sort_keys']!r}")
-        brief = {} if verbose else dict.fromkeys(("show_field_device", "show_dtype", "show_field_is_shared"), False)
-        self._changes = {**brief, **kwargs}
+        self._changes = {**({} if verbose else BRIEF), **kwargs}
         self._before = []
 
     def set(self) -> None:

@@ -13,6 +13,7 @@ from ._ops.shape_ops import normal_dim
 from ._primitives import Primitives
 from ._rebuild import UNLOCKED
 from ._torch import combine
+from ._types import containers
 
 if TYPE_CHECKING:
     from .subtensordict import SubTensorDict
@@ -60,19 +61,7 @@ class Stacking(Primitives):
         """
         return combine.cat(input, dim, out=out)
 
-    @staticmethod
-    def lazy_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-        """Tensordicts stacked without a copy: kept apart, and combined where they are read.
-
-        Args:
-            input: The tensordicts; entries may differ in shape and keys.
-            dim: Where the new dimension goes.
-            out: A tensordict that the result is written into.
-
-        >>> TensorDict.lazy_stack([TensorDict({"a": torch.zeros(n)}) for n in (2, 3)]).batch_size
-        torch.Size([2])
-        """
-        return combine.lazy_stack(input, dim, out=out)
+    lazy_stack = staticmethod(combine.lazy_stack)
 
     @staticmethod
     def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
@@ -91,6 +80,8 @@ class Stacking(Primitives):
     def to_lazystack(self, dim: int = 0) -> Any:
         """The slices along a batch dimension, as a lazy stack that shares their memory.
 
+        A lazy stack along that dimension is returned as it is.
+
         Args:
             dim: The batch dimension.
 
@@ -101,10 +92,12 @@ class Stacking(Primitives):
         >>> type(td).__name__, len(td.tensordicts)
         ('LazyStackedTensorDict', 3)
         """
-        parts = self.unbind(dim)  # type: ignore[attr-defined]  # of another family
-        if not parts:
+        at = normal_dim(dim, self._meta.batch_size) if self._meta.batch_size else dim
+        inmost = self._inmost()
+        if isinstance(inmost, containers.lazy) and inmost.stack_dim == at:
             return self
-        return type(parts[0])._lazy(parts, normal_dim(dim, self._meta.batch_size))
+        parts = self.unbind(dim)  # type: ignore[attr-defined]  # of another family
+        return type(parts[0])._lazy(parts, at) if parts else self
 
     def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
         """This tree with its lazy stacks combined: entries of one shape stacked, ragged ones as nested tensors.

@@ -62,7 +62,8 @@ class State(Primitives):
 
         Nested keys are joined with dots. A batch size that is not the parent's, dim names, non-tensor values and the
         stack dimension of a lazy stack, whose elements have the keys ``"0"``, ``"1"``, ..., stand beside the tensors
-        under reserved names (``__batch_size``, ``__names``, ``__value``, ``__stack_dim``).
+        under reserved names (``__batch_size``, ``__names``, ``__value``, ``__stack_dim``). The attribute ``_metadata``,
+        which modules' state dicts have too, says the batch size and the device of each node.
 
         Args:
             destination: A dictionary to put the entries into.
@@ -77,7 +78,7 @@ class State(Primitives):
         >>> list(TensorDict({"a": torch.zeros(3), "b": {"c": torch.ones(3)}}, [3]).state_dict())
         ['__batch_size', 'a', 'b.c']
         """
-        out: OrderedDict[str, Any] = OrderedDict() if destination is None else destination
+        out: OrderedDict[str, Any] = states.new_state() if destination is None else destination
         states.put(self, out, prefix, keep_vars, flatten, torch.Size([]), True)
         return out
 

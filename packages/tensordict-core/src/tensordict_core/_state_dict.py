@@ -21,7 +21,7 @@ from ._meta import Meta, as_names
 from ._primitives import Primitives
 from ._types import containers
 
-__all__ = ["BATCH_SIZE", "NAMES", "STACK_DIM", "UNBATCHED", "VALUE", "VALUES", "load", "put", "restore"]
+__all__ = ["BATCH_SIZE", "NAMES", "STACK_DIM", "UNBATCHED", "VALUE", "VALUES", "load", "new_state", "put", "restore"]
 
 BATCH_SIZE: Final = "__batch_size"
 NAMES: Final = "__names"
@@ -33,6 +33,13 @@ RESERVED: Final = frozenset({BATCH_SIZE, NAMES, VALUE, VALUES, UNBATCHED, STACK_
 
 
 # writing -------------------------------------------------------------------------------------------------------------
+
+
+def new_state() -> OrderedDict[str, Any]:
+    """A state dict without entries, with the attribute that describes the nodes."""
+    out: OrderedDict[str, Any] = OrderedDict()
+    out._metadata = {}  # type: ignore[attr-defined]  # torch keeps it so
+    return out
 
 
 def put(
@@ -49,6 +56,10 @@ def put(
         out[prefix + name] = value
 
     meta = node._meta
+    described = getattr(out, "_metadata", None)
+    if described is not None:
+        facts = {"batch_size": meta.batch_size, "device": meta.device}
+        described.setdefault(prefix.removesuffix("."), {}).update(facts)
     if isinstance(node, containers.lazy):
         nodes: Iterator[tuple[str, Any]] = ((str(i), td) for i, td in enumerate(node.tensordicts))
         add(STACK_DIM, node.stack_dim)
@@ -77,7 +88,7 @@ def put(
         elif flatten:
             put(value, out, f"{prefix}{key}.", keep_vars, True, inner, False)
         else:
-            nested: OrderedDict[str, Any] = OrderedDict()
+            nested = new_state()
             put(value, nested, "", keep_vars, False, inner, False)
             add(key, nested)
 
@@ -86,19 +97,36 @@ def put(
 
 
 def _flat(state: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
-    """The entries of a (nested) state dict under flat keys, with what other writers keep in its ``_metadata``."""
+    """The entries of a (nested) state dict under flat keys, with what other writers keep in its ``_metadata`` alone."""
     for key, value in state.items():
         name = prefix + key
         if isinstance(value, Mapping) and key.rpartition(".")[2] not in RESERVED:
             _flat(value, name + ".", out)
         else:
             out[name] = value
-    for path, info in getattr(state, "_metadata", {}).items():
-        if isinstance(info, Mapping) and "batch_size" in info:
-            at = prefix + path + "." if path else prefix
+    described = getattr(state, "_metadata", None)
+    if described:
+        _take_described(described, prefix, out)
+
+
+def _take_described(described: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
+    """What the keys do not tell: sizes that are not the parent's, nodes without entries, non-tensor values."""
+    nodes = {name[:at] for name in out for at, char in enumerate(name) if char == "."}
+    for path, info in described.items():
+        if not (isinstance(info, Mapping) and "batch_size" in info):
+            continue
+        node = (prefix + path).removesuffix(".")
+        outer = described.get(path.rpartition(".")[0], {}).get("batch_size", ()) if path else ()
+        at = node + "." if node else ""
+        if info["batch_size"] != outer or (node and node not in nodes):
             out.setdefault(at + BATCH_SIZE, info["batch_size"])
-            if "_non_tensor" in info:
-                out.setdefault(at + VALUE, info["_non_tensor"]["data"])
+        values = info.get("_non_tensor", {})
+        if info.get("_type") == "NonTensorData":
+            out.setdefault(at + VALUE, values["data"])
+        else:  # fields of a tensorclass
+            for key, value in values.items():
+                if value is not None:
+                    out.setdefault(f"{at}{key}.{VALUE}", value)
 
 
 def _group(saved: Mapping[str, Any], template: Any, split: bool) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Updating(InPlaceUpdating):
             is_leaf: Node types that are stored as a whole rather than merged.
             update_batch_size: Whether this tensordict takes the batch size of the source.
             ignore_lock: Whether entries of a locked tensordict may be replaced.
-            **kwargs: Entries by name, instead of ``input_dict_or_td``.
+            **kwargs: Entries by name, after those of ``input_dict_or_td`` or instead of it.
 
         Raises:
             RuntimeError: A value does not fit the batch size, or the tensordict is locked.
@@ -61,9 +61,8 @@ class Updating(InPlaceUpdating):
         >>> TensorDict({"a": {"b": 1}}).update({"a": {"c": 2}})["a"].sorted_keys
         ['b', 'c']
         """
-        source = kwargs if input_dict_or_td is None else input_dict_or_td
-        if source is self:
-            return self
+        source = kwargs if input_dict_or_td is None or input_dict_or_td is self else input_dict_or_td
+        more = {} if source is kwargs else kwargs
         if self._locked and ignore_lock:
             with self.unlock_():  # type: ignore[attr-defined]  # of another family
                 return self.update(
@@ -74,8 +73,9 @@ class Updating(InPlaceUpdating):
                     keys_to_update=keys_to_update,
                     is_leaf=is_leaf,
                     update_batch_size=update_batch_size,
+                    **more,
                 )
-        if not (clone or inplace or update_batch_size) and keys_to_update is None:
+        if not (clone or inplace or update_batch_size or more) and keys_to_update is None:
             store = self._storing_all(source)
             if store is not None:
                 store()
@@ -85,6 +85,8 @@ class Updating(InPlaceUpdating):
             self._take_batch_size(source, chosen)
         merge = Merge(clone, inplace, non_blocking, is_leaf)
         self._plan_merge(source, chosen, merge, ())
+        if more:
+            self._plan_merge(more, chosen, merge, ())
         merge.writes.run(non_blocking)
         return self
 
@@ -301,7 +303,9 @@ class Updating(InPlaceUpdating):
         """One tensordict per set of keys, and one of the entries that are left.
 
         Args:
-            *key_sets: Sequences of keys, or dictionaries from keys to their new names.
+            *key_sets: Sequences of keys, dictionaries from keys to their new names, or functions that are called with
+                the path of each tensor that no set before has taken (a tuple of strings) and the tensor, and say
+                whether it is taken.
             inplace: Whether this tensordict is the last one, with the others' entries removed.
             default: What stands for a key that is not there; by default that is an error.
             strict: Whether a key that is not there is an error rather than passed over.
@@ -313,32 +317,54 @@ class Updating(InPlaceUpdating):
         >>> a, rest = TensorDict({"a": 1, "b": 2}).split_keys(["a"])
         >>> a.sorted_keys, rest.sorted_keys
         (['a'], ['b'])
+        >>> td = TensorDict({"a": torch.zeros(2), "b": {"c": torch.zeros(2, 3)}})
+        >>> vectors, rest = td.split_keys(lambda path, value: value.ndim == 1)
+        >>> list(vectors.keys(True, True)), list(rest.keys(True, True))
+        (['a'], [('b', 'c')])
         """
-        rest = self if inplace else self._clone(False)
-        out, used = [], set()
-        for key_set in key_sets:
+        left: Any = self._clone(False)
+        out, used = [], []
+        for key_set in self._as_key_sets(key_sets):
             part = self.empty()
             for key in key_set:
                 path = unravel_key_to_tuple(key)
-                if path in used:
+                value = left.get(path, None)
+                if value is not None:
+                    left.del_(path)
+                    used.append(path)
+                elif path in self:  # type: ignore[operator]  # of another family
                     raise KeyError(f"key {key!r} stands in several sets; name it once")
-                value = self.get(path, None)  # type: ignore[attr-defined]  # of another family
-                if value is None:
-                    if default is not ...:
-                        value = default
-                    elif strict:
-                        raise errors.missing_key(key, self._keys(), type(self).__name__)
-                    else:
-                        continue
+                elif default is not ...:
+                    value = default
+                elif strict:
+                    raise errors.missing_key(key, self._keys(), type(self).__name__)
+                else:
+                    continue
                 part.set(key_set[key] if isinstance(key_set, dict) else path, value)  # type: ignore[attr-defined]  # of another family
-                used.add(path)
             out.append(part)
-        for path in used:
-            if rest.get(path, None) is not None:  # type: ignore[attr-defined]  # of another family
-                rest.del_(path)  # type: ignore[attr-defined]  # of another family
+        if inplace:
+            for path in used:
+                self.del_(path)  # type: ignore[attr-defined]  # of another family
+        rest = self if inplace else left
         if not reproduce_struct:
             rest.filter_empty_()
         return (*out, rest)
+
+    def _as_key_sets(self, key_sets: Iterable[Any]) -> list[Any]:
+        """Sets of keys, with the paths of the leaves that it takes for each that is a function."""
+        out: list[Any] = []
+        taken: set[tuple[str, ...]] = set()
+        for key_set in key_sets:
+            if callable(key_set):
+                paths = map(unravel_key_to_tuple, self.keys(True, True))  # type: ignore[attr-defined]  # of another family
+                free = [path for path in paths if taken.isdisjoint(path[: n + 1] for n in range(len(path)))]
+                leaves = [(path, self.get(path)) for path in free]  # type: ignore[attr-defined]  # of another family
+                key_set = [path for path, leaf in leaves if isinstance(leaf, Tensor) and key_set(path, leaf)]
+            elif not isinstance(key_set, dict):
+                key_set = list(key_set)
+            taken.update(map(unravel_key_to_tuple, key_set))
+            out.append(key_set)
+        return out
 
     def separates(self, *keys: NestedKey, default: Any = ..., strict: bool = True, filter_empty: bool = True) -> Self:
         """Remove the entries under some keys and return them in a tensordict of their own.

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from .. import _errors as errors
+from .._keys import unravel_key
 from .._predicates import is_leaf_nontensor
 from .._primitives import Primitives
 from .._rebuild import KEEP, How
 from .._types import containers
 
-__all__ = ["batch_operand", "complete", "lined_up", "match", "over_batch_size"]
+__all__ = ["batch_operand", "complete", "lined_up", "match", "over_batch_size", "with_leaves_as"]
 
 
 def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
@@ -125,3 +126,27 @@ def broadcast_how(td: Any, other: Any, how: How) -> How:
         return how
     dims = len(size)
     return How(size=lambda own: torch.Size((*new, *own[dims:])))
+
+
+def with_leaves_as(td: Any, other: Any) -> Any:
+    """A tree with each leaf expanded to the shape that the leaf under its key has in ``other``.
+
+    Raises:
+        KeyError: ``other`` lacks a leaf.
+        RuntimeError: A size other than 1 would change.
+    """
+    leaves = []
+    for key, leaf, target in zip(td._leaf_keys(), td._leaves(), td._align(other, KEEP), strict=True):
+        if not isinstance(target, Tensor):
+            raise errors.not_a_node(key, leaf)
+        try:
+            leaves.append(leaf.expand(target.shape))
+        except RuntimeError:
+            raise errors.not_expandable(unravel_key(key), leaf.shape, target.shape) from None
+    dims = len(td._meta.batch_size)
+    sizes: list[torch.Size] = []
+    td._collect_sizes(sizes, None)
+    how = How(lock=True, check=True)
+    if any(1 in size[dims:] for size in sizes):  # what becomes of those dimensions, the leaves may say in several ways
+        how = How(size=lambda size: size[:dims], names=lambda names: names and names[:dims], lock=True, check=True)
+    return td._rebuild(iter(leaves), how)

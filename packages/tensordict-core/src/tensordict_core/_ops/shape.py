@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import _errors as errors
 from .._primitives import Primitives
+from .operands import with_leaves_as
 from .shape_ops import BatchOp, Expand, Permute, Reshape, ShapeOp, Squeeze, Unsqueeze, infer_size, normal_dim
 
 __all__ = ["Shape"]
@@ -203,8 +204,21 @@ class Shape(Primitives):
         return self if new == old else self._reshape(Expand(old, new))
 
     def expand_as(self, other: Any) -> Self:
-        """``expand`` to the shape of a tensor or tensordict."""
-        return self.expand(other.shape)
+        """``expand`` to the shape of a tensor, or to the batch size and the leaves of a tensordict.
+
+        Args:
+            other: The tensor or the tensordict; entries that this tensordict lacks count for nothing.
+
+        Raises:
+            KeyError: ``other`` lacks a leaf.
+            RuntimeError: A size other than 1 would change.
+
+        >>> td, other = TensorDict({"a": torch.zeros(3, 1)}, [3]), TensorDict({"a": torch.zeros(2, 3, 4)}, [2, 3])
+        >>> td.expand_as(other)["a"].shape
+        torch.Size([2, 3, 4])
+        """
+        expanded = self.expand(other.shape)
+        return with_leaves_as(expanded, other) if isinstance(other, Primitives) else expanded
 
     def broadcast_to(self, shape: Sequence[int]) -> Self:
         """``expand`` under the name of NumPy."""

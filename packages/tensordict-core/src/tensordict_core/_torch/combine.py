@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .. import _errors as errors
+from .._meta import as_names
 from .._ops.shape_ops import normal_dim
 from .._primitives import Primitives
 from .dispatch import implements
@@ -149,16 +150,43 @@ def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
     return result if out is None else out.update_(result)
 
 
-def lazy_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+def lazy_stack(
+    input: Sequence[Any],
+    dim: int = 0,
+    *,
+    out: Any = None,
+    stack_dim_name: str | None = None,
+    strict_shape: bool = False,
+) -> Any:
     """Tensordicts stacked without a copy: a container that keeps them apart and combines entries when they are read.
 
+    Args:
+        input: The tensordicts; entries may differ in shape and keys.
+        dim: Where the new dimension goes.
+        out: A tensordict that the result is written into.
+        stack_dim_name: The name of the new dimension.
+        strict_shape: Whether the tensordicts must have one batch size; otherwise sizes that differ read as -1.
+
+    Raises:
+        RuntimeError: The batch sizes differ in number, or at all if ``strict_shape``.
+
     >>> tds = [TensorDict({"a": torch.zeros(n)}) for n in (2, 3)]
-    >>> lazy_stack(tds).batch_size
-    torch.Size([2])
+    >>> td = lazy_stack(tds, stack_dim_name="trial")
+    >>> td.batch_size, td.names
+    (torch.Size([2]), ['trial'])
     """
     nodes = _nodes(input, "lazy_stack")
     first = nodes[0]
-    result = type(first)._lazy(nodes, normal_dim(dim, first._meta.batch_size, extra=1))
+    at = normal_dim(dim, first._meta.batch_size, extra=1)
+    if strict_shape:
+        for i, node in enumerate(nodes):
+            if node._meta.batch_size != first._meta.batch_size:
+                raise errors.elements_differ(i, node._meta.batch_size, first._meta.batch_size)
+    result = type(first)._lazy(nodes, at)
+    if stack_dim_name is not None:
+        names = list(result.names)
+        names[at] = stack_dim_name
+        result._set_meta(result._meta.named(as_names(names, len(names))))
     return result if out is None else out.update_(result)
 
 

@@ -81,6 +81,7 @@ class LazyElementwise(TensorDictBase):
         tds = self.tensordicts
         if not tds:
             return super().split_keys(*key_sets, inplace=inplace, **kwargs)
+        key_sets = tuple(self._as_key_sets(key_sets))  # for all elements alike
         columns = list(zip(*(td.split_keys(*key_sets, inplace=inplace, **kwargs) for td in tds), strict=True))
         parts = [self._again(column) for column in columns]
         return (*parts[:-1], self) if inplace else tuple(parts)
@@ -171,21 +172,22 @@ class LazyElementwise(TensorDictBase):
         batch_dims: int | None = None,
         keep_compliant_size: bool = False,
     ) -> Any:
-        """Set the batch size to the longest that all entries share; the stack dimension stays."""
+        """Set the batch size to the longest that the entries of each element share, of one length for all elements.
+
+        The stack dimension stays, and sizes that elements differ in read as -1.
+        """
         if keep_compliant_size and batch_dims is not None and self.batch_dims == batch_dims:
             return self
         name = self._stack_name
         for td in self.tensordicts:
             td.auto_batch_size_(None if batch_dims is None else max(batch_dims - 1, self.stack_dim))
         if self.tensordicts:
-            shared = min((td._meta.batch_size for td in self.tensordicts), key=len)
-            while any(td._meta.batch_size[: len(shared)] != shared for td in self.tensordicts):
-                shared = shared[:-1]
+            shortest = min((td._meta.batch_size for td in self.tensordicts), key=len)
             for td in self.tensordicts:
-                td._change_batch_size(shared)
-            if len(shared) < self.stack_dim:
+                td._change_batch_size(td._meta.batch_size[: len(shortest)])
+            if len(shortest) < self.stack_dim:
                 raise RuntimeError(
-                    f"the elements share the batch size {list(shared)} only, which does not reach the stack dim "
+                    f"an element has the batch size {list(shortest)} only, which does not reach the stack dim "
                     f"{self.stack_dim}; make the stack dense first with to_tensordict()"
                 )
             self._set_meta(self._make(self.tensordicts, self.stack_dim, name)._meta)

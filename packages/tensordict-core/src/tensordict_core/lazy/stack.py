@@ -20,6 +20,7 @@ from .._primitives import Primitives
 from .._rebuild import How, IsLeaf
 from .._types import containers
 from ..nontensor import is_non_tensor
+from .building import LazyBuilding
 from .columns import combined
 from .elementwise import LazyElementwise
 from .indexing import LazyIndexing
@@ -40,11 +41,7 @@ def _common_size(tds: Sequence[Any], strict: bool) -> torch.Size:
         if own == size:
             continue
         if strict or len(own) != len(size):
-            raise RuntimeError(
-                f"the batch sizes of the elements of a lazy stack differ: element 0 has "
-                f"{list(tds[0]._meta.batch_size)} and element {i} has {list(own)}; give elements of one batch size"
-                + ("" if len(own) != len(size) else ", or pass strict_shape=False")
-            )
+            raise errors.elements_differ(i, own, tds[0]._meta.batch_size)
         size = torch.Size([n if n == m else -1 for n, m in zip(size, own, strict=True)])
     return size
 
@@ -69,7 +66,7 @@ def _meta_of(tds: Sequence[Any], dim: int, name: str | None, strict: bool = Fals
     return Meta(torch.Size((*size[:dim], len(tds), *size[dim:])), device, names)
 
 
-class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElementwise):
+class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElementwise, LazyBuilding):
     """Tensordicts that are kept apart and stacked where they are read.
 
     Args:
