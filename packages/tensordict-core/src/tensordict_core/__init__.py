@@ -15,6 +15,7 @@ from ._build import (
 )
 from ._closeness import assert_allclose_td, assert_close
 from ._keys import KEY_SEPARATOR, NestedKey, unravel_key, unravel_key_list, unravel_key_to_tuple
+from ._linked import LinkedList
 from ._older import lazy_legacy, set_lazy_legacy
 from ._options import (
     capture_non_tensor_stack,
@@ -59,6 +60,7 @@ __all__ = [
     "DeviceType",
     "IndexType",
     "LazyStackedTensorDict",
+    "LinkedList",
     "MetaData",
     "NestedKey",
     "NonTensorData",

@@ -85,6 +85,7 @@ class Access(Primitives):
     def _get_path_value(self, key: tuple[Any, ...]) -> Any:
         """The value under a nested key, non-tensor data unwrapped."""
         path = unravel_key_to_tuple(key)
+        holder: Any = self
         node: Any = self
         for depth, name in enumerate(path):
             if not isinstance(node, Primitives):
@@ -92,8 +93,8 @@ class Access(Primitives):
             value = node._get(name)
             if value is None:
                 raise errors.missing_key(path[: depth + 1] if depth else name, node._keys(), type(node).__name__)
-            node = value
-        return node._entry_value() if isinstance(node, Primitives) else node
+            holder, node = node, value
+        return node._entry_value(holder, path[-1]) if isinstance(node, Primitives) else node
 
     def get_non_tensor(self, key: NestedKey, default: Any = None) -> Any:
         """The value of a non-tensor entry, unwrapped; other entries as ``get`` gives them.
@@ -104,7 +105,7 @@ class Access(Primitives):
         value = self.get(key, None)
         if value is None:
             return default
-        return value._entry_value() if isinstance(value, Primitives) else value
+        return self._get_path_value((key,)) if isinstance(value, Primitives) else value
 
     def get_item_shape(self, key: NestedKey) -> Any:
         """The shape of an entry.

@@ -90,8 +90,11 @@ class TensorCollection(
 
     # What a container may override, beside the primitives -------------------------------------------------------------
 
-    def _entry_value(self) -> Any:
-        """What ``td[key]`` gives for an entry that is this node."""
+    def _entry_value(self, holder: Any = None, key: str = "") -> Any:
+        """What ``td[key]`` gives for an entry that is this node.
+
+        Given the container and the key that it was read by, what is written into it reaches them.
+        """
         return self
 
     def _put_node(self, index: Index, source: Any) -> Any:

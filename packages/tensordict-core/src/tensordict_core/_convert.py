@@ -53,7 +53,7 @@ def _rows(td: Any, convert_nodes: bool, convert: ConvertTensors, tolist_first: b
         if not convert_nodes:
             return td
         if td._is_opaque:
-            return _leaf(td._entry_value(), convert)
+            return _leaf(td._plain_value(), convert)
         return td.to_dict(convert_tensors=convert, tolist_first=tolist_first)
     rows = [_rows(row, convert_nodes, convert, tolist_first, linked) for row in td._unbind(0)]
     return LinkedList(rows, td) if linked else rows
@@ -87,7 +87,7 @@ class Conversion(Primitives):
             elif value._is_opaque:
                 if not retain_none and _is_none(value):
                     continue
-                held = value._entry_value()
+                held = value._plain_value()  # type: ignore[attr-defined]  # of those that are opaque
                 out[key] = _rows(value, True, convert, True, False) if tolist_first else _leaf(held, convert)
             elif tolist_first and value._meta.batch_size:
                 out[key] = _rows(value, True, convert, True, False)
@@ -137,7 +137,7 @@ class Conversion(Primitives):
                     error.add_note(f"while converting key {key!r}")
                     raise
             else:
-                out[key] = value._entry_value() if value._is_opaque else value.numpy()
+                out[key] = value._plain_value() if value._is_opaque else value.numpy()
         return out
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
@@ -181,7 +181,7 @@ class Conversion(Primitives):
         values = {}
         for key, value in self._items():
             if isinstance(value, Primitives):
-                value = value._entry_value() if value._is_opaque else value.to_namedtuple()  # type: ignore[attr-defined]  # of another family
+                value = value._plain_value() if value._is_opaque else value.to_namedtuple()  # type: ignore[attr-defined]  # of another family
             values[key] = value
         made: Any = dest_cls
         if made is None:
@@ -276,7 +276,7 @@ class Conversion(Primitives):
             if isinstance(own, Primitives) and not own._is_opaque and isinstance(value, Mapping):
                 value = own.from_dict_instance(value, device=device)  # type: ignore[attr-defined]  # of another family
             entries[key] = value
-        return self._from_entries(
+        return build.from_dict(
             entries,
             auto_batch_size=auto_batch_size,
             batch_size=batch_size,
@@ -325,11 +325,6 @@ class Conversion(Primitives):
             names=names,
             lazy=lazy,
         )
-
-    @classmethod
-    def _from_entries(cls, entries: Mapping[Any, Any], **options: Any) -> Any:
-        """What ``from_dict_instance`` gives; containers that a dictionary can fill give one of their kind."""
-        return build.from_dict(entries, **options)
 
     from_any = staticmethod(build.from_any)
     from_tuple = staticmethod(build.from_tuple)

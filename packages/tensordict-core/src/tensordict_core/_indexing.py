@@ -49,7 +49,13 @@ class Indexing(Primitives):
             value = self._get(index)
             if value is None:
                 raise errors.missing_key(index, self._keys(), type(self).__name__)
-            return value if type(value) is Tensor else value._entry_value() if isinstance(value, Primitives) else value
+            return (
+                value
+                if type(value) is Tensor
+                else value._entry_value(self, index)
+                if isinstance(value, Primitives)
+                else value
+            )
         if type(index) is tuple and _is_path(index):
             return self._get_path_value(index)  # type: ignore[attr-defined]  # of another family
         return self._index(Index(index, self._meta.batch_size))
@@ -135,7 +141,7 @@ class Indexing(Primitives):
             return
         source = value if isinstance(value, Primitives) else to_entry(Meta(index.size), name, value)
         replaced = entry._put_node(index, source)  # type: ignore[attr-defined]  # of another family
-        if replaced is not entry:
+        if replaced is not entry or replaced is not self._peek(name):  # a view reads values, and keeps none
             self._set(name, replaced, False)
 
     def _write_at(self, index: Index, value: Any) -> None:

@@ -1,11 +1,19 @@
-"""A list that writes through: replacing an element replaces the row of the tensordict that the list was made of."""
+"""A list that writes through: replacing an element replaces the row of the tensordict that the list was made of.
+
+The values of a `NonTensorStack` are read as such a list, too: replacing one replaces the value of its position.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, NoReturn, SupportsIndex
 
-__all__ = ["LinkedList"]
+from . import _errors as errors
+from ._index import Index
+from ._primitives import Primitives
+from ._types import containers
+
+__all__ = ["LinkedList", "linked_values"]
 
 
 class LinkedList(list[Any]):
@@ -28,17 +36,34 @@ class LinkedList(list[Any]):
         super().__init__(items)
         self._source = source
 
+    def tolist(self) -> list[Any]:
+        """The elements as a list of its own, and lists in it as well."""
+        return [item.tolist() if isinstance(item, LinkedList) else item for item in self]
+
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(index, slice):
             positions = range(len(self))[index]
             values = list(value)
-            if len(values) != len(positions):
-                self._refuse(f"{len(positions)} elements were to be replaced by {len(values)}")
+            self._check(positions, values)
             for position, one in zip(positions, values, strict=True):
                 self[position] = one
             return
-        self._source[range(len(self))[index]] = value
+        position = range(len(self))[index]
+        inner = self[position]
+        if isinstance(inner, LinkedList) and isinstance(value, list):
+            inner[:] = value
+            return
+        self._source[position] = value
         super().__setitem__(index, value)
+
+    def _check(self, positions: range, values: list[Any]) -> None:
+        """Refuse lists of other lengths, before one element is written."""
+        if len(values) != len(positions):
+            self._refuse(f"{len(positions)} elements were to be replaced by {len(values)}")
+        for position, one in zip(positions, values, strict=True):
+            inner = self[position]
+            if isinstance(inner, LinkedList) and isinstance(one, list):
+                inner._check(range(len(inner)), one)
 
     def _refuse(self, what: str) -> NoReturn:
         raise TypeError(
@@ -89,3 +114,65 @@ class LinkedList(list[Any]):
     def __reduce__(self) -> Any:
         # a copy or a pickle is a list of its own: there is no tensordict on the other side
         return list, (list(self),)
+
+
+class _Places:
+    """Where the values of a list go: neighbouring positions of a `NonTensorStack`."""
+
+    __slots__ = ("_first", "_flat", "_holder", "_key", "_stack")
+
+    def __init__(self, stack: Any, first: int, holder: Any, key: str) -> None:
+        self._stack, self._flat, self._first = stack, stack._flat, first
+        self._holder, self._key = holder, key
+
+    def __setitem__(self, number: int, value: Any) -> None:
+        stack, flat, position = self._stack, self._flat, self._first + number
+        holder = stack if self._holder is None else self._holder
+        if stack._locked or holder._locked:
+            raise errors.locked("a value of a non-tensor entry was to be replaced")
+        if stack._flat is not flat or -1 in holder._meta.batch_size:
+            raise RuntimeError(
+                "a list of values is written to while its entry has the batch size that it was read with, whose sizes "
+                "are known; read it again, or write to the elements of the stack"
+            )
+        old, flat[position] = flat[position], value._entry_value() if isinstance(value, Primitives) else value
+        if not isinstance(holder._inmost(), containers.lazy | containers.view):
+            return
+        size = holder._meta.batch_size  # the stack was made to be read, and its values are in elements or a parent
+        rest = position // stack._meta.batch_size[len(size) :].numel()
+        at: list[int] = []
+        for n in reversed(size):
+            rest, place = divmod(rest, n)
+            at.insert(0, place)
+        index = Index(tuple(at), size)
+        try:
+            holder._set_entry_at(self._key, index, stack._index(index))
+        except BaseException:
+            flat[position] = old
+            raise
+
+
+class _Rows:
+    """What stands for a list of lists, of which each is written by itself."""
+
+    __slots__ = ()
+
+    def __setitem__(self, number: int, value: Any) -> None:
+        raise TypeError(
+            f"a row of values is replaced by a list of as many, got {value!r}; give such a list, or write one of its "
+            "elements"
+        )
+
+
+def linked_values(stack: Any, holder: Any, key: str) -> LinkedList:
+    """The values of a `NonTensorStack`, read from a container under a key, as nested lists that write through."""
+    size, flat = stack._meta.batch_size, stack._flat
+    n = size[-1]
+    if len(size) == 1:
+        return LinkedList(flat, _Places(stack, 0, holder, key))
+    starts = range(0, size[:-1].numel() * n, n) if n else [0] * size[:-1].numel()
+    rows = [LinkedList(flat[start : start + n], _Places(stack, start, holder, key)) for start in starts]
+    for dim in range(len(size) - 2, 0, -1):
+        n = size[dim]
+        rows = [LinkedList(rows[i * n : (i + 1) * n], _Rows()) for i in range(size[:dim].numel())]
+    return LinkedList(rows, _Rows())

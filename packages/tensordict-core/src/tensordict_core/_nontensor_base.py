@@ -136,6 +136,7 @@ class NonTensorDataBase(OpaqueNode):
             TypeError: ``condition`` is no bool tensor, or ``other`` a tensor or a tensordict.
             RuntimeError: Shapes do not fit, or ``out`` has one value for all positions and the result several.
 
+        >>> from tensordict_core import NonTensorData
         >>> NonTensorData("a", batch_size=[2]).where(torch.tensor([True, False]), "b").tolist()
         ['a', 'b']
         """
@@ -152,6 +153,7 @@ class NonTensorDataBase(OpaqueNode):
     def masked_fill(self, mask: Tensor, value: Any) -> Self:
         """One value where the mask is true, those of this data elsewhere.
 
+        >>> from tensordict_core import NonTensorStack
         >>> NonTensorStack("a", "b").masked_fill(torch.tensor([True, False]), None).tolist()
         [None, 'b']
         """

@@ -105,6 +105,7 @@ def choose(condition: Tensor, mine: Any, theirs: Any) -> Any:
     Raises:
         RuntimeError: The condition or the batch size of ``theirs`` cannot be expanded to that of ``mine``.
 
+    >>> from tensordict_core import NonTensorStack
     >>> choose(torch.tensor([True, False]), NonTensorStack("a", "b"), NonTensorStack("c", "d")).tolist()
     ['a', 'd']
     """

@@ -36,6 +36,10 @@ class OpaqueNode(TensorCollection):
     def _get(self, key: str) -> Any:
         return None
 
+    def _plain_value(self) -> Any:
+        """What ``td[key]`` gives, with no list in it that is linked to the entry."""
+        return self._entry_value()
+
     def _del(self, key: str) -> None:
         raise errors.missing_key(key, (), type(self).__name__)
 

@@ -75,7 +75,7 @@ class Primitives:
         _annotations: dict[str, Any] | None
         """What satellites remember of this node (where it was saved, for one), by name."""
 
-        def _entry_value(self) -> Any:
+        def _entry_value(self, holder: Any = None, key: str = "") -> Any:
             """What ``td[key]`` gives for an entry that is this node."""
 
         _last_exit: Callable[[Any], None] | WriteBack | None
@@ -84,7 +84,6 @@ class Primitives:
         def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any: ...
         def _cat_nodes(self, column: Sequence[Any], dim: int) -> Any: ...
         def _split(self, sizes: list[int], dim: int) -> Sequence[Any]: ...
-        def _entry_value(self) -> Any: ...
 
     # entries ---------------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from . import _errors as errors
+from ._compile import is_compiling
 from ._grid import broadcast, nested, places, reshaped, selected
 from ._index import Index
+from ._linked import LinkedList, linked_values
 from ._meta import Meta, as_batch_size, as_device, as_names
 from ._nontensor_base import NonTensorDataBase
 from ._nontensor_ops import flat_values, same
@@ -60,7 +62,7 @@ class NonTensorData(NonTensorDataBase):
         self._start(Meta(size, as_device(device), as_names(names, len(size))))
         while isinstance(data, NonTensorData):
             data = data._value
-        self._value = data
+        self._value = data.tolist() if isinstance(data, LinkedList) else data
         self._metadata = _metadata
 
     @classmethod
@@ -71,11 +73,11 @@ class NonTensorData(NonTensorDataBase):
         self._metadata = metadata
         return self
 
-    def _entry_value(self) -> Any:
+    def _entry_value(self, holder: Any = None, key: str = "") -> Any:
         return self._value
 
     def _replace_value(self, value: Any) -> None:
-        self._value = value._entry_value() if isinstance(value, NonTensorDataBase) else value
+        self._value = value._plain_value() if isinstance(value, NonTensorDataBase) else value
 
     def _has_values_of(self, other: Any) -> bool:
         # told without a tensor, where Dynamo would stop, if it can be
@@ -173,6 +175,8 @@ class NonTensorStack(NonTensorDataBase):
 
     __slots__ = ("_flat",)
 
+    _flat: list[Any]
+
     def __init__(self, *values: Any, stack_dim: int = 0) -> None:
         items = [
             v
@@ -184,7 +188,7 @@ class NonTensorStack(NonTensorDataBase):
         ]
         if not items:
             self._start(Meta(torch.Size([0])))
-            self._flat: list[Any] = []
+            self._flat = []
             return
         stacked = NonTensorStack._stack(items, stack_dim)
         self._start(stacked._meta)
@@ -234,10 +238,12 @@ class NonTensorStack(NonTensorDataBase):
                         "give nested lists of that shape"
                     )
             flat = [item for items in flat for item in items]
+        flat = [item.tolist() if isinstance(item, LinkedList) else item for item in flat]
         return cls._make(flat, Meta(size, device))
 
-    def _entry_value(self) -> Any:
-        return nested(self._flat, self._meta.batch_size)
+    def _entry_value(self, holder: Any = None, key: str = "") -> Any:
+        # compiled code gets lists of its own: Dynamo knows no subclass of them
+        return self.tolist() if is_compiling() or not self._meta.batch_size else linked_values(self, holder, key)
 
     def _change_batch_size(self, size: torch.Size) -> None:
         own = self._meta.batch_size
@@ -255,7 +261,7 @@ class NonTensorStack(NonTensorDataBase):
         if isinstance(value, NonTensorStack) and value._meta.batch_size == size:
             self._flat[:] = value._flat
         else:
-            fill = value._entry_value() if isinstance(value, NonTensorDataBase) else value
+            fill = value._plain_value() if isinstance(value, NonTensorDataBase) else value
             self._flat[:] = [fill] * len(self._flat)
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
@@ -263,7 +269,7 @@ class NonTensorStack(NonTensorDataBase):
         if meta.batch_size.numel() == len(self._flat):
             return self._make(self._flat, meta)
         # a reduction left no position for each value: they stay together as one
-        return NonTensorData._make(self._entry_value(), meta)
+        return NonTensorData._make(self.tolist(), meta)
 
     def _index(self, index: Index) -> Any:
         return self._placed(selected(self._meta.batch_size, index), index.meta(self._meta))
@@ -273,7 +279,7 @@ class NonTensorStack(NonTensorDataBase):
         if isinstance(value, NonTensorStack):
             new = broadcast(value._flat, value._meta.batch_size, index.meta(self._meta).batch_size)
         else:
-            new = [value._entry_value() if isinstance(value, NonTensorDataBase) else value] * len(positions)
+            new = [value._plain_value() if isinstance(value, NonTensorDataBase) else value] * len(positions)
         for position, one in zip(positions, new, strict=True):
             self._flat[position] = one
 
@@ -342,22 +348,22 @@ class NonTensorStack(NonTensorDataBase):
             ValueError: The lists are not of those lengths.
         """
         whole = self._make(self._flat, Meta(_known(self._meta.batch_size), self._meta.device))
-        lists = [part._entry_value() for part in whole._unbind(dim)]
+        lists = [part.tolist() for part in whole._unbind(dim)]
         return [self.from_list(values, batch_size=size) for values, size in zip(lists, sizes, strict=True)]
 
     def _clone(self, recurse: bool) -> Self:
         return self._make(list(self._flat) if recurse else self._flat, self._meta)
 
+    def _plain_value(self) -> Any:
+        return self.tolist()
+
     def tolist(self, **kwargs: Any) -> list[Any]:
         """The values as a nested list of the batch size."""
-        out: list[Any] = self._entry_value()
+        out: list[Any] = nested(list(self._flat), self._meta.batch_size)
         return out
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self._entry_value()}, batch_size={self._meta.batch_size}, "
-            f"device={self._meta.device})"
-        )
+        return f"{type(self).__name__}({self.tolist()}, batch_size={self._meta.batch_size}, device={self._meta.device})"
 
 
 def _known(size: torch.Size) -> torch.Size:

@@ -212,7 +212,11 @@ class SubTensorDict(TensorDictBase):
     def _set_entry_at(self, name: str, index: Index, value: Any) -> None:
         now = self._now()
         now._set_entry_at(name, index, value)
-        self._write_back(now)
+        entry = now._get(name)
+        if isinstance(entry, Primitives):  # values that are no tensors are those of a copy
+            self._set(name, entry, False)
+        else:
+            self._write_back(now)
 
     def _reshape(self, op: ShapeOp) -> Any:
         return self._now()._reshape(op)

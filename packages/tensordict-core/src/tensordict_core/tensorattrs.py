@@ -8,12 +8,10 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from ._attrs import FIELDS, describe_leaf
 from ._meta import as_device
 from ._types import containers
 from ._writing import Writes
@@ -79,27 +77,7 @@ class TensorAttrs(MetaData):
         value = Attrs(as_device(tgt_device), tgt_dtype, shape)
         super().__init__(value, batch_size=batch_size, device=device, names=names)
 
-    @classmethod
-    def from_tensor(cls, tensor: Tensor, *, fields: Sequence[str] = FIELDS) -> Self:
-        """What a tensor has.
-
-        Args:
-            tensor: The tensor.
-            fields: What is written down, of ``"device"``, ``"dtype"`` and ``"shape"``; the others are ``None``.
-
-        Raises:
-            TypeError: It is no tensor.
-            ValueError: A field is none of the three.
-
-        >>> TensorAttrs.from_tensor(torch.zeros(2, 3), fields=("dtype",))
-        TensorAttrs(tgt_device=None, tgt_dtype=torch.float32, tgt_shape=None)
-        """
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"from_tensor takes a tensor, got {type(tensor).__name__}; a tensordict has attrs()")
-        described: Self = describe_leaf(tensor, fields)
-        return described
-
-    def _entry_value(self) -> Any:
+    def _entry_value(self, holder: Any = None, key: str = "") -> Any:
         return self
 
     def _plan_value(self, holder: Any, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:

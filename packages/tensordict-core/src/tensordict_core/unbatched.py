@@ -97,7 +97,7 @@ class UnbatchedTensor(OpaqueNode):
 
     # an entry as a whole ---------------------------------------------------------------------------------------------
 
-    def _entry_value(self) -> Any:
+    def _entry_value(self, holder: Any = None, key: str = "") -> Any:
         return self._tensor
 
     def _plan_value(self, holder: Any, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:

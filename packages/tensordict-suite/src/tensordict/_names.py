@@ -72,7 +72,8 @@ OWNERS: Mapping[str, Mapping[str, str]] = {
     },
     "tensordict.utils": {
         "tensordict_core": """
-            DeviceType IndexType KEY_SEPARATOR NestedKey assert_allclose_td assert_close capture_non_tensor_stack
+            DeviceType IndexType KEY_SEPARATOR LinkedList NestedKey assert_allclose_td assert_close
+            capture_non_tensor_stack
             expand_as_right expand_right get_printoptions is_bool is_floating is_inexact is_integer is_non_tensor
             is_tensorclass isin lazy_legacy list_to_stack parse_tensor_dict_string remove_duplicates
             set_capture_non_tensor_stack set_lazy_legacy set_list_to_stack set_printoptions unravel_key

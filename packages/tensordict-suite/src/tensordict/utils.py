@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tensordict_core import KEY_SEPARATOR as KEY_SEPARATOR
     from tensordict_core import DeviceType as DeviceType
     from tensordict_core import IndexType as IndexType
+    from tensordict_core import LinkedList as LinkedList
     from tensordict_core import NestedKey as NestedKey
     from tensordict_core import assert_allclose_td as assert_allclose_td
     from tensordict_core import assert_close as assert_close

@@ -174,9 +174,10 @@ class LazyIndexing:
     def _set_entry_at(self: Any, name: str, index: Index, value: Any) -> None:
         if not isinstance(value, Primitives | Tensor | int | float | complex):
             value = to_entry(Meta(index.size), name, value)
-        if isinstance(value, Primitives):
-            value = containers.dense._make({name: value}, Meta(index.size))
-        self.select(name)._index_put(index, value)
+        if isinstance(value, Primitives):  # elements may replace theirs, as one value by several
+            self._index_put(index, containers.dense._make({name: value}, Meta(index.size)))
+        else:
+            self.select(name)._index_put(index, value)
 
     def _named(self: Any, result: Any, index: Index) -> Any:
         names = index.names(self._meta.names)
