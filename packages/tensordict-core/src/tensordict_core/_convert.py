@@ -276,7 +276,7 @@ class Conversion(Primitives):
             if isinstance(own, Primitives) and not own._is_opaque and isinstance(value, Mapping):
                 value = own.from_dict_instance(value, device=device)  # type: ignore[attr-defined]  # of another family
             entries[key] = value
-        return build.from_dict(
+        return self._from_entries(
             entries,
             auto_batch_size=auto_batch_size,
             batch_size=batch_size,
@@ -325,6 +325,11 @@ class Conversion(Primitives):
             names=names,
             lazy=lazy,
         )
+
+    @classmethod
+    def _from_entries(cls, entries: Mapping[Any, Any], **options: Any) -> Any:
+        """What ``from_dict_instance`` gives; containers that a dictionary can fill give one of their kind."""
+        return build.from_dict(entries, **options)
 
     from_any = staticmethod(build.from_any)
     from_tuple = staticmethod(build.from_tuple)

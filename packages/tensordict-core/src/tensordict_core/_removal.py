@@ -11,6 +11,7 @@ from . import _errors as errors
 from ._access import Access
 from ._keys import NestedKey, unravel_key_to_tuple
 from ._rebuild import KEEP, NO_DEFAULT
+from ._types import containers
 
 __all__ = ["Removal"]
 
@@ -131,7 +132,7 @@ class Removal(Access):
             raise
 
     def rename_keys(self, mapping: dict[NestedKey, NestedKey], *, strict: bool = True) -> Self:
-        """A shallow copy with some keys renamed.
+        """A shallow copy with some keys renamed, without the nested tensordicts that this left no entry in.
 
         Args:
             mapping: New keys by old keys.
@@ -142,9 +143,11 @@ class Removal(Access):
 
         >>> list(TensorDict({"a": 1}).rename_keys({"a": "b"}).keys())
         ['b']
+        >>> list(TensorDict({"a": {"b": 1}}).rename_keys({("a", "b"): "c"}).keys())
+        ['c']
         """
-        out = self._clone(False)
-        moved = []
+        out: Any = self._clone(False)
+        moved, left = [], []
         for old, new in mapping.items():
             value = out.get(old, None)
             if value is None:
@@ -152,12 +155,19 @@ class Removal(Access):
                     raise errors.missing_key(old, out._keys(), type(self).__name__)
                 continue
             out.del_(old)
-            moved.append((new, value))
+            moved.append((unravel_key_to_tuple(new), value))
+            left.append(unravel_key_to_tuple(old)[:-1])
+        # a node that an entry moves into stays, with its batch size
+        entered = {new[:depth] for new, _ in moved for depth in range(len(new))}
+        for path in left:
+            while path and path not in entered and _has_nothing(out.get(path, None)):
+                out.del_(path)
+                path = path[:-1]
         for new, value in moved:
             if out.get(new, None) is not None:
                 raise errors.existing_key(new)
             out.set(new, value)
-        return out
+        return out  # type: ignore[no-any-return]
 
     def clear(self) -> Self:
         """Remove all entries.
@@ -171,3 +181,11 @@ class Removal(Access):
         for key in list(self._keys()):
             self.del_(key)
         return self
+
+
+def _has_nothing(node: Any) -> bool:
+    """Whether a node is there without any entry, and no element of a lazy stack has one of its own."""
+    inmost = None if node is None else node._inmost()
+    if isinstance(inmost, containers.lazy):
+        return all(map(_has_nothing, inmost.tensordicts))
+    return inmost is not None and not list(inmost._keys())

@@ -8,10 +8,12 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
+from torch import Tensor
 
+from ._attrs import FIELDS, describe_leaf
 from ._meta import as_device
 from ._types import containers
 from ._writing import Writes
@@ -76,6 +78,26 @@ class TensorAttrs(MetaData):
         shape = None if tgt_shape is None else torch.Size(tgt_shape)
         value = Attrs(as_device(tgt_device), tgt_dtype, shape)
         super().__init__(value, batch_size=batch_size, device=device, names=names)
+
+    @classmethod
+    def from_tensor(cls, tensor: Tensor, *, fields: Sequence[str] = FIELDS) -> Self:
+        """What a tensor has.
+
+        Args:
+            tensor: The tensor.
+            fields: What is written down, of ``"device"``, ``"dtype"`` and ``"shape"``; the others are ``None``.
+
+        Raises:
+            TypeError: It is no tensor.
+            ValueError: A field is none of the three.
+
+        >>> TensorAttrs.from_tensor(torch.zeros(2, 3), fields=("dtype",))
+        TensorAttrs(tgt_device=None, tgt_dtype=torch.float32, tgt_shape=None)
+        """
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"from_tensor takes a tensor, got {type(tensor).__name__}; a tensordict has attrs()")
+        described: Self = describe_leaf(tensor, fields)
+        return described
 
     def _entry_value(self, holder: Any = None, key: str = "") -> Any:
         return self
