@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tensordict_core import TensorDict, assert_close
+from tensordict_core import NonTensorData, NonTensorStack, TensorDict, assert_close, lazy_stack
 from tensordict_core._rebuild import SHAPE_KEEPING
 
 KNOWN = sorted(SHAPE_KEEPING, key=repr)
@@ -44,3 +44,25 @@ def test_functions_that_cannot_be_looked_up_are_called() -> None:
             return 2 * leaf
 
     assert_close(tree().apply(Doubled()), 2 * tree())
+
+
+def test_values_of_another_tensordict_reach_the_function_as_they_are():
+    td = TensorDict({"a": torch.ones(2), "b": {"c": torch.ones(2)}}, [2])
+    functions = TensorDict({"a": lambda x: x + 1, "b": {"c": lambda x: x * 5}})
+    result = td.apply(lambda x, function: function(x), functions)
+    assert result["a"].tolist() == [2, 2] and result["b", "c"].tolist() == [5, 5]
+    named = td.named_apply(lambda name, x, function: function(x), functions)
+    assert (named == result).all()
+    assert td.clone().apply_(lambda x, function: x.copy_(function(x)), functions)["a"].tolist() == [2, 2]
+    lazy = lazy_stack([td, td]).apply(lambda x, function: function(x), lazy_stack([functions, functions]))
+    assert lazy["b", "c"].tolist() == [[5, 5]] * 2
+    partly = td.apply(lambda x, function: x if function is None else function(x), functions.exclude("b"), default=None)
+    assert partly["a"].tolist() == [2, 2] and partly["b", "c"].tolist() == [1, 1]
+
+
+def test_nodes_that_a_function_asks_for_come_as_they_are():
+    td, other = TensorDict({"a": torch.ones(2)}, [2]), TensorDict({"a": "text"}, [2])
+    kinds = []
+    td.apply(lambda x, y: kinds.append(type(y)), other, call_on_nested=True)
+    td.apply(lambda x, y: kinds.append(type(y)), TensorDict({"a": ["p", "q"]}, [2]))
+    assert kinds == [NonTensorData, NonTensorStack]

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from ._keys import unravel_key
 from ._meta import as_batch_size, as_device, as_names
 from ._primitives import Primitives
 from ._rebuild import KEEP, SAME, SHAPE_KEEPING, UNLOCKED, How, IsLeaf
+from ._types import containers
 
 __all__ = ["Applying"]
 
@@ -54,7 +56,7 @@ class Applying(Primitives):
         Args:
             fn: Called with a leaf, and those of ``others`` under the same key. Its result replaces the leaf; ``None``
                 drops the entry.
-            *others: Tensordicts matched by key.
+            *others: Tensordicts matched by key. A `NonTensorData` gives its value, a function for one.
             batch_size: The batch size of the result, if it changes.
             device: The device of the result, if it changes.
             names: The dim names of the result, if they change.
@@ -83,7 +85,7 @@ class Applying(Primitives):
             self = self._solid()
         leaves = self._leaves(kind)
         if others:
-            results = list(map(fn, leaves, *[self._align(other, default, kind) for other in others]))
+            results = list(map(fn, leaves, *[self._operands(other, default, kind) for other in others]))
         else:
             results = list(map(fn, leaves))
         if (
@@ -130,7 +132,7 @@ class Applying(Primitives):
             self = self._solid()
         keys = self._leaf_keys(kind)
         shown = [unravel_key(key) for key in keys] if nested_keys else [key[-1] for key in keys]
-        columns = [shown, self._leaves(kind), *(self._align(other, default, kind) for other in others)]
+        columns = [shown, self._leaves(kind), *(self._operands(other, default, kind) for other in others)]
         results = [fn(*column) for column in zip(*columns, strict=True)]
         return self._put_results(results, kind, batch_size, device, names, inplace, filter_empty, propagate_lock, out)
 
@@ -142,6 +144,13 @@ class Applying(Primitives):
         """
         self.apply(fn, *others, inplace=True, **kwargs)
         return self
+
+    def _operands(self, other: Any, default: Any, is_leaf: IsLeaf | None) -> list[Any]:
+        """What ``other`` gives a function for each leaf: tensors, and the value itself where there is one value."""
+        found = self._align(other, default, is_leaf)
+        if is_leaf is not None or all(type(one) is Tensor for one in found):
+            return found
+        return [one._entry_value() if isinstance(one, containers.non_tensor) else one for one in found]
 
     def _put_results(
         self,
