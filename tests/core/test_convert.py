@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import time
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -339,7 +341,8 @@ def test_named_tuples_of_torch_and_of_python_have_their_fields():
     td = TensorDict.from_namedtuple(found, auto_batch_size=True)
     assert td.sorted_keys == ["indices", "values"] and td.batch_size == (1,) and td["values"].item() == 2
     assert TensorDict.from_any({"a": found})["a", "indices"].item() == 0
-    for wrong in ((1, 2), [1, 2], {"a": 1}, torch.zeros(2)):
+    assert TensorDict.from_any(time.gmtime(0))["tm_year"] == 1970 and "0" in TensorDict.from_any(os.stat("."))
+    for wrong in ((1, 2), [1, 2], {"a": 1}, torch.zeros(2), os.stat(".")):
         with pytest.raises(TypeError, match="named tuple"):
             TensorDict.from_namedtuple(wrong)
 

@@ -221,11 +221,13 @@ def _tree(obj: Any, device: Any) -> Any:
 
 
 def _fields(obj: Any) -> tuple[str, ...] | None:
-    """The field names of a named tuple, one of those that C code makes (``torch.max``, ``os.stat``) included."""
+    """The field names of a named tuple, or of what compiled code returns as one (``torch.max``, ``time.gmtime``)."""
     if not isinstance(obj, tuple):
         return None
-    named = "__match_args__" if hasattr(obj, "n_sequence_fields") else "_fields"
-    return getattr(obj, named, None)
+    if not hasattr(obj, "n_sequence_fields"):
+        return getattr(obj, "_fields", None)
+    names: tuple[str, ...] = getattr(type(obj), "__match_args__", ())
+    return names if len(names) == len(obj) else None  # os.stat has positions without a name
 
 
 def _node(items: Iterable[tuple[Any, Any]], device: Any) -> Any:

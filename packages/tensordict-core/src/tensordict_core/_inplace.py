@@ -64,8 +64,10 @@ class InPlaceUpdating(Primitives):
             RuntimeError: Shapes differ, or an entry is a leaf of autograd that requires gradients.
 
         >>> td = TensorDict({"a": torch.zeros(2)}, lock=True)
-        >>> td.update_({"a": torch.ones(2)})["a"], td.update_(a=torch.zeros(2))["a"]
-        (tensor([1., 1.]), tensor([0., 0.]))
+        >>> td.update_({"a": torch.ones(2)})["a"]
+        tensor([1., 1.])
+        >>> td.update_(a=torch.zeros(2))["a"]
+        tensor([0., 0.])
         """
         source = kwargs if input_dict_or_td is None or input_dict_or_td is self else input_dict_or_td
         chosen = None if keys_to_update is None else chosen_paths(keys_to_update)

@@ -48,6 +48,7 @@ class LazyBuilding(TensorDictBase):
         Raises:
             TypeError: It is no list of dictionaries.
 
+        >>> from tensordict_core import LazyStackedTensorDict
         >>> td = LazyStackedTensorDict.from_dict([{"a": torch.zeros(3)}, {"a": torch.zeros(4)}], stack_dim_name="t")
         >>> td.batch_size, td.names, td[1]["a"].shape
         (torch.Size([2]), ['t'], torch.Size([4]))
