@@ -6,7 +6,7 @@ Operations on leaves pass such a node by; what is done to its batch size, each k
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -22,7 +22,32 @@ from ._types import containers
 from ._values import non_tensor_entry
 from ._writing import Writes
 
-__all__ = ["NonTensorDataBase"]
+__all__ = ["NonTensorDataBase", "ValueWriter", "register_value_writer"]
+
+ValueWriter = Callable[["NonTensorDataBase", "NonTensorDataBase"], None]
+"""Keeps the values of the second argument elsewhere, in place of those of the first."""
+
+value_writers: list[ValueWriter] = []
+
+
+def register_value_writer(writer: ValueWriter) -> None:
+    """Have a function keep the values that ``update_`` and indexed writes give annotated non-tensor data.
+
+    It is called before they are taken in memory, with the entry and with what it becomes; what it raises leaves the
+    entry as it is.
+
+    Args:
+        writer: The function. It looks at the annotations of the entry.
+
+    >>> from tensordict_core.extension import annotate
+    >>> seen = []
+    >>> register_value_writer(lambda old, new, seen=seen: seen.append((old.data, new.data)))
+    >>> td = TensorDict({"a": "before"})
+    >>> annotate(td.get("a"), "origin", "docs")
+    >>> td.update_({"a": "after"})["a"], seen
+    ('after', [('before', 'after')])
+    """
+    value_writers.append(writer)
 
 
 class NonTensorDataBase(OpaqueNode):
@@ -76,7 +101,16 @@ class NonTensorDataBase(OpaqueNode):
         def _replace_value(self, value: Any) -> None: ...
 
     def _take(self, holder: Any, key: str, value: Any) -> None:
+        if self._annotations is not None:
+            new = self._clone(True)
+            new._replace_value(value)
+            self._keep(new)
         self._replace_value(value)
+
+    def _keep(self, new: NonTensorDataBase) -> None:
+        """Have what keeps this data elsewhere keep other data in its place, before they are taken here."""
+        for writer in value_writers:
+            writer(self, new)
 
     @classmethod
     def _lazy(cls, items: Sequence[Any], dim: int) -> Any:

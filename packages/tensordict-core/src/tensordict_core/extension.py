@@ -19,6 +19,7 @@ from ._compile import constant_when_traced, in_functorch, is_compiling, may_fuse
 from ._deferred import deferred, is_deferred
 from ._index import Index
 from ._meta import Meta, as_batch_size, as_device, as_names
+from ._nontensor_base import ValueWriter, register_value_writer
 from ._ops.shape_ops import ShapeOp
 from ._ops.spec import OpSpec, operations
 from ._primitives import Primitives
@@ -44,6 +45,7 @@ __all__ = [
     "ShapeOp",
     "TensorCollection",
     "TensorDictBase",
+    "ValueWriter",
     "Writer",
     "annotate",
     "annotation",
@@ -64,6 +66,7 @@ __all__ = [
     "on_exit",
     "operations",
     "register_type",
+    "register_value_writer",
     "register_wrapper",
     "register_writer",
     "to_entry",

@@ -85,9 +85,16 @@ class NonTensorData(NonTensorDataBase):
 
     def _take(self, holder: Any, key: str, value: Any) -> None:
         if isinstance(value, NonTensorStack):  # positions part here, as when one of them is written alone
-            holder._set(key, value._clone(True), False)
+            holder._set(key, self._parted(value._clone(True)), False)
         else:
-            self._replace_value(value)
+            super()._take(holder, key, value)
+
+    def _parted(self, stack: NonTensorStack) -> NonTensorStack:
+        """A stack that takes the place of this one value."""
+        if self._annotations is not None:
+            self._keep(stack)
+            stack._annotations = self._annotations
+        return stack
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         return self._make(self._value, how.meta(self._meta), self._metadata)
@@ -109,7 +116,7 @@ class NonTensorData(NonTensorDataBase):
             return source._index(Index((0,) * len(source._meta.batch_size), source._meta.batch_size))
         stack = NonTensorStack._full(self._value, self._meta)
         stack._index_put(index, source)
-        return stack
+        return self._parted(stack)
 
     def _room(self, size: torch.Size, index: Index) -> Any:
         # positions that were never written have the value of the one that was: there is no zero of an arbitrary value
@@ -280,8 +287,12 @@ class NonTensorStack(NonTensorDataBase):
             new = broadcast(value._flat, value._meta.batch_size, index.meta(self._meta).batch_size)
         else:
             new = [value._plain_value() if isinstance(value, NonTensorDataBase) else value] * len(positions)
+        changed = list(self._flat) if self._annotations is not None else self._flat
         for position, one in zip(positions, new, strict=True):
-            self._flat[position] = one
+            changed[position] = one
+        if changed is not self._flat:
+            self._keep(self._make(changed, self._meta))
+            self._flat[:] = changed
 
     def _put_node(self, index: Index, source: Any) -> Any:
         self._index_put(index, source)

@@ -11,6 +11,7 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
 from tensordict_core.extension import Meta, annotate
+from tensordict_memmap import kept_values
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
 
 __all__ = ["build", "fill"]
@@ -55,7 +56,7 @@ def build(
     else:
         made = NonTensorData(node.value, batch_size=node.batch_size, device=device)
     if saved is not None:
-        _remember(made, node, saved)
+        _remember(made, node, saved, open_leaf)
     return made
 
 
@@ -82,8 +83,12 @@ def _assemble(node: Parts, parts: dict[str, Any], fallback: type[Any] | None) ->
     return parts[WRAPPED]
 
 
-def _remember(made: Any, node: Node, saved: Path) -> None:
-    annotate(made, "saved_path", saved / node.folder if node.folder else saved)
+def _remember(made: Any, node: Node, saved: Path, open_leaf: OpenLeaf) -> None:
+    place = saved / node.folder if node.folder else saved
+    annotate(made, "saved_path", place)
+    # as with tensors, writes stay in this process where files are mapped to be read
+    if isinstance(node, Value) and getattr(open_leaf, "mode", None) in (None, "r+"):
+        kept_values.remember(made, place)
 
 
 def fill(node: Node, open_leaf: OpenLeaf, *, saved: Path | None = None) -> None:
@@ -102,4 +107,4 @@ def fill(node: Node, open_leaf: OpenLeaf, *, saved: Path | None = None) -> None:
         meta = origin._meta
         origin._set_meta(Meta(meta.batch_size, torch.device("cpu"), meta.names))
     if saved is not None:
-        _remember(origin, node, saved)
+        _remember(origin, node, saved, open_leaf)

@@ -1,0 +1,53 @@
+"""Non-tensor values that change in place: the folder of the entry is saved anew, all of it or nothing.
+
+Tensors change in their files as they are written to. A value is written before the tensordict takes it, and only where
+the files still hold what the tensordict has: another save may have taken the place meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+from tensordict_core.extension import annotate, annotation, register_value_writer
+from tensordict_memmap.formats import tree
+from tensordict_memmap.formats.names import META
+
+__all__ = ["remember"]
+
+_FOLDER = "value_folder"
+
+
+def remember(node: Any, folder: Path) -> None:
+    """Has changes of non-tensor data saved to its folder."""
+    annotate(node, _FOLDER, folder)
+
+
+def _keep(old: Any, new: Any) -> None:
+    folder = annotation(old, _FOLDER)
+    if folder is None:
+        return
+    from tensordict_memmap.tree_save import TreeSave  # which builds what it saved, and so needs this module
+
+    if not _holds(folder, old):
+        raise RuntimeError(
+            f"a saved value is changed where the files hold what the tensordict has, and {folder} was replaced or "
+            "removed since; load the tensordict again"
+        )
+    TreeSave(new, folder, False, None, True, True, False).run(None, None)
+
+
+def _holds(folder: Path, value: Any) -> bool:
+    try:
+        saved = json.loads((folder / META).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is pickled was said when it was saved
+        known = json.loads(tree.describe(tree.plan(value))[META])
+    return bool(saved.get("data") == known.get("data"))
+
+
+register_value_writer(_keep)
