@@ -375,3 +375,12 @@ def test_merging_a_node_with_a_tensor_keeps_the_first_or_asks_the_function():
         merge_tensordicts(
             TensorDict({"a": torch.zeros(2)}, [2]), TensorDict({"a": torch.zeros(2), "b": torch.zeros(3)})
         )
+
+
+def test_structures_are_taken_apart_in_traced_programs():
+    Pair = namedtuple("Pair", "x y")
+
+    def program(x):
+        return TensorDict.from_namedtuple(Pair(x, x + 1))["y"] + TensorDict.from_any((x, {"a": x}))["1", "a"]
+
+    assert torch.compile(program, fullgraph=True, backend="eager")(torch.ones(2)).tolist() == [3, 3]

@@ -199,6 +199,8 @@ def from_any(
 
 def _tree(obj: Any, device: Any) -> Any:
     """The tree of a structure, without batch size; a tensor or the object itself where it has no structure."""
+    if isinstance(obj, Tensor):
+        return obj
     if isinstance(obj, Primitives):
         return obj if device is None else obj.to(device)  # type: ignore[attr-defined]  # of another family
     if isinstance(obj, Mapping):
