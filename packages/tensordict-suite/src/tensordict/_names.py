@@ -11,10 +11,10 @@ from collections.abc import Mapping
 OWNERS: Mapping[str, Mapping[str, str]] = {
     "tensordict": {
         "tensordict_core": """
-            DeviceType IndexType KEY_SEPARATOR LazyStackedTensorDict MetaData NO_DEFAULT NestedKey NonTensorData
-            NonTensorDataBase NonTensorStack PackLayout SubTensorDict TensorAttrs TensorCollection TensorDict
-            TensorDictBase UnbatchedTensor assert_allclose_td assert_close capture_non_tensor_stack cat collate
-            default_is_leaf dense_stack_tds expand_as_right expand_right from_any from_arrow from_csv from_dict
+            DeviceType IndexType KEY_SEPARATOR LazyStackedTensorDict LinkedList MetaData NO_DEFAULT NestedKey
+            NonTensorData NonTensorDataBase NonTensorStack PackLayout SubTensorDict TensorAttrs TensorCollection
+            TensorDict TensorDictBase UnbatchedTensor assert_allclose_td assert_close capture_non_tensor_stack cat
+            collate default_is_leaf dense_stack_tds expand_as_right expand_right from_any from_arrow from_csv from_dict
             from_json from_list from_namedtuple from_pandas from_parquet from_pytree from_struct_array from_tuple
             fromkeys get_defaults_to_none get_printoptions group_by is_bool is_floating is_inexact is_integer
             is_leaf_nontensor is_non_tensor is_tensor_collection is_tensorclass isin lazy_legacy lazy_stack
