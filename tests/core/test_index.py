@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensordict_core import LazyStackedTensorDict, NonTensorStack, TensorDict
+from tensordict_core import LazyStackedTensorDict, NonTensorStack, TensorDict, lazy_stack
 from tensordict_core.extension import Index
 
 SIZE = (4, 3, 2)
@@ -212,3 +212,51 @@ def test_get_at_has_a_default_and_set_at_needs_the_key():
         td.set_at_("absent", 0, 0)
     td.set_at_(("n", "b"), torch.zeros(5), (0, 0, 0))
     assert not td["n", "b"][0, 0, 0].any()
+
+
+def _two(kind):
+    first = TensorDict({"a": torch.zeros(2), "b": torch.zeros(2, 3)}, [2])
+    if kind == "locked":
+        return lazy_stack([first, TensorDict({"a": torch.zeros(2)}, [2]).lock_()])
+    return lazy_stack([first, TensorDict({"a": torch.zeros(2), "b": torch.zeros(2, 4)}, [2])])
+
+
+INDICES = [slice(None), torch.tensor([0, 1]), (slice(None), 0), (torch.tensor([0, 1]), torch.tensor([1, 0]))]
+
+
+@pytest.mark.parametrize("kind", ["shapes", "locked"])
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_an_indexed_write_that_an_element_refuses_writes_into_none(kind, index):
+    stack = _two(kind)
+    size = torch.zeros(2, 2)[index].shape
+    value = TensorDict({"a": torch.ones(size), "b": torch.ones(*size, 3)}, size)
+    with pytest.raises(RuntimeError):
+        stack[index] = value
+    with pytest.raises((RuntimeError, KeyError)):
+        stack.update_at_(value, index)
+    assert not any(leaf.any() for element in stack.tensordicts for leaf in element.values())
+
+
+@pytest.mark.parametrize("kind", ["shapes", "locked"])
+def test_a_lazy_stack_below_refuses_before_anything_is_written(kind):
+    td = TensorDict({"first": torch.zeros(2), "s": _two(kind)}, [2])
+    value = TensorDict({"a": torch.ones(2, 2), "b": torch.ones(2, 2, 3)}, [2, 2])
+    with pytest.raises(RuntimeError):
+        td[:] = TensorDict({"first": torch.ones(2), "s": value}, [2])
+    assert not td["first"].any() and not td["s", "a"].any()
+
+
+@pytest.mark.parametrize("kind", ["dense", "nested", "lazy"])
+def test_a_tensor_that_a_leaf_cannot_take_is_written_into_none(kind):
+    td = TensorDict({"a": torch.zeros(2, 3), "b": torch.zeros(2, 4)}, [2])
+    if kind == "nested":
+        td = TensorDict({"a": torch.zeros(2, 3), "n": td}, [2])
+    if kind == "lazy":
+        td = lazy_stack([TensorDict({"a": torch.zeros(3)}), TensorDict({"a": torch.zeros(4)})])
+    for index in (slice(None), [0, 1]):
+        with pytest.raises(RuntimeError, match="cannot be broadcast"):
+            td[index] = torch.ones(2, 3)
+        elements = td.tensordicts if kind == "lazy" else [td]
+        assert not any(leaf.any() for element in elements for leaf in element.values(True, True))
+    td[:] = torch.tensor([1.0, 2.0])
+    assert all(leaf.all() for element in elements for leaf in element.values(True, True))

@@ -189,3 +189,11 @@ def test_what_cannot_be_compared_is_different():
 
     odd = NonTensorData(Odd())
     assert odd != NonTensorData(Odd()) and bool(odd == odd)
+
+
+@pytest.mark.parametrize("size", SHAPES, ids=str)
+def test_one_value_becomes_one_for_each_position(size):
+    data = NonTensorData("a", batch_size=size)
+    stack = data.maybe_to_stack()
+    assert stack.tolist() == data.tolist() and stack.batch_size == size and stack.maybe_to_stack() is stack
+    assert isinstance(stack, NonTensorStack) == bool(size)

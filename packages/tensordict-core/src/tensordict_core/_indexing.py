@@ -177,16 +177,40 @@ class Indexing(Primitives):
     def _write_plain_at(self, index: Index, value: Any) -> None:
         if value is None or isinstance(value, str | bytes | list):
             raise errors.bad_indexed_value(value)
-        dims = len(index.size)
+        if getattr(value, "shape", ()):
+            self._check_plain(index, value, ())
         for key, entry in self._items():
             if isinstance(entry, Primitives):
                 if not entry._is_opaque:
                     entry._index_put(index, value)
                 continue
-            source = value
-            if isinstance(value, Tensor) and 0 < value.ndim <= dims:
-                source = value.reshape(value.shape + (1,) * (entry.ndim - index.dims))
-            _write(entry, index, source, key)
+            _write(entry, index, _over_rows(value, index, entry), key)
+
+    def _check_put(self, index: Index, value: Any) -> None:
+        """Refuse a write at ``index`` that does not fit, before anything is written. A lazy stack asks its elements.
+
+        Raises:
+            RuntimeError: A shape does not fit, or a key is new and the node that would hold it locked.
+            KeyError: One of two entries is a tensor and the other a node.
+        """
+        if isinstance(value, Primitives):
+            self._check_fits(index, value)
+            self._check_entries(index, value._items(), ())
+        elif getattr(value, "shape", ()):
+            self._check_plain(index, value, ())
+
+    def _check_plain(self, index: Index, value: Any, prefix: tuple[str, ...]) -> None:
+        """Refuse a tensor or an array that one of the leaves cannot take at ``index``."""
+        for key, entry in self._items():
+            if not isinstance(entry, Primitives):
+                shape = _over_rows(value, index, entry).shape
+                expected = index.size + entry.shape[index.dims :]
+                if not _broadcasts(shape, expected):
+                    raise errors.indexed_write_shape(unravel_key((*prefix, key)), shape, expected)
+            elif entry._inmost()._holds_slices:
+                entry._check_put(index, value)  # type: ignore[attr-defined]  # of this family
+            elif not entry._is_opaque:
+                entry._check_plain(index, value, (*prefix, key))  # type: ignore[attr-defined]  # of this family
 
     def _check_fits(self, index: Index, value: Primitives) -> None:
         got = value._meta.batch_size
@@ -202,7 +226,7 @@ class Indexing(Primitives):
             )
 
     def _check_entries(self, index: Index, pairs: Iterable[tuple[str, Any]], prefix: tuple[str, ...]) -> None:
-        """Refuse what cannot be written at ``index``, before anything is; elements of lazy stacks look at theirs.
+        """Refuse what cannot be written at ``index``, before anything is.
 
         Raises:
             RuntimeError: A shape does not fit, or a key is new and the node that would hold it locked.
@@ -227,7 +251,9 @@ class Indexing(Primitives):
                     raise errors.indexed_write_shape(unravel_key((*prefix, key)), shape, expected)
             elif not isinstance(source, Primitives):
                 raise errors.not_a_node(unravel_key((*prefix, key)), source)
-            elif not (entry._is_opaque or source._is_opaque or entry._inmost()._holds_slices):
+            elif entry._inmost()._holds_slices and not source._is_opaque:
+                entry._check_put(index, source)  # type: ignore[attr-defined]  # of this family
+            elif not (entry._is_opaque or source._is_opaque):
                 entry._check_entries(index, source._items(), (*prefix, key))  # type: ignore[attr-defined]  # of this family
 
     def _make_room(self, key: str, source: Any, index: Index) -> Any:
@@ -250,6 +276,13 @@ def _broadcasts(got: Sequence[int], expected: torch.Size) -> bool:
         return bool(torch.broadcast_shapes(got, expected) == expected)  # type: ignore[no-untyped-call]  # torch does not type it
     except RuntimeError:
         return False
+
+
+def _over_rows(value: Any, index: Index, entry: Tensor) -> Any:
+    """A tensor over batch dimensions with those of a leaf behind them; other values as they are."""
+    if isinstance(value, Tensor) and 0 < value.ndim <= len(index.size):
+        return value.reshape(value.shape + (1,) * (entry.ndim - index.dims))
+    return value
 
 
 def _write(entry: Tensor, index: Index, value: Any, key: str) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from . import _errors as errors
 from ._base import TensorCollection
 from ._index import Index
-from ._nontensor_ops import choose, compared, different, logical, ordered, same
+from ._nontensor_ops import choose, compared, different, flat_values, logical, ordered, same
 from ._opaque import OpaqueNode
 from ._rebuild import IsLeaf
 from ._types import containers
@@ -183,6 +183,17 @@ class NonTensorDataBase(OpaqueNode):
             out.batch_size = chosen._meta.batch_size
         out._take_all(chosen)
         return out  # type: ignore[no-any-return]  # what users pass is Any
+
+    def maybe_to_stack(self) -> NonTensorDataBase:
+        """As a value for each position; itself where there is no batch dimension, or it is so already.
+
+        >>> from tensordict_core import NonTensorData
+        >>> NonTensorData("a", batch_size=[2]).maybe_to_stack()
+        NonTensorStack(['a', 'a'], batch_size=torch.Size([2]), device=None)
+        """
+        if not self._meta.batch_size or isinstance(self, containers.non_tensor_stack):
+            return self
+        return containers.non_tensor_stack._make(flat_values(self), self._meta)
 
     def masked_fill(self, mask: Tensor, value: Any) -> Self:
         """One value where the mask is true, those of this data elsewhere.

@@ -60,8 +60,8 @@ def _chosen(td: Any, parts: Parts) -> Any:
     return td._index(Index(parts, td._meta.batch_size))
 
 
-def _write(td: Any, parts: Parts, piece: Any) -> None:
-    td._index_put(Index(parts, td._meta.batch_size), piece)
+def _aim(td: Any, parts: Parts, piece: Any) -> tuple[Any, Index, Any]:
+    return td, Index(parts, td._meta.batch_size), piece
 
 
 class _Cut:
@@ -186,6 +186,23 @@ class LazyIndexing:
         return result
 
     def _index_put(self: Any, index: Index, value: Any) -> None:
+        aims = self._aims(index, value)
+        if len(aims) > 1:  # one element checks what is written into it itself
+            for td, at, piece in aims:
+                td._check_put(at, piece)
+        for td, at, piece in aims:
+            td._index_put(at, piece)
+
+    def _check_put(self: Any, index: Index, value: Any) -> None:
+        for td, at, piece in self._aims(index, value):
+            td._check_put(at, piece)
+
+    def _aims(self: Any, index: Index, value: Any) -> list[tuple[Any, Index, Any]]:
+        """What a write comes down to: elements, where each of them is written to, and what goes there.
+
+        Raises:
+            RuntimeError: The batch size of the value does not fit.
+        """
         if isinstance(value, dict):
             value = containers.dense(value, batch_size=index.size, device=self._meta.device)
         if isinstance(value, Primitives):
@@ -199,17 +216,15 @@ class LazyIndexing:
         if isinstance(part, slice):
             elements = tds[part]
             pieces = _pieces(value, size, cut.dim, 1)
-            for i, td in enumerate(elements):
-                piece = value if pieces is None else pieces[i]
-                _write(td, rest, piece.unsqueeze(cut.dim) if cut.held and pieces is not None else piece)
-        elif not _is_tensor(part):
-            _write(tds[int(part)], rest, value)
-        elif not cut.others:
+            if cut.held and pieces is not None:
+                pieces = [piece.unsqueeze(cut.dim) for piece in pieces]
+            return [_aim(td, rest, value if pieces is None else pieces[i]) for i, td in enumerate(elements)]
+        if not _is_tensor(part):
+            return [_aim(tds[int(part)], rest, value)]
+        if not cut.others:
             pieces = _pieces(value, size, _place_of_tensors(cut.parts), part.ndim)
-            for i, number in enumerate(part.reshape(-1).tolist()):
-                _write(tds[number], rest, value if pieces is None else pieces[i])
-        else:
-            shape, indices = cut.positions()
-            pieces = _pieces(value, size, _place_of_tensors(cut.parts), len(shape))
-            for i, position in enumerate(indices):
-                self._index_put(Index(position, self._meta.batch_size), value if pieces is None else pieces[i])
+            numbers = part.reshape(-1).tolist()
+            return [_aim(tds[number], rest, value if pieces is None else pieces[i]) for i, number in enumerate(numbers)]
+        shape, indices = cut.positions()
+        pieces = _pieces(value, size, _place_of_tensors(cut.parts), len(shape))
+        return [_aim(self, position, value if pieces is None else pieces[i]) for i, position in enumerate(indices)]
