@@ -113,7 +113,9 @@ def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, tuple[str, ...], tu
         if child is None:
             return node, path[depth:], path
         if not isinstance(child, TensorCollection) or is_non_tensor(child):
-            raise RuntimeError(f"{show(path)} is to lie below {show(path[: depth + 1])}, which is no tensordict; choose another key")
+            raise RuntimeError(
+                f"{show(path)} is to lie below {show(path[: depth + 1])}, which is no tensordict; choose another key"
+            )
         node = _inmost(child)
     return node, path[-1:], path
 
