@@ -29,6 +29,7 @@ from ._meta import Meta
 from ._module_stubs import ModuleStubs
 from ._older import OlderNames
 from ._ops.compare import Comparison
+from ._ops.parts import Parts
 from ._ops.pointwise import Pointwise
 from ._ops.reduce import Reduction
 from ._ops.select import Selection
@@ -54,6 +55,7 @@ class TensorCollection(
     Updating,
     Indexing,
     Shape,
+    Parts,
     Stacking,
     Pointwise,
     Comparison,
