@@ -224,3 +224,20 @@ def test_values_by_position_keep_their_positions_when_the_batch_size_is_set_anew
     )
     td.auto_batch_size_(1)
     assert td.batch_size == torch.Size([2]) and td[1]["s"] == ["r", "s"]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [lambda td: td + 1, lambda td: td.to(torch.float64), lambda td: td.apply(torch.sin), lambda td: td.clone()],
+    ids=["add", "to", "apply", "clone"],
+)
+def test_values_of_a_result_with_leaves_of_its_own_are_its_own(operation):
+    td = TensorDict({"x": torch.zeros(2)}, [2])
+    td["s"] = ["a", "b"]
+    result = operation(td)
+    result.set_at_("s", "z", 0)
+    result["s"][1] = "y"
+    assert td["s"] == ["a", "b"] and result["s"] == ["z", "y"]
+    with td.view(2, 1) as view:
+        view["s"][0][0] = "seen"
+    assert td["s"] == ["seen", "b"]

@@ -274,7 +274,7 @@ class NonTensorStack(NonTensorDataBase):
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         meta = how.meta(self._meta)
         if meta.batch_size.numel() == len(self._flat):
-            return self._make(self._flat, meta)
+            return self._make(list(self._flat), meta)  # new leaves go with values that are written apart
         # a reduction left no position for each value: they stay together as one
         return NonTensorData._make(self.tolist(), meta)
 
