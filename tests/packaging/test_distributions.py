@@ -115,7 +115,8 @@ def test_a_satellite_announces_its_types(dist, name, kinds):
 def test_an_sdist_builds_the_same_wheel(dist, name, tmp_path):
     [sdist] = dist.glob(f"{name.replace('-', '_')}-*.tar.gz")
     with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+        # the first releases of Python 3.11 have no filters, and later ones ask for one
+        archive.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     [folder] = tmp_path.iterdir()
     assert {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "src"} <= {path.name for path in folder.iterdir()}
     build(folder, tmp_path / "out", "-t", "wheel")
