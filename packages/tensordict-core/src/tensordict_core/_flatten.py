@@ -6,7 +6,7 @@ Both directions rename and never copy, and both refuse to let two entries meet u
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
@@ -78,22 +78,56 @@ def _nest(root: Any, key: str, value: Any, separator: str, clone: bool) -> None:
 class _Renamed(WriteBack):
     """Entries under other keys than in the source: known ones have theirs, new ones get theirs spelled."""
 
-    __slots__ = ("name", "paths", "what")
+    __slots__ = ("found", "separator")
 
     leaves_only = True
 
-    def __init__(self, what: str, paths: dict[Any, Any], name: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
-        self.what = what
-        self.paths = paths
-        self.name = name
+    def __init__(self, source: Any, separator: str) -> None:
+        self.remember(source)
+        self.separator = separator
+        self.found: dict[tuple[str, ...], tuple[str, ...]] | None = None
+
+    def known(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        """The paths in the source by those in the result."""
+        raise TypeError(f"{type(self).__name__} knows no paths; define known()")
+
+    def spelled(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        """What an entry that is new is called in the source."""
+        raise TypeError(f"{type(self).__name__} has no rule for new keys; define spelled()")
 
     def path(self, path: tuple[str, ...]) -> tuple[str, ...]:
-        found = self.paths.get(path)
-        if found is None:
-            found = self.name(path)
-            if found in self.paths.values():
-                raise errors.keys_collide(f"the block over {self.what}", unravel_key(found), unravel_key(path), found)
-        return found
+        if self.found is None:
+            self.found = self.known()
+        place = self.found.get(path)
+        if place is None:
+            place = self.spelled(path)
+            if place in self.found.values():
+                raise errors.keys_collide("the block", unravel_key(place), unravel_key(path), place)
+        return place
+
+
+class _Flattened(_Renamed):
+    __slots__ = ("paths",)
+
+    def __init__(self, source: Any, separator: str, paths: dict[str, tuple[str, ...]]) -> None:
+        super().__init__(source, separator)
+        self.paths = paths
+
+    def known(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        return {(key,): path for key, path in self.paths.items()}
+
+    def spelled(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(self.separator.join(path).split(self.separator))
+
+
+class _Unflattened(_Renamed):
+    __slots__ = ()
+
+    def known(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        return {(*path[0].split(self.separator), *path[1:]): path for path in self.source()._leaf_keys()}  # type: ignore[union-attr]  # it is alive where it is written to
+
+    def spelled(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        return (self.separator.join(path),)
 
 
 class KeyFlattening(Primitives):
@@ -139,10 +173,7 @@ class KeyFlattening(Primitives):
             return self
         paths: dict[str, Any] = {}
         flat = self._flattened(separator, is_leaf, paths)
-        known = {(key,): path for key, path in paths.items()}
-        way = _Renamed("flatten_keys", known, lambda path: tuple(separator.join(path).split(separator)))
-        way.remember(self)
-        flat._set_exit(way)
+        flat._set_exit(_Flattened(self, separator, paths))
         return flat  # type: ignore[no-any-return]  # a primitive gives Any
 
     def _flattened(self, separator: str, is_leaf: IsLeaf | None, paths: dict[str, Any]) -> Any:
@@ -187,10 +218,7 @@ class KeyFlattening(Primitives):
             self._set_exit(lambda td: td.flatten_keys(separator, inplace=True))
             return self
         nested = self._unflattened(separator)
-        paths = {(*path[0].split(separator), *path[1:]): path for path in self._leaf_keys()}
-        way = _Renamed("unflatten_keys", paths, lambda path: (separator.join(path),))
-        way.remember(self)
-        nested._set_exit(way)
+        nested._set_exit(_Unflattened(self, separator))
         return nested  # type: ignore[no-any-return]  # a primitive gives Any
 
     def _unflattened(self, separator: str) -> Any:
