@@ -58,8 +58,8 @@ def test_what_took_the_place_of_the_files_is_left_alone(tmp_path):
     td = saved(tmp_path / "td")
     memmap(TensorDict({"one": NonTensorData("other", batch_size=[2])}, [2]), tmp_path / "td")
     with pytest.raises(RuntimeError, match="replaced or removed since"):
-        td.update_({"one": NonTensorData(1, batch_size=[2])})
-    assert td["one"] == 0 and load_memmap(tmp_path / "td")["one"] == "other"
+        td.update_({"t": torch.ones(2), "one": NonTensorData(1, batch_size=[2])})
+    assert td["one"] == 0 and not td["t"].any() and load_memmap(tmp_path / "td")["one"] == "other"
 
 
 def test_a_value_that_cannot_be_saved_is_not_taken(tmp_path):
@@ -75,3 +75,18 @@ def test_copies_are_not_tied_to_the_files(tmp_path):
         copy.unlock_()
         copy.update_({"n": {"s": NonTensorData("z")}})
     assert load_memmap(tmp_path / "td")["n", "s"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["one.safetensors", "one.tdz"])
+def test_values_in_one_file_refuse_changes_that_it_would_not_see(tmp_path, name):
+    td = TensorDict({"a": torch.zeros(3), "n": {"s": "old"}})
+    mapped = td.memmap(tmp_path / name)
+    opened = TensorDict.load_memmap(tmp_path / name, mode="r+")
+    for one in (mapped, opened):
+        with pytest.raises(RuntimeError, match="one file"):
+            one.update_({"a": torch.ones(3), "n": {"s": "new"}})
+        assert one["n", "s"] == "old" and not one["a"].any()
+    copy = opened.clone().update_({"n": {"s": "new"}})
+    private = TensorDict.load_memmap(tmp_path / name).update_({"a": torch.ones(3), "n": {"s": "new"}})
+    assert copy["n", "s"] == private["n", "s"] == "new"
+    assert TensorDict.load_memmap(tmp_path / name)["n", "s"] == "old"

@@ -87,7 +87,7 @@ class NonTensorDataBase(OpaqueNode):
                 raise errors.in_place_shape(path, size, own)
             value = value._clone(True)
             value._change_batch_size(own)
-        writes.then(lambda: self._take(holder, key, value))
+        writes.before(lambda: self._take(holder, key, value))
 
     def _as_values(self, holder: Any, value: Any) -> NonTensorDataBase:
         """A plain value as an entry; a list of this batch size, or of the holder's, has one for each position."""

@@ -71,16 +71,18 @@ class Writes:
         targets: The leaves, in order.
         sources: What goes into each.
         owned: The same three for each function that writes leaves of its own.
-        later: What else is done, in order, once leaves are written: changes of values that are no tensors.
+        sooner: What else is done, in order, before leaves are written: changes of values that are no tensors.
+        later: What else is done, in order, once leaves are written.
     """
 
-    __slots__ = ("fuses", "keys", "later", "owned", "sources", "targets")
+    __slots__ = ("fuses", "keys", "later", "owned", "sooner", "sources", "targets")
 
     def __init__(self) -> None:
         self.keys: list[NestedKey] = []
         self.targets: list[Tensor] = []
         self.sources: list[Tensor] = []
         self.owned: dict[Writer, tuple[list[NestedKey], list[Tensor], list[Tensor]]] | None = None
+        self.sooner: list[Callable[[], object]] | None = None
         self.later: list[Callable[[], object]] | None = None
         self.fuses = True
 
@@ -103,6 +105,11 @@ class Writes:
         self.keys.extend(keys)
         self.targets.extend(targets)
         self.sources.extend(sources)
+
+    def before(self, change: Callable[[], object]) -> None:
+        """Plan what is done before leaves are written, because it may fail."""
+        self.sooner = [] if self.sooner is None else self.sooner
+        self.sooner.append(change)
 
     def then(self, change: Callable[[], object]) -> None:
         """Plan what is done once leaves are written, and cannot fail."""
@@ -129,6 +136,9 @@ class Writes:
             RuntimeError: A value has another shape than its leaf, or a leaf requires gradients.
         """
         fuses = self.check() if self.keys or self.owned is not None else False
+        if self.sooner is not None:
+            for change in self.sooner:
+                change()
         targets, sources = self.targets, self.sources
         if fuses and len(targets) > 1 and (targets[0].is_cpu or _are_apart(targets, sources)):
             torch._foreach_copy_(targets, sources, non_blocking)

@@ -19,7 +19,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from tensordict_core.extension import annotate
 from tensordict_memmap import commit, owned, pool, system
 from tensordict_memmap.archive_load import Archive, ArchiveOpener, bytes_of
 from tensordict_memmap.build import build
@@ -30,6 +29,7 @@ from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.tree import Leaf, show
 from tensordict_memmap.future import Cancelled, Progress, carry_out
 from tensordict_memmap.growth import LOCK
+from tensordict_memmap.kept_values import remember_file
 from tensordict_memmap.manifest import NAME, Entry, Manifest
 from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.onefile import save_file
@@ -289,8 +289,7 @@ class ArchiveSave:
         archive = self.written or Archive(self.path, mode="r+")
         archive.renamed(self.path)
         made = build(self.node, ArchiveOpener(archive), device=torch.device("cpu"))
-        annotate(made, "saved_path", Path(self.path))
-        annotate(made, "mode", "r+")
+        remember_file(made, Path(self.path), "r+")
         return made.lock_()
 
 

@@ -1,5 +1,7 @@
 """Non-tensor values that change in place: the folder of the entry is saved anew, all of it or nothing.
 
+One file that holds a whole tensordict has its values where they cannot grow, so there a change is refused.
+
 Tensors change in their files as they are written to. A value is written before the tensordict takes it, and only where
 the files still hold what the tensordict has: another save may have taken the place meanwhile.
 """
@@ -11,13 +13,15 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from tensordict_core import TensorCollection, is_non_tensor
 from tensordict_core.extension import annotate, annotation, register_value_writer
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
 
-__all__ = ["remember"]
+__all__ = ["remember", "remember_file"]
 
 _FOLDER = "value_folder"
+_FILE = "value_in_one_file"
 
 
 def remember(node: Any, folder: Path) -> None:
@@ -25,7 +29,25 @@ def remember(node: Any, folder: Path) -> None:
     annotate(node, _FOLDER, folder)
 
 
+def remember_file(td: Any, path: Path, mode: str | None) -> None:
+    """Has a tensordict know the one file that it is mapped onto; where tensors are written to it, values refuse."""
+    annotate(td, "saved_path", path)
+    annotate(td, "mode", mode)
+    waiting = [td] if mode == "r+" else []
+    while waiting:
+        node = waiting.pop()
+        if is_non_tensor(node):
+            annotate(node, _FILE, True)
+        elif isinstance(node, TensorCollection):
+            waiting += node._nodes()
+
+
 def _keep(old: Any, new: Any) -> None:
+    if annotation(old, _FILE):
+        raise RuntimeError(
+            "values that are no tensors are changed in place where they were saved to a folder, and this one lies in "
+            "one file with all others; save the tensordict anew, or change a clone() of it in memory"
+        )
     folder = annotation(old, _FOLDER)
     if folder is None:
         return

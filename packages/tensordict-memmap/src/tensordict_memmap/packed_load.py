@@ -31,6 +31,7 @@ from tensordict_memmap.formats.safetensors import (
     Header,
     load_header,
 )
+from tensordict_memmap.kept_values import remember_file
 from tensordict_memmap.mapping import MODES, Mapping
 from tensordict_memmap.packed_checksums import CHECKSUMS, drop_packed_checksums, verify_packed
 from tensordict_memmap.packing import RECORD
@@ -121,8 +122,7 @@ def _load(
         tensors = {name: tensor.to(move_to, non_blocking=non_blocking) for name, tensor in tensors.items()}
     loaded = unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle, part=part)
     if move_to is None or move_to.type == "cpu":
-        annotate(loaded, "saved_path", Path(os.path.abspath(path)))
-        annotate(loaded, "mode", mode)
+        remember_file(loaded, Path(os.path.abspath(path)), mode)
         annotate(loaded, "mappings", [mapping for *_, mapping in opened])
     return loaded
 

@@ -31,6 +31,7 @@ from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT, parse_oldest
 from tensordict_memmap.formats.parse import parse, stack_size
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
+from tensordict_memmap.kept_values import remember_file
 from tensordict_memmap.manifest import NAME, Manifest
 from tensordict_memmap.opening import LeafOpener
 from tensordict_memmap.packed_load import load_packed
@@ -269,8 +270,7 @@ def _open_tree(folder: SavedFolder | Archive, request: Request) -> Any:
     _unpickle(node, folder, request.allow_pickle)
     loaded = _built(part, opener, request, None if archived else Path(root))
     if archived and opener.device is None and not isinstance(part, Leaf):  # its parts have no path of their own
-        annotate(loaded, "saved_path", Path(root))
-        annotate(loaded, "mode", mode)
+        remember_file(loaded, Path(root), mode)
     return loaded
 
 
