@@ -417,53 +417,6 @@ def test_an_element_that_does_not_fit_leaves_all_of_them_as_they_are():
     assert not any(leaf.any() for leaf in td._leaves())
 
 
-# names, strict shapes, dictionaries ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stack", [lazy_stack, TensorDict.lazy_stack, LazyStackedTensorDict.lazy_stack])
-def test_the_stack_dim_is_named_and_the_elements_are_left_alone(stack):
-    tds = [TensorDict({"a": torch.zeros(3)}, [3], names=names) for names in (["x"], None)]
-    td = stack(tds, 1, stack_dim_name="s")
-    assert td.names == ["x", "s"] and td.batch_size == (3, 2)
-    assert tds[1].names == [None] and td.to_tensordict().names == ["x", "s"]
-    with pytest.raises((TypeError, ValueError)):
-        stack(tds, stack_dim_name=3)
-
-
-def test_strict_shape_refuses_elements_of_several_batch_sizes():
-    tds = [TensorDict({"a": torch.zeros(n)}, [n]) for n in (2, 3)]
-    assert lazy_stack(tds).batch_size == (2, -1) and lazy_stack(tds[:1] * 2, strict_shape=True).batch_size == (2, 2)
-    with pytest.raises(RuntimeError, match=r"element 0 has \[2\] and element 1 has \[3\].*strict_shape=False"):
-        lazy_stack(tds, strict_shape=True)
-    with pytest.raises(RuntimeError, match="strict_shape=False"):
-        LazyStackedTensorDict(*tds, strict_shape=True)
-
-
-def test_a_lazy_stack_of_dictionaries():
-    dicts = [{"a": torch.zeros(3, 2), "n": {"b": 1}}, {"a": torch.ones(4, 2), "n": {"b": 2}}]
-    for td in (
-        LazyStackedTensorDict.from_dict(dicts),
-        LazyStackedTensorDict.from_dict({"0": dicts[0], "1": dicts[1]}),
-        LazyStackedTensorDict.from_dict(dicts[:1], dicts[1]),
-        LazyStackedTensorDict.from_dict([TensorDict(one) for one in dicts]),
-    ):
-        assert type(td) is LazyStackedTensorDict and td.batch_size == (2,)
-        assert td["n", "b"].tolist() == [1, 2] and td[1]["a"].shape == (4, 2)
-    even = [{"a": torch.zeros(3)}] * 2
-    assert LazyStackedTensorDict.from_dict(even, batch_size=[2, 3]).batch_size == (2, 3)
-    assert LazyStackedTensorDict.from_dict(even, batch_dims=1).batch_size == (2,)
-    along = LazyStackedTensorDict.from_dict(even, stack_dim=1, stack_dim_name="t")
-    assert along.batch_size == (3, 2) and along.names == [None, "t"] and along["a"].shape == (3, 2)
-
-
-def test_what_says_no_elements_is_refused():
-    for wrong in ({"a": torch.zeros(3)}, {"0": {}, "2": {}}, [{"a": 1}, 5], "text", {"0": 1}):
-        with pytest.raises(TypeError, match=r"list of dictionaries.*TensorDict\.from_dict"):
-            LazyStackedTensorDict.from_dict(wrong)
-    with pytest.raises(RuntimeError):
-        LazyStackedTensorDict.from_dict([])
-
-
 def test_sizes_that_ragged_elements_find_read_as_minus_one():
     dicts = [{"a": torch.zeros(3, 2), "b": torch.zeros(3)}, {"a": torch.zeros(4, 2), "b": torch.zeros(4)}]
     for td in (
@@ -496,44 +449,3 @@ def test_addresses_of_a_lazy_stack_are_those_of_its_elements():
     row = td["x"][1:]
     assert TensorDict({"x": row}).data_ptr()["x"] == row.data_ptr() != found["x"]
     assert TensorDict({"x": row}).data_ptr(storage=True)["x"] == td.data_ptr(storage=True)["x"]
-
-
-# expand_as -----------------------------------------------------------------------------------------------------------
-
-
-def other_shapes(size):
-    return TensorDict(
-        {"a": torch.zeros(*size, 5), "n": {"b": torch.zeros(*size, 2, 6)}, "more": torch.zeros(*size)}, size
-    )
-
-
-def test_leaves_expand_as_those_of_the_other():
-    td = TensorDict({"a": torch.ones(3, 1), "n": {"b": torch.ones(3, 2, 1)}, "s": "text"}, [3], names=["x"])
-    out = td.expand_as(other_shapes([2, 3]))
-    assert out.batch_size == (2, 3) and out["a"].shape == (2, 3, 5) and out["n", "b"].shape == (2, 3, 2, 6)
-    assert out["s"] == "text" and "more" not in out and out.names == td.expand(2, 3).names
-    assert out["a"].data_ptr() == td["a"].data_ptr()
-    assert td.expand_as(torch.zeros(2, 3))["a"].shape == (2, 3, 1)
-    stacked = lazy_stack([td, td]).expand_as(other_shapes([2, 3]))
-    assert type(stacked) is LazyStackedTensorDict and stacked["a"].shape == (2, 3, 5)
-    assert td.expand_as(lazy_stack([other_shapes([3])] * 2))["n", "b"].shape == (2, 3, 2, 6)
-
-
-def test_a_nested_batch_size_is_kept_unless_it_would_expand():
-    other = TensorDict({"n": {"b": torch.zeros(2, 3, 4)}}, [2, 3])
-    one = TensorDict({"n": TensorDict({"b": torch.ones(3, 1)}, [3, 1])}, [3]).expand_as(other)
-    assert one["n"].batch_size == (2, 3) and one["n", "b"].shape == (2, 3, 4)
-    whole = TensorDict({"n": TensorDict({"b": torch.ones(3, 4)}, [3, 4])}, [3]).expand_as(other)
-    assert whole["n"].batch_size == (2, 3, 4)
-
-
-def test_what_does_not_expand_is_refused_with_its_key():
-    td = TensorDict({"n": {"b": torch.ones(3, 4)}}, [3])
-    with pytest.raises(RuntimeError, match=r"key \('n', 'b'\) has shape \[2, 3, 4\].*repeat"):
-        td.expand_as(TensorDict({"n": {"b": torch.zeros(2, 3, 5)}}, [2, 3]))
-    with pytest.raises(KeyError, match="b"):
-        td.expand_as(TensorDict({"n": {}}, [2, 3]))
-    with pytest.raises(KeyError, match="no entries"):
-        td.expand_as(TensorDict({"n": {"b": {"c": torch.zeros(2, 3)}}}, [2, 3]))
-    with pytest.raises(RuntimeError):
-        td.expand_as(TensorDict({"n": {"b": torch.zeros(2, 4, 4)}}, [2, 4]))

@@ -175,9 +175,9 @@ def test_operators_refuse_values_that_they_are_not_for():
     with pytest.raises(TypeError, match="combines bools, got 5"):
         NonTensorData(5) ^ NonTensorData(3)
     with pytest.raises(TypeError, match="plain value, got Tensor"):
-        NonTensorStack(1, 2) < torch.zeros(2)  # noqa: B015
+        NonTensorStack(1, 2) < torch.zeros(2)  # noqa: B015  # for its error
     with pytest.raises(RuntimeError):
-        NonTensorStack(1, 2) < NonTensorStack(1, 2, 3)  # noqa: B015
+        NonTensorStack(1, 2) < NonTensorStack(1, 2, 3)  # noqa: B015  # for its error
 
 
 def test_what_cannot_be_compared_is_different():

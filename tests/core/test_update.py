@@ -98,7 +98,7 @@ def test_a_locked_tensordict_keeps_its_batch_size() -> None:
 
 def test_items_that_can_be_read_once_are_all_stored() -> None:
     class Once(dict[str, Any]):
-        def items(self) -> Iterator[tuple[str, Any]]:  # type: ignore[override]
+        def items(self) -> Iterator[tuple[str, Any]]:  # type: ignore[override]  # a mapping gives a view
             yield from super().items()
 
     assert set(tree().update(Once(x=torch.ones(2), y=torch.ones(2))).keys()) == {"a", "n", "x", "y"}

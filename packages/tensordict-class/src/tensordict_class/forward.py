@@ -314,7 +314,7 @@ class Forwarding(TensorCollection):
             KeyError: A key is not there (``strict``).
         """
         result: Any = self._tensordict.select(*keys, inplace=inplace, strict=strict, as_tensordict=as_tensordict)
-        return result if as_tensordict else self._as_result(result)  # type: ignore[no-any-return]
+        return result if as_tensordict else self._as_result(result)  # type: ignore[no-any-return]  # a primitive gives Any
 
     # on disk ---------------------------------------------------------------------------------------------------------
 

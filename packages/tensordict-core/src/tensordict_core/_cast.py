@@ -48,16 +48,19 @@ class _Uncast(WriteBack):
             return value.to(old.device, old.dtype) if isinstance(old, Tensor) else value
         if value._is_opaque or old is None or isinstance(old, Tensor):
             return value
-        held = {key: old.get(key, None) for key in value._leaf_keys()}
-        leaves = [self.back(leaf, held[key]) for key, leaf in zip(value._leaf_keys(), value._leaves(), strict=True)]
+        pairs = zip(value._leaf_keys(), value._leaves(), strict=True)
+        leaves = [self.back(leaf, old.get(key, None)) for key, leaf in pairs]
         return value._rebuild(iter(leaves), How(device=old._meta.device))
 
 
 def _cast_from(source: Any, result: Any) -> Any:
     """The result of a cast, which knows where a block over it writes back."""
+    if result is source:
+        source._set_exit(None)
+        return source
     way = _Uncast()
     way.remember(source)
-    result._set_exit(None if result is source else way)
+    result._set_exit(way)
     return result
 
 

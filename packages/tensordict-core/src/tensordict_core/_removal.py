@@ -167,7 +167,7 @@ class Removal(Access):
             if out.get(new, None) is not None:
                 raise errors.existing_key(new)
             out.set(new, value)
-        return out  # type: ignore[no-any-return]
+        return out  # type: ignore[no-any-return]  # a primitive gives Any
 
     def clear(self) -> Self:
         """Remove all entries.

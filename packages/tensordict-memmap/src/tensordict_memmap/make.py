@@ -16,7 +16,7 @@ import torch
 
 from tensordict_core import TensorCollection, TensorDict, is_non_tensor, unravel_key_to_tuple
 from tensordict_core.extension import annotation
-from tensordict_memmap.formats.tree import WRAPPED, show
+from tensordict_memmap.formats.tree import show
 from tensordict_memmap.loading import is_memmap
 from tensordict_memmap.tensor import MemoryMappedTensor
 from tensordict_memmap.tree_save import add_leaf
@@ -107,7 +107,7 @@ def make_memmap_from_storage(
 def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
     """The deepest dictionary node that is there above an entry, the key from it on, and the whole key."""
     path = (key,) if isinstance(key, str) else unravel_key_to_tuple(key)
-    node = _inmost(td)
+    node = td._inmost()
     for depth, name in enumerate(path[:-1]):
         child = node.get(name, None) if name in node._keys() else None
         if child is None:
@@ -116,17 +116,8 @@ def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, tuple[str, ...], tu
             raise RuntimeError(
                 f"{show(path)} is to lie below {show(path[: depth + 1])}, which is no tensordict; choose another key"
             )
-        node = _inmost(child)
+        node = child._inmost()
     return node, path[-1:], path
-
-
-def _inmost(node: Any) -> Any:
-    """What a container that wraps another one, as tensorclasses do, keeps its entries in."""
-    form = node._disk_form()
-    while form is not None and WRAPPED in form[1]:
-        node = form[1][WRAPPED]
-        form = node._disk_form()
-    return node
 
 
 def _put(td: Any, key: str | tuple[str, ...], tensor: torch.Tensor, *, copy_data: bool) -> torch.Tensor:

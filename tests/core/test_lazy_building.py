@@ -1,0 +1,52 @@
+"""Lazy stacks made of tensordicts and of dictionaries: names, shapes that may differ, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack
+
+
+@pytest.mark.parametrize("stack", [lazy_stack, TensorDict.lazy_stack, LazyStackedTensorDict.lazy_stack])
+def test_the_stack_dim_is_named_and_the_elements_are_left_alone(stack):
+    tds = [TensorDict({"a": torch.zeros(3)}, [3], names=names) for names in (["x"], None)]
+    td = stack(tds, 1, stack_dim_name="s")
+    assert td.names == ["x", "s"] and td.batch_size == (3, 2)
+    assert tds[1].names == [None] and td.to_tensordict().names == ["x", "s"]
+    with pytest.raises((TypeError, ValueError)):
+        stack(tds, stack_dim_name=3)
+
+
+def test_strict_shape_refuses_elements_of_several_batch_sizes():
+    tds = [TensorDict({"a": torch.zeros(n)}, [n]) for n in (2, 3)]
+    assert lazy_stack(tds).batch_size == (2, -1) and lazy_stack(tds[:1] * 2, strict_shape=True).batch_size == (2, 2)
+    with pytest.raises(RuntimeError, match=r"element 0 has \[2\] and element 1 has \[3\].*strict_shape=False"):
+        lazy_stack(tds, strict_shape=True)
+    with pytest.raises(RuntimeError, match="strict_shape=False"):
+        LazyStackedTensorDict(*tds, strict_shape=True)
+
+
+def test_a_lazy_stack_of_dictionaries():
+    dicts = [{"a": torch.zeros(3, 2), "n": {"b": 1}}, {"a": torch.ones(4, 2), "n": {"b": 2}}]
+    for td in (
+        LazyStackedTensorDict.from_dict(dicts),
+        LazyStackedTensorDict.from_dict({"0": dicts[0], "1": dicts[1]}),
+        LazyStackedTensorDict.from_dict(dicts[:1], dicts[1]),
+        LazyStackedTensorDict.from_dict([TensorDict(one) for one in dicts]),
+    ):
+        assert type(td) is LazyStackedTensorDict and td.batch_size == (2,)
+        assert td["n", "b"].tolist() == [1, 2] and td[1]["a"].shape == (4, 2)
+    even = [{"a": torch.zeros(3)}] * 2
+    assert LazyStackedTensorDict.from_dict(even, batch_size=[2, 3]).batch_size == (2, 3)
+    assert LazyStackedTensorDict.from_dict(even, batch_dims=1).batch_size == (2,)
+    along = LazyStackedTensorDict.from_dict(even, stack_dim=1, stack_dim_name="t")
+    assert along.batch_size == (3, 2) and along.names == [None, "t"] and along["a"].shape == (3, 2)
+
+
+def test_what_says_no_elements_is_refused():
+    for wrong in ({"a": torch.zeros(3)}, {"0": {}, "2": {}}, [{"a": 1}, 5], "text", {"0": 1}):
+        with pytest.raises(TypeError, match=r"list of dictionaries.*TensorDict\.from_dict"):
+            LazyStackedTensorDict.from_dict(wrong)
+    with pytest.raises(RuntimeError):
+        LazyStackedTensorDict.from_dict([])
