@@ -312,6 +312,14 @@ class Forwarding(TensorCollection):
 
         Raises:
             KeyError: A key is not there (``strict``).
+
+        >>> from tensordict_class import TensorClass
+        >>> class Pair(TensorClass):
+        ...     x: torch.Tensor
+        ...     y: torch.Tensor
+        >>> pair = Pair(torch.zeros(2), torch.ones(2))
+        >>> pair.select("x").y is None, type(pair.select("x", as_tensordict=True)).__name__
+        (True, 'TensorDict')
         """
         result: Any = self._tensordict.select(*keys, inplace=inplace, strict=strict, as_tensordict=as_tensordict)
         return result if as_tensordict else self._as_result(result)  # type: ignore[no-any-return]  # a primitive gives Any

@@ -136,9 +136,9 @@ class NonTensorDataBase(OpaqueNode):
         """Whether values are equal at every position."""
         return bool((self == other).all())
 
-    # mypy: the operators of tensordicts, which these replace, give tensordicts
-    __eq__ = compared(same, "Whether values are equal at each position, as a bool tensor.")  # type: ignore[assignment]
-    __ne__ = compared(different, "Whether values differ at each position, as a bool tensor.")  # type: ignore[assignment]
+    # the ignores: the operators of tensordicts, which these replace, give tensordicts
+    __eq__ = compared(same, "Whether values are equal at each position, as a bool tensor.", of_any=True)  # type: ignore[assignment]
+    __ne__ = compared(different, "Whether values differ at each position, as a bool tensor.", of_any=True)  # type: ignore[assignment]
     __lt__ = compared(ordered("<", operator.lt), "Whether values are less, as Python orders them.")
     __le__ = compared(ordered("<=", operator.le), "Whether values are less or equal, as Python orders them.")
     __gt__ = compared(ordered(">", operator.gt), "Whether values are greater, as Python orders them.")

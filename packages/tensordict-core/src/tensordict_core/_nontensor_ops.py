@@ -79,11 +79,17 @@ def logical(symbol: str, function: Callable[[bool, bool], bool]) -> Callable[[An
     return combine
 
 
-def compared(function: Callable[[Any, Any], bool], doc: str) -> Compared:
-    """An operator that looks at the values of each position and gives a bool tensor of the batch size."""
+def compared(function: Callable[[Any, Any], bool], doc: str, *, of_any: bool = False) -> Compared:
+    """An operator that looks at the values of each position and gives a bool tensor of the batch size.
+
+    Args:
+        function: What it says of two values.
+        doc: Its docstring.
+        of_any: Whether any other value is one for all positions; otherwise lists and tensors have one for each.
+    """
 
     def method(self: NonTensorDataBase, other: Any) -> Tensor:
-        if function is same or function is different:  # any two values can be told apart
+        if of_any:
             plain = not isinstance(other, containers.non_tensor | containers.non_tensor_stack)
             right: Any = containers.non_tensor._make(other, self._meta) if plain else other
         else:
