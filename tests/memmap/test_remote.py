@@ -14,7 +14,7 @@ import torch
 from tensordict_core import NonTensorStack, TensorDict
 from tensordict_memmap import compare, convert, load_memmap, save
 from tensordict_memmap.cli import main
-from tensordict_memmap.fetching import Store
+from tensordict_memmap.fetching import Pending, Store
 from tensordict_memmap.manifest import NAME
 
 fsspec = pytest.importorskip("fsspec", reason="addresses need fsspec, the extra that this tests")
@@ -194,6 +194,15 @@ def test_rows_of_everything_are_those_of_indexing(base, same):
         for rows in (slice(5, 9), slice(None, None, -100), [7, 1]):
             index = torch.arange(1000)[list(range(*rows.indices(1000)))] if isinstance(rows, slice) else rows
             assert not compare(load_memmap(base + "/x" + ending, rows=rows), td[index].clone(), values=True)
+
+
+def test_memory_that_stands_for_a_file_is_never_that_of_another():
+    pending = Pending(Store("memory://bucket"))
+    spans = []
+    for size in (1 << 24, 1 << 25, 1 << 24, 1 << 23, 1 << 24):
+        start = pending.reserve(f"file of {size}", size).ctypes.data  # nobody else holds it
+        assert all(start + size <= first or last <= start for first, last in spans)
+        spans.append((start, start + size))
 
 
 def test_many_requests_go_out_at_once_and_in_pieces(base, monkeypatch):

@@ -104,6 +104,18 @@ def test_tied_weights_stay_tied():
     assert len(list(from_module(tied, as_module=True).parameters())) == 2
 
 
+def test_lazy_stacks_below_are_parameters_of_their_own():
+    def lazy(start):
+        return TensorDict.lazy_stack([TensorDict({"w": torch.full((3,), float(start + i))}) for i in range(2)])
+
+    td = TensorDict({str(start): lazy(start) for start in range(0, 60, 10)})
+    params = TensorDictParams(td)
+    assert all((params[key, "w"] == td[key, "w"]).all() for key in td.keys())
+    assert len(list(params.parameters())) == 6
+    shared = TensorDict({"first": td["0"], "again": td["0"], "tied": (one := torch.ones(2)), "same": one})
+    assert len(list(TensorDictParams(shared).parameters())) == 3  # stacks are made twice, and are two
+
+
 def test_what_operations_return():
     params = TensorDictParams(TensorDict({"a": torch.ones(3), "i": torch.tensor([1, 2, 3])}, [3]))
     for plain in (

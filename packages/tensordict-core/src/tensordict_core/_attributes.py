@@ -355,7 +355,7 @@ class Attributes(Primitives):
 
     def _counted(self, count_duplicates: bool) -> list[Tensor]:
         leaves = self._leaves()
-        return leaves if count_duplicates else list({id(leaf): leaf for leaf in leaves}.values())
+        return leaves if count_duplicates else list(dict.fromkeys(leaves))
 
     def data_ptr(self, *, storage: bool = False) -> Any:
         """The address of each leaf, as a plain tensordict of integers without batch dimensions.

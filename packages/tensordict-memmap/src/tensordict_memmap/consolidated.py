@@ -91,7 +91,7 @@ def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> A
         )
     where = os.path.abspath(filename)
     made, mapping = open_consolidated(where, mode)
-    annotate(made, "consolidated", (mapping.address, mapping.address + mapping.nbytes))
+    annotate(made, "consolidated", _bytes(mapping))
     return made
 
 
@@ -102,10 +102,11 @@ def is_consolidated(td: Any) -> bool:
     >>> is_consolidated(td), is_consolidated(td.unlock_().set("b", torch.ones(1)))
     (True, False)
     """
-    place = annotation(td, "consolidated")
-    if place is None:
+    storage = annotation(td, "consolidated")  # it is held, so that its addresses are those of nothing else
+    if storage is None:
         return False
-    start, end = place
+    start = storage.data_ptr()
+    end = start + storage.numel()
     return all(
         start <= part.data_ptr() and part.data_ptr() + part.nbytes <= end
         for leaf in tree.leaves(tree.structure(td))
@@ -200,8 +201,7 @@ class _Job:
         if self.td.is_locked:
             self.td.unlock_()
         self._put(self.node, storage)
-        start = storage.data_ptr() if storage.numel() else 0
-        annotate(self.td, "consolidated", (start, start + storage.numel()))
+        annotate(self.td, "consolidated", storage)
         return self.td.lock_()
 
     def _map(self, path: str) -> Mapping:

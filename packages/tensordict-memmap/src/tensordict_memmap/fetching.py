@@ -165,6 +165,7 @@ class Pending:
         self.store = store
         self._starts: list[int] = []
         self._files: list[tuple[str, int, int]] = []
+        self._buffers: list[Any] = []  # held, or a later range could take in the addresses of one that is gone
 
     def reserve(self, path: str, nbytes: int, offset: int = 0) -> Any:
         """An array of zeros for bytes of a file from an offset on; nothing is read yet."""
@@ -180,6 +181,7 @@ class Pending:
         place = bisect.bisect(self._starts, address)
         self._starts.insert(place, address)
         self._files.insert(place, (path, nbytes, offset))
+        self._buffers.append(buffer)
         return buffer
 
     def fetch(self, tensors: Iterable[torch.Tensor]) -> None:

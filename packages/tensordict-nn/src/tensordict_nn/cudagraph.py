@@ -350,12 +350,12 @@ def _call_on_tensordict(module: Call, inputs: Any) -> tuple[Any, ...]:
         otherwise, and the entries that it set in each.
     """
     td, target, args, kwargs = inputs
-    known = {(key, id(value)) for key, value in _entries(td)}
+    known = dict(_entries(td))  # it holds the values, so that none of those set takes the place of one that is gone
     if target is not None:
         kwargs = {**kwargs, "tensordict_out": target}
     result = module(td, *args, **kwargs)
     which = 0 if result is td else 1 if target is not None and result is target else None
-    set_in_td = [(key, value) for key, value in _entries(td) if (key, id(value)) not in known]
+    set_in_td = [(key, value) for key, value in _entries(td) if key not in known or known[key] is not value]
     return which, result if which is None else None, set_in_td, _entries(target)
 
 

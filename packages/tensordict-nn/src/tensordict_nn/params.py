@@ -107,12 +107,17 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         )
         self.__dict__["_attributes"] = len(self.__dict__)
 
-    def _fill(self, td: Any, made: dict[int, Tensor]) -> None:
-        """Take the entries of a tensordict; a tensor that stands under two keys becomes one parameter."""
+    def _fill(self, td: Any, made: dict[Tensor, Tensor]) -> None:
+        """Take the entries of a tensordict; a tensor that stands under two keys becomes one parameter.
+
+        Args:
+            td: The tensordict.
+            made: What became of each tensor so far. It holds them: lazy stacks make theirs for the moment, and the next
+                one could take the place of one that is gone, and its ``id()``.
+        """
         for key, value in td._items():
             if isinstance(value, Tensor):
-                known = made.get(id(value))
-                made[id(value)] = self._register(key, value if known is None else known)
+                made[value] = self._register(key, made.get(value, value))
             else:
                 self._put_below(key, value, made)
 
@@ -129,7 +134,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         self._parameters[key] = value
         return value
 
-    def _put_below(self, key: str, value: Any, made: dict[int, Tensor]) -> None:
+    def _put_below(self, key: str, value: Any, made: dict[Tensor, Tensor]) -> None:
         """Store a node: a dictionary becomes a sub-module, a plain value is kept beside."""
         if value._is_opaque or value._is_non_tensor:
             self._forget(key, self._values)
@@ -314,7 +319,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
     # life ------------------------------------------------------------------------------------------------------------
 
     def _clone(self, recurse: bool) -> Self:
-        made: dict[int, Tensor] = {}
+        made: dict[Tensor, Tensor] = {}
         return self._with(lambda leaf: _copy(leaf, made)) if recurse else self._with(lambda leaf: leaf)
 
     def _with(self, function: Callable[[Tensor], Tensor]) -> Self:
@@ -385,13 +390,15 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         raise errors.parameters_called()
 
 
-def _copy(leaf: Tensor, made: dict[int, Tensor]) -> Tensor:
+def _copy(leaf: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
     """A copy of a tensor, the same one each time, so that tied weights stay tied."""
-    if id(leaf) not in made:
-        made[id(leaf)] = leaf.detach().clone() if isinstance(leaf, Parameter) and not is_lazy(leaf) else leaf.clone()
+    copied = made.get(leaf)
+    if copied is None:
+        copied = leaf.detach().clone() if isinstance(leaf, Parameter) and not is_lazy(leaf) else leaf.clone()
         if isinstance(leaf, Parameter) and not is_lazy(leaf):
-            made[id(leaf)] = Parameter(made[id(leaf)], requires_grad=leaf.requires_grad)
-    return made[id(leaf)]
+            copied = Parameter(copied, requires_grad=leaf.requires_grad)
+        made[leaf] = copied
+    return copied
 
 
 def _as_parameter(new: Tensor, old: Tensor) -> Parameter:
