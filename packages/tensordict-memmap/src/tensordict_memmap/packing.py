@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, groupby
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -54,6 +55,8 @@ _QUICK = frozenset(dtype for dtype in CODES if not dtype.is_complex)
 
 _KINDS = frozenset({torch.Tensor, torch.nn.Parameter})
 """The classes of tensors that may need none."""
+
+_dtype_and_shape, _is_cpu = attrgetter("dtype", "shape"), attrgetter("is_cpu")
 
 
 @dataclass(slots=True)
@@ -246,8 +249,8 @@ class _Packer:
         """Addresses and forms of tensors; no form where the bytes there are not just what a file holds of one."""
         quick_forms = self.quick_forms
         try:  # refused where one is not strided, or is made of others; whoever looks at that one alone says why
-            addresses = [tensor.data_ptr() for tensor in tensors]
-            forms = [quick_forms[tensor.dtype, tensor.shape] for tensor in tensors]
+            addresses = list(map(torch.Tensor.data_ptr, tensors))
+            forms = list(map(quick_forms.__getitem__, map(_dtype_and_shape, tensors)))
         except RuntimeError:
             dense = [tensor.layout is torch.strided and not tensor.is_nested for tensor in tensors]
             if all(dense):
@@ -255,8 +258,12 @@ class _Packer:
             looks = zip(*self.look(list(compress(tensors, dense))), strict=True)
             rows = [next(looks) if is_dense else (0, None) for is_dense in dense]
             return [address for address, _ in rows], [form for _, form in rows]
-        plain = [tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() for tensor in tensors]
-        if not all(plain):
+        if not (
+            all(map(_is_cpu, tensors))
+            and all(map(torch.Tensor.is_contiguous, tensors))
+            and not any(map(torch.Tensor.is_neg, tensors))
+        ):
+            plain = [tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() for tensor in tensors]
             forms = [form if is_plain else None for form, is_plain in zip(forms, plain, strict=True)]
         return addresses, forms
 

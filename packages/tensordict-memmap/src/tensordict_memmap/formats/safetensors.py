@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -47,6 +48,8 @@ ALIGNMENT = 64
 """Where the bytes of the tensors start: at a multiple of a cache line, whatever the header's length."""
 
 _LARGEST = 1 << 62
+
+_text = attrgetter("text")
 
 CODES: dict[torch.dtype, str] = {
     torch.bool: "BOOL",
@@ -164,15 +167,17 @@ def dump_header(names: Sequence[str], forms: Sequence[Form], ends: Sequence[int]
     >>> dump_header(["a"], [Form(torch.uint8, (1,))], [1], {})
     b'8\x00\x00\x00\x00\x00\x00\x00{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}   '
     """
-    places = orjson.dumps(ends).decode()[1:-1].split(",")  # half the time of a text from each number
-    entries = [
-        f"{name}{form.text}{begin},{end}"
-        for name, form, begin, end in zip(_escaped(names), forms, ["0", *places], places, strict=False)
-    ]
     start, end = orjson.dumps({METADATA: metadata} if metadata else {})[:-1], b"}"
-    if entries:
+    text = b""
+    if names:
         start, end = start + (b',"' if metadata else b'"'), b"]}}"
-    text = ']},"'.join(entries).encode()
+        places = orjson.dumps(ends).decode()[1:-1].split(",")  # half the time of a text from each number
+        # name, text, begin, end of one after the other: slices take less time than a text of each
+        parts = [","] * (6 * len(places) - 1)
+        parts[::6], parts[1::6] = _escaped(names), map(_text, forms)
+        parts[2::6], parts[4::6] = ["0", *places[:-1]], places
+        parts[5::6] = [']},"'] * (len(places) - 1)
+        text = "".join(parts).encode()
     size = len(start) + len(text) + len(end)
     padding = -(8 + size) % ALIGNMENT
     size += padding
