@@ -56,7 +56,8 @@ def install(session: nox.Session, packages: list[str], *tools: str, pinned: bool
 def pytest(session: nox.Session, *arguments: str, profile: str = "short") -> None:
     """Runs pytest, and leaves its counts in .nox/results for whoever adds up several sessions."""
     results = ROOT / ".nox" / "results" / f"{session.name}.xml"
-    command = ["python", "-m", "pytest", *arguments, f"--junitxml={results}", *session.posargs]
+    slow = ["--durations=5", "--durations-min=5"]
+    command = ["python", "-m", "pytest", *arguments, *slow, f"--junitxml={results}", *session.posargs]
     # A package may have no test of a kind: 5 is pytest's word for that, and fine for a selection by marks.
     session.run(*command, env={"HYPOTHESIS_PROFILE": profile}, success_codes=[0, 5] if profile == "long" else [0])
 

@@ -17,6 +17,9 @@ class Operations:
 
     params: tuple[tuple[object, ...], ...] = (tuple(BY_NAME),)
     param_names: tuple[str, ...] = ("operation",)
+    # asv's own settings take half a second for each of what are hundreds of cells here
+    rounds = 1
+    warmup_time = 0.02
 
     def setup(self, operation: str, leaves: int = 10, depth: int = 1) -> None:
         self.operation = BY_NAME[operation]
