@@ -7,7 +7,6 @@ it.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import stat
@@ -80,7 +79,7 @@ def load_packed(
     no_byte_read = verify != "full" and (move_to is None or move_to.type in ("cpu", "meta"))
 
     def load() -> Any:
-        with uncollected() if no_byte_read else contextlib.nullcontext():
+        with uncollected(no_byte_read):
             return _load(path, mode, move_to, device, non_blocking, allow_pickle, verify, choice)
 
     return load() if folder is None else settled(folder, load)

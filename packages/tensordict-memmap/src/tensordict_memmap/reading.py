@@ -23,6 +23,7 @@ from tensordict_memmap import owned
 from tensordict_memmap.addresses import is_remote
 from tensordict_memmap.archive_load import Archive, ArchiveOpener
 from tensordict_memmap.build import build
+from tensordict_memmap.collecting import uncollected
 from tensordict_memmap.consolidated import from_consolidated
 from tensordict_memmap.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE, opened
 from tensordict_memmap.folder import SavedFolder, read_folder
@@ -237,13 +238,14 @@ def _tensors(loaded: Any) -> list[torch.Tensor]:
 def _read_tree(folder: SavedFolder | Archive, request: Request) -> tuple[Node, Node | Leaf, Manifest | None]:
     """A tree and the part of it that is asked for, and its manifest if that says more."""
     manifest = None
-    if isinstance(folder, Archive):
-        node = parse(folder, only=request.only)
-    else:
-        manifest = folder.count(_find_manifest(folder.root))
-        node = _parse(folder, request.only)
-        _tie(node, manifest, folder.root)
-    return node, _part(node, request), manifest
+    with uncollected():
+        if isinstance(folder, Archive):
+            node = parse(folder, only=request.only)
+        else:
+            manifest = folder.count(_find_manifest(folder.root))
+            node = _parse(folder, request.only)
+            _tie(node, manifest, folder.root)
+        return node, _part(node, request), manifest
 
 
 def _open_tree(folder: SavedFolder | Archive, request: Request) -> Any:
@@ -296,7 +298,9 @@ def _built(part: Node | Leaf, opener: LeafOpener, request: Request, saved: Path 
         return opener(part)
     opener.ties = any(leaf.alias is not None for leaf in tree.leaves(part))
     known = request.cls if request.cls is not None and _is_wrapper(request.cls) else None
-    loaded = build(part, opener, saved=saved, device=request.device or torch.device("cpu"), fallback=known)
+    device = request.device or torch.device("cpu")
+    with uncollected(short=device.type in ("cpu", "meta")):
+        loaded = build(part, opener, saved=saved, device=device, fallback=known)
     if known is not None and isinstance(part, Dense):
         loaded = known._from_disk_form({}, {WRAPPED: loaded})
     return loaded

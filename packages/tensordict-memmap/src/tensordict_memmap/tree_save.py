@@ -20,6 +20,7 @@ from tensordict_core import TensorDict
 from tensordict_memmap import commit, system
 from tensordict_memmap.build import build, fill
 from tensordict_memmap.checksums import Extent
+from tensordict_memmap.collecting import uncollected
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF
 from tensordict_memmap.formats.tree import Dense, Leaf, show
@@ -59,9 +60,10 @@ class TreeSave:
         self.reserve = False
         if not existsok:
             commit.check_new(self.root)
-        self.node = tree.plan(td, tie=not like)
-        self.leaves = list(tree.leaves(self.node))
         self.kept: dict[str, torch.Tensor] = {}
+        with uncollected():
+            self.node = tree.plan(td, tie=not like)
+            self.leaves = list(tree.leaves(self.node))
         if not like:
             for leaf in self.leaves:
                 self._check_source(leaf, copy_existing)
@@ -118,10 +120,11 @@ class TreeSave:
     def _map(self, folder: str) -> None:
         """Maps the files before they have the names that other saves could take, one after the other."""
         opener = self._opener(folder)
-        for leaf in self.leaves:
-            tensor = self.kept[leaf.file] = opener(leaf)
-            if isinstance(tensor, MemoryMappedTensor) and tensor.handler.filename == f"{folder}/{leaf.file}":
-                tensor.handler.filename = f"{self.root}/{leaf.file}"
+        with uncollected():
+            for leaf in self.leaves:
+                tensor = self.kept[leaf.file] = opener(leaf)
+                if isinstance(tensor, MemoryMappedTensor) and tensor.handler.filename == f"{folder}/{leaf.file}":
+                    tensor.handler.filename = f"{self.root}/{leaf.file}"
 
     def opener(self) -> LeafOpener:
         """What maps the files once they are in place."""
@@ -134,11 +137,13 @@ class TreeSave:
 
     def twin(self) -> Any:
         """A locked tensordict over the files."""
-        return build(self.node, self.opener(), saved=Path(self.root), device=torch.device("cpu")).lock_()
+        with uncollected():
+            return build(self.node, self.opener(), saved=Path(self.root), device=torch.device("cpu")).lock_()
 
     def itself(self) -> Any:
         """The tensordict itself, now over the files."""
-        fill(self.node, self.opener(), saved=Path(self.root))
+        with uncollected():
+            fill(self.node, self.opener(), saved=Path(self.root))
         return self.td.lock_()
 
     # --- writing
