@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import mmap
 import os
@@ -52,6 +53,10 @@ IMPORTS = {OURS.name: "tensordict_core", REFERENCE.name: "tensordict"}
 FRESH, OVER = "save", "save over an earlier one"
 FRESH_DURABLE, OVER_DURABLE = "save, durable", "save over an earlier one, durable"
 OPEN, READ, IMPORT = "open", "open and read", "`import` on top of `import torch`"
+
+KEPT = 64 << 20
+"""Bytes of a save up to which it stays until all is measured: whenever ext4 makes a file, it looks through those that
+were removed in the minutes before, and after thousands of them takes five times as long."""
 
 Times = dict[str, dict[str, dict[str, list[float]]]]
 """Milliseconds by workload, row and column."""
@@ -104,11 +109,15 @@ def saving(saver: Saver, tree: Tree, folder: Path) -> list[Case]:
     """Saves to a path where nothing is, and to one where an earlier save is."""
     held = saver.hold(tree)
     fresh, earlier = (folder / f"{which}-{COLUMNS.index(saver.name)}{saver.ending}" for which in ("fresh", "earlier"))
+    kept = itertools.count() if size(tree) <= KEPT else None
 
     def on_fresh(save: Callable[[object, Path], object]) -> float:
         took = timed(lambda: save(held, fresh))
         settle()
-        remove(fresh)
+        if kept is None:
+            remove(fresh)
+        else:
+            fresh.rename(folder / f"kept-{next(kept)}-{fresh.name}")
         return took
 
     def over(save: Callable[[object, Path], object]) -> float:
@@ -185,6 +194,15 @@ def measure(cases: list[Case], rounds: int, seconds: float, nbytes: int) -> dict
     return times
 
 
+def measure_apart(cases: list[Case], rounds: int, seconds: float, nbytes: int) -> dict[str, dict[str, list[float]]]:
+    """Runs the cases that remove files when all others are done, for that slows down who makes files after them."""
+    found: dict[str, dict[str, list[float]]] = {row: {} for row in dict.fromkeys(case.row for case in cases)}
+    for removing in (False, True):
+        part = [case for case in cases if (case.row in (OVER, OVER_DURABLE)) == removing]
+        found |= measure(part, rounds, seconds * len(part) / len(cases), nbytes) if part else {}
+    return found
+
+
 def table(title: str, times: dict[str, dict[str, list[float]]]) -> str:
     """The medians in milliseconds, as Markdown."""
     columns = [column for column in COLUMNS if any(column in row for row in times.values())]
@@ -250,7 +268,7 @@ def run(options: argparse.Namespace) -> Times:
                     cases += [case for saver in LOADERS for case in loading(saver, tree, folder)]
                 del tree
             cases = [case for case in cases if options.rows in case.row and (options.durable or not _syncs(case))]
-            found[title] = measure(cases, options.rounds, options.seconds, nbytes)
+            found[title] = measure_apart(cases, options.rounds, options.seconds, nbytes)
         finally:
             settle()
             shutil.rmtree(folder)
