@@ -363,3 +363,26 @@ def test_ensembles_are_reset_saved_and_put_to_evaluation():
     assert all(a is b for a, b in zip(parameters, ensemble.parameters(), strict=True))
     ensemble.load_state_dict(before)
     assert all(torch.equal(value, before[name]) for name, value in ensemble.state_dict().items())
+
+
+def test_scores_of_a_composite_go_to_the_keys_of_its_values_in_any_order():
+    maps = {"x": torch.distributions.Normal, "k": torch.distributions.Categorical}
+    params = {"x": {"loc": torch.zeros(3), "scale": torch.ones(3)}, "k": {"logits": torch.zeros(3, 7)}}
+
+    def scores(out_keys, **kwargs):
+        module = Prob(
+            ["params"], out_keys, distribution_class=CompositeDistribution, return_log_prob=True,
+            distribution_kwargs={"distribution_map": maps}, default_interaction_type="mode", **kwargs,
+        )  # fmt: skip
+        return module(TensorDict({"params": params}, [3]))
+
+    normal, uniform = -0.9189, -1.9459
+    for out_keys in (["x", "k"], ["k", "x"], None):
+        td = scores(out_keys)
+        torch.testing.assert_close(td["x_log_prob"], torch.full((3,), normal), atol=1e-4, rtol=0)
+        torch.testing.assert_close(td["k_log_prob"], torch.full((3,), uniform), atol=1e-4, rtol=0)
+    td = scores(["k", "x"], log_prob_keys=["p", "q"])
+    torch.testing.assert_close(td["p"], torch.full((3,), uniform), atol=1e-4, rtol=0)
+    torch.testing.assert_close(td["q"], torch.full((3,), normal), atol=1e-4, rtol=0)
+    with pytest.raises(KeyError, match=r"out_key 'y' is none of the components \['x', 'k'\]"):
+        scores(["y", "x"])

@@ -19,7 +19,7 @@ from .distributions import (
 )
 from .distributions.mappings import biased_softplus, inv_softplus
 from .ensemble import EnsembleModule
-from .functional import from_module, from_modules, to_module
+from .functional import from_module, to_module
 from .fx import TDGraphModule, symbolic_trace
 from .module import TensorDictModule, TensorDictModuleWrapper, WrapModule
 from .params import TensorDictParams
@@ -29,6 +29,7 @@ from .probabilistic.module import ProbabilisticTensorDictModule
 from .probabilistic.sequential import ProbabilisticTensorDictSequential
 from .sequential import TensorDictSequential
 from .skipping import set_skip_existing, skip_existing
+from .stacking import from_modules
 from .tensorclass_module import TensorClassModuleBase, TensorClassModuleWrapper
 
 __all__ = [

@@ -148,7 +148,8 @@ class TensorDictModuleBase(nn.Module):
             parameters: Parameters outside of the module that are reset in place instead of its own.
 
         Returns:
-            ``None``; or, for ``parameters``, a tensordict of tensors that share their memory and require gradients.
+            ``None``; or, for ``parameters``, a tensordict of tensors that share their memory, and require gradients
+            unless they stand for buffers.
 
         Raises:
             RuntimeError: ``parameters`` has batch dimensions.
@@ -169,7 +170,13 @@ class TensorDictModuleBase(nn.Module):
             return None
         if parameters.ndim:
             raise errors.batched_parameters(parameters.batch_size)
-        sample = parameters.apply(lambda leaf: leaf.detach().requires_grad_(leaf.is_floating_point()))
+        buffers = {unravel_key(tuple(name.split("."))) for name, _ in self.named_buffers(remove_duplicate=False)}
+
+        def detached(key: Any, leaf: Any) -> Any:
+            trained = key not in buffers and (leaf.is_floating_point() or leaf.is_complex())
+            return leaf.detach().requires_grad_(trained)
+
+        sample = parameters.named_apply(detached, nested_keys=True)
         with sample.to_module(self):
             self._reset(self)
         return sample

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 
 from .base import TensorDictModuleBase
-from .functional import from_modules
+from .stacking import from_modules
 
 __all__ = ["EnsembleModule"]
 

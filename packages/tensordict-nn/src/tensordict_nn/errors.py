@@ -80,6 +80,14 @@ def uninitialized(path: tuple[str, ...]) -> RuntimeError:
     )
 
 
+def unlike(path: tuple[str, ...]) -> RuntimeError:
+    """A stack has one dtype, and is trained as a whole."""
+    return RuntimeError(
+        f"key {path!r} has parameters of different dtypes or requires_grad, and a stack has one; make them alike, or "
+        "pass lazy_stack=True to keep them apart"
+    )
+
+
 def unknown_state(names: Iterable[str], module: Any) -> KeyError:
     """A state dict has keys that the module does not know."""
     return KeyError(
@@ -92,6 +100,13 @@ def other_shape(path: tuple[str, ...], got: Iterable[int], expected: Iterable[in
     return RuntimeError(
         f"key {path!r} has shape {list(got)} and cannot be written into the parameter of shape {list(expected)} that "
         "is there; leave inplace=True out to put it in its place"
+    )
+
+
+def nothing_there(path: tuple[str, ...]) -> RuntimeError:
+    """A value has no parameter that it could be written into."""
+    return RuntimeError(
+        f"key {path!r} cannot be written into a parameter that is None; leave inplace=True out to put it in its place"
     )
 
 
@@ -221,6 +236,21 @@ def not_parameters(key: str, value: Any) -> TypeError:
     )
 
 
+def uncommon_keys(keys: Iterable[str]) -> RuntimeError:
+    """The elements of a lazy stack do not have the same keys."""
+    return RuntimeError(
+        f"the keys {_list(keys)} are in some elements of a lazy stack only, so they are no entries of parameters; make "
+        "parameters of each element of its tensordicts"
+    )
+
+
+def same_name(name: str) -> KeyError:
+    """Two entries have one name in a state dict."""
+    return KeyError(
+        f"two entries have the name {name!r} in a state dict, where dots join the levels of keys; rename one"
+    )
+
+
 def parameters_called() -> TypeError:
     """Parameters are no function."""
     return TypeError("TensorDictParams cannot be called; put them into a module with params.to_module(module)")
@@ -257,6 +287,11 @@ def missing_component(name: Any, keys: Iterable[Any]) -> KeyError:
     return KeyError(
         f"the component {name!r} has no entry in the parameters with keys {_list(keys)}; add its parameters"
     )
+
+
+def no_component(key: Any, keys: Iterable[Any]) -> KeyError:
+    """A composite has no component for an output key."""
+    return KeyError(f"the out_key {key!r} is none of the components {_list(keys)} of the distribution; rename it")
 
 
 def no_sum_key(keys: Iterable[Any]) -> RuntimeError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,9 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import Parameter, is_lazy
 
 from tensordict_core import TensorDict
-from tensordict_core import lazy_stack as stack_lazily
 from tensordict_core.extension import (
-    KEEP,
     Meta,
     deferred,
     dense,
@@ -36,7 +34,7 @@ from .plan import Slot, bind, find_plan
 if TYPE_CHECKING:
     from .plan import Plan
 
-__all__ = ["from_module", "from_modules", "to_module"]
+__all__ = ["from_module", "to_module"]
 
 _META = Meta(torch.Size(()))
 _PARAMETER = {Parameter}
@@ -139,98 +137,6 @@ def from_module(
     return td.lock_() if lock else td
 
 
-def _stacked(column: list[Any], path: tuple[str, ...], expand_identical: bool) -> Tensor:
-    first = column[0]
-    if any(is_lazy(leaf) for leaf in column):
-        raise errors.uninitialized(path)
-    if expand_identical and all(leaf is first for leaf in column):
-        return first.expand(len(column), *first.shape)  # type: ignore[no-any-return]  # a column is of tensors
-    stacked = torch.stack([leaf.detach() for leaf in column])
-    return Parameter(stacked, requires_grad=first.requires_grad) if isinstance(first, Parameter) else stacked
-
-
-def from_modules(
-    *modules: nn.Module,
-    as_module: bool = False,
-    lock: bool = True,
-    use_state_dict: bool = False,
-    lazy_stack: bool = False,
-    expand_identical: bool = False,
-) -> Any:
-    """The parameters and buffers of several modules of one architecture, stacked along a new first dimension.
-
-    The stacks are new parameters; hand them to the optimizer. Run the ensemble with ``torch.vmap`` over `to_module`.
-
-    Args:
-        *modules: The modules.
-        as_module: Whether the result is a `TensorDictParams`.
-        lock: Whether the result is locked.
-        use_state_dict: Whether to go through ``module.state_dict()``.
-        lazy_stack: Whether parameters are kept apart, so that gradients reach those of the modules.
-        expand_identical: Whether a parameter that all modules share is expanded rather than stacked.
-
-    Raises:
-        RuntimeError: Shapes differ, there is no module, lazy modules have not run yet, or both ``lazy_stack`` and
-            ``as_module`` are given.
-        KeyError: The modules do not have the same parameters.
-
-    >>> import torch
-    >>> params = from_modules(torch.nn.Linear(3, 4), torch.nn.Linear(3, 4))
-    >>> empty = torch.nn.Linear(3, 4, device="meta")
-    >>> def call(params, x):
-    ...     with params.to_module(empty):
-    ...         return empty(x)
-    >>> torch.vmap(call, (0, None))(params, torch.ones(3)).shape
-    torch.Size([2, 4])
-    """
-    if lazy_stack and as_module:
-        raise errors.exclusive("lazy_stack=True", "as_module=True", "from_modules")
-    if not modules:
-        raise errors.no_modules()
-    tds = [from_module(module, lock=False, use_state_dict=use_state_dict) for module in modules]
-    if lazy_stack:
-        return _lazily(tds, lock)
-    first = tds[0]
-    for other in tds[1:]:
-        other._align(first, KEEP)  # keys that the first one lacks are an error too
-    columns = zip(first._leaves(), *(first._align(other, KEEP) for other in tds[1:]), strict=True)
-    leaves = []
-    for path, column in zip(first._leaf_keys(), columns, strict=True):
-        try:
-            leaves.append(_stacked(list(column), path, expand_identical))
-        except RuntimeError as error:
-            error.add_note(f"while stacking the parameters under key {path!r}")
-            raise
-    td = _batched(tds, iter(leaves), Meta(torch.Size([len(modules)])))
-    if as_module:
-        from .params import TensorDictParams
-
-        return TensorDictParams(td, no_convert=True, lock=lock)
-    return td.lock_() if lock else td
-
-
-def _batched(tds: list[Any], leaves: Iterator[Tensor], meta: Meta) -> TensorDict:
-    """Tensordicts of one structure as one, of leaves that are stacked already; values that are no tensors are here."""
-    entries: dict[str, Any] = {}
-    for key in tds[0]._keys():
-        values = [td._get(key) for td in tds]
-        if isinstance(values[0], Tensor):
-            entries[key] = next(leaves)
-        elif values[0]._is_non_tensor:
-            entries[key] = torch.stack(values)
-        else:
-            entries[key] = _batched(values, leaves, meta)
-    return dense(entries, meta)
-
-
-def _lazily(tds: list[Any], lock: bool) -> Any:
-    for path, leaf in zip(tds[0]._leaf_keys(), tds[0]._leaves(), strict=True):
-        if is_lazy(leaf):
-            raise errors.uninitialized(path)
-    stacked = stack_lazily(tds, 0)
-    return stacked.lock_() if lock else stacked
-
-
 # into modules -------------------------------------------------------------------------------------------------------
 
 
@@ -294,7 +200,11 @@ def to_module(
     if not return_swap:
         return None
     if swap_dest is not None:
-        swap_dest.update(swap)
+        try:
+            swap_dest.update(swap)
+        except BaseException:  # locked, say
+            undo(swap)
+            raise
         swap = swap_dest
     on_exit(swap, undo)
     return swap
@@ -314,7 +224,12 @@ def _swap(td: Any, module: nn.Module, preserve: bool) -> tuple[Any, Undo]:
         raise
 
     def undo(swap: Any) -> None:
-        _put_back(td, plan, leaves, held)
+        try:
+            # what is read in a transform is gone with it
+            if plan.makes and not in_functorch() and (stored := plan.leaves(td)) is not None:
+                _write_into(td, zip(plan.paths, stored, leaves, strict=True))
+        finally:
+            _put_back(td, plan, leaves, held)
 
     return deferred(lambda: plan.structure.build(held), _META), undo
 
@@ -327,11 +242,32 @@ def _put_back(td: Any, plan: Plan, written: list[Any], held: list[Any]) -> None:
         _keep(td, path, value)
 
 
-def _keep(td: Any, path: tuple[str, ...], value: Tensor) -> None:
-    """Take back what a module replaced; locks guard the structure, which stays."""
+@torch.no_grad()
+def _write_into(td: Any, values: Iterable[tuple[tuple[str, ...], Tensor, Tensor | None]]) -> None:
+    """Write what a block has changed in place into the entries of a tensordict, which are not the tensors it changed.
+
+    Args:
+        td: The tensordict.
+        values: The path of each entry, the entry, and its value at the end of the block (``None``: as it is).
+    """
+    for path, old, value in values:
+        # by value: batch norm writes its statistics past autograd's version counters
+        if value is not None and value is not old and not is_lazy(old) and not _equal(value, old.to(value)):
+            with torch.inference_mode(old.is_inference()):  # only there may what was made there be written
+                _owner(td, path)._set(path[-1], value.detach(), True)
+
+
+def _owner(td: Any, path: tuple[str, ...]) -> Any:
+    """The node that holds an entry."""
     for key in path[:-1]:
         td = td._get(key)
-    td._set(path[-1], to_entry(td._meta, path[-1], value), False)
+    return td
+
+
+def _keep(td: Any, path: tuple[str, ...], value: Tensor) -> None:
+    """Take back what a module replaced; locks guard the structure, which stays."""
+    node = _owner(td, path)
+    node._set(path[-1], to_entry(node._meta, path[-1], value), False)
 
 
 def _as_parameters(plan: Plan, leaves: list[Any], held: list[Any]) -> list[Any]:
@@ -368,37 +304,37 @@ def _equal(first: Tensor, second: Tensor) -> bool:
     return first.is_meta or torch.equal(first, second)
 
 
-@torch.no_grad()
-def _write_over(held: list[Any], leaves: list[Any], paths: list[tuple[str, ...]], non_blocking: bool) -> None:
+def _check_fit(held: list[Any], leaves: list[Any], paths: list[tuple[str, ...]]) -> None:
+    """Refuse values that cannot be written into what a module holds."""
     for old, new, path in zip(held, leaves, paths, strict=True):
+        if old is None:
+            raise errors.nothing_there(path)
         if old.shape != new.shape:
             raise errors.other_shape(path, new.shape, old.shape)
+
+
+@torch.no_grad()
+def _write_over(held: list[Any], leaves: list[Any], non_blocking: bool = False) -> None:
     for old, new in zip(held, leaves, strict=True):
         if old is not new:
             old.copy_(new, non_blocking=non_blocking)
 
 
-@torch.no_grad()
-def _take_back(leaves: list[Any], held: list[Any]) -> None:
-    """Write what a block has changed in a module's own tensors into the leaves that they had their values from."""
-    for leaf, own in zip(leaves, held, strict=True):
-        if is_compiling():  # a trace compares no values, and only buffers are written without being asked
-            if not isinstance(own, Parameter):
-                leaf.copy_(own)
-        # by value: batch norm writes its statistics past autograd's version counters
-        elif own is not leaf and not _equal(own, leaf.to(own)):
-            with torch.inference_mode(leaf.is_inference()):  # only there may what was made there be written
-                leaf.copy_(own)
-
-
 def _copy(td: Any, module: nn.Module, non_blocking: bool) -> tuple[Any, Undo]:
     plan, leaves, held = find_plan(td, module)
-    before = [None if old is None else old.detach().clone() for old in held]
-    _write_over(held, leaves, plan.paths, non_blocking)
+    _check_fit(held, leaves, plan.paths)
+    before = [old.detach().clone() for old in held]
+    try:
+        _write_over(held, leaves, non_blocking)
+    except BaseException:  # there is nothing to copy on the meta device, say
+        _write_over(held, before)
+        raise
 
     def undo(swap: Any) -> None:
-        _take_back(leaves, held)
-        _write_over(held, before, plan.paths, False)
+        try:
+            _write_into(td, zip(plan.paths, leaves, held, strict=True))
+        finally:
+            _write_over(held, before)
         if not plan.is_there(held):  # modules that react to attributes, or refuse them, notice no write of values
             _put_back(td, plan, held, held)
 
@@ -414,8 +350,9 @@ def _swap_traced(td: Any, module: nn.Module, inplace: bool | None, non_blocking:
     held = [table[name] for table, name in slots]
     written = held if inplace else leaves
     if inplace:
+        _check_fit(held, leaves, paths)
         before = [old.detach().clone() for old in held]
-        _write_over(held, leaves, paths, non_blocking)
+        _write_over(held, leaves, non_blocking)
     else:
         before = held
         for (table, name), leaf in zip(slots, leaves, strict=True):
@@ -432,21 +369,32 @@ def _swap_traced(td: Any, module: nn.Module, inplace: bool | None, non_blocking:
             if now is not written[i]:
                 _keep(td, paths[i], now)
         if inplace:
-            _take_back(leaves, held)
-            _write_over(held, before, paths, False)
+            # a trace compares no values, and only buffers are written without being asked
+            buffers = [i for i, own in enumerate(held) if not isinstance(own, Parameter)]
+            _write_over([leaves[i] for i in buffers], [held[i] for i in buffers])
+            _write_over(held, before)
 
     return swap, undo
 
 
+def _tensors(td: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """The tensors of a tensordict and their paths; those of a lazy stack are stacks."""
+    for key, value in td._items():
+        if isinstance(value, Tensor):
+            yield (*prefix, key), value
+        elif not value._is_non_tensor:
+            yield from _tensors(value, (*prefix, key))
+
+
 def _flat(td: Any) -> dict[str, Any]:
-    flat = {".".join(path): leaf for path, leaf in zip(td._leaf_keys(), td._leaves(), strict=True)}
+    flat = {".".join(path): leaf for path, leaf in _tensors(td)}
     for key, value in td.non_tensor_items(include_nested=True):
         flat[key if isinstance(key, str) else ".".join(key)] = value._entry_value()
     return flat
 
 
 def _load_state(td: Any, module: nn.Module, return_swap: bool) -> tuple[Any, Undo]:
-    before = _of_state(module).apply(lambda leaf: leaf if is_lazy(leaf) else leaf.clone()) if return_swap else None
+    before = _of_state(module).apply(lambda leaf: leaf if is_lazy(leaf) else leaf.clone())
 
     def load(source: Any) -> None:
         state = OrderedDict(_flat(source))
@@ -457,5 +405,17 @@ def _load_state(td: Any, module: nn.Module, return_swap: bool) -> tuple[Any, Und
         if unknown:
             raise errors.unknown_state(unknown, module)
 
-    load(td)
-    return before, lambda swap: load(before)
+    try:
+        load(td)
+    except BaseException:  # torch loads what fits before it refuses the rest
+        load(before)
+        raise
+
+    def undo(swap: Any) -> None:
+        try:
+            now = _of_state(module)
+            _write_into(td, [(path, old, now.get(path, None)) for path, old in _tensors(td)])
+        finally:
+            load(before)
+
+    return before if return_swap else None, undo

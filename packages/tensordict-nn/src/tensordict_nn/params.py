@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import Buffer, Parameter, is_lazy
 
-from tensordict_core import TensorDict
+from tensordict_core import LazyStackedTensorDict, TensorDict
 from tensordict_core.extension import (
     How,
     Index,
@@ -31,6 +31,7 @@ from tensordict_core.extension import (
     TensorCollection,
     TensorDictBase,
     dense,
+    is_compiling,
     operations,
     register_type,
     register_wrapper,
@@ -115,6 +116,8 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
             made: What became of each tensor so far. It holds them: lazy stacks make theirs for the moment, and the next
                 one could take the place of one that is gone, and its ``id()``.
         """
+        if isinstance(td, LazyStackedTensorDict):
+            _require_common_keys(td)
         for key, value in td._items():
             if isinstance(value, Tensor):
                 made[value] = self._register(key, made.get(value, value))
@@ -125,7 +128,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         """Make a tensor a parameter or a buffer of this node."""
         if not isinstance(value, Parameter):
             convertible = value.is_floating_point() or value.is_complex()
-            if self.no_convert or not convertible or isinstance(value, Buffer):
+            if self.no_convert or not convertible or isinstance(value, Buffer) or key in self._buffers:
                 self._forget(key, self._buffers)
                 self._buffers[key] = value
                 return value
@@ -145,7 +148,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
                 raise errors.not_parameters(key, value)
             node = object.__new__(type(self))
             node._start(value._meta, self.no_convert)
-            node._fill(value._solid(), made)
+            node._fill(value, made)
             value = node
         self._forget(key, self._modules)
         self._modules[key] = value
@@ -372,6 +375,21 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
     state_dict = nn.Module.state_dict  # type: ignore[assignment]  # that of containers has other parameters
     load_state_dict = nn.Module.load_state_dict  # type: ignore[assignment]  # as above
 
+    # modules refuse names with dots, keys may have them
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        for name in (*self._parameters, *self._buffers):
+            if prefix + name in destination:
+                raise errors.same_name(prefix + name)
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, meta: Any, strict: bool, missing: Any, unexpected: list[str], failed: Any
+    ) -> None:
+        super()._load_from_state_dict(state_dict, prefix, meta, strict, missing, unexpected, failed)
+        own = {prefix + name for name in (*self._parameters, *self._buffers)}
+        unexpected[:] = [key for key in unexpected if key not in own]
+
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Whether the parameters require gradients, set in place; buffers never do.
 
@@ -388,6 +406,17 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
             TypeError: Always; ``params.to_module(module)`` puts them into one.
         """
         raise errors.parameters_called()
+
+
+def _require_common_keys(stack: LazyStackedTensorDict) -> None:
+    """Refuse a lazy stack whose elements have different keys: it reads those that all of them have."""
+    common = {*stack._keys()}
+    uncommon = [key for td in stack.tensordicts for key in td._keys() if key not in common]
+    if uncommon:
+        raise errors.uncommon_keys(dict.fromkeys(uncommon))
+    for td in stack.tensordicts:
+        if isinstance(td, LazyStackedTensorDict):
+            _require_common_keys(td)
 
 
 def _copy(leaf: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
@@ -412,7 +441,14 @@ def _on_values(name: str) -> Any:
     @functools.wraps(general)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         with torch.no_grad():
-            return general(self, *args, **kwargs)
+            leaves = self._leaves()
+            # Dynamo takes tied tensors for different ones
+            if len({*leaves}) == len(leaves) and not is_compiling():
+                return general(self, *args, **kwargs)
+            changed = self._now().clone()  # so that what is tied is changed once
+            general(changed, *args, **kwargs)
+            self._write_leaves(changed._leaves())
+            return self
 
     method.__qualname__ = f"TensorDictParams.{name}"
     return method
@@ -438,6 +474,7 @@ def _rewrapped(name: str) -> Any:
 def _again(params: TensorDictParams, td: Any) -> TensorDictParams:
     """A tensordict of the structure of some parameters, as parameters: what was a buffer is one."""
     leaves = dict(zip(td._leaf_keys(), td._leaves(), strict=True))
+    again: dict[Tensor, Any] = {}  # what is tied stays tied
 
     def build(node: TensorDictParams, prefix: tuple[str, ...]) -> TensorDictParams:
         new = object.__new__(type(node))
@@ -445,10 +482,12 @@ def _again(params: TensorDictParams, td: Any) -> TensorDictParams:
         for key, value in node._items():
             if isinstance(value, TensorDictParams):
                 new._modules[key] = build(value, (*prefix, key))
-            elif isinstance(value, Tensor) and key not in node._buffers:
-                new._parameters[key] = _as_parameter(leaves[(*prefix, key)], value)
             elif isinstance(value, Tensor):
-                new._buffers[key] = leaves[(*prefix, key)]
+                is_buffer = key in node._buffers
+                if value not in again:
+                    leaf = leaves[(*prefix, key)]
+                    again[value] = leaf if is_buffer else _as_parameter(leaf, value)
+                (new._buffers if is_buffer else new._parameters)[key] = again[value]
             else:
                 new._values[key] = value
         return new

@@ -178,6 +178,7 @@ class Plan:
         structure: The structure.
         paths: The path of each leaf.
         parameters: The positions of those that go to parameters.
+        makes: Whether the tensordict makes tensors as they are read (lazy stacks and views do).
         custom: Position and module of those whose module reacts to attributes being set (recurrent layers keep a list
             of their weights that way).
         shared: Whether two leaves go to one slot, because a module is there under two names.
@@ -185,7 +186,7 @@ class Plan:
 
     __slots__ = (
         "_below", "_children", "_names", "_own", "_parents", "_registries", "_registry_names", "_tables", "_types",
-        "custom", "parameters", "paths", "shared", "structure",
+        "custom", "makes", "parameters", "paths", "shared", "structure",
     )  # fmt: skip  # shorter than one a line
 
     def __init__(self, td: Any, module: nn.Module) -> None:
@@ -196,6 +197,7 @@ class Plan:
         bind(td, module, slots, values, owners, paths)
         self.structure = _Structure(td)
         self.paths = paths
+        self.makes = not all(map(is_, self.structure.leaves(td) or (), values))
         self.parameters = [i for i, (table, _) in enumerate(slots) if table is owners[i]._parameters]
         self.custom = [(i, owner) for i, owner in enumerate(owners) if _has_own_setattr(owner)]
         self.shared = len({(id(table), name) for table, name in slots}) < len(slots)

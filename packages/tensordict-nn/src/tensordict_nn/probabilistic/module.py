@@ -267,8 +267,11 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             td.update(each)
             td.set(self.log_prob_key, dist._sum(each))
         else:
-            for key, component in zip(self._scored, dist, strict=True):
-                td.set(key, each.get(with_suffix(component, "_log_prob")))
+            components = dist.keys() if self._sampled == ["_"] else self._sampled
+            for key, component in zip(self._scored, components, strict=True):
+                if component not in dist:
+                    raise errors.no_component(component, dist.keys())
+                td.set(key, each[with_suffix(component, "_log_prob")])
 
     def extra_repr(self) -> str:
         """The keys and the distribution, for ``print``."""

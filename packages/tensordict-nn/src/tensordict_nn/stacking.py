@@ -1,0 +1,117 @@
+"""Parameters of several modules as one tensordict of stacks, with which they run as one under ``torch.vmap``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import Parameter, is_lazy
+
+from tensordict_core import TensorDict
+from tensordict_core import lazy_stack as stack_lazily
+from tensordict_core.extension import KEEP, Meta, dense
+
+from . import errors
+from .functional import from_module
+
+__all__ = ["from_modules"]
+
+
+def _stacked(column: tuple[Any, ...], path: tuple[str, ...], expand_identical: bool) -> Tensor:
+    first = column[0]
+    if any(is_lazy(leaf) for leaf in column):
+        raise errors.uninitialized(path)
+    if len({(leaf.dtype, leaf.requires_grad) for leaf in column}) > 1:
+        raise errors.unlike(path)
+    if expand_identical and all(leaf is first for leaf in column):
+        return first.expand(len(column), *first.shape)  # type: ignore[no-any-return]  # a column is of tensors
+    stacked = torch.stack([leaf.detach() for leaf in column])
+    return Parameter(stacked, requires_grad=first.requires_grad) if isinstance(first, Parameter) else stacked
+
+
+def from_modules(
+    *modules: nn.Module,
+    as_module: bool = False,
+    lock: bool = True,
+    use_state_dict: bool = False,
+    lazy_stack: bool = False,
+    expand_identical: bool = False,
+) -> Any:
+    """The parameters and buffers of several modules of one architecture, stacked along a new first dimension.
+
+    The stacks are new parameters; hand them to the optimizer. Run the ensemble with ``torch.vmap`` over `to_module`.
+
+    Args:
+        *modules: The modules.
+        as_module: Whether the result is a `TensorDictParams`.
+        lock: Whether the result is locked.
+        use_state_dict: Whether to go through ``module.state_dict()``.
+        lazy_stack: Whether parameters are kept apart, so that gradients reach those of the modules.
+        expand_identical: Whether a parameter that all modules share is expanded rather than stacked.
+
+    Raises:
+        RuntimeError: Shapes, dtypes or ``requires_grad`` differ, there is no module, lazy modules have not run yet, or
+            both ``lazy_stack`` and ``as_module`` are given.
+        KeyError: The modules do not have the same parameters.
+
+    >>> import torch
+    >>> params = from_modules(torch.nn.Linear(3, 4), torch.nn.Linear(3, 4))
+    >>> empty = torch.nn.Linear(3, 4, device="meta")
+    >>> def call(params, x):
+    ...     with params.to_module(empty):
+    ...         return empty(x)
+    >>> torch.vmap(call, (0, None))(params, torch.ones(3)).shape
+    torch.Size([2, 4])
+    """
+    if lazy_stack and as_module:
+        raise errors.exclusive("lazy_stack=True", "as_module=True", "from_modules")
+    if not modules:
+        raise errors.no_modules()
+    tds = [from_module(module, lock=False, use_state_dict=use_state_dict) for module in modules]
+    first = tds[0]
+    for other in tds[1:]:
+        first._align(other, KEEP)
+        other._align(first, KEEP)  # keys that the first one lacks are an error too
+    if lazy_stack:
+        return _lazily(tds, lock)
+    columns = zip(first._leaves(), *(first._align(other, KEEP) for other in tds[1:]), strict=True)
+    leaves = []
+    made: dict[tuple[Any, ...], Tensor] = {}  # what every module ties stays tied
+    for path, column in zip(first._leaf_keys(), columns, strict=True):
+        try:
+            if column not in made:
+                made[column] = _stacked(column, path, expand_identical)
+            leaves.append(made[column])
+        except RuntimeError as error:
+            error.add_note(f"while stacking the parameters under key {path!r}")
+            raise
+    td = _batched(tds, iter(leaves), Meta(torch.Size([len(modules)])))
+    if as_module:
+        from .params import TensorDictParams
+
+        return TensorDictParams(td, no_convert=True, lock=lock)
+    return td.lock_() if lock else td
+
+
+def _batched(tds: list[Any], leaves: Iterator[Tensor], meta: Meta) -> TensorDict:
+    """Tensordicts of one structure as one, of leaves that are stacked already; values that are no tensors are here."""
+    entries: dict[str, Any] = {}
+    for key in tds[0]._keys():
+        values = [td._get(key) for td in tds]
+        if isinstance(values[0], Tensor):
+            entries[key] = next(leaves)
+        elif values[0]._is_non_tensor:
+            entries[key] = torch.stack(values)
+        else:
+            entries[key] = _batched(values, leaves, meta)
+    return dense(entries, meta)
+
+
+def _lazily(tds: list[Any], lock: bool) -> Any:
+    for path, leaf in zip(tds[0]._leaf_keys(), tds[0]._leaves(), strict=True):
+        if is_lazy(leaf):
+            raise errors.uninitialized(path)
+    stacked = stack_lazily(tds, 0)
+    return stacked.lock_() if lock else stacked
