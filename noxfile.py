@@ -149,7 +149,9 @@ def bench(session: nox.Session) -> None:
     # results say what kind of machine they are from, and no name of one
     machine = f"{platform.system()}-{platform.machine()}-{os.cpu_count()}-cores".lower()
     session.run("asv", "machine", "--machine", machine, "--yes")
-    session.run("asv", "run", "--machine", machine, "--show-stderr", *(session.posargs or ["HEAD^!"]))
+    # a process forked for each of many hundred cells; one started for each would import torch again, for seconds
+    how = ["--machine", machine, "--launch-method", "forkserver", "--show-stderr"]
+    session.run("asv", "run", *how, *(session.posargs or ["HEAD^!"]))
     session.run("asv", "publish")
     session.log("asv preview serves benchmarks/html")
 
