@@ -128,3 +128,12 @@ def test_parameters_of_a_sequence_go_through_to_module():
     assert set(params.keys(True, True)) >= {("module", "0", "module", "weight")}
     with (params * 0).to_module(sequence):
         assert (sequence(data())["b"] == 0).all()
+
+
+@pytest.mark.parametrize("inplace", [True, False, "empty"])
+def test_elements_of_a_lazy_stack_take_what_a_module_puts_elsewhere(inplace):
+    stacked = lazy_stack([data(), data().rename_key_("a", "z")])
+    wrapped = WrapModule(lambda td: td.copy().set("w", td["b"] * 2), in_keys=["b"], out_keys=["w"])
+    out = TensorDictSequential(plus_one("a", "b", inplace=inplace), wrapped, partial_tolerant=True)(stacked)
+    assert [one.sorted_keys for one in out.tensordicts] == [["a", "b", "n", "w"], ["n", "z"]]
+    assert out[0]["w"].unique().tolist() == [4]

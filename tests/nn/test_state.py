@@ -167,6 +167,27 @@ def test_a_module_is_as_it_was_where_its_changes_cannot_be_taken_back():
     assert module.running_mean.tolist() == [0, 0]
 
 
+class Refusing(nn.Linear):
+    """A module that refuses to have its weight replaced."""
+
+    refuses = False
+
+    def __setattr__(self, name, value):
+        if name == "weight" and self.refuses:
+            raise ValueError("not this one")
+        super().__setattr__(name, value)
+
+
+def test_modules_that_reacted_are_as_they_were_where_a_later_one_refuses():
+    module = nn.Sequential(nn.LSTM(2, 2), Refusing(2, 2))
+    module[1].refuses = True
+    x, weight = torch.ones(3, 2), module[1].weight
+    before = module[0](x)[0].detach()
+    with pytest.raises(ValueError, match="not this one"):
+        from_module(module).apply(torch.zeros_like).to_module(module)
+    assert torch.equal(module[0](x)[0].detach(), before) and module[1].weight is weight
+
+
 # ties ---------------------------------------------------------------------------------------------------------------
 
 
@@ -269,3 +290,24 @@ def test_parameters_outside_of_a_module_are_reset_with_its_buffers():
     fresh = module.reset_parameters_recursive(params)
     assert params["module", "0", "running_mean"].tolist() == [0, 0]
     assert fresh["module", "0", "weight"].requires_grad and not fresh["module", "0", "running_mean"].requires_grad
+
+
+# what is made of parameters -----------------------------------------------------------------------------------------
+
+
+def test_parameters_made_of_parameters_have_nodes_of_their_own_and_the_same_buffers():
+    params = TensorDictParams({"a": nn.Buffer(torch.zeros(2)), "n": {"b": torch.ones(2)}})
+    for source in (params, params.clone(), TensorDict({"inner": params})):
+        made = TensorDictParams(source, lock=True)
+        inner = made if source is not made and "n" in made.keys() else made["inner"]  # noqa: SIM118 - keys, not rows
+        assert len(list(made.parameters())) == 1 and len(list(made.buffers())) == 1
+        assert not params["n"].is_locked and inner["n"].is_locked
+    with made.unlock_():
+        inner["n", "c"] = torch.ones(1)
+    assert params["n"].sorted_keys == ["b"]
+
+
+def test_parameters_that_become_integers_are_buffers():
+    params = TensorDictParams({"a": torch.ones(2), "n": {"b": torch.full((2,), 1.5)}}).int()
+    assert not list(params.parameters()) and params["n", "b"].tolist() == [1, 1]
+    assert params["a"].dtype is torch.int32

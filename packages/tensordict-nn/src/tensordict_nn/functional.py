@@ -220,7 +220,7 @@ def _swap(td: Any, module: nn.Module, preserve: bool) -> tuple[Any, Undo]:
     try:
         plan.write(leaves)
     except BaseException:  # a module that reacts to attributes refused one
-        plan.write(held, react=False)
+        plan.restore(held)
         raise
 
     def undo(swap: Any) -> None:

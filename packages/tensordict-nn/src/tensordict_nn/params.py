@@ -118,17 +118,18 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         """
         if isinstance(td, LazyStackedTensorDict):
             _require_common_keys(td)
+        buffers = td._buffers if isinstance(td, TensorDictParams) else ()
         for key, value in td._items():
             if isinstance(value, Tensor):
-                made[value] = self._register(key, made.get(value, value))
+                made[value] = self._register(key, made.get(value, value), key in buffers)
             else:
                 self._put_below(key, value, made)
 
-    def _register(self, key: str, value: Tensor) -> Tensor:
-        """Make a tensor a parameter or a buffer of this node."""
+    def _register(self, key: str, value: Tensor, is_buffer: bool = False) -> Tensor:
+        """Make a tensor a parameter or a buffer of this node; what takes the place of a buffer is one."""
         if not isinstance(value, Parameter):
-            convertible = value.is_floating_point() or value.is_complex()
-            if self.no_convert or not convertible or isinstance(value, Buffer) or key in self._buffers:
+            is_buffer = is_buffer or isinstance(value, Buffer) or key in self._buffers
+            if self.no_convert or is_buffer or not _can_be_trained(value):
                 self._forget(key, self._buffers)
                 self._buffers[key] = value
                 return value
@@ -143,15 +144,16 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
             self._forget(key, self._values)
             self._values[key] = value
             return
-        if not isinstance(value, TensorDictParams):
-            if not isinstance(value, TensorDictBase):
-                raise errors.not_parameters(key, value)
-            node = object.__new__(type(self))
-            node._start(value._meta, self.no_convert)
-            node._fill(value, made)
-            value = node
+        if not isinstance(value, TensorDictBase):
+            raise errors.not_parameters(key, value)
+        node = object.__new__(type(self))
+        node._start(value._meta, self.no_convert)
+        node._fill(value, made)
+        self._put_module(key, node)
+
+    def _put_module(self, key: str, node: Any) -> None:
         self._forget(key, self._modules)
-        self._modules[key] = value
+        self._modules[key] = node
 
     def _forget(self, key: str, kept: Any) -> None:
         """Remove a key from all stores but one, where it is about to be replaced."""
@@ -206,6 +208,8 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
                 self._write(key, old, value)
         elif isinstance(value, Tensor):
             self._register(key, value)
+        elif isinstance(value, TensorDictParams):
+            self._put_module(key, value)
         else:
             self._put_below(key, value, {})
 
@@ -408,6 +412,10 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         raise errors.parameters_called()
 
 
+def _can_be_trained(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def _require_common_keys(stack: LazyStackedTensorDict) -> None:
     """Refuse a lazy stack whose elements have different keys: it reads those that all of them have."""
     common = {*stack._keys()}
@@ -483,9 +491,9 @@ def _again(params: TensorDictParams, td: Any) -> TensorDictParams:
             if isinstance(value, TensorDictParams):
                 new._modules[key] = build(value, (*prefix, key))
             elif isinstance(value, Tensor):
-                is_buffer = key in node._buffers
+                leaf = leaves[(*prefix, key)]
+                is_buffer = key in node._buffers or not _can_be_trained(leaf)
                 if value not in again:
-                    leaf = leaves[(*prefix, key)]
                     again[value] = leaf if is_buffer else _as_parameter(leaf, value)
                 (new._buffers if is_buffer else new._parameters)[key] = again[value]
             else:

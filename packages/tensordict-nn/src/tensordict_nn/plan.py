@@ -9,6 +9,7 @@ sub-module or a dictionary that was replaced or removed since makes a new plan.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from operator import getitem, is_
 from typing import Any
 
@@ -252,12 +253,22 @@ class Plan:
         except KeyError:
             return None
 
-    def write(self, values: list[Any], *, react: bool = True) -> None:
+    def write(self, values: list[Any]) -> None:
         """Put values into the slots, and have modules react that do."""
+        self._store(values)
+        for i, module in self.custom:
+            put(module, self._tables[i], self._names[i], values[i])
+
+    def restore(self, values: list[Any]) -> None:
+        """As `write`, after a module refused a value: it may refuse others, and those before it reacted already."""
+        self._store(values)
+        for i, module in self.custom:
+            with suppress(Exception):
+                put(module, self._tables[i], self._names[i], values[i])
+
+    def _store(self, values: list[Any]) -> None:
         for table, name, value in zip(self._tables, self._names, values, strict=True):
             table[name] = value
-        for i, module in self.custom if react else ():
-            put(module, self._tables[i], self._names[i], values[i])
 
     def is_there(self, values: list[Any]) -> bool:
         """Whether the slots hold these very values."""

@@ -182,7 +182,9 @@ class TensorDictSequential(TensorDictModuleBase):
             return module(td, **kwargs)
         if isinstance(td, LazyStackedTensorDict):
             for one in td.tensordicts:
-                self._run_where_possible(module, one, kwargs)
+                result = self._run_where_possible(module, one, kwargs)
+                if result is not one:  # the stack keeps its elements, so they take what a module put elsewhere
+                    one.update(result)
         return td
 
     # parts -----------------------------------------------------------------------------------------------------------
