@@ -59,6 +59,16 @@ def same(one, two):
             same(a, b)
 
 
+@pytest.mark.parametrize("compression", [None, "deflate"])
+def test_a_single_element_with_a_stride_is_saved(tmp_path, compression):
+    td = TensorDict(
+        {"a": torch.arange(4)[1:2].as_strided((1,), (2,)), "b": torch.arange(6.0).view(2, 3)[1:, ::2][:, 1]}
+    )
+    td.save(tmp_path / "x.tdz", compression=compression)
+    back = TensorDict.load(tmp_path / "x.tdz")
+    assert back["a"].tolist() == [1] and back["b"].tolist() == [5.0]
+
+
 @pytest.mark.parametrize("compression", [None, "stored", "deflate", "bzip2", "lzma", zipfile.ZIP_DEFLATED])
 def test_an_archive_comes_back_as_it_was(tmp_path, compression):
     td = tree()

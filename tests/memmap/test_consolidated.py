@@ -8,7 +8,14 @@ import random
 import pytest
 import torch
 
-from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, assert_close
+from tensordict_core import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    UnbatchedTensor,
+    assert_close,
+)
 from tensordict_memmap import SaveFuture, from_consolidated, is_consolidated
 
 
@@ -136,6 +143,31 @@ def test_lazy_stacks_and_jagged_tensors_come_back(tmp_path):
             assert back[key]._ragged_idx == td[key]._ragged_idx
         for one, two in zip(back.get("l").tensordicts, parts, strict=True):
             assert_close(one, two)
+
+
+def test_unbatched_tensors_stay_so_in_memory_and_have_no_place_in_the_file(tmp_path):
+    td = TensorDict({"a": torch.zeros(3), "table": UnbatchedTensor(torch.arange(5))}, [3])
+    back = td.consolidate()
+    assert type(back.get("table")) is UnbatchedTensor and back[0]["table"].tolist() == [0, 1, 2, 3, 4]
+    assert len(storages(back)) == 1 and is_consolidated(back)
+    with pytest.raises(TypeError, match=r"'table'.*safetensors"):
+        td.consolidate(tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_complex_numbers_that_are_not_aligned_are_refused_rather_than_used(tmp_path):
+    leaves = {"a": ["torch.complex128", [1], 8, 24, 0]}
+    text = json.dumps(
+        {
+            "cls": "TensorDict",
+            "non_tensors": {},
+            "leaves": leaves,
+            "cls_metadata": {"device": None, "names": None, "batch_size": [], "is_locked": False},
+        }
+    ).encode()
+    (tmp_path / "x").write_bytes(bytes(24) + text + len(text).to_bytes(8, "little"))
+    with pytest.raises(ValueError, match=r"'a'.*multiple"):
+        from_consolidated(tmp_path / "x")
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

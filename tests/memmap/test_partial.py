@@ -290,6 +290,14 @@ def test_rows_are_those_of_indexing(saved, rows):
         assert td["names"] == "uvwxyz"[rows]
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32], ids=str)
+def test_rows_are_numbers_whatever_their_width(tmp_path, dtype):
+    TensorDict({"x": torch.arange(300)}, [300]).save(tmp_path / "x")
+    rows = torch.zeros(300, dtype=dtype)
+    rows[:3] = torch.tensor([2, 0, 100]).to(dtype)
+    assert load_memmap(tmp_path / "x", rows=rows)["x"].tolist() == rows.tolist(), "not a mask"
+
+
 def test_a_slice_of_rows_stays_mapped(tmp_path):
     content().save(tmp_path / "x")
     part = load_memmap(tmp_path / "x", rows=slice(2, 4), mode="r+")

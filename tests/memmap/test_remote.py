@@ -11,7 +11,7 @@ import orjson
 import pytest
 import torch
 
-from tensordict_core import NonTensorStack, TensorDict
+from tensordict_core import NonTensorStack, TensorDict, UnbatchedTensor
 from tensordict_memmap import compare, convert, load_memmap, save
 from tensordict_memmap.cli import main
 from tensordict_memmap.fetching import Pending, Store
@@ -129,6 +129,21 @@ def test_the_files_of_a_save_are_a_saved_folder_for_any_tool(base, tmp_path):
     store = Store(base + "/x")
     store.fs.get(store.at(generation) + "/", str(tmp_path / "got") + "/", recursive=True)
     assert not compare(tmp_path / "got", content(), values=True)
+
+
+def test_checksums_of_names_beyond_ascii_travel(base):
+    td = TensorDict({"é": torch.arange(3), "日": {"shape": torch.ones(2)}, "\ud800": torch.zeros(1)})
+    save(td, base + "/x", checksum=True)
+    back = load_memmap(base + "/x", verify="full")
+    assert back["é"].tolist() == [0, 1, 2] and back["日", "shape"].tolist() == [1, 1] and back["\ud800"].tolist() == [0]
+
+
+@pytest.mark.parametrize("rows", [[], [2, 0, 2], slice(3, 1)], ids=str)
+def test_what_does_not_belong_to_rows_is_fetched_with_any(base, rows):
+    table = UnbatchedTensor(torch.arange(5.0))
+    save(TensorDict({"a": torch.arange(9), "table": table}, [9]), base + "/x.safetensors")
+    back = load_memmap(base + "/x.safetensors", rows=rows)
+    assert back["table"].tolist() == [0, 1, 2, 3, 4] and len(back) == len(back["a"])
 
 
 def test_checksums_travel_and_are_compared_where_asked(base):

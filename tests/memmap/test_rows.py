@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -62,6 +63,25 @@ def test_rows_are_gathered_and_scattered_bit_for_bit(tmp_path, name, width, way)
         oracle[number] = row
     scatter_rows(mapped, index, values)
     assert raw(mapped) == oracle.tobytes()
+
+
+def test_rows_that_come_from_the_same_tensor_are_those_before_the_write(tmp_path, way):
+    rows = torch.arange(ROWS * 4).reshape(ROWS, 4)
+    mapped = MemoryMappedTensor.from_tensor(rows, filename=tmp_path / "x")
+    scatter_rows(mapped, torch.arange(1, ROWS), mapped[:-1])
+    assert torch.equal(mapped[1:], rows[:-1])
+    order = MemoryMappedTensor.from_tensor(torch.randperm(ROWS), filename=tmp_path / "order")
+    inverse = torch.empty(ROWS, dtype=torch.int64)
+    inverse[order.clone()] = torch.arange(ROWS)
+    scatter_rows(order, order, torch.arange(ROWS))
+    assert torch.equal(order, inverse)
+
+
+def test_rows_written_to_a_private_mapping_travel_with_it(tmp_path, way):
+    TensorDict({"x": torch.zeros(ROWS, 4)}, [ROWS]).save(tmp_path / "x")
+    mine = load_memmap(tmp_path / "x", mode="r")["x"]
+    scatter_rows(mine, torch.tensor([3, 5]), torch.ones(2, 4))
+    assert torch.equal(pickle.loads(pickle.dumps(mine)), mine), "the file does not hold them"
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])

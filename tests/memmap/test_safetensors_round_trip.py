@@ -17,7 +17,7 @@ from tensordict_core import (
     UnbatchedTensor,
 )
 from tensordict_memmap import from_safetensors, to_safetensors
-from tensordict_memmap.formats.safetensors import CODES
+from tensordict_memmap.formats.safetensors import CODES, Form, dump_header
 
 DTYPES = [*CODES, torch.complex128, torch.complex32, torch.float8_e8m0fnu]
 
@@ -33,6 +33,48 @@ def header_of(path):
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def test_wide_complex_numbers_are_aligned_whatever_lies_beside_them(tmp_path, same):
+    wide = torch.arange(3).to(torch.complex128)
+    td = TensorDict({"a": torch.ones(1, dtype=torch.float64), "b": wide, "c": torch.ones(3), "d": wide * 1j})
+    stacked = LazyStackedTensorDict(td, td.clone())
+    for name, data in {"x.safetensors": td, "y.safetensors": stacked}.items():
+        data.save(tmp_path / name)
+        back = from_safetensors(tmp_path / name)
+        same(data, back)
+        for key in ("b", "d"):
+            leaf = back[key] if data is td else back.tensordicts[0][key]
+            assert leaf.data_ptr() % 16 == 0 and torch.equal(leaf.clone(), td[key])
+
+
+def test_wide_complex_numbers_that_are_not_aligned_are_refused_rather_than_used(tmp_path):
+    keys = {"a": {"tensor": "a"}, "b": {"tensor": "b", "dtype": "torch.complex128"}}
+    record = {"version": 1, "root": {"batch_size": [], "names": None, "keys": keys}}
+    forms = [Form(torch.float64, (1,)), Form(torch.float64, (1, 2))]
+    start = dump_header(["a", "b"], forms, [8, 24], {"tensordict": json.dumps(record)})
+    (tmp_path / "x.safetensors").write_bytes(start + bytes(24))
+    with pytest.raises(ValueError, match=r"'b'.*multiple of 16"):
+        from_safetensors(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("value", [1 << 64, -(1 << 63) - 1, [1, {"a": 10**30}], (1 << 70,)], ids=str)
+@pytest.mark.parametrize("name", ["x", "x.safetensors", "x.tdz"])
+def test_integers_of_more_than_64_bits_come_back_exactly(tmp_path, name, value):
+    TensorDict({"a": torch.zeros(1), "v": NonTensorData(value)}).save(tmp_path / name)
+    back = TensorDict.load(tmp_path / name)["v"]
+    assert back == value and repr(back) == repr(value)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_lazy_stack_may_hold_nested_tensors_without_a_shape(tmp_path):
+    parts = [
+        TensorDict({"n": torch.nested.nested_tensor([torch.ones(n), torch.ones(2)], layout=torch.strided)})
+        for n in (1, 3)
+    ]
+    LazyStackedTensorDict(*parts).save(tmp_path / "x.safetensors")
+    back = from_safetensors(tmp_path / "x.safetensors")
+    assert [[len(part) for part in one["n"].unbind()] for one in back.tensordicts] == [[1, 2], [3, 2]]
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support")

@@ -22,6 +22,7 @@ import torch
 from tensordict_memmap import commit, owned, pool, system
 from tensordict_memmap.archive_load import Archive, ArchiveOpener, bytes_of
 from tensordict_memmap.build import build
+from tensordict_memmap.dtypes import as_bytes
 from tensordict_memmap.folder import SavedFolder, read_folder
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.archive import ENDING, METHODS, Member, closing, local_header
@@ -390,8 +391,7 @@ def _blocks(pieces: Sequence[Piece]) -> Iterator[bytes]:
         if isinstance(source, torch.Tensor):
             plain = source.detach()
             for part, _ in chunks(plain, plain.element_size(), JOB):
-                block = part.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-                yield block.as_subclass(torch.Tensor).numpy().tobytes()
+                yield as_bytes(part.cpu().as_subclass(torch.Tensor)).numpy().tobytes()
         else:
             data = memoryview(cast(Any, source)).cast("B") if len(source) else memoryview(b"")
             for start in range(0, len(data), JOB):

@@ -22,7 +22,7 @@ import torch
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, is_non_tensor
 from tensordict_core.extension import TensorCollection
 from tensordict_memmap import system, values
-from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
+from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, show
 from tensordict_memmap.outlet import Outlet
 from tensordict_memmap.sources import Piece
 from tensordict_memmap.space import named, reserve_file
@@ -205,13 +205,13 @@ def line_up(node: Node, batch_size: tuple[int, ...], rows: Any, *, one: bool) ->
         raise ValueError(
             f"rows have the batch size of the saved ones, [{wanted}], and these have {list(size)}; reshape them"
         )
-    out: list[torch.Tensor] = []
+    out: dict[str, torch.Tensor] = {}
     number = 1 if one else size[0]
     _line_up(node, rows, () if one else (number,), out)
-    return number, out
+    return number, [out[leaf.file] for leaf in leaves(node)]
 
 
-def _line_up(node: Node, rows: Any, number: tuple[int, ...], out: list[torch.Tensor]) -> None:
+def _line_up(node: Node, rows: Any, number: tuple[int, ...], out: dict[str, torch.Tensor]) -> None:
     here = f"key {show(node.key)}" if node.key else "the rows"
     if isinstance(rows, LazyStackedTensorDict):
         rows = rows.contiguous()
@@ -247,7 +247,7 @@ def _line_up(node: Node, rows: Any, number: tuple[int, ...], out: list[torch.Ten
                     f"rows have the dtypes and shapes of the saved ones, and key {show(entry.key)} is {kind} where "
                     f"{entry.dtype} {list(number + entry.shape[1:])} fits; convert or reshape it"
                 )
-            out.append(value)
+            out[entry.file] = value
         elif isinstance(entry, Value):
             _check_value(entry, value)
         else:

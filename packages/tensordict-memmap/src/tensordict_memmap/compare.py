@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tensordict_core.extension import Primitives
+from tensordict_memmap.dtypes import as_bytes
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.tree import Leaf, Node, Value
 from tensordict_memmap.loading import describe_saved, load_memmap
@@ -152,7 +153,6 @@ def _is_same(one: Leaf | Value, two: Leaf | Value) -> bool:
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.shape != b.shape:
         return False
-    flat = [one.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg() for one in (a, b)]
-    x, y = (one.contiguous().reshape(-1).view(torch.uint8) for one in flat)
+    x, y = (as_bytes(one.detach().as_subclass(torch.Tensor)) for one in (a, b))
     y = y.to(x.device)
     return all(torch.equal(x[n : n + _BLOCK], y[n : n + _BLOCK]) for n in range(0, len(x), _BLOCK))

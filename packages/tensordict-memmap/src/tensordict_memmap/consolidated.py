@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tensordict_core import UnbatchedTensor
 from tensordict_core.extension import Meta, annotate, annotation
 from tensordict_memmap import pool, system, values
 from tensordict_memmap.formats import tree
@@ -268,7 +269,11 @@ class _Job:
         elif isinstance(node, Dense):
             for name, entry in node.entries.items():
                 if isinstance(entry, Leaf):
-                    node.origin._set(name, self._view(self.slots[entry.file], storage), False)
+                    value: Any = self._view(self.slots[entry.file], storage)
+                    before = node.origin._get(name)
+                    if type(before) is UnbatchedTensor:
+                        value = UnbatchedTensor(value, before.batch_size)
+                    node.origin._set(name, value, False)
                 else:
                     self._put(entry, storage)
         if self.device is not None and not isinstance(node, Parts):
@@ -308,6 +313,12 @@ class _Job:
                     f"{node.class_string} is none; save it to a folder"
                 )
             return {**self._describe(node.parts[WRAPPED], extra), "cls": node.class_string}
+        for name, entry in node.entries.items():
+            if isinstance(entry, Leaf) and type(node.origin._get(name)) is UnbatchedTensor:
+                raise TypeError(
+                    f"a consolidated file has no place for an UnbatchedTensor, and key {show(entry.key)} is one; save "
+                    "to a .safetensors file"
+                )
         names = list(node.names) if node.names is not None else [None] * len(node.batch_size)
         about = {"device": None, "names": names, "batch_size": list(node.batch_size), "is_locked": False}
         record = self._record("TensorDict", about)

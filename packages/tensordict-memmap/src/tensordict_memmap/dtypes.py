@@ -44,6 +44,17 @@ def is_possible(shape: Iterable[int], dtype: torch.dtype) -> bool:
     return prod(max(n, 1) for n in shape) * dtype.itemsize < 1 << 62
 
 
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor's values, one after the other; a copy where they do not lie so.
+
+    >>> as_bytes(torch.tensor([1, 2], dtype=torch.int16)[::2])
+    tensor([1, 0], dtype=torch.uint8)
+    """
+    dense = tensor.resolve_conj().resolve_neg().contiguous()
+    # one element counts as contiguous whatever its stride is, and a view of another width takes no stride but 1
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
+
+
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory as integers of the same width, for operations that many dtypes lack; unchanged for 16-byte items.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable
 from typing import TypeVar
 
-from tensordict_memmap import commit, owned, system
+from tensordict_memmap import commit, owned, system, values
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.tree import WRAPPED
 from tensordict_memmap.growth import fingerprint, resized
@@ -47,7 +48,13 @@ def read_folder(path: str | os.PathLike[str], read: Callable[[SavedFolder], _T])
 def described_in(root: str) -> str:
     """The path of the ``meta.json`` that says how many rows there are: that of a tensorclass lies one level below."""
     wrapped = f"{WRAPPED}/{META}"
-    return wrapped if os.path.lexists(f"{root}/{wrapped}") else META
+    if not os.path.lexists(f"{root}/{wrapped}"):
+        return META
+    document = system.read_file(f"{root}/{META}")
+    with contextlib.suppress(ValueError):
+        if document is not None and "shape" in values.loads(document):  # a tensordict with an entry of that name
+            return META
+    return wrapped
 
 
 class SavedFolder:

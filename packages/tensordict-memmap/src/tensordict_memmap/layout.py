@@ -15,7 +15,7 @@ from typing import NamedTuple, overload
 
 import torch
 
-from tensordict_memmap.formats.safetensors import METADATA, Form, order
+from tensordict_memmap.formats.safetensors import METADATA, Form, ranks
 from tensordict_memmap.formats.tree import Path
 from tensordict_memmap.sources import Piece, Run
 from tensordict_memmap.ways import SMALL
@@ -170,11 +170,10 @@ class Tensors:
         names, forms = list(self.names)[chosen], self.forms[chosen]
         addresses, sources, keys = self.addresses[chosen], self.sources[chosen], self.keys[chosen]
         distinct = dict.fromkeys(forms)
-        dtypes = dict.fromkeys(form.dtype for form in distinct)
-        if len(dtypes) > 1:
-            rank = {dtype: number for number, dtype in enumerate(order(dtypes))}
-            ranks = [rank[form.dtype] for form in forms]
-            places = sorted(range(len(forms)), key=ranks.__getitem__)
+        rank = ranks(distinct)
+        if any(rank.values()):
+            order = list(map(rank.__getitem__, forms))
+            places = sorted(range(len(forms)), key=order.__getitem__)
             names, forms = [names[place] for place in places], [forms[place] for place in places]
             addresses, sources = [addresses[place] for place in places], [sources[place] for place in places]
             keys = keys.at(places)

@@ -81,10 +81,11 @@ class Pack:
 
 
 class _Forms(dict[tuple[torch.dtype, tuple[int, ...]], Form]):
-    """What tensors are, each pair of a dtype and a shape made once."""
+    """What the file says of tensors: of each pair of their own dtype and of the shape in the file, made once."""
 
     def __missing__(self, pair: tuple[torch.dtype, tuple[int, ...]]) -> Form:
-        form = self[pair] = Form(pair[0], tuple(pair[1]))
+        dtype, shape = pair
+        form = self[pair] = Form(_stored_as(dtype), tuple(shape), width=dtype.itemsize)
         return form
 
 
@@ -292,10 +293,10 @@ class _Packer:
         name = self.free(full)
         if address and self.seen[address] == full:
             self.seen[address] = name
-        stored, source = _stored(tensor)
+        source = _stored(tensor)
         plain = tensor.is_cpu and source.is_contiguous() and not (source.is_conj() or source.is_neg())
         flat = _address(source) if plain else 0
-        out.add(name, self.forms[stored, source.shape], flat, source, key)
+        out.add(name, self.forms[dtype, source.shape], flat, source, key)
         return self.about(name, dtype)
 
     @staticmethod
@@ -349,12 +350,11 @@ class _Packer:
             inner, full = (*key, name), start + name
             column = [part._get(name) for part in parts]
             if isinstance(first, torch.Tensor):
-                stored, sample = _stored(first)
-                shape = tuple(sample.shape)
+                shape = tuple(_stored(first).shape)
                 chosen = self.free(full)
-                source = Stacked([_stored(one)[1] for one in column], dim)
+                source = Stacked([_stored(one) for one in column], dim)
                 shape = (*shape[:dim], len(parts), *shape[dim:])
-                self.out.tensors.add(chosen, self.forms[stored, shape], 0, source, inner)
+                self.out.tensors.add(chosen, self.forms[first.dtype, shape], 0, source, inner)
                 entries[name] = self.about(chosen, first.dtype)
             else:
                 size = first.batch_size
@@ -428,7 +428,7 @@ def _is_same(tensor: torch.Tensor, other: Any) -> bool:
     if not isinstance(other, torch.Tensor):
         return False
     if tensor.is_complex() and not other.is_complex():
-        tensor = _stored(tensor)[1]
+        tensor = _stored(tensor)
     return (
         tensor.dtype == other.dtype
         and tensor.shape == other.shape
@@ -439,15 +439,18 @@ def _is_same(tensor: torch.Tensor, other: Any) -> bool:
     )
 
 
-def _stored(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Tensor]:
-    """The dtype that the file gives a tensor, and the tensor seen so: what the format lacks are pairs or integers."""
+def _stored_as(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that the file gives tensors of a dtype: of those that the format lacks are pairs or integers."""
+    return dtype if dtype in CODES else _PAIRS.get(dtype) or _INTEGERS[dtype.itemsize]
+
+
+def _stored(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as the file has it."""
     dtype = tensor.dtype
     if dtype in CODES:
-        return dtype, tensor
+        return tensor
     tensor = tensor.detach()
-    if dtype in _PAIRS:
-        return _PAIRS[dtype], torch.view_as_real(tensor.resolve_conj())
-    return _INTEGERS[dtype.itemsize], tensor.view(_INTEGERS[dtype.itemsize])
+    return torch.view_as_real(tensor.resolve_conj()) if dtype in _PAIRS else tensor.view(_stored_as(dtype))
 
 
 def _is_alike(first: Any, other: Any) -> bool:
@@ -465,10 +468,10 @@ def _is_alike(first: Any, other: Any) -> bool:
         if isinstance(one, torch.Tensor):
             if not (
                 isinstance(two, torch.Tensor)
+                and not (one.is_nested or two.is_nested)  # some of which have no shape
                 and one.shape == two.shape
                 and one.dtype == two.dtype
                 and one.layout is two.layout is torch.strided
-                and not (one.is_nested or two.is_nested)
                 and "meta" not in (one.device.type, two.device.type)
             ):
                 return False

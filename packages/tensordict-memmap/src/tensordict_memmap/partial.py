@@ -266,6 +266,7 @@ def as_index(rows: Rows, count: int) -> int | slice | torch.Tensor:
         return index.nonzero()[:, 0]
     if index.ndim != 1 or index.is_floating_point():
         raise TypeError(f"rows= takes a list of numbers, not {index.dtype} of shape {list(index.shape)}")
+    index = index.to(torch.int64)  # as an index, bytes would be a mask, and narrow integers cannot hold a large count
     if index.numel() and not -count <= int(index.min()) <= int(index.max()) < count:
         raise IndexError(f"there are {count} rows, and one of {rows!r:.100} is not one of them")
     return index % count

@@ -222,8 +222,8 @@ def _fetch_rows(loaded: Any, request: Request, save: RemoteSave) -> Any:
     assert request.rows is not None
     if request.meta:
         return take_rows(loaded, request.rows)
-    for run in row_runs(loaded, request.rows):
-        save.pending.fetch(_tensors(loaded[run]))
+    runs = row_runs(loaded, request.rows) or [slice(0, 0)]  # with no row comes what does not belong to rows
+    save.pending.fetch(tensor for run in runs for tensor in _tensors(loaded[run]))
     return take_rows(loaded, request.rows)
 
 

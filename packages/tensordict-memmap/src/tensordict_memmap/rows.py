@@ -116,8 +116,7 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, t
             source = source.resolve_conj().resolve_neg()
             as_bits(plain).index_copy_(0, ordered[last].to(plain.device), as_bits(source)[kept])
         return
-    source = source.resolve_conj().resolve_neg()
-    source = source.contiguous()
+    source, rows = (_apart(one, plain) for one in (source.resolve_conj().resolve_neg().contiguous(), rows))
     size, step = source[0].nbytes, plain.stride(0) * plain.element_size()
     rows_array = rows.cpu().numpy()
     count = min(threads or pool.default_threads(), dst.shape[0])
@@ -125,6 +124,14 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, t
     scatter = functools.partial(kernels.scatter_rows, plain.data_ptr(), step, source.data_ptr(), size, size, rows_array)
     parts = pairwise(bounds)
     pool.run([[functools.partial(scatter, low, high)] for low, high in parts], threads=count)
+    plain[:0].zero_()  # counts a change of the values that torch did not make
+
+
+def _apart(dense: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """A dense tensor, copied where it lies in memory that is about to be written to."""
+    reach = sum((size - 1) * step for size, step in zip(target.shape, target.stride(), strict=True)) + 1
+    start, end = target.data_ptr(), target.data_ptr() + reach * target.element_size()
+    return dense.clone() if dense.data_ptr() < end and start < dense.data_ptr() + dense.nbytes else dense
 
 
 def _rows_are_runs(tensor: torch.Tensor) -> bool:

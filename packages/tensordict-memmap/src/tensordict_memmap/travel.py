@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict_memmap import system
+from tensordict_memmap.dtypes import as_bytes
 from tensordict_memmap.mapping import Mapping
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def reduce(tensor: MemoryMappedTensor, protocol: int) -> Any:
             return _from_file, (type(tensor), filename, identity, mapping.mode, _place(tensor), tensor.requires_grad)
     data: Any = b""
     if tensor.numel():
-        values = torch.Tensor.detach(tensor).contiguous().reshape(-1).view(torch.uint8).numpy()
+        values = as_bytes(torch.Tensor.detach(tensor).as_subclass(torch.Tensor)).numpy()
         data = pickle.PickleBuffer(values.data) if protocol >= 5 else values.tobytes()
     return _from_values, (type(tensor), data, tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
 

@@ -8,6 +8,7 @@ checkpoints, which have no record, become nested tensordicts by the dots in thei
 from __future__ import annotations
 
 import pickle
+import re
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from tensordict_memmap.pruning import Choice, Part, part_of_names, part_of_recor
 __all__ = ["by_names", "needed_at_once", "unpack", "wanted"]
 
 _DEEPEST = 64
+_LONG = re.compile("[0-9]{19}")
+"""Digits that may be those of an integer of more than 64 bits, which the quick parser would turn into a float."""
 
 
 def unpack(
@@ -102,7 +105,10 @@ def _is_flat(text: str, names: Collection[str]) -> bool:
 def _parse(text: str, where: str) -> Any:
     try:
         try:
-            document = orjson.loads(text)
+            if '"non_tensor":' in text and _LONG.search(text):
+                document = values.loads(text.encode("utf-8", "surrogatepass"))
+            else:
+                document = orjson.loads(text)
         except orjson.JSONDecodeError:
             document = values.loads(text.encode("utf-8", "surrogatepass"))
     except ValueError as error:
@@ -284,6 +290,10 @@ class _Reader:
             return tensor
         try:
             dtype = dtype_from_name(stored_as)
+            if (
+                dtype is torch.complex128 and tensor.data_ptr() % dtype.itemsize
+            ):  # torch's kernels would end the process
+                raise ValueError("which it has at an address that is no multiple of 16")
             return torch.view_as_complex(tensor) if dtype.is_complex else tensor.view(dtype)
         except (ValueError, RuntimeError, AttributeError, TypeError) as error:
             raise self.damaged(

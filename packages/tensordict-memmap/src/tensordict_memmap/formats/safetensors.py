@@ -33,7 +33,7 @@ __all__ = [
     "Slot",
     "dump_header",
     "load_header",
-    "order",
+    "ranks",
 ]
 
 ENDING = ".safetensors"
@@ -118,15 +118,6 @@ class Header:
             begin += nbytes
 
 
-def order(dtypes: Iterable[torch.dtype]) -> list[torch.dtype]:
-    """The dtypes in the order that keeps every tensor aligned to its element size without holes: widest first.
-
-    >>> order([torch.uint8, torch.float64, torch.float32])
-    [torch.float64, torch.float32, torch.uint8]
-    """
-    return sorted(dtypes, key=lambda dtype: -dtype.itemsize)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
     """What all tensors of one dtype and shape have in common.
@@ -134,6 +125,7 @@ class Form:
     Args:
         dtype: one of `CODES`.
         shape: the shape.
+        width: the bytes that each is aligned to; 0 is those of the dtype.
 
     >>> form = Form(torch.float16, (2, 3))
     >>> form.nbytes, form.text
@@ -142,14 +134,29 @@ class Form:
 
     dtype: torch.dtype
     shape: tuple[int, ...]
+    width: int = 0
     nbytes: int = field(init=False)
     text: str = field(init=False)
     """What is in the header between the name of such a tensor and where it begins."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "width", self.width or self.dtype.itemsize)
         object.__setattr__(self, "nbytes", prod(self.shape) * self.dtype.itemsize)
         about = f'{{"dtype":"{CODES[self.dtype]}","shape":{orjson.dumps(self.shape).decode()},"data_offsets":['
         object.__setattr__(self, "text", f'":{about}')
+
+
+def ranks(forms: Iterable[Form]) -> dict[Form, int]:
+    """The place of each form in the order that keeps every tensor aligned without holes: widest first.
+
+    >>> byte, pair = Form(torch.uint8, (3,)), Form(torch.float64, (1, 2), width=16)
+    >>> [rank for rank in ranks([byte, Form(torch.float64, (1,)), pair]).values()]
+    [2, 1, 0]
+    """
+    forms = list(forms)
+    kinds = sorted(dict.fromkeys((form.width, form.dtype) for form in forms), key=lambda kind: -kind[0])
+    rank = {kind: number for number, kind in enumerate(kinds)}
+    return {form: rank[form.width, form.dtype] for form in forms}
 
 
 def dump_header(names: Sequence[str], forms: Sequence[Form], ends: Sequence[int], metadata: Mapping[str, str]) -> bytes:
