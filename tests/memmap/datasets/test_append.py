@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import pickle
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
 from tensordict_memmap import (
+    MemmapDataset,
     append_memmap,
     load_memmap,
     save,
@@ -24,6 +27,53 @@ def test_rows_are_appended_to_any_save(path, rows, alike):
     append_memmap(path, rows(5, 6))
     assert alike(load_memmap(path), rows(0, 6)) and alike(load_memmap(path, subpath="deep"), rows(0, 6)["deep"])
     assert (path / "id.memmap").stat().st_size == 48  # no longer than its rows
+
+
+def test_rows_go_to_their_keys_wherever_nested_ones_stand(path):
+    def rows(start):
+        number = torch.arange(start, start + 2)
+        return TensorDict({"b": {"d": {"e": number}, "c": -number}, "a": number * 10}, [2])
+
+    save(rows(0), path)
+    append_memmap(path, TensorDict({"a": torch.tensor([20, 30]), **rows(2).exclude("a")}, [2]))
+    with MemmapDataset.open(path, "r+") as dataset:
+        dataset.append(rows(4)[0])
+    back = load_memmap(path)
+    assert back["a"].tolist() == [0, 10, 20, 30, 40]
+    assert back["b", "c"].tolist() == [0, -1, -2, -3, -4] and back["b", "d", "e"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_an_entry_may_be_called_as_the_content_of_a_tensorclass_is(path):
+    data = TensorDict({"_tensordict": NonTensorData("x", batch_size=[2]), "a": torch.zeros(2)}, [2])
+    save(data, path)
+    append_memmap(path, data)
+    assert load_memmap(path).batch_size == (4,) and load_memmap(path)["_tensordict"] == "x"
+
+
+@pytest.mark.parametrize("value", [float("nan"), np.arange(3), (1, [2]), [1, [2]]], ids=str)
+def test_equal_values_may_be_appended_and_written_over(path, value):
+    rows = TensorDict({"v": NonTensorData(value, batch_size=[3]), "a": torch.zeros(3)}, [3])
+    save(rows, path)
+    equal = pickle.loads(pickle.dumps(value))
+    with MemmapDataset.open(path, "r+") as dataset:
+        dataset.extend(TensorDict({"v": NonTensorData(equal, batch_size=[2]), "a": torch.ones(2)}, [2]))
+        dataset.extend(TensorDict({"v": NonTensorStack(*map(NonTensorData, (equal, equal))), "a": torch.ones(2)}, [2]))
+        for _ in range(2):
+            dataset[1:3] = TensorDict({"v": NonTensorData(equal, batch_size=[2]), "a": torch.ones(2)}, [2])
+        dataset.extend(rows)
+    back = load_memmap(path)
+    assert back.get("v").batch_size == back.batch_size == (10,) and repr(back["v"]) == repr(value)
+    assert back["a"].tolist() == [0, 1, 1, 1, 1, 1, 1, 0, 0, 0]
+
+
+def test_rows_of_a_dataset_take_no_values_of_their_own(path):
+    rows = TensorDict({"v": NonTensorData("x", batch_size=[3]), "a": torch.zeros(3)}, [3])
+    save(rows, path)
+    with MemmapDataset.open(path, "r+") as dataset:
+        with pytest.raises(RuntimeError, match="share their values"):
+            dataset[:2] = TensorDict({"v": NonTensorData("y", batch_size=[2]), "a": torch.ones(2)}, [2])
+        dataset.extend(rows)
+        assert dataset["a"].tolist() == [0] * 6 and dataset["v"] == "x"
 
 
 def test_rows_are_appended_to_a_save_without_rows(path, rows, alike):

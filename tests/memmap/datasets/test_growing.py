@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 import torch
 
-from tensordict_core import LazyStackedTensorDict, TensorDict
+from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict
 from tensordict_memmap import (
     MemmapDataset,
     append_memmap,
@@ -25,6 +27,16 @@ def test_rows_are_appended_and_read_back(path, rows, row, alike):
     for td in (MemmapDataset.open(path).tensordict, load_memmap(path), TensorDict.load(path)):
         assert td.batch_size == (10,) and td["deep"].batch_size == (10,) and td.is_locked and alike(td, rows(0, 10))
     assert load_memmap(path)["split"] == "train"
+
+
+@pytest.mark.filterwarnings("ignore:key 'v' is pickled")
+def test_a_dataset_may_be_made_of_a_row_with_a_value_that_is_pickled(path):
+    row = TensorDict({"v": NonTensorData(Fraction(1, 2)), "a": torch.tensor(1)})
+    with MemmapDataset.create(path, row) as dataset:
+        dataset.append(row)
+    assert load_memmap(path, allow_pickle=True)["v"] == Fraction(1, 2) and load_memmap(path, subpath="a").tolist() == [
+        1
+    ]
 
 
 def test_a_dataset_is_indexed_as_a_tensordict_is(dataset, rows, row, alike):

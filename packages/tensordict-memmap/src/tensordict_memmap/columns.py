@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
@@ -256,29 +256,11 @@ def _line_up(node: Node, rows: Any, number: tuple[int, ...], out: dict[str, torc
 
 def _check_value(saved: Value, value: Any) -> None:
     if isinstance(value, NonTensorStack):
-        found = list(_flat(value.tolist()))
+        found = value.reshape(-1).tolist()
     else:
         found = [value.data if isinstance(value, NonTensorData) else value]
-    if not all(_is_same(saved.value, one) for one in found):
+    if not all(values.is_same(saved.value, one) for one in found):
         raise ValueError(
             f"a non-tensor value stays as it was saved for all rows, and key {show(saved.key)} holds {found[0]!r:.100} "
             f"where {saved.value!r:.100} was; store what differs by row as a tensor"
         )
-
-
-def _flat(data: Any) -> Iterator[Any]:
-    for item in data:
-        if isinstance(item, list):
-            yield from _flat(item)
-        else:
-            yield item
-
-
-def _is_same(a: Any, b: Any) -> bool:
-    if a is b:
-        return True
-    form: Callable[[Any], Any] = values.encode
-    try:
-        return type(a) is type(b) and bool(form(a) == form(b))
-    except values.NoJsonForm:
-        return type(a) is type(b) and bool(a == b)

@@ -95,7 +95,7 @@ class MemmapDataset:
             return write_empty(node, folder, capacity, reserve, durable)
 
         commit.save_folder(root, write, durable=durable, existsok=existsok)
-        return cls.open(root, mode="r+", durable=durable)
+        return cls.open(root, mode="r+", durable=durable, allow_pickle=True)  # what this process has written
 
     @classmethod
     def open(

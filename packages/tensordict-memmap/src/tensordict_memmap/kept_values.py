@@ -13,8 +13,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tensordict_core import TensorCollection, is_non_tensor
+from tensordict_core import NonTensorStack, TensorCollection, is_non_tensor
 from tensordict_core.extension import annotate, annotation, register_value_writer
+from tensordict_memmap import owned, values
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
 
@@ -51,6 +52,14 @@ def _keep(old: Any, new: Any) -> None:
     folder = annotation(old, _FOLDER)
     if folder is None:
         return
+    if isinstance(new, NonTensorStack) and _is_in_a_dataset(folder):
+        found = [one for node in (old, new) for one in node.reshape(-1).tolist()]
+        if all(values.is_same(found[0], one) for one in found):
+            return
+        raise RuntimeError(
+            f"rows of a dataset that grows share their values, and those for {folder} differ; store what differs by "
+            "row as a tensor, or change the value for all rows"
+        )
     from tensordict_memmap.tree_save import TreeSave  # which builds what it saved, and so needs this module
 
     if not _holds(folder, old):
@@ -59,6 +68,11 @@ def _keep(old: Any, new: Any) -> None:
             "removed since; load the tensordict again"
         )
     TreeSave(new, folder, False, None, True, True, False).run(None, None)
+
+
+def _is_in_a_dataset(folder: Path) -> bool:
+    manifest = owned.manifest_for(folder)
+    return manifest is not None and manifest.growth is not None
 
 
 def _holds(folder: Path, value: Any) -> bool:

@@ -25,7 +25,7 @@ import torch
 from tensordict_core.extension import find_type, type_name
 from tensordict_memmap.dtypes import dtype_from_name
 
-__all__ = ["NoJsonForm", "decode", "dumps", "encode", "is_finite", "loads", "plain", "quick_dumps"]
+__all__ = ["NoJsonForm", "decode", "dumps", "encode", "is_finite", "is_same", "loads", "plain", "quick_dumps"]
 
 TAG = "$"
 """The key that marks an object as a tagged value; dictionaries of users that have it are tagged themselves."""
@@ -142,6 +142,20 @@ def loads(document: bytes) -> Any:
         return json.loads(document)  # not orjson, which turns integers of more than 64 bits into floats
     except RecursionError:
         raise ValueError("a JSON document is nested too deep to be one that was written here") from None
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two values would be stored alike, as arrays and NaN can be too; by ``==`` where they have no JSON form.
+
+    >>> is_same((1, float("nan")), (1, float("nan"))), is_same(1, True)
+    (True, False)
+    """
+    if a is b or type(a) is not type(b):
+        return a is b
+    try:
+        return dumps(encode(a)) == dumps(encode(b))
+    except NoJsonForm:
+        return bool(a == b)
 
 
 _SAME = frozenset({type(None), bool, int, float, str})
