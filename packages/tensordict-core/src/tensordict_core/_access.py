@@ -272,6 +272,7 @@ class Access(Primitives):
         if not path:
             raise errors.empty_key()
         node: Any = self
+        made = None
         for depth, name in enumerate(path[:-1]):
             if item is node:
                 raise errors.holds_itself(key)
@@ -280,11 +281,18 @@ class Access(Primitives):
                 if node._locked:
                     raise errors.locked(f"set({key!r})")
                 node._set(name, containers.dense._make({}, node._meta), False)
+                made = made or (node, name)
                 child = node._get(name)
             elif not isinstance(child, Primitives) or child._is_opaque:
                 raise errors.not_a_node(path[: depth + 1], child)
             node = child
-        node._store(path[-1], item, inplace, non_blocking=non_blocking)
+        try:
+            node._store(path[-1], item, inplace, non_blocking=non_blocking)
+        except BaseException:
+            if made is not None:  # nodes on the way to an entry that is refused go again
+                parent, name = made
+                parent._del(name)
+            raise
         return self
 
     _store = set

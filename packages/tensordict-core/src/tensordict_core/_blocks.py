@@ -106,8 +106,8 @@ def _write_back(way: WriteBack, source: Any, result: Any, before: Any) -> None:
     for path, value in _changed(way, source, result, before, ()):
         target = way.path(path)
         targets[target] = way.back(value, source.get(target, None))
-    for target, value in targets.items():
-        source.set(target, value)
+    # all of them or none; what is new is stored as a whole, but for the dictionaries that update makes of nested keys
+    source.update(targets, is_leaf=lambda kind: kind is not dict)
 
 
 def _changed(way: WriteBack, source: Any, node: Any, before: Any, path: tuple[str, ...]) -> Iterator[Any]:

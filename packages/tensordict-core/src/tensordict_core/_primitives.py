@@ -253,13 +253,20 @@ class Primitives:
 
     def _write_leaves(self, values: Sequence[Any], is_leaf: IsLeaf | None = None) -> None:
         """Write values into the leaves, in the order of ``_collect``; ``None`` leaves one as it is."""
-        for i, (leaf, value) in enumerate(zip(self._leaves(is_leaf), values, strict=True)):
+        leaves = self._leaves(is_leaf)
+        for i, (leaf, value) in enumerate(zip(leaves, values, strict=True)):
+            if (
+                value is not leaf
+                and isinstance(value, Tensor)
+                and isinstance(leaf, Tensor)
+                and value.shape != leaf.shape
+            ):
+                raise errors.in_place_shape(unravel_key(self._leaf_keys(is_leaf)[i]), value.shape, leaf.shape)
+        for leaf, value in zip(leaves, values, strict=True):
             if value is None or value is leaf:
                 continue
             if isinstance(leaf, Primitives):
                 leaf.update_(value)  # type: ignore[attr-defined]  # of another family
-            elif isinstance(value, Tensor) and value.shape != leaf.shape:
-                raise errors.in_place_shape(unravel_key(self._leaf_keys(is_leaf)[i]), value.shape, leaf.shape)
             elif isinstance(value, Tensor):
                 leaf.copy_(value)
             else:

@@ -82,6 +82,8 @@ class Updating(InPlaceUpdating):
                 return self
         chosen = chosen_paths(keys_to_update)
         if update_batch_size and isinstance(source, Primitives) and source._meta.batch_size != self._meta.batch_size:
+            if more:  # looked at before the old entries go
+                source, more = source.replace(more), {}  # type: ignore[attr-defined]  # of this family
             self._take_batch_size(source, chosen)
         merge = Merge(clone, inplace, non_blocking, is_leaf)
         self._plan_merge(source, chosen, merge, ())

@@ -175,12 +175,11 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         tds = list(tds)
         dim = self._stack_dim if dim is None else dim
         result = type(tds[0])._lazy(tds, dim)
-        names = self._meta.names
-        name = None if names is None else names[self._stack_dim]
-        if isinstance(result, LazyStackedTensorDict):
-            result.hook_out, result.hook_in = self.hook_out, self.hook_in
+        stack, name = result._inmost(), self._stack_name
+        if isinstance(stack, LazyStackedTensorDict):
+            stack.hook_out, stack.hook_in = self.hook_out, self.hook_in
             if name is not None:
-                result._meta = _meta_of(tds, dim, name)
+                stack._meta = _meta_of(tds, dim, name)
         return result
 
     # the list --------------------------------------------------------------------------------------------------------
@@ -229,8 +228,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         tensor([1, 2, 3])
         """
         items = tensordict.unbind(self._stack_dim) if isinstance(tensordict, Primitives) else tensordict  # type: ignore[attr-defined]  # of another family
-        for item in list(items):
-            self.append(item)
+        self._insert(len(self.tensordicts), items)
 
     def insert(self, index: int, tensordict: Any) -> None:
         """Add an element before position ``index``.
@@ -249,26 +247,31 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         >>> td["a"]
         tensor([2, 1])
         """
-        if not isinstance(tensordict, Primitives) or tensordict._is_opaque:
-            raise TypeError(
-                f"a lazy stack holds tensordicts, got {type(tensordict).__name__}; convert it with from_any first"
-            )
+        self._insert(index, [tensordict])
+
+    def _insert(self, index: int, items: Iterable[Any]) -> None:
+        new = [self._as_element(item) for item in items]
+        if new:
+            name = self._stack_name
+            self.tensordicts[index:index] = new
+            self._meta = _meta_of(self.tensordicts, self._stack_dim, name)
+
+    def _as_element(self, td: Any) -> Any:
+        """A tensordict as this stack takes one more."""
+        if not isinstance(td, Primitives) or td._is_opaque:
+            raise TypeError(f"a lazy stack holds tensordicts, got {type(td).__name__}; convert it with from_any first")
         if self._locked:
             raise errors.locked("an element would be added")
         own = self._meta.batch_size
         inner = own[: self._stack_dim] + own[self._stack_dim + 1 :]
-        new = tensordict._meta.batch_size
+        new = td._meta.batch_size
         if len(new) != len(inner) or any(n != m and m != -1 for n, m in zip(new, inner, strict=True)):
             raise ValueError(
                 f"the elements of this lazy stack have batch size {list(inner)}, got one of {list(new)}; "
                 "expand or index it to that"
             )
         device = self._meta.device
-        if device is not None and tensordict._meta.device != device:
-            tensordict = tensordict.to(device)  # type: ignore[attr-defined]  # of another family
-        name = self._stack_name
-        self.tensordicts.insert(index, tensordict)
-        self._meta = _meta_of(self.tensordicts, self._stack_dim, name)
+        return td if device is None or td._meta.device == device else td.to(device)  # type: ignore[attr-defined]  # of another family
 
     # entries ---------------------------------------------------------------------------------------------------------
 
@@ -317,8 +320,9 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         else:
             value = combined(key, column, self._stack_dim)
         if isinstance(value, Primitives):
-            if isinstance(value, LazyStackedTensorDict):
-                value.hook_out, value.hook_in = self.hook_out, self.hook_in
+            stack = value._inmost()
+            if isinstance(stack, LazyStackedTensorDict):
+                stack.hook_out, stack.hook_in = self.hook_out, self.hook_in
             if self._locked:
                 value._set_locked(True)
             if self._meta.names is not None:
@@ -349,6 +353,9 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         return [(key, self._peek(key)) for key in self._keys()]
 
     def _set(self, key: str, value: Any, inplace: bool) -> None:
+        if inplace and (old := self._peek(key)) is not None:
+            self._write(key, old, value)  # all elements or none
+            return
         for td, part in zip(self.tensordicts, self._parts_of_entry(value), strict=True):
             device = td._meta.device
             if device is not None and isinstance(part, Tensor) and part.device != device:
@@ -461,8 +468,10 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         first = self.tensordicts[0]
         own = first._meta.batch_size
         size = torch.Size((*own[: self._stack_dim], size[self._stack_dim], *own[self._stack_dim :]))
-        one = first.select(*self._keys())._reshape(Unsqueeze(own, self._stack_dim))
-        return one.expand(size)
+        one = first.select(*self._keys())._reshape(Unsqueeze(own, self._stack_dim)).expand(size)
+        if self._stack_name is not None:
+            one._put_names(self._meta.names)
+        return one
 
     # life ------------------------------------------------------------------------------------------------------------
 
