@@ -201,6 +201,12 @@ class Forwarding(TensorCollection):
     def _index_put(self, index: Index, value: Any) -> None:
         self._tensordict._index_put(index, value)
 
+    def _check_put(self, index: Index, value: Any) -> None:
+        self._tensordict._check_put(index, value)
+
+    def _check_entries(self, index: Index, pairs: Iterable[tuple[str, Any]], prefix: tuple[str, ...]) -> None:
+        self._tensordict._check_entries(index, pairs, prefix)
+
     def _view_at(self, index: Index) -> Any:
         return self._wrap(self._tensordict._view_at(index))
 

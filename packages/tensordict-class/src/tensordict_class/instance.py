@@ -7,7 +7,7 @@ everything else is core's, on what the instance wraps.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
@@ -207,11 +207,24 @@ class Instance(Forwarding):
         return super().update_(input_dict_or_td, clone, **options, **kwargs)
 
     def _index_put(self, index: Index, value: Any) -> None:
+        self._refuse_foreign(value)
+        self._tensordict._index_put(index, value)
+
+    def _check_put(self, index: Index, value: Any) -> None:
+        self._refuse_foreign(value)
+        super()._check_put(index, value)
+
+    def _check_entries(self, index: Index, pairs: Iterable[tuple[str, Any]], prefix: tuple[str, ...]) -> None:
+        entries = dict(pairs)
+        self._refuse_foreign(entries)
+        super()._check_entries(index, entries.items(), prefix)
+
+    def _refuse_foreign(self, value: Any) -> None:
+        """Refuse a write that would add an entry that is no field; numbers and tensors add none."""
         keys = value._keys() if isinstance(value, TensorCollection) else value if isinstance(value, dict) else ()
         foreign = [key for key in keys if key not in self._rules]
         if foreign:
             raise errors.foreign_keys(type(self), foreign, self._rules)
-        self._tensordict._index_put(index, value)
 
     # to and from others ----------------------------------------------------------------------------------------------
 

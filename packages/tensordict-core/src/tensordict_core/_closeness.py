@@ -76,7 +76,7 @@ assert_allclose_td = assert_close
 def _entries(td: Any) -> dict[str, Any]:
     if td._holds_slices:
         # a lazy stack is compared element by element, so entries that do not stack are compared too
-        return {str(i): element for i, element in enumerate(td.tensordicts)}
+        return {str(i): element for i, element in enumerate(td._inmost().tensordicts)}
     return {key: td._get(key) for key in td._keys()}
 
 

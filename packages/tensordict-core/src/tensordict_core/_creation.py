@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._keys import unravel_key
 from ._meta import Meta, as_batch_size, as_device
-from ._ops.reduce_ops import batched, whole
+from ._ops.reduce_ops import batched
 from ._primitives import Primitives
 from ._rebuild import KEEP, How
 from ._types import containers
@@ -38,7 +38,7 @@ def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
     """The tree with its lazy stacks replaced by empty ones of the new batch size."""
     if td._holds_slices:
         new = torch.Size((*size, *td._meta.batch_size[dims:]))
-        at = td.stack_dim
+        at = td._inmost().stack_dim
         if at >= len(new):
             raise RuntimeError(
                 f"empty_lazy=True keeps the stack dimension {at}, which the new batch size {list(new)} does not "
@@ -69,7 +69,7 @@ def _new(
         options["device"] = target
     if empty_lazy:
         return _new_without_slices(td, size, create, requires_grad, target, options)
-    td = whole(td)
+    td = td._solid()
     flags = batched(td)
     leaves = [
         create(leaf, torch.Size((*size, *leaf.shape[dims:])) if has_batch else leaf.shape, **options)
@@ -273,7 +273,7 @@ class Creation(Primitives):
         >>> TensorDict({"a": torch.zeros(3), "b": torch.zeros(3, dtype=torch.int64)}, [3]).new_tensor([1, 2])["b"]
         tensor([1, 2])
         """
-        td = whole(self)
+        td = self._solid()
         leaves = td._leaves()
         if isinstance(data, Primitives):
             sources = td._align(data, KEEP)

@@ -207,7 +207,7 @@ class Indexing(Primitives):
                 expected = index.size + entry.shape[index.dims :]
                 if not _broadcasts(shape, expected):
                     raise errors.indexed_write_shape(unravel_key((*prefix, key)), shape, expected)
-            elif entry._inmost()._holds_slices:
+            elif _checks_itself(entry):
                 entry._check_put(index, value)  # type: ignore[attr-defined]  # of this family
             elif not entry._is_opaque:
                 entry._check_plain(index, value, (*prefix, key))  # type: ignore[attr-defined]  # of this family
@@ -251,7 +251,7 @@ class Indexing(Primitives):
                     raise errors.indexed_write_shape(unravel_key((*prefix, key)), shape, expected)
             elif not isinstance(source, Primitives):
                 raise errors.not_a_node(unravel_key((*prefix, key)), source)
-            elif entry._inmost()._holds_slices and not source._is_opaque:
+            elif _checks_itself(entry) and not source._is_opaque:
                 entry._check_put(index, source)  # type: ignore[attr-defined]  # of this family
             elif not (entry._is_opaque or source._is_opaque):
                 entry._check_entries(index, source._items(), (*prefix, key))  # type: ignore[attr-defined]  # of this family
@@ -266,6 +266,12 @@ class Indexing(Primitives):
             entry = source._room(size, index)
         self._set(key, entry, False)
         return entry
+
+
+def _checks_itself(entry: Primitives) -> bool:
+    """Whether the entries of a node are parts of others, or have parts, so that a look at them shows other shapes."""
+    inmost = entry._inmost()
+    return inmost._holds_slices or isinstance(inmost, containers.view)
 
 
 def _broadcasts(got: Sequence[int], expected: torch.Size) -> bool:

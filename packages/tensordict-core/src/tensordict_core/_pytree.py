@@ -108,7 +108,8 @@ def _flatten_lazy(td: Any) -> tuple[list[Any], Layout]:
 
     Elements too where gradients are taken: a stack made anew would be another tensor each time.
     """
-    extra = (td.stack_dim, td.hook_out, td.hook_in)
+    wrappings = tuple(map(_wrapping, td.tensordicts))
+    extra = (td.stack_dim, td.hook_out, td.hook_in, wrappings if any(wrappings) else ())
     if td.hook_out is None and td.tensordicts and not are_differentiated(td._leaves()):
         keys = tuple(td._keys())
         if all(len(list(element._keys())) == len(keys) for element in td.tensordicts):
@@ -121,6 +122,14 @@ def _flatten_lazy(td: Any) -> tuple[list[Any], Layout]:
     elements = list(td.tensordicts)
     keys = tuple(str(i) for i in range(len(elements)))
     return elements, _record("elements", keys, elements, td._meta, extra)
+
+
+def _wrapping(element: Any) -> Any:
+    """What puts an element together again around a tensordict, where it wraps one; ``None`` where it does not."""
+    if element._inmost() is element:
+        return None
+    kind = type(element)
+    return kind, registry.SUPPORTED_NODES[kind].flatten_fn(element)[1]
 
 
 def _flatten_value(node: Any) -> tuple[list[Any], Layout]:
@@ -186,7 +195,7 @@ def _load(data: Any) -> Layout:
     elif kind in VALUES:
         extra = tuple(extra)
     elif kind in ("LazyStackedTensorDict", "elements"):
-        extra = (extra, None, None)
+        extra = (extra, None, None, ())
     return Layout(kind, tuple(keys), meta, extra)
 
 

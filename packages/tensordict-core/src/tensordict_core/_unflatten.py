@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as registry
 
 from ._compile import is_compiling, mapped_dim, mapped_size, transform_level
 from ._layout import GAINED, LOST, TENSORS, Change, Layout, Mapped
@@ -332,18 +333,31 @@ def _unflatten_lazy(children: Iterable[Any], layout: Layout) -> Any:
     children = list(children)
     change = _find_change(children, layout)
     result = _dense(children, layout, change)
-    stack_dim: int | None = layout.extra[0]
-    if change is not None and stack_dim is not None:
+    stack_dim: int
+    stack_dim, _, hook_in, wrappings = layout.extra
+    if change is not None:
         if not change.gained and change.dim == stack_dim:
             return result
         stack_dim += (1 if change.gained else -1) if change.dim <= stack_dim else 0
     size = result._meta.batch_size
-    if stack_dim is None or stack_dim >= len(size) or not size[stack_dim] or not _all_tensors(result):
+    if stack_dim >= len(size) or not size[stack_dim] or not _all_tensors(result):
         return result
-    lazy = LazyStackedTensorDict.lazy_stack(list(result.unbind(stack_dim)), stack_dim)
+    names, elements = result._meta.names, list(result.unbind(stack_dim))
+    if len(elements) == len(wrappings):
+        elements = [_wrapped(element, wrapping) for element, wrapping in zip(elements, wrappings, strict=True)]
+    lazy = LazyStackedTensorDict._make(elements, stack_dim, None if names is None else names[stack_dim])
+    lazy.hook_in = hook_in
     if change is not None:
         lazy._annotations = {"vmap": change}
     return lazy
+
+
+def _wrapped(element: Any, wrapping: Any) -> Any:
+    """An element, in what was around it."""
+    if wrapping is None:
+        return element
+    kind, rest = wrapping
+    return registry.SUPPORTED_NODES[kind].unflatten_fn([element], rest)
 
 
 def _all_tensors(td: Any) -> bool:
@@ -352,7 +366,8 @@ def _all_tensors(td: Any) -> bool:
 
 def _unflatten_elements(children: Iterable[Any], layout: Layout) -> Any:
     elements = list(children)
-    stack_dim, hook_out, hook_in = layout.extra
+    stack_dim, hook_out, hook_in, _ = layout.extra
+    name = None if layout.meta.names is None else layout.meta.names[stack_dim]
     changes = [element._annotations.pop("vmap", None) for element in elements if getattr(element, "_annotations", None)]
     if changes and changes[0] is not None:
         change = changes[0]
@@ -367,7 +382,7 @@ def _unflatten_elements(children: Iterable[Any], layout: Layout) -> Any:
         return TensorDict._make(dict(zip(layout.keys, elements, strict=True)), layout.meta)
     if not elements:
         return LazyStackedTensorDict(stack_dim=stack_dim, batch_size=layout.meta.batch_size, device=layout.meta.device)
-    lazy = LazyStackedTensorDict.lazy_stack(elements, stack_dim)
+    lazy = LazyStackedTensorDict._make(elements, stack_dim, name)
     lazy.hook_out, lazy.hook_in = hook_out, hook_in
     return lazy
 

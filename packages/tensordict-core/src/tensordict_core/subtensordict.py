@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
+from . import _errors as errors
 from ._base import TensorDictBase
 from ._index import Index
+from ._keys import unravel_key
 from ._ops.spec import operations
 from ._predicates import is_leaf_nontensor
 from ._primitives import Primitives
@@ -88,14 +90,21 @@ class SubTensorDict(TensorDictBase):
 
     def _now(self) -> Any:
         """The part as a tensordict of its own: views of the parent's entries, or copies where the index makes those."""
-        now = self._parent._index(self._part)
-        if self._meta.names != now._meta.names:
-            now._put_names(self._meta.names)
-        return now
+        return self._named(self._parent._index(self._part))
+
+    def _named(self, part: Any) -> Any:
+        """What the index gave, with the names of this view."""
+        if self._meta.names != part._meta.names:
+            part._put_names(self._meta.names)
+        return part
 
     def _shares(self) -> bool:
         """Whether indexing gives views, so that what is written into them reaches the parent."""
-        return not any(isinstance(part, bool) or (isinstance(part, Tensor) and part.ndim) for part in self._part.parts)
+        whole = self._parent._inmost()
+        return not (
+            any(isinstance(part, bool) or (isinstance(part, Tensor) and part.ndim) for part in self._part.parts)
+            or (isinstance(whole, SubTensorDict) and not whole._shares())
+        )
 
     # entries ---------------------------------------------------------------------------------------------------------
 
@@ -105,7 +114,11 @@ class SubTensorDict(TensorDictBase):
     def _get(self, key: str) -> Any:
         value = self._parent._get(key)
         if isinstance(value, Primitives):
-            return value._view_at(self._part)  # type: ignore[attr-defined]  # of another family
+            part = value._view_at(self._part)  # type: ignore[attr-defined]  # of another family
+            names = self._meta.names
+            if names is not None:  # those of the parent may be others
+                part._set_meta(part._meta.named(names + (part._meta.names or (None,) * len(part.shape))[len(names) :]))
+            return part
         return None if value is None else value[self._part.idx]
 
     def _peek(self, key: str) -> Any:
@@ -148,7 +161,15 @@ class SubTensorDict(TensorDictBase):
 
     def _plan_part(self, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:
         """Plan to write a value into what the index gives of an entry."""
-        containers.dense._make({key: self._get(key)}, self._meta)._plan_entry(key, value, None, writes, prefix)
+        # an entry of a lazy stack is made anew for each look, but what the index gives of the stack has its leaves
+        lazy = isinstance(self._whole(), containers.lazy)
+        part = self._now() if lazy else containers.dense._make({key: self._get(key)}, self._meta)
+        part._plan_entry(key, value, None, writes, prefix)
+
+    def _whole(self) -> Any:
+        """The container that keeps the entries of which this is a part, or a part of a part."""
+        whole = self._parent._inmost()
+        return whole._whole() if isinstance(whole, SubTensorDict) else whole
 
     def _del(self, key: str) -> None:
         self._parent._del(key)
@@ -158,6 +179,18 @@ class SubTensorDict(TensorDictBase):
 
     def _move(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
         self._parent._move(old, new)  # keys are those of the whole
+
+    def select(self, *keys: Any, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Any:
+        """The entries under some keys, in a tensordict of their own; ``inplace`` removes the others from the parent."""
+        if inplace:
+            return super().select(*keys, inplace=True, strict=strict)
+        return self._named(self._parent.select(*keys, strict=strict, as_tensordict=as_tensordict)._index(self._part))
+
+    def exclude(self, *keys: Any, inplace: bool = False) -> Any:
+        """The entries under other keys, in a tensordict of their own; ``inplace`` removes those of the parent."""
+        if inplace:
+            return super().exclude(*keys, inplace=True)
+        return self._named(self._parent.exclude(*keys)._index(self._part))
 
     # leaves ----------------------------------------------------------------------------------------------------------
 
@@ -200,14 +233,23 @@ class SubTensorDict(TensorDictBase):
         return self._now()._index(index)
 
     def _index_put(self, index: Index, value: Any) -> None:
+        if isinstance(value, dict):
+            value = containers.dense(value, batch_size=index.size, device=self._meta.device)
+        if self._locked:
+            self._check_put(index, value)  # what the index gives of a locked tensordict is not locked itself
         now = self._now()
         known = set(now._leaf_keys())
         now._index_put(index, value)
-        entries: list[tuple[str, ...]] = []
-        now._collect_keys(entries, (), is_leaf_nontensor)
         # tensors of a view are those of the parent; new entries and values that are no tensors are not
-        if not self._shares() or set(entries) != known:
+        if not self._shares() or set(_paths(now)) != known:
             self._parent._index_put(self._part, now)
+
+    def _check_put(self, index: Index, value: Any) -> None:
+        now = self._now()
+        now._check_put(index, value)
+        if self._locked and isinstance(value, Primitives):
+            for key in set(_paths(value)).difference(_paths(now)):
+                raise errors.locked(f"the indexed write would add key {unravel_key(key)!r}")
 
     def _set_entry_at(self, name: str, index: Index, value: Any) -> None:
         now = self._now()
@@ -288,6 +330,13 @@ class SubTensorDict(TensorDictBase):
     def is_memmap(self) -> bool:
         """Never: a view has no files of its own."""
         return False
+
+
+def _paths(td: Any) -> list[tuple[str, ...]]:
+    """The paths of tensors and of values that are no tensors."""
+    paths: list[tuple[str, ...]] = []
+    td._collect_keys(paths, (), is_leaf_nontensor)
+    return paths
 
 
 def _own(item: Any) -> Any:

@@ -27,7 +27,6 @@ from .reduce_ops import (
     reduced,
     rename_levels,
     run,
-    whole,
 )
 from .spec import OpSpec, record
 from .typed import CastReduction, SpreadReduction, ValueReduction
@@ -174,14 +173,14 @@ def _pair(td: Any, function: Any, dim: Dim, keepdim: bool | None, named: Any) ->
         return values  # type: ignore[no-any-return]  # `function` is any of torch's, which give values and positions
 
     if keepdim is None:
-        td = whole(td)
+        td = td._solid()
         dims = batch_dims(td, dim)  # type: ignore[arg-type]  # an integer: without keepdim others were refused above
         rows = zip(td._leaves(), batched(td), strict=True)
         values = td._rebuild(
             iter([kernel(leaf, dims, False) if has_batch else leaf for leaf, has_batch in rows]), How()
         )
     else:
-        td = whole(td)
+        td = td._solid()
         values = over_leaves(td, kernel, dim, keepdim)
     found = iter(indices)
     # an unbatched tensor is left alone, so there is no index to give for it
@@ -292,7 +291,7 @@ class Reduction(Primitives):
         """
         leaves = self._leaves()
         if leaves and dtype is None and may_fuse() and all(leaf.is_floating_point() for leaf in leaves):
-            td = whole(self)
+            td = self._solid()
             result = td._rebuild(iter(torch._foreach_norm(td._leaves())), How(size=lambda own: torch.Size([])))
         else:
             result = over_leaves(self, lambda leaf, dims, keep: _norm(leaf, dtype), None, False)
@@ -314,7 +313,7 @@ class Reduction(Primitives):
         >>> TensorDict({"a": torch.zeros(2, 3)}, [2]).logsumexp()["a"]
         tensor([0.6931, 0.6931, 0.6931])
         """
-        td = whole(self)
+        td = self._solid()
         if dim is None or (not isinstance(dim, int | str) and not len(dim)):
             dims = tuple(range(len(td._meta.batch_size)))
             rows = zip(td._leaves(), batched(td), strict=True)

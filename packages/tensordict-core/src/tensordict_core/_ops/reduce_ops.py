@@ -31,7 +31,6 @@ __all__ = [
     "reduced",
     "rename_levels",
     "run",
-    "whole",
 ]
 
 Dim: TypeAlias = "int | Sequence[int] | Literal['feature'] | None"
@@ -96,26 +95,6 @@ def _collapsed(keepdim: bool) -> How:
     return How(size=lambda own: torch.Size([]))
 
 
-def whole(td: Any) -> Any:
-    """The tree with leaves that have all its batch dimensions: containers that hold slices apart become dense."""
-    if not _has_slices(td):
-        return td
-    entries = {}
-    for key in td._keys():
-        value = td._get(key)
-        entries[key] = whole(value) if isinstance(value, Primitives) else value
-    return containers.dense._make(entries, td._meta)
-
-
-def _has_slices(td: Any) -> bool:
-    if td._holds_slices:
-        return True
-    for node in td._nodes():  # noqa: SIM110 (any() of a generator costs more than what it asks)
-        if _has_slices(node):
-            return True
-    return False
-
-
 def batched(td: Any, is_leaf: Any = None) -> list[bool]:
     """For each leaf, whether it has the batch dimensions of ``td``; an unbatched tensor has none and is left alone."""
     sizes: list[torch.Size] = []
@@ -142,7 +121,7 @@ def _each(td: Any, kernel: Kernel, dims: Dims, keepdim: bool, is_leaf: Any = Non
 
 def over_leaves(td: Any, kernel: Kernel, dim: Dim, keepdim: bool) -> Any:
     """The reduction of each leaf, in the structure of ``td``."""
-    td = whole(td)
+    td = td._solid()
     if isinstance(dim, str):
         return over_features(td, kernel, dim, keepdim)
     if dim is None or (not isinstance(dim, int) and not len(dim)):
@@ -200,7 +179,7 @@ def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associ
                 dtype = torch.promote_types(dtype, part.dtype)
             return kernel(torch.stack([part.to(dtype) for part in parts]), None, False)
         return kernel(torch.cat([leaf.reshape(-1) for leaf in leaves]), None, False)
-    td = whole(td)
+    td = td._solid()
     leaves = _some([leaf for leaf, has_batch in zip(td._leaves(), batched(td), strict=True) if has_batch], name)
     if isinstance(dim, str):
         check_feature(dim, keepdim)

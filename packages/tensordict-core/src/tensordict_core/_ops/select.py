@@ -21,7 +21,7 @@ from .._primitives import Primitives
 from .._rebuild import UNLOCKED, How
 from .._types import containers
 from .operands import complete, lined_up, match
-from .reduce_ops import batched, whole
+from .reduce_ops import batched
 from .shape_ops import BatchOp, normal_dim
 
 __all__ = ["Selection", "pad_values"]
@@ -77,14 +77,14 @@ class Selection(Primitives):
                 f"where takes a bool tensor as condition, got {type(condition).__name__}; wrap it with torch.tensor"
             )
         try:
-            td: Any = whole(self)
+            td: Any = self._solid()
         except RuntimeError:
             if not isinstance(self, containers.lazy):
                 raise
             apart = _where_apart(self, condition, other, pad)  # elements of several shapes stay apart
             return cast(Self, apart if out is None else _write_out(apart, out, update_batch_size))
         if isinstance(other, Primitives):
-            other = whole(other)
+            other = other._solid()
             td, other = (td, other) if pad is None else complete(td, other, pad)
         leaves = td._leaves()
         flags = batched(td)
@@ -210,7 +210,7 @@ class Selection(Primitives):
             flat = [n for pair in reversed(ends) for n in pair]
             return torch.nn.functional.pad(tensor, [0, 0] * rest + flat, value=value)
 
-        td = whole(self)
+        td = self._solid()
         rows = zip(td._leaves(), batched(td), strict=True)
         how = How(size=lambda own: torch.Size((*new, *own[len(size) :])), names=lambda own: own)
         result = td._rebuild(iter([leaf(tensor) if has_batch else tensor for tensor, has_batch in rows]), how)

@@ -375,13 +375,14 @@ class Shape(Primitives):
         if self._locked:
             raise errors.locked("the operation replaces entries")
         if self._holds_slices:
-            at = self.stack_dim  # type: ignore[attr-defined]  # of another family
+            stack = self._inmost()
+            at = stack.stack_dim
             if at >= len(result._meta.batch_size):
                 raise RuntimeError(
                     f"the result of batch size {list(result._meta.batch_size)} has no dimension {at} for a lazy stack "
                     "to hold its elements along; take it without inplace=True"
                 )
-            self.tensordicts[:] = result.unbind(at)  # type: ignore[attr-defined]  # of another family
+            stack.tensordicts[:] = result._inmost().unbind(at)
             self._set_meta(result._meta)
             return self
         for key in list(result._keys()):

@@ -11,7 +11,6 @@ from torch import Tensor
 from .. import _errors as errors
 from .._base import TensorDictBase
 from .._keys import NestedKey, unravel_key, unravel_key_to_tuple
-from .._ops.reduce_ops import whole
 from .._ops.select import pad_values
 from .._primitives import Primitives
 from .._rebuild import UNLOCKED, How
@@ -146,7 +145,7 @@ def pad_sequence(
                                  [ True,  True]]))
     """
     _check_side(padding_side)
-    nodes = [whole(td) for td in list_of_tensordicts]
+    nodes = [td._solid() for td in list_of_tensordicts]
     if not nodes:
         raise RuntimeError("list_of_tensordicts cannot be empty; give at least one tensordict")
     if return_mask is not False and not isinstance(nodes[0], TensorDictBase):
@@ -273,7 +272,7 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
                 "unpad_sequence needs a mask: pass mask=..., or pad with pad_sequence(..., return_mask=True)"
             )
         padded = padded.exclude("masks")
-    padded = whole(padded)
+    padded = padded._solid()
     in_batch = pad_dim < len(size) - 1
     runs = [
         _run(_row_mask(mask, key, leaf, pad_dim, in_batch, len(size)), key)

@@ -24,6 +24,14 @@ __all__ = ["LazyRagged"]
 _WAYS = ("as_list", "as_nested_tensor", "as_padded_tensor")
 
 
+def _shape_in(td: Any, name: str) -> torch.Size:
+    """The shape of a tensor of an element; what a view is a part of has another one than its part."""
+    if isinstance(td, containers.lazy):
+        return td._shape_of(name)
+    entry = td._get(name) if isinstance(td, containers.view) else td._peek(name)
+    return entry.shape  # type: ignore[no-any-return]  # `td` is Any: a node of any container
+
+
 class LazyRagged:
     """Reading entries that do not stack, and making a plain tensordict of a stack that has some."""
 
@@ -108,9 +116,7 @@ class LazyRagged:
         return super().get_item_shape(key)  # type: ignore[misc, no-any-return]  # of the class that it is mixed into
 
     def _shape_of(self: Any, name: str) -> torch.Size:
-        shapes = [
-            td._shape_of(name) if isinstance(td, containers.lazy) else td._peek(name).shape for td in self.tensordicts
-        ]
+        shapes = [_shape_in(td._inmost(), name) for td in self.tensordicts]
         if len({len(shape) for shape in shapes}) > 1:
             raise errors.ragged(name, shapes)
         sizes = [column[0] if len(set(column)) == 1 else -1 for column in zip(*shapes, strict=True)]
@@ -128,18 +134,17 @@ class LazyRagged:
 
     def _is_ragged(self: Any) -> bool:
         """Whether some entry has no dense form: shapes differ between elements."""
-        tds = self.tensordicts
+        tds = [td._inmost() for td in self.tensordicts]
         if -1 in self._meta.batch_size:
             return True
         for key in self._keys():
             column = [td._peek(key) for td in tds]
             first = column[0]
             if isinstance(first, Tensor):
-                shape = first.shape
-                if any(not isinstance(entry, Tensor) or entry.shape != shape for entry in column):
+                if not all(isinstance(entry, Tensor) for entry in column):
                     return True
-                inner = [td for td in tds if isinstance(td, containers.lazy)]
-                if any(td._is_ragged() for td in inner):
+                shapes = {_shape_in(td, key) for td in tds}
+                if len(shapes) > 1 or -1 in shapes.pop():
                     return True
             elif not all(isinstance(entry, Primitives) for entry in column):
                 return True
@@ -165,8 +170,7 @@ class LazyRagged:
         entries = {}
         for key in self._keys():
             if isinstance(self._peek(key), Tensor):
-                shapes = {tuple(part.shape) for part in self._get_ragged(key, as_list=True)}
-                ragged = len(shapes) > 1
+                ragged = len({_shape_in(td._inmost(), key) for td in self.tensordicts}) > 1
                 entries[key] = self._get_ragged(key, as_nested_tensor=True, layout=layout) if ragged else self._get(key)
             else:
                 entries[key] = self._get(key).densify(layout=layout)

@@ -1,7 +1,8 @@
 """Shape operations of a lazy stack: an operation that leaves the stack dimension whole goes to each element.
 
 What mixes the stack dimension with others has a dense result where the entries stack, and otherwise gathers the
-positions of the batch, one by one, in their new order: that works for ragged entries too and copies nothing.
+positions of the batch, one by one, in their new order: that works for ragged entries too, and only what copies the rows
+of a tensor copies them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._grid import reshaped
-from .._ops.shape_ops import Reshape, ShapeOp, Unsqueeze
+from .._ops.shape_ops import BatchOp, Reshape, ShapeOp, Unsqueeze
 from .._torch.combine import cat_nodes, stack_nodes
 from .._types import containers
 from .indexing import nest
@@ -18,11 +19,11 @@ from .indexing import nest
 __all__ = ["LazyReshaping"]
 
 
-def _rows(td: Any) -> list[Any]:
-    """Every position of the batch as a tensordict without batch dimensions."""
-    if not td._meta.batch_size:
+def _rows(td: Any, dims: int) -> list[Any]:
+    """Every position of the first ``dims`` batch dimensions as a tensordict without them."""
+    if not dims:
         return [td]
-    return [row for part in td._unbind(0) for row in _rows(part)]
+    return [row for part in td._unbind(0) for row in _rows(part, dims - 1)]
 
 
 class LazyReshaping:
@@ -40,26 +41,39 @@ class LazyReshaping:
         tds = self.tensordicts
         if not tds:
             return self._sample()._reshape(op)
-        through = op.through_stack(self.stack_dim)
+        at, dims = self.stack_dim, len(op.old)
+        # a nested stack may be one along a dimension of its own, behind those of the root that are reshaped
+        through = op.through_stack(at) if at < dims else (op, at + len(op.new) - dims)
         if through is not None:
             inner, dim = through
-            ragged = -1 in self._meta.batch_size
-            return self._again(
-                [td._reshape(inner.resized(td._meta.batch_size) if ragged else inner) for td in tds], dim
+            own = len(inner.old)  # a nested stack may have more
+            ragged = -1 in op.old
+            result = self._again(
+                [td._reshape(inner.resized(td._meta.batch_size[:own]) if ragged else inner) for td in tds], dim
             )
+            return self._named_by(op, result)
         if len(tds) == 1:
-            return tds[0]._reshape(Unsqueeze(tds[0]._meta.batch_size, self.stack_dim))._reshape(op)
-        if -1 in self._meta.batch_size:
+            one = tds[0]._reshape(Unsqueeze(tds[0]._meta.batch_size, at))
+            if self._stack_name is not None:
+                one._put_names(self._meta.names)
+            return one._reshape(op)
+        if -1 in op.old:
             op.resized(op.old)  # refuses what depends on sizes
         if not self._is_ragged() and not (isinstance(op, Reshape) and not op.copies):
             return self._solid()._reshape(op)
         if not op.new.numel():
             return self._sample()._reshape(op)
         numbers = reshaped(op.old, op)
-        result = nest(range(op.old.numel()) if numbers is None else numbers, op.new, 0, _rows(self).__getitem__)
+        rows = _rows(self, dims)
+        element = (lambda i: rows[i]._clone(True)) if isinstance(op, BatchOp) else rows.__getitem__
+        result = nest(range(op.old.numel()) if numbers is None else numbers, op.new, 0, element)
+        return self._named_by(op, result)
+
+    def _named_by(self: Any, op: ShapeOp, result: Any) -> Any:
+        """The result with the names that it has whatever way it was made."""
         names = op.names(self._meta.names)
-        if names is not None:
-            result.names = names
+        if names != result._meta.names:
+            result._put_names(names)
         return result
 
     def _unbind(self: Any, dim: int) -> tuple[Any, ...]:

@@ -1,0 +1,76 @@
+"""Instances in lazy stacks and in other containers: the class and its fields hold there too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from tensordict_class import tensorclass
+from tensordict_core import LazyStackedTensorDict, TensorDict, assert_close, dense_stack_tds, lazy_stack
+
+
+@tensorclass
+class Point:
+    x: torch.Tensor
+    y: torch.Tensor | None = None
+
+
+def points():
+    return lazy_stack([Point(torch.ones(3, 4) * i, batch_size=[3]) for i in range(2)])
+
+
+REDUCTIONS = {
+    "sum": lambda td: td.sum(0),
+    "mean": lambda td: td.mean(1),
+    "amax": lambda td: td.amax(0),
+    "norm": lambda td: td.norm(),
+    "pad": lambda td: td.pad([0, 1, 0, 0]),
+    "where": lambda td: td.where(torch.ones(2, 3, dtype=torch.bool), td.clone()),
+    "new_zeros": lambda td: td.new_zeros(4),
+    "flatten in place": lambda td: td.flatten(inplace=True),
+    "dense_stack_tds": dense_stack_tds,
+}
+
+
+@pytest.mark.parametrize("operation", REDUCTIONS.values(), ids=REDUCTIONS)
+def test_a_lazy_stack_of_instances_keeps_its_class(operation):
+    assert isinstance(operation(points()), Point)
+
+
+def test_a_lazy_stack_of_instances_keeps_the_name_of_its_stack_dim():
+    td = LazyStackedTensorDict(*points().unbind(0), stack_dim_name="time")
+    assert td[:1].names == td.split([1, 1])[0].names == ["time", None]
+    assert td.unsqueeze(1).names == ["time", None, None]
+
+
+def test_lazy_stacks_of_instances_are_compared():
+    assert assert_close(points(), points())
+    with pytest.raises(AssertionError, match="x"):
+        assert_close(points(), points() + 1)
+
+
+def test_an_indexed_write_with_what_is_no_field_writes_nothing():
+    td = TensorDict({"x": torch.zeros(3), "point": Point(torch.zeros(3), batch_size=[3])}, [3])
+    with pytest.raises(ValueError, match="'typo'"):
+        td[0] = TensorDict({"x": torch.ones(()), "point": {"x": torch.ones(()), "typo": torch.ones(())}})
+    assert not td["x"].any()
+    mixed = LazyStackedTensorDict(TensorDict({"x": torch.zeros(())}), Point(torch.zeros(())))
+    with pytest.raises(ValueError, match="'typo'"):
+        mixed[:] = TensorDict({"x": torch.ones(2), "typo": torch.ones(2)}, [2])
+    assert not mixed["x"].any() and "typo" not in mixed[0]
+
+
+def test_an_indexed_write_into_nested_stacks_of_instances_is_checked_by_their_shapes():
+    instance = TensorDict({"n": points()}, [2, 3])
+    td = LazyStackedTensorDict(instance, TensorDict({"n": points().to_tensordict()}, [2, 3]))
+    for index in (..., (slice(None), 1), (slice(None), torch.tensor([1]))):
+        td[index] = td[index] + 5
+    assert td["n", "x"][:, 0].unique().tolist() == [5.0] and td["n", "x"][:, 1].unique().tolist() == [16.0]
+
+
+def test_a_pytree_keeps_the_classes_of_elements():
+    stack = LazyStackedTensorDict(Point(torch.zeros(3), batch_size=[3]), TensorDict({"x": torch.zeros(3)}, [3]))
+    again = pytree.tree_map(lambda leaf: leaf + 1, stack)
+    assert [type(element) for element in again.tensordicts] == [Point, TensorDict]
+    assert torch.equal(again["x"], torch.ones(2, 3))

@@ -1,0 +1,147 @@
+"""Containers within containers: lazy stacks, views and dense tensordicts in each other behave as one dense tree."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from tensordict_core import LazyStackedTensorDict, TensorDict, assert_close
+
+OPERATIONS = {
+    "unflatten": lambda td: td.unflatten(0, [1, -1]),
+    "expand": lambda td: td.unsqueeze(0).expand(4, *td.batch_size),
+    "permute": lambda td: td.permute(1, 0),
+    "unsqueeze": lambda td: td.unsqueeze(-1),
+    "squeeze": lambda td: td.unsqueeze(1).squeeze(1),
+    "reshape": lambda td: td.reshape(-1),
+    "view": lambda td: td.view(-1),
+    "roll": lambda td: td.roll(1, 0),
+    "repeat": lambda td: td.repeat(2, 1),
+    "gather": lambda td: td.gather(0, torch.tensor([[1, 0, 1]])),
+    "index": lambda td: td[:, torch.tensor([2, 0])],
+}
+
+
+def rows(*shape):
+    return torch.arange(torch.Size(shape).numel()).reshape(shape)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+@pytest.mark.parametrize("dim", [0, 1, 2, 3])
+@pytest.mark.parametrize("own", [1, 2])
+def test_a_nested_stack_along_any_dimension_is_reshaped_as_a_dense_node(operation, dim, own):
+    node = TensorDict({"a": rows(2, 3, own, 2, 5), "deep": {"b": rows(2, 3, own, 2)}}, [2, 3, own, 2])
+    stack = LazyStackedTensorDict(*node.unbind(dim), stack_dim=dim)
+    expected = operation(TensorDict({"n": node}, [2, 3], names=["x", "y"]))
+    result = operation(TensorDict({"n": stack}, [2, 3], names=["x", "y"]))
+    assert result["n"].batch_size == expected["n"].batch_size and result["n"].names == expected["n"].names
+    assert_close(result.to_tensordict(), expected)
+
+
+def test_a_stack_of_dense_and_lazy_elements_is_not_ragged():
+    dense = TensorDict({"a": rows(2, 5)}, [2])
+    mixed = LazyStackedTensorDict(dense, LazyStackedTensorDict(*dense.unbind(0)), dense.unsqueeze(0).view_at(0))
+    assert mixed.get_item_shape("a") == (3, 2, 5)
+    assert torch.equal(mixed.densify()["a"], rows(2, 5).expand(3, 2, 5))
+    gathered = mixed.gather(0, torch.zeros(3, 2, dtype=torch.int64))
+    gathered.zero_()
+    assert torch.equal(dense["a"], rows(2, 5))
+
+
+@pytest.mark.parametrize(
+    "copy", [lambda td: td.roll(1, 0), lambda td: td.repeat(2, 2), lambda td: td.gather(0, torch.tensor([[0, 0]]))]
+)
+def test_operations_that_copy_copy_the_rows_of_ragged_stacks_too(copy):
+    ragged = LazyStackedTensorDict(*(TensorDict({"a": torch.zeros(2, n)}, [2]) for n in (1, 2)))
+    result = copy(ragged)
+    result[0, 0]["a"].fill_(1.0)
+    assert sum(float(row["a"].sum()) > 0 for part in result.unbind(0) for row in part.unbind(0)) == 1
+    assert all(not part["a"].any() for part in ragged.unbind(0))
+
+
+@pytest.mark.parametrize(
+    "part", [lambda td: td[:0], lambda td: td[torch.tensor([], dtype=torch.int64)], lambda td: td.split([0, 2])[0]]
+)
+def test_nothing_of_a_stack_keeps_the_name_of_its_stack_dim(part):
+    stack = LazyStackedTensorDict(*(TensorDict({"a": torch.zeros(3)}, [3]) for _ in range(2)), stack_dim_name="time")
+    assert part(stack).names == ["time", None]
+
+
+WRITES = {
+    "set_": lambda view: view.set_("a", torch.ones(2)),
+    "set_ of a nested key": lambda view: view.set_(("n", "b"), torch.ones(2)),
+    "update_": lambda view: view.update_({"a": torch.ones(2), "n": {"b": torch.ones(2)}}),
+    "update in place": lambda view: view.update({"a": torch.ones(2)}, inplace=True),
+    "set in place": lambda view: view.set("a", torch.ones(2), inplace=True),
+    "set_at_": lambda view: view.set_at_("a", torch.ones(2), ...),
+    "set_at_ of a nested key": lambda view: view.set_at_(("n", "b"), torch.ones(2), ...),
+    "fill_": lambda view: view.fill_("a", 1.0),
+    "fill_ of a nested key": lambda view: view.fill_(("n", "b"), 1.0),
+    "add_": lambda view: view.add_(1.0),
+    "apply_": lambda view: view.apply_(lambda leaf: leaf.add_(1.0)),
+    "copy_": lambda view: view.copy_(view + 1),
+    "an index": lambda view: view.__setitem__(slice(None), 1.0),
+    "what select gives": lambda view: view.select("a").fill_("a", 1.0),
+    "what exclude gives": lambda view: view.exclude("n").fill_("a", 1.0),
+    "a view of it": lambda view: view.view_at(slice(None)).set_("a", torch.ones(2)),
+}
+
+
+def _dense():
+    return TensorDict({"a": torch.zeros(3, 2), "n": {"b": torch.zeros(3, 2)}}, [3, 2])
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_writes_into_a_view_of_a_lazy_stack_reach_its_elements(write, dim):
+    dense = _dense()
+    parent = LazyStackedTensorDict(*dense.unbind(dim), stack_dim=dim)
+    write(parent.view_at(1))
+    assert float(dense.sum(reduce=True)) in (2.0, 4.0) and float(dense[1].sum(reduce=True)) in (2.0, 4.0)
+
+
+@pytest.mark.parametrize("write", [write for name, write in WRITES.items() if "gives" not in name])
+def test_writes_into_a_view_of_a_masked_view_reach_the_parent(write):
+    parent = _dense()
+    write(parent.view_at(torch.tensor([False, True, True])).view_at(0))
+    assert float(parent.sum(reduce=True)) in (2.0, 4.0) and float(parent[1].sum(reduce=True)) in (2.0, 4.0)
+
+
+def test_views_of_lazy_stacks_are_padded_and_selected_from():
+    parent = LazyStackedTensorDict(*_dense().unbind(1), stack_dim=1)
+    view = parent.view_at(slice(0, 2))
+    assert view.pad([1, 0, 0, 0]).batch_size == (3, 2)
+    assert view.where(torch.ones(2, 2, dtype=torch.bool), view + 1)["a"].sum() == 0
+
+
+def test_the_names_of_a_view_are_those_of_its_nodes():
+    view = _dense().view_at(0)
+    view.names = ["x"]
+    assert view["n"].names == ["x"] and view.clone()["n"].names == ["x"]
+
+
+def test_an_indexed_write_into_views_in_a_lazy_stack_is_checked_by_the_shapes_of_their_parts():
+    dense = TensorDict({"a": torch.zeros(3, 2, 5), "n": {"b": torch.zeros(3, 2)}}, [3, 2])
+    stack = LazyStackedTensorDict(dense.view_at((slice(None), 0)), dense.view_at((slice(None), 1)))
+    stack[:] = TensorDict({"a": torch.ones(2, 3, 5)}, [2, 3])
+    assert (dense["a"] == 1).all()
+    with pytest.raises(RuntimeError, match="'a'"):
+        stack[:] = TensorDict({"n": {"b": torch.ones(2, 3)}, "a": torch.ones(2, 3, 7)}, [2, 3])
+    assert not dense["n", "b"].any()
+
+
+def test_an_indexed_write_that_would_add_a_key_to_a_locked_view_writes_nothing():
+    parent = _dense().lock_()
+    with pytest.raises(RuntimeError, match="'new'"):
+        parent.view_at(0)[0] = TensorDict({"a": torch.tensor(1.0), "new": torch.tensor(1.0)})
+    assert not parent["a"].any()
+
+
+def test_a_pytree_keeps_the_names_and_the_hook_of_a_lazy_stack():
+    parts = [TensorDict({"a": torch.zeros(3, n)}, [3], names=["row"]) for n in (1, 1, 2)]
+    for stack in (LazyStackedTensorDict(*parts, stack_dim=1), LazyStackedTensorDict(*parts[:2], stack_dim=1)):
+        stack.names = ["row", "time"]
+        stack.hook_in = torch.Tensor.float
+        again = pytree.tree_map(lambda leaf: leaf + 1, TensorDict({"n": stack}))["n"]
+        assert again.names == ["row", "time"] and again.hook_in is torch.Tensor.float
