@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordict_core import NonTensorData, TensorDict
+from tensordict_core import NonTensorData, NonTensorStack, TensorDict
 from tensordict_memmap import Report, compare, load_into, load_memmap
 
 
@@ -199,3 +199,40 @@ def test_loading_over_an_unlocked_tensordict_writes_in_place_and_adds_what_it_la
     assert target.load_memmap_(saved) is target
     assert target["a"] is a and torch.equal(a, content()["a"])
     assert target["b", "d"].tolist() == [1, 1, 1] and target["s"] == "text"
+
+
+def test_components_of_other_lengths_are_refused_before_anything_is_written(tmp_path):
+    def content(*lengths, more=0.0):
+        parts = [torch.full((n, 2), n + more) for n in lengths]
+        return TensorDict(
+            {"a": torch.full((2,), more), "j": torch.nested.nested_tensor(parts, layout=torch.jagged)}, [2]
+        )
+
+    content(1, 2, more=1.0).save(tmp_path / "x")
+    for lengths in [(3, 2), (2, 3)]:  # one row would be broadcast to three
+        target = content(*lengths)
+        with pytest.raises(RuntimeError, match=r"j has \[\(1, 2\), \(2, 2\)\]"):
+            load_into(target, tmp_path / "x")
+        assert target["a"].tolist() == [0, 0] and all((part == len(part)).all() for part in target["j"].unbind())
+    target = content(1, 2)
+    assert not load_into(target, tmp_path / "x") and target["j"].unbind()[1].tolist() == [[3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("name", ["x", "x.safetensors", "x.tdz"])
+def test_values_of_another_batch_size_are_refused(tmp_path, name):
+    TensorDict({"v": NonTensorStack("a", "b", "c")}, [3]).save(tmp_path / name)
+    like = TensorDict({"v": NonTensorStack("x", "y")}, [2])
+    with pytest.raises(RuntimeError, match=r"v has \[3\] where \[2\]"):
+        load_memmap(tmp_path / name, like=like)
+    with pytest.raises(RuntimeError, match=r"v has \[3\] where \[2\]"):
+        load_into(like, tmp_path / name)
+    assert str(compare(tmp_path / name, like)) == "another shape: v has [3] where [2] is wanted"
+
+
+@pytest.mark.parametrize(("dtype", "fill"), [(torch.int64, 0.5), (torch.uint8, -1), (torch.bool, 2)], ids=str)
+def test_entries_are_filled_with_numbers_that_they_can_hold(tmp_path, dtype, fill):
+    TensorDict({"a": torch.ones(2)}).save(tmp_path / "x")
+    like = TensorDict({"a": torch.ones(2), "b": torch.ones(2, dtype=dtype)})
+    with pytest.raises(ValueError, match=r"'b'.*cannot hold"):
+        load_memmap(tmp_path / "x", like=like, fill=fill)
+    assert load_memmap(tmp_path / "x", like=like, fill=1.0)["b"].tolist() == [1, 1]

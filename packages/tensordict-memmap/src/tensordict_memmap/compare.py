@@ -13,7 +13,7 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.tree import Leaf, Node, Value
 from tensordict_memmap.loading import describe_saved, load_memmap
 from tensordict_memmap.partial import Keys, Rows
-from tensordict_memmap.report import Report, differences, plain, refuse, table, write
+from tensordict_memmap.report import Report, differences, other_components, plain, refuse, table, write
 from tensordict_memmap.unpacking import by_names
 
 __all__ = ["compare", "load_into"]
@@ -106,6 +106,7 @@ def load_into(
         source = load_memmap(source, mode="r", subpath=subpath, keys=keys, rows=rows, allow_pickle=allow_pickle)
     old, new = _node(target), _node(source)
     report = differences(new, old)
+    report.shapes |= other_components(new, old)
     refuse(report, strict=strict, cast=cast)
     with torch.no_grad():
         write(old, new)

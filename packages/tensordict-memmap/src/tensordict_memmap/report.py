@@ -45,7 +45,7 @@ class Report:
 
     missing: list[Key] = field(default_factory=list)
     unexpected: list[Key] = field(default_factory=list)
-    shapes: dict[Key, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    shapes: dict[Key, tuple[tuple[Any, ...], tuple[Any, ...]]] = field(default_factory=dict)
     dtypes: dict[Key, tuple[torch.dtype, torch.dtype]] = field(default_factory=dict)
     values: list[Key] = field(default_factory=list)
 
@@ -155,16 +155,37 @@ def differences(new: Node, old: Node) -> Report:
         have = found.get(key)
         if have is None:
             continue
+        if isinstance(have, Value) and isinstance(want, Value):
+            if have.batch_size != want.batch_size:
+                report.shapes[plain(key)] = (have.batch_size, want.batch_size)
+            continue
         if isinstance(have, Value) or isinstance(want, Value):
-            if type(have) is not type(want):  # a tensor where a value is wanted, or the other way round
-                report.missing.append(plain(key))
-                report.unexpected.append(plain(key))
+            report.missing.append(plain(key))
+            report.unexpected.append(plain(key))
             continue
         if have.shape != want.shape or have.layout != want.layout:
             report.shapes[plain(key)] = (have.shape, want.shape)
         if have.dtype != want.dtype:
             report.dtypes[plain(key)] = (have.dtype, want.dtype)
     return report
+
+
+def other_components(new: Node, old: Node) -> dict[Key, tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """The shapes of components of nested tensors where they differ, the ones found and the ones wanted."""
+    found: dict[Key, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
+    twins = table(new)
+    for key, want in table(old).items():
+        have = twins.get(key)
+        if isinstance(want, Leaf) and isinstance(have, Leaf) and want.layout == have.layout != "strided":
+            shapes = _components(have), _components(want)
+            if shapes[0] != shapes[1]:
+                found[plain(key)] = shapes
+    return found
+
+
+def _components(leaf: Leaf) -> tuple[tuple[int, ...], ...]:
+    assert leaf.source is not None
+    return tuple(tuple(part.shape) for part in leaf.source.unbind())
 
 
 # --- putting one into the other
@@ -205,6 +226,12 @@ def _take(old: Node, new: Node, fill: float | None, cast: bool) -> None:
         elif isinstance(entry, Leaf) and fill is not None:
             assert entry.source is not None
             taken = torch.full_like(entry.source, fill, device="cpu")
+            held = torch.full((), fill, dtype=entry.dtype)
+            if not (held.is_floating_point() or held.is_complex() or held.item() == fill):
+                raise ValueError(
+                    f"entries are filled with a number that they can hold, and key {show(entry.key)} of {entry.dtype} "
+                    f"cannot hold {fill}; pass another fill, or save the key"
+                )
         elif isinstance(entry, Leaf) and entry.source is not None and entry.source.device.type == "meta":
             raise ValueError(
                 f"what is not saved is taken from like=, whose key {show(entry.key)} is on the meta device and has no "
