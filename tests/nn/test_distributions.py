@@ -393,3 +393,58 @@ def test_a_normal_of_extracted_parameters_has_their_moments_and_gradients():
     torch.testing.assert_close(sample.mean(0), loc, atol=error, rtol=0)
     torch.testing.assert_close(sample.std(0), scale, atol=error, rtol=0)
     assert torch.autograd.gradcheck(lambda raw: NormalParamExtractor("biased_softplus_1.0")(raw), raw)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("loc", "scale"), [(0.0, 1e-3), (0.0, 0.05), (2.0, 0.1), (5.0, 0.5), (-40.0, 1.0), (30.0, 2.0)]
+)
+def test_truncated_normals_are_right_however_far_their_bounds_are(loc, scale, dtype):
+    x = torch.linspace(-1, 1, 400_001, dtype=torch.float64)
+    logits = -0.5 * ((x - loc) / scale) ** 2
+    logits[[0, -1]] -= math.log(2)  # the trapezoidal rule
+    density = torch.softmax(logits, 0)
+    mean = (density * x).sum()
+    std = (density * (x - mean).square()).sum().sqrt()
+    entropy = -(density * torch.log(density * 200_000).clamp_min(-700)).sum()
+
+    dist = TruncatedNormal(torch.tensor(loc, dtype=dtype), torch.tensor(scale, dtype=dtype), -1.0, 1.0)
+    digits = 1e-4 if dtype is torch.float64 else 3e-3
+    torch.testing.assert_close(dist.mean.double(), mean, rtol=0, atol=digits * std.item())
+    torch.testing.assert_close(dist.entropy().double(), entropy, rtol=0, atol=max(digits, 1e-3))
+    torch.testing.assert_close(dist.variance.sqrt().double(), std, rtol=20 * digits, atol=0)
+    torch.manual_seed(0)
+    sample = dist.rsample((4000,))
+    assert (sample.double().mean() - mean).abs() < 0.1 * std and (sample.double().std() - std).abs() < 0.1 * std
+    share = torch.tensor([0.01, 0.3, 0.9], dtype=dtype)
+    torch.testing.assert_close(dist.cdf(dist.icdf(share)), share, rtol=0, atol=3 * digits)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda dist: dist.mean,
+        lambda dist: dist.variance,
+        lambda dist: dist.entropy(),
+        lambda dist: dist.log_prob(torch.tensor(0.5, dtype=torch.float64)),
+        lambda dist: dist.icdf(torch.tensor([0.01, 0.5, 0.99], dtype=torch.float64)),
+    ],
+    ids=["mean", "variance", "entropy", "log_prob", "icdf"],
+)
+@pytest.mark.parametrize("bounds", [(-1.0, 1.0), (0.0, math.inf), (-math.inf, 1.0), (-math.inf, math.inf)], ids=str)
+def test_gradients_of_truncated_normals_are_finite_and_right(what, bounds):
+    def value(loc, scale):
+        return what(TruncatedNormal(loc, scale, *bounds))
+
+    for loc, scale in ((0.0, 0.02), (0.3, 0.7), (5.0, 0.5), (-20.0, 1.0)):
+        parameters = [torch.tensor(number, dtype=torch.float64, requires_grad=True) for number in (loc, scale)]
+        assert torch.autograd.gradcheck(value, parameters, eps=1e-7, atol=1e-4, rtol=1e-2)
+        if bounds == (-1.0, 1.0):  # torch's log_ndtr has no second derivative at infinity
+            assert torch.autograd.gradgradcheck(value, parameters, eps=1e-7, atol=1e-3, rtol=1e-2)
+        singles = [parameter.detach().float().requires_grad_() for parameter in parameters]
+        assert all(grad.isfinite() for grad in torch.autograd.grad(value(*singles).sum(), singles))
+
+
+def test_one_hot_categories_expand():
+    dist = OneHotCategorical(logits=torch.tensor([0.0, 1.0, 2.0])).expand((4, 2))
+    assert isinstance(dist, OneHotCategorical) and dist.batch_shape == (4, 2) and dist.sample().shape == (4, 2, 3)

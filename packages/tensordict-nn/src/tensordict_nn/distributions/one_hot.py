@@ -87,6 +87,12 @@ class OneHotCategorical(Categorical):
         hard = self._one_hot(relaxed.argmax(-1)).to(relaxed.dtype)
         return hard + (relaxed - relaxed.detach())
 
+    def expand(self, batch_shape: Any, _instance: Any = None) -> OneHotCategorical:
+        """The distribution with a larger batch shape."""
+        new = self._get_checked_instance(OneHotCategorical, _instance)  # type: ignore[no-untyped-call]  # untyped in torch
+        expanded: OneHotCategorical = super().expand(batch_shape, _instance=new)  # type: ignore[no-untyped-call]  # as above
+        return expanded
+
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """Every one-hot vector."""
         return self._one_hot(super().enumerate_support(expand))  # type: ignore[no-untyped-call]  # untyped in torch

@@ -2,7 +2,8 @@
 
 With ``alpha`` and ``beta`` the bounds in standard units and ``Z = Phi(beta) - Phi(alpha)``, all follows in closed form
 (Johnson, Kotz and Balakrishnan, Continuous Univariate Distributions, 1994, chapter 13). Intervals right of the centre
-are mirrored to the left first, where ``Phi`` keeps its digits.
+are mirrored to the left first, where ``Phi`` keeps its digits, and everything is computed with logarithms: a bound that
+is ten standard deviations away, on either side, has no density and no mass that a number could hold.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
-from torch.special import log_ndtr, ndtr, ndtri
+from torch.special import erfcx, log_ndtr, ndtri
 
 from .. import errors
 
@@ -23,14 +24,28 @@ __all__ = ["TruncatedNormal"]
 _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 
 
-def _density(x: Tensor) -> Tensor:
-    return torch.exp(-0.5 * x * x - _LOG_ROOT_TAU)
+_FAR = -50.0
+"""Logarithms of probabilities below this are inverted by Newton's method; those above are probabilities for `ndtri`."""
 
 
-def _moment(x: Tensor) -> Tensor:
-    """``x`` times its density, zero at infinity."""
-    finite = torch.where(x.isinf(), torch.zeros_like(x), x)
-    return torch.where(x.isinf(), torch.zeros_like(x), finite * _density(finite))
+def _log_density(x: Tensor) -> Tensor:
+    return -0.5 * x * x - _LOG_ROOT_TAU
+
+
+def _inverse_log_ndtr(log_p: Tensor) -> Tensor:
+    """The inverse of `log_ndtr`, with its first and second derivative."""
+    with torch.no_grad():
+        far = log_p.clamp_max(_FAR)
+        # so far out the probability is about the density over -z
+        z = -torch.sqrt(-2 * (far + _LOG_ROOT_TAU) - torch.log(-2 * far))
+        for _ in range(2):
+            log_mass = log_ndtr(z)
+            z = z - (log_mass - far) * torch.exp(log_mass - _log_density(z))
+        z = torch.where(log_p < _FAR, z, ndtri(log_p.clamp_min(_FAR).exp()))
+        slope = torch.exp((log_p - _log_density(z)).clamp_max(-_FAR))
+        bend = 1 + z.clamp_max(-_FAR) * slope  # the derivative of the logarithm of the slope
+    change = log_p - log_p.detach()  # zero, with derivatives
+    return z + slope * change * (1 + 0.5 * bend * change)
 
 
 class TruncatedNormal(Distribution):
@@ -65,13 +80,14 @@ class TruncatedNormal(Distribution):
         if not torch.compiler.is_compiling() and not bool((self.a < self.b).all()):
             raise errors.empty_interval()
         self.scale = self.scale.clamp_min(1e-6)
-        alpha, beta = (self.a - self.loc) / self.scale, (self.b - self.loc) / self.scale
-        self._alpha, self._beta = alpha, beta
+        alpha, beta = self._in_units(self.a), self._in_units(self.b)
         self._mirrored = alpha > 0
         self._low = torch.where(self._mirrored, -beta, alpha)
         self._high = torch.where(self._mirrored, -alpha, beta)
-        self._below = ndtr(self._low)
-        self._mass = (ndtr(self._high) - self._below).clamp_min(torch.finfo(alpha.dtype).tiny)
+        self._log_high = log_ndtr(self._high)
+        # the share of what is left of the interval in what is left of its end; the interval is the rest
+        self._log_below = (log_ndtr(self._low) - self._log_high).clamp_max(-torch.finfo(alpha.dtype).eps)
+        self._log_mass = self._log_high + torch.log(-torch.expm1(self._log_below))
         super().__init__(self.loc.shape, validate_args=validate_args)
 
     @property
@@ -79,22 +95,30 @@ class TruncatedNormal(Distribution):
         """The interval."""
         return constraints.interval(self.a, self.b)  # type: ignore[no-untyped-call]  # untyped in torch
 
-    @property
-    def _log_mass(self) -> Tensor:
-        # log(Phi(high) - Phi(low)), also where both are too small for a number
-        high = log_ndtr(self._high)
-        log_mass: Tensor = high + torch.log1p(
-            -torch.exp((log_ndtr(self._low) - high).clamp_max(-torch.finfo(high.dtype).eps))
-        )
-        return log_mass
+    def _in_units(self, bound: Tensor) -> Tensor:
+        """A bound in standard units; an infinite one as a number whose square is one, too, so that gradients are 0."""
+        most = math.sqrt(torch.finfo(bound.dtype).max) / 4
+        return ((bound.clamp(-most, most) - self.loc) / self.scale).clamp(-most, most)
+
+    def _ratios(self) -> tuple[Tensor, Tensor]:
+        """The densities at the lower and the higher end, in standard units."""
+        low, high = self._low, self._high
+        at_low, at_high = (torch.exp(_log_density(end) - self._log_mass) for end in (low, high))
+        # where the interval is far out, the differences of two large logarithms have few digits
+        far = math.sqrt(2 / math.pi) / erfcx(-high.clamp_max(0) * math.sqrt(0.5)) / -torch.expm1(self._log_below)
+        fall = torch.exp((0.5 * (high - low) * (high + low)).clamp_max(0))
+        return torch.where(high < 0, far * fall, at_low), torch.where(high < 0, far, at_high)
 
     @property
     def _shift(self) -> Tensor:
         """How far the mean is from ``loc``, in standard units."""
-        shift: Tensor = torch.exp(torch.log(_density(self._alpha)) - self._log_mass) - torch.exp(
-            torch.log(_density(self._beta)) - self._log_mass
-        )
-        return shift
+        at_low, at_high = self._ratios()
+        return torch.where(self._mirrored, at_high - at_low, at_low - at_high)
+
+    @property
+    def _moment(self) -> Tensor:
+        at_low, at_high = self._ratios()
+        return self._low * at_low - self._high * at_high
 
     @property
     def mean(self) -> Tensor:
@@ -109,9 +133,9 @@ class TruncatedNormal(Distribution):
     @property
     def variance(self) -> Tensor:
         """The variance."""
-        moments = (_moment(self._alpha) - _moment(self._beta)) / self._mass
-        variance: Tensor = self.scale.square() * (1 + moments - self._shift.square())
-        return variance
+        variance: Tensor = self.scale.square() * (1 + self._moment - self._shift.square())
+        # far from loc, where little is left of the difference, it is at least possible
+        return variance.clamp(torch.zeros_like(variance), ((self.b - self.a) / 2).square())
 
     @property
     def deterministic_sample(self) -> Tensor:
@@ -120,8 +144,7 @@ class TruncatedNormal(Distribution):
 
     def entropy(self) -> Tensor:
         """The differential entropy."""
-        moments = (_moment(self._alpha) - _moment(self._beta)) / self._mass
-        entropy: Tensor = _LOG_ROOT_TAU + 0.5 + self.scale.log() + self._log_mass + 0.5 * moments
+        entropy: Tensor = _LOG_ROOT_TAU + 0.5 + self.scale.log() + self._log_mass + 0.5 * self._moment
         return entropy
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -136,13 +159,17 @@ class TruncatedNormal(Distribution):
         """The probability of smaller values."""
         z = (value - self.loc) / self.scale
         mirrored = torch.where(self._mirrored, -z, z)
-        share = ((ndtr(mirrored) - self._below) / self._mass).clamp(0, 1)
+        below = torch.exp(self._log_below)
+        share = ((torch.exp(log_ndtr(mirrored) - self._log_high) - below) / (1 - below)).clamp(0, 1)
         return torch.where(self._mirrored, 1 - share, share)
 
     def icdf(self, value: Tensor) -> Tensor:
         """The value that is larger than a share ``value`` of all."""
         share = torch.where(self._mirrored, 1 - value, value)
-        z = ndtri((self._below + share * self._mass).clamp(torch.finfo(self._mass.dtype).tiny, 1))
+        below = torch.exp(self._log_below)
+        z = _inverse_log_ndtr(
+            self._log_high + torch.log((below + share * (1 - below)).clamp_min(torch.finfo(below.dtype).tiny))
+        )
         x = self.loc + self.scale * torch.where(self._mirrored, -z, z)
         return torch.minimum(torch.maximum(x, self.a), self.b)
 
