@@ -386,3 +386,31 @@ def test_scores_of_a_composite_go_to_the_keys_of_its_values_in_any_order():
     torch.testing.assert_close(td["q"], torch.full((3,), normal), atol=1e-4, rtol=0)
     with pytest.raises(KeyError, match=r"out_key 'y' is none of the components \['x', 'k'\]"):
         scores(["y", "x"])
+
+
+def test_a_decorated_function_that_threads_are_in_at_once_leaves_each_with_its_own_block():
+    entered, joined, left, seen = threading.Event(), threading.Event(), threading.Event(), {}
+
+    @set_interaction_type("mode", thread_local=True)
+    def wait(mine, other):
+        mine.set()
+        assert other.wait(10)
+
+    def first():
+        with set_interaction_type("mean", thread_local=True):
+            wait(entered, joined)  # enters before the other, and leaves before it
+            left.set()
+            seen["first"] = interaction_type()
+
+    def second():
+        assert entered.wait(10)
+        with set_interaction_type("random", thread_local=True):
+            wait(joined, left)
+            seen["second"] = interaction_type()
+
+    threads = [threading.Thread(target=target) for target in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {"first": InteractionType.MEAN, "second": InteractionType.RANDOM}

@@ -95,8 +95,12 @@ class Block:
         self.thread_local = thread_local
         self._tokens: list[Any] = []
 
+    def _begin(self) -> Any:
+        """Begin, and give what ends it."""
+        return self.setting.enter(self._value, thread_local=self.thread_local)
+
     def __enter__(self) -> Self:
-        self._tokens.append(self.setting.enter(self._value, thread_local=self.thread_local))
+        self._tokens.append(self._begin())
         return self
 
     def __exit__(self, *exc: Any) -> None:
@@ -107,7 +111,10 @@ class Block:
 
         @functools.wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:
-            with self:
+            token = self._begin()  # and not the block itself: several threads may be in the function
+            try:
                 return function(*args, **kwargs)
+            finally:
+                self.setting.leave(token)
 
         return inside

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import is_compiling
@@ -97,12 +97,12 @@ class set_skip_existing(Block):
         self.in_key_attr = in_key_attr
         self.out_key_attr = out_key_attr
 
-    def __enter__(self) -> Self:
+    def _begin(self) -> Any:
         if self.mode is None:
             raise errors.no_mode()
         if self.mode is not False and is_compiling():
             raise errors.skipping_compiled()
-        return super().__enter__()
+        return super()._begin()
 
     def __call__(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate ``forward(self, tensordict, ...)``."""
