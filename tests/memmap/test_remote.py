@@ -146,6 +146,18 @@ def test_what_does_not_belong_to_rows_is_fetched_with_any(base, rows):
     assert back["table"].tolist() == [0, 1, 2, 3, 4] and len(back) == len(back["a"])
 
 
+def test_the_meta_device_reads_no_more_than_shapes_of_components(base, seen):
+    parts = [torch.ones(1, 2), torch.ones(3, 2)]
+    td = TensorDict({"big": torch.zeros(2, 1 << 18), "j": torch.nested.nested_tensor(parts, layout=torch.jagged)}, [2])
+    for name in ("/x.safetensors", "/x"):
+        save(td, base + name)
+        seen.clear()
+        back = load_memmap(base + name, device="meta")
+        assert back["big"].is_meta and back["j"].is_nested and back["j"].size(0) == 2
+        assert sum(end - start for _, start, end in seen) < 1 << 17
+        assert not compare(base + name, td)
+
+
 def test_checksums_travel_and_are_compared_where_asked(base):
     save(content(), base + "/x", checksum=True)
     assert load_memmap(base + "/x", verify="full").batch_size == (1000,)

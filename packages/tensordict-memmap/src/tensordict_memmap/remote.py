@@ -237,11 +237,11 @@ def load_remote_packed(
     """The tensordict of safetensors files elsewhere: headers are read, and room is made for the rest."""
     where, part = save.url, None
     if "" in save.files or INDEX_NAME not in save.files:
-        opened = [_open(save, "" if "" in save.files else SINGLE_NAME, meta)]
+        opened = [_open(save, "" if "" in save.files else SINGLE_NAME)]
     else:
         where += f"/{INDEX_NAME}"
         document = save.store.read(save.at(INDEX_NAME)) or b""
-        opened, part = open_shards(where, document, lambda name: _open(save, name, meta), choice)
+        opened, part = open_shards(where, document, lambda name: _open(save, name), choice)
     tensors: dict[str, torch.Tensor] = {}
     metadata: dict[str, str] = {}
     for found, texts, _ in opened:
@@ -249,12 +249,14 @@ def load_remote_packed(
         metadata.update(texts)
     if part is None and choice is not None:
         part = wanted(tensors, metadata, choice, where)
-    if not meta:
-        save.pending.fetch(tensors[name] for name in needed_at_once(metadata, where) if name in tensors)
+    needed = set(needed_at_once(metadata, where))
+    save.pending.fetch(tensor for name, tensor in tensors.items() if name in needed)
+    if meta:
+        tensors = {name: tensor if name in needed else tensor.to("meta") for name, tensor in tensors.items()}
     return unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle, part=part)
 
 
-def _open(save: RemoteSave, path: str, meta: bool) -> tuple[dict[str, torch.Tensor], dict[str, str], Mapping]:
+def _open(save: RemoteSave, path: str) -> tuple[dict[str, torch.Tensor], dict[str, str], Mapping]:
     place, size = save.at(path), save.files.get(path)
     where = f"{save.url}/{path}".rstrip("/")
     if size is None:
@@ -269,9 +271,6 @@ def _open(save: RemoteSave, path: str, meta: bool) -> tuple[dict[str, torch.Tens
     if 8 + length > len(head):
         head += save.store.ranges([(place, len(head), 8 + length)])[0]
     header = load_header(head[8 : 8 + length], size - 8 - length, where)
-    if meta:
-        made = {slot.name: torch.empty(slot.shape, dtype=slot.dtype, device="meta") for slot in header.slots()}
-        return made, header.metadata, Mapping.nothing()
     mapping = Mapping.nothing()
     mapping.nbytes = size - 8 - length
     mapping.buffer = save.pending.reserve(place, mapping.nbytes, 8 + length)

@@ -15,6 +15,7 @@ import io
 import json
 import math
 import pathlib
+import tokenize
 from collections.abc import Callable
 from typing import Any
 
@@ -67,7 +68,7 @@ def decode(form: Any) -> Any:
     """
     try:
         return _decode(form)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, tokenize.TokenError) as error:  # the last from headers of arrays
         raise ValueError(
             f"a stored value must have the form that it was written in, and this one does not ({error}); "
             "the file is damaged"
