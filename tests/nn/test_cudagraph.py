@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tensordict_nn.cudagraph as module_under_test
-from tensordict_core import TensorDict
+from tensordict_core import TensorDict, lazy_stack
 from tensordict_nn import (
     CudaGraphModule,
     InteractionType,
@@ -351,3 +351,39 @@ class TestCuda:
                 x = torch.randn(5, 3, device="cuda")
                 td = module(TensorDict({"x": x}, [5]))
                 torch.testing.assert_close(td["y"], module.module.module(x))
+
+
+@pytest.mark.parametrize("stack_dim", [0, 1])
+def test_results_in_lazy_stacks_are_set_in_each_element(recorder, stack_dim):
+    def grow(td):
+        td["y"] = td["x"] + 1
+        td["n", "w"] = td["n", "z"] * 2
+        td.tensordicts[1]["alone"] = td.tensordicts[1]["x"] * 3
+        td["new"] = {"v": td["x"] * 4}
+        return td
+
+    graph = CudaGraphModule(grow, in_keys=[], out_keys=["y"])
+    for call in range(4):
+        parts = [
+            TensorDict({"x": torch.full((2, 2), float(i + call)), "n": {"z": torch.ones(2), "s": "text"}}, [2])
+            for i in range(2)
+        ]
+        expected = grow(lazy_stack([part.clone() for part in parts], stack_dim))
+        td = lazy_stack(parts, stack_dim)
+        assert graph(td) is td
+        for got, want in zip(td.tensordicts, expected.tensordicts, strict=True):
+            assert got.keys(True, True) == want.keys(True, True)
+            assert got["n", "s"] == "text" and bool((got == want).all())
+    assert recorder.replayed
+
+
+def test_results_in_a_node_leave_what_else_is_in_it(recorder):
+    graph = CudaGraphModule(TensorDictModule(lambda x: x + 1, ["x"], [("n", "y")]))
+    for call in range(4):
+        td = TensorDict({"x": torch.full((), call), "n": {"kept": torch.ones(())}})
+        assert graph(td)["n", "y"].item() == call + 1 and td["n", "kept"].item() == 1
+    into = CudaGraphModule(TensorDictModule(lambda x: x + 1, ["x"], [("n", "y")]))
+    for call in range(4):
+        out = TensorDict({"n": {"kept": torch.zeros(())}})
+        assert into(TensorDict({"x": torch.full((), call)}), tensordict_out=out) is out
+        assert out["n", "y"].item() == call + 1 and out["n", "kept"].item() == 0

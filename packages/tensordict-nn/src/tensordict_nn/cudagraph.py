@@ -8,14 +8,14 @@ device; what CUDA does is three methods of `_Recorder`: run once beside, record,
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from tensordict_core import NestedKey
+from tensordict_core import LazyStackedTensorDict, NestedKey
 from tensordict_core.extension import Primitives
 
 from . import errors
@@ -247,20 +247,20 @@ class CudaGraphModule:
         if absent:
             raise errors.missing_inputs(self.module, absent, tensordict.keys())
         learning = self._recording is None and not keys
-        read = {key for key, _ in _entries(given)} if learning else set()
+        read = _keys(given) if learning else set()
         if self._ready():
             inputs = (given, None if tensordict_out is None else tensordict_out.empty(), args, kwargs)
             which, result, *written = self._run(_call_on_tensordict, inputs)
             for target, entries in zip((tensordict, tensordict_out), written, strict=True):
-                for key, value in entries:
-                    target.set(key, value)
+                for path, value in entries:
+                    _put(target, path, value)
             result = result if which is None else (tensordict, tensordict_out)[which]
         else:
             if tensordict_out is not None:
                 kwargs["tensordict_out"] = tensordict_out
             result = self._run(_call, ((tensordict, *args), kwargs), checked=(given, args, kwargs))
         if learning:
-            self._own_keys.update(key for key, _ in _entries(tensordict) if key not in read)
+            self._own_keys.update(_keys(tensordict) - read)
         return result
 
     def _ready(self) -> bool:
@@ -355,13 +355,45 @@ def _call_on_tensordict(module: Call, inputs: Any) -> tuple[Any, ...]:
         kwargs = {**kwargs, "tensordict_out": target}
     result = module(td, *args, **kwargs)
     which = 0 if result is td else 1 if target is not None and result is target else None
-    set_in_td = [(key, value) for key, value in _entries(td) if key not in known or known[key] is not value]
-    return which, result if which is None else None, set_in_td, _entries(target)
+    return which, result if which is None else None, _set_since(td, known), _set_since(target, {})
 
 
-def _entries(td: Any) -> list[tuple[Any, Any]]:
-    """The leaves of a tensordict, values that are no tensors included."""
-    if td is None:
-        return []
-    values = ((key, value._entry_value()) for key, value in td.non_tensor_items(include_nested=True))
-    return [*zip(td._leaf_keys(), td._leaves(), strict=True), *values]
+def _entries(td: Any, prefix: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """What a tensordict holds, nodes before what is below them, and where: keys, and positions in lazy stacks."""
+    if isinstance(td, LazyStackedTensorDict):
+        for i, element in enumerate(td.tensordicts):
+            yield from _entries(element, (*prefix, i))
+        return
+    for key, value in () if td is None else td._items():
+        path = (*prefix, key)
+        yield path, value
+        if _is_node(value):
+            yield from _entries(value, path)
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, Primitives) and not (value._is_opaque or value._is_non_tensor)
+
+
+def _set_since(td: Any, known: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """The entries that are not those that were known, new nodes as a whole."""
+    found: dict[Any, Any] = {}
+    for path, value in _entries(td):
+        if known.get(path) is not value and not any(path[:depth] in found for depth in range(1, len(path))):
+            found[path] = value
+    return list(found.items())
+
+
+def _put(td: Any, path: tuple[str | int, ...], value: Any) -> None:
+    *steps, key = path
+    for step in steps:
+        td = td.tensordicts[step] if isinstance(step, int) else td.get(step)
+    if _is_node(value):
+        td.update({key: value})  # a node may be there, with entries that are none of the function's
+    else:
+        td.set(key, value)
+
+
+def _keys(td: Any) -> set[Any]:
+    """The keys of what a tensordict holds."""
+    return {tuple(step for step in path if isinstance(step, str)) for path, _ in _entries(td)}
