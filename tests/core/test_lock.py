@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from tensordict_core import TensorDict
+from tensordict_core import LazyStackedTensorDict, TensorDict
 
 
 def make():
@@ -135,3 +135,43 @@ def test_update_may_pass_the_lock_when_asked():
     td = make().lock_()
     td.update({"x": torch.ones(2)}, ignore_lock=True)
     assert td.is_locked and td["x"].all()
+
+
+CHANGES = {
+    "set": lambda td: td.set("a", torch.ones(2, 3)),
+    "set of a new key": lambda td: td.set("new", torch.ones(2)),
+    "set of a nested key": lambda td: td.set(("n", "new"), torch.ones(2)),
+    "update": lambda td: td.update({"a": torch.ones(2, 3), "new": torch.ones(2)}),
+    "update in place": lambda td: td.update({"a": torch.ones(2, 3), "new": torch.ones(2)}, inplace=True),
+    "del_": lambda td: td.del_("a"),
+    "del_ of a nested key": lambda td: td["n"].del_("b"),
+    "rename_key_": lambda td: td.rename_key_("a", "z"),
+    "rename_key_ to another node": lambda td: td.rename_key_("a", ("n", "z")),
+    "flatten_keys": lambda td: td.flatten_keys(inplace=True),
+    "clear": lambda td: td.clear(),
+    "indexed write": lambda td: td.__setitem__(slice(None), TensorDict({"new": torch.ones(2)}, [2])),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("locked", [(True, True), (False, True)])
+def test_a_lazy_stack_changes_no_keys_where_an_element_is_locked(change, locked):
+    parts = [TensorDict({"a": torch.zeros(3), "n": {"b": torch.zeros(())}}, lock=lock) for lock in locked]
+    stack = LazyStackedTensorDict(*parts)
+    assert stack.is_locked is all(locked)
+    with pytest.raises(RuntimeError, match="locked"):
+        change(stack)
+    assert all(set(part.keys(True)) == {"a", "n", ("n", "b")} and not part["a"].any() for part in parts)
+
+
+def test_a_part_of_a_locked_lazy_stack_is_locked_and_the_stack_of_locked_elements_is_unlocked_with_them():
+    stack = LazyStackedTensorDict(*(TensorDict({"a": torch.zeros(3)}) for _ in range(2))).lock_()
+    assert stack[:].is_locked and stack[[0]].is_locked
+    stack.unlock_()
+    again = LazyStackedTensorDict(*(part.lock_() for part in stack.tensordicts))
+    assert again.is_locked
+    with pytest.raises(RuntimeError, match="locked"):
+        again.append(TensorDict({"a": torch.zeros(3)}))
+    with again.unlock_():
+        again["new"] = torch.ones(2)
+    assert again.is_locked and set(again.keys()) == {"a", "new"}

@@ -129,7 +129,7 @@ class Locking(Primitives):
         >>> td.is_locked
         True
         """
-        if self._locked:
+        if self.is_locked:
             _unlock(self)
             self._set_exit(_lock_after)
         else:

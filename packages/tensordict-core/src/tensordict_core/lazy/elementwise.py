@@ -22,8 +22,8 @@ from .._writing import Merge, Writes
 __all__ = ["LazyElementwise"]
 
 
-def _each(name: str) -> Any:
-    """The method ``name``, run on each element."""
+def _each(name: str, changes: bool = False) -> Any:
+    """The method ``name``, run on each element; ``changes``: where none of them is locked."""
     general = getattr(TensorDictBase, name)
 
     @functools.wraps(general)
@@ -31,6 +31,8 @@ def _each(name: str) -> Any:
         tds = self.tensordicts
         if not tds:
             return general(self, *args, **kwargs)
+        if changes:
+            self._refuse_locked("keys would change")
         results = [getattr(td, name)(*args, **kwargs) for td in tds]
         if all(result is td for result, td in zip(results, tds, strict=True)):
             return self
@@ -48,9 +50,9 @@ class LazyElementwise(TensorDictBase):
     filter_empty_ = _each("filter_empty_")
     filter_non_tensor_data = _each("filter_non_tensor_data")
     _flattened = _each("_flattened")
-    _flatten_ = _each("_flatten_")
+    _flatten_ = _each("_flatten_", changes=True)
     _unflattened = _each("_unflattened")
-    _unflatten_ = _each("_unflatten_")
+    _unflatten_ = _each("_unflatten_", changes=True)
 
     def __contains__(self: Any, key: Any) -> bool:
         """Whether all elements have an entry under a key (nested keys included)."""
@@ -136,6 +138,34 @@ class LazyElementwise(TensorDictBase):
         parts = self._parts_of_entry(to_entry(self._meta, (*prefix, key) if prefix else key, value))
         for td, part in zip(self.tensordicts, parts, strict=True):
             td._plan_entry(key, part, None, writes, prefix)
+
+    def _plan_set(self: Any, key: str, item: Any, merge: Merge, prefix: tuple[str, ...]) -> Any:
+        value = super()._plan_set(key, item, merge, prefix)
+        if value is not None:
+            self._refuse_locked(f"set({key!r})")
+        return value
+
+    # locks -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_locked(self: Any) -> bool:
+        """Whether this stack is locked, or all of its elements are; settable."""
+        tds = self.tensordicts
+        return self._locked or (bool(tds) and all(td.is_locked for td in tds))
+
+    @is_locked.setter
+    def is_locked(self, value: bool) -> None:
+        if value:
+            self.lock_()
+        else:
+            self.unlock_()
+
+    def _refuse_locked(self: Any, what: str) -> None:
+        """Refuse a change of entries where an element is locked, though this stack is not."""
+        dense = containers.dense
+        for td in self.tensordicts:
+            if td._locked or (type(td) is not dense and td.is_locked):
+                raise errors.locked(what)
 
     # metadata --------------------------------------------------------------------------------------------------------
 

@@ -149,7 +149,7 @@ class LazyRagged:
             elif not all(isinstance(entry, Primitives) for entry in column):
                 return True
             elif not first._is_opaque:
-                lazy = type(first)._lazy(column, self._stack_dim)
+                lazy = type(first)._lazy(column, self._stack_dim)._inmost()
                 if isinstance(lazy, containers.lazy) and lazy._is_ragged():
                     return True
         return False

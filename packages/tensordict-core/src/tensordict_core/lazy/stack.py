@@ -260,7 +260,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         """A tensordict as this stack takes one more."""
         if not isinstance(td, Primitives) or td._is_opaque:
             raise TypeError(f"a lazy stack holds tensordicts, got {type(td).__name__}; convert it with from_any first")
-        if self._locked:
+        if self.is_locked:
             raise errors.locked("an element would be added")
         own = self._meta.batch_size
         inner = own[: self._stack_dim] + own[self._stack_dim + 1 :]
@@ -356,6 +356,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         if inplace and (old := self._peek(key)) is not None:
             self._write(key, old, value)  # all elements or none
             return
+        self._refuse_locked(f"set({key!r})")
         for td, part in zip(self.tensordicts, self._parts_of_entry(value), strict=True):
             device = td._meta.device
             if device is not None and isinstance(part, Tensor) and part.device != device:
@@ -369,15 +370,18 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         return value.unbind(self._stack_dim) if isinstance(value, Tensor) else self._taken_apart(value)
 
     def _del(self, key: str) -> None:
+        self._refuse_locked(f"del_({key!r})")
         for td in self.tensordicts:
             if td._peek(key) is not None:
                 td._del(key)
 
     def _rename(self, old: str, new: str) -> None:
+        self._refuse_locked(f"rename_key_({old!r})")
         for td in self.tensordicts:
             td._rename(old, new)
 
     def _move(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+        self._refuse_locked(f"rename_key_({old!r})")
         for td in self.tensordicts:
             td._move(old, new)
 
