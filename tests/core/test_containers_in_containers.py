@@ -145,3 +145,19 @@ def test_a_pytree_keeps_the_names_and_the_hook_of_a_lazy_stack():
         stack.hook_in = torch.Tensor.float
         again = pytree.tree_map(lambda leaf: leaf + 1, TensorDict({"n": stack}))["n"]
         assert again.names == ["row", "time"] and again.hook_in is torch.Tensor.float
+
+
+def test_a_block_over_flat_keys_writes_back_what_was_written_in_place_of_nested_stacks():
+    stack = LazyStackedTensorDict(TensorDict({"b": torch.zeros(3)}), TensorDict({"b": torch.zeros(3)}))
+    for td, key in ((TensorDict({"n": stack, "a": torch.zeros(2)}, [2]), "n.b"), (stack.view_at(0), "b")):
+        with td.flatten_keys() as flat:
+            flat.get(key).add_(1.0)
+    assert stack["b"].tolist() == [[2.0] * 3, [1.0] * 3]
+
+
+@pytest.mark.parametrize("add", [lambda td: pytree.tree_map(lambda leaf: leaf + 1, td), torch.vmap(lambda td: td + 1)])
+def test_pytrees_and_vmap_take_stacks_whose_nested_entries_are_ragged(add):
+    stack = LazyStackedTensorDict(*(TensorDict({"n": {"a": torch.zeros(2, n)}}, [2]) for n in (1, 3)), stack_dim=1)
+    for result in (add(stack), add(TensorDict({"deep": stack}, [2]))["deep"]):
+        assert result.batch_size == (2, 2) and result["n"].batch_size == (2, 2)
+        assert [part["n", "a"].tolist() for part in result.unbind(1)] == [[[1.0]] * 2, [[1.0] * 3] * 2]

@@ -121,7 +121,9 @@ def _changed(way: WriteBack, source: Any, node: Any, before: Any, path: tuple[st
         here = (*path, key)
         if _is_node(value) and (way.leaves_only or value is held):
             yield from _changed(way, source, value, state if value is held else {}, here)
-        elif value is not held or (way.copies and _is_written(way, value, state, source.get(way.path(here), None))):
+        elif value is not held or (
+            way.copies and _version(value) != state and _is_written(way, value, state, source.get(way.path(here), None))
+        ):
             yield here, value
 
 
@@ -141,7 +143,7 @@ def _is_untouched(node: Any, before: Any, copies: bool) -> bool:
 
 def _is_written(way: WriteBack, value: Any, version: float, old: Any) -> bool:
     """Whether a leaf was written in place and the source does not see it."""
-    if value is old or _version(value) == version:
+    if value is old:
         return False
     if is_compiling() or not isinstance(old, Tensor):
         return True

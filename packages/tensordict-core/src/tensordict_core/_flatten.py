@@ -80,6 +80,7 @@ class _Renamed(WriteBack):
 
     __slots__ = ("found", "separator")
 
+    copies = True  # of what lazy stacks below hold
     leaves_only = True
 
     def __init__(self, source: Any, separator: str) -> None:

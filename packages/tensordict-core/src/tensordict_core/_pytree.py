@@ -118,10 +118,16 @@ def _flatten_lazy(td: Any) -> tuple[list[Any], Layout]:
             except RuntimeError:
                 pass
             else:
-                return children, _record("LazyStackedTensorDict", keys, children, td._meta, extra)
+                if not any(map(_is_ragged, children)):
+                    return children, _record("LazyStackedTensorDict", keys, children, td._meta, extra)
     elements = list(td.tensordicts)
     keys = tuple(str(i) for i in range(len(elements)))
     return elements, _record("elements", keys, elements, td._meta, extra)
+
+
+def _is_ragged(child: Any) -> bool:
+    stack = child._inmost() if isinstance(child, Primitives) else None
+    return isinstance(stack, LazyStackedTensorDict) and stack._is_ragged()
 
 
 def _wrapping(element: Any) -> Any:

@@ -150,6 +150,9 @@ def _same_size(a: torch.Size, b: torch.Size) -> bool:
 def _has_leaves(node: Any) -> bool:
     if node._is_opaque:
         return False
+    stack = node._inmost()
+    if isinstance(stack, LazyStackedTensorDict):  # its entries need not stack
+        return any(map(_has_leaves, stack.tensordicts))
     return any(not isinstance(value, Primitives) or _has_leaves(value) for value in node._entries.values())
 
 
