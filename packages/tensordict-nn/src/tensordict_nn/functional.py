@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import Parameter, is_lazy
 
-from tensordict_core import TensorDict
+from tensordict_core import LazyStackedTensorDict, TensorDict
 from tensordict_core.extension import (
     Meta,
     deferred,
@@ -266,8 +266,16 @@ def _owner(td: Any, path: tuple[str, ...]) -> Any:
 
 def _keep(td: Any, path: tuple[str, ...], value: Tensor) -> None:
     """Take back what a module replaced; locks guard the structure, which stays."""
-    node = _owner(td, path)
-    node._set(path[-1], to_entry(node._meta, path[-1], value), False)
+    _replace(_owner(td, path), path[-1], value)
+
+
+def _replace(node: Any, key: str, value: Any) -> None:
+    value = to_entry(node._meta, key, value)
+    if isinstance(node, LazyStackedTensorDict):  # which asks its elements whether they are locked
+        for element, part in zip(node.tensordicts, value.unbind(node.stack_dim), strict=True):
+            _replace(element, key, part)
+    else:
+        node._set(key, value, False)
 
 
 def _as_parameters(plan: Plan, leaves: list[Any], held: list[Any]) -> list[Any]:
