@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap import SaveFuture, pool, removal, transfer
+from tensordict_memmap import SaveFuture, archive, consolidated, packed, pool, removal, save, transfer, tree_save
 from tensordict_memmap.owned import read_manifest
 
 NAMES = ["x", "x.safetensors", "x.tdz"]
@@ -166,3 +166,25 @@ def test_without_tqdm_it_is_a_counter(tmp_path, td, capsys, monkeypatch):
 def test_nothing_is_shown_unasked(tmp_path, td, capsys):
     td.save(tmp_path / "x")
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", [*NAMES, "shards", "consolidated"])
+@pytest.mark.parametrize("size", [10, 1 << 18])
+def test_parameters_that_are_given_other_memory_meanwhile_are_saved_as_they_were(tmp_path, monkeypatch, name, size):
+    parameters = {f"k{i}": torch.nn.Parameter(torch.full((size,), float(i))) for i in range(30)}
+    td, go, path = TensorDict(parameters), threading.Event(), tmp_path / name
+    write_files = transfer.write_files
+    for module in (packed, tree_save, archive, consolidated):
+        monkeypatch.setattr(module, "write_files", lambda *args, **more: go.wait() and write_files(*args, **more))
+    if name == "consolidated":
+        future = td.consolidate(path, return_early=True, num_threads=2)
+    else:
+        options = {"format": "safetensors", "shard_size": 1 << 20} if name == "shards" else {}
+        future = save(td, path, return_early=True, **options)
+    for parameter in parameters.values():  # as module.half() does
+        parameter.data = torch.full((size // 2,), -1.0, dtype=torch.float16)
+    others = [torch.full((size,), 7.0) for _ in range(60)]  # in the memory that is free now, if it is
+    go.set()
+    future.result()
+    back = TensorDict.load_memmap(path)
+    assert others and all(torch.equal(back[f"k{i}"], torch.full((size,), float(i))) for i in range(30))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 
 import orjson
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from tensordict_core import NonTensorStack, TensorDict, UnbatchedTensor
-from tensordict_memmap import compare, convert, load_memmap, save
+from tensordict_memmap import compare, convert, load_memmap, remote_save, save
 from tensordict_memmap.cli import main
 from tensordict_memmap.fetching import Pending, Store
 from tensordict_memmap.manifest import NAME
@@ -144,6 +145,19 @@ def test_what_does_not_belong_to_rows_is_fetched_with_any(base, rows):
     save(TensorDict({"a": torch.arange(9), "table": table}, [9]), base + "/x.safetensors")
     back = load_memmap(base + "/x.safetensors", rows=rows)
     assert back["table"].tolist() == [0, 1, 2, 3, 4] and len(back) == len(back["a"])
+
+
+def test_which_entries_are_sent_is_settled_when_the_save_is_asked_for(base, monkeypatch):
+    go, plain = threading.Event(), remote_save.temporary_folder
+    monkeypatch.setattr(remote_save, "temporary_folder", lambda: go.wait() and plain())
+    td = TensorDict({"a": torch.zeros(2), "b": {"c": torch.zeros(2)}})
+    future = save(td, base + "/x", return_early=True)
+    td["b", "d"] = torch.ones(2)
+    td["a"] = torch.ones(2)
+    go.set()
+    assert future.result() is td
+    back = load_memmap(base + "/x")
+    assert set(back.keys(True, True)) == {"a", ("b", "c")} and back["a"].tolist() == [0, 0]
 
 
 def test_the_meta_device_reads_no_more_than_shapes_of_components(base, seen):

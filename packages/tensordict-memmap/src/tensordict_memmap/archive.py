@@ -7,6 +7,7 @@ the format asks for. Compressed archives load into memory.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import struct
 import zipfile
@@ -34,7 +35,7 @@ from tensordict_memmap.kept_values import remember_file
 from tensordict_memmap.manifest import NAME, Entry, Manifest
 from tensordict_memmap.mapping import Mapping
 from tensordict_memmap.onefile import save_file
-from tensordict_memmap.sources import Piece, chunks
+from tensordict_memmap.sources import Piece, chunks, held
 from tensordict_memmap.tensor import MemoryMappedTensor
 from tensordict_memmap.transfer import FileWrite, write_files
 from tensordict_memmap.ways import JOB
@@ -273,6 +274,9 @@ class ArchiveSave:
 
     def start(self, early: bool, result: Callable[[], Any], pbar: bool = False) -> Any:
         """Saves, now or in the background, and gives the result."""
+        if early:
+            for piece in itertools.chain.from_iterable(pieces for _, pieces, _ in self.parts):
+                piece.source = held(piece.source)
         return carry_out(self.run, result, 0 if self.like else self.total, early=early, pbar=pbar)
 
     def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:

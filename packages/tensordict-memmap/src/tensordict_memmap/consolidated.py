@@ -25,7 +25,7 @@ from tensordict_memmap.future import SaveFuture
 from tensordict_memmap.layout import cut
 from tensordict_memmap.mapping import MODES, Mapping
 from tensordict_memmap.onefile import save_file
-from tensordict_memmap.sources import Piece, Run
+from tensordict_memmap.sources import Piece, Run, held
 from tensordict_memmap.transfer import FileWrite, write_files
 
 __all__ = ["consolidate", "from_consolidated", "is_consolidated"]
@@ -67,6 +67,8 @@ def consolidate(
     job.shared, job.pinned = share_memory, pin_memory
     job.device = torch.device("cpu") if filename is not None else None if device is None else place
     if return_early and num_threads > 1:
+        for slot in job.slots.values():
+            slot.sources = list(map(held, slot.sources))
         return SaveFuture(lambda progress, cancelled: job.run(progress, cancelled), job.total)
     return job.run(None, None)
 

@@ -17,7 +17,7 @@ import torch
 
 from tensordict_memmap.formats.safetensors import METADATA, Form, ranks
 from tensordict_memmap.formats.tree import Path
-from tensordict_memmap.sources import Piece, Run
+from tensordict_memmap.sources import Piece, Run, held
 from tensordict_memmap.ways import SMALL
 
 __all__ = ["Keys", "Layout", "Source", "Stacked", "Tensors", "cut"]
@@ -151,6 +151,13 @@ class Tensors:
         self.sources += sources
         self.keys.add(keys)
         return True
+
+    def hold(self) -> None:
+        """Keeps the memory of the tensors as it is now, whatever they are given later."""
+        for number, source in enumerate(self.sources):
+            self.sources[number] = (
+                Stacked(list(map(held, source.parts)), source.dim) if isinstance(source, Stacked) else held(source)
+            )
 
     def is_free(self, name: str) -> bool:
         """Whether a tensor can get a name: the format does not keep it for itself, and no tensor has it."""

@@ -191,6 +191,8 @@ class PackedSave:
 
     def start(self, early: bool, result: Callable[[], Any], pbar: bool = False) -> Any:
         """Saves, now or in the background, and gives the result."""
+        if early:
+            self.pack.tensors.hold()
         return carry_out(self.run, result, 0 if self.like else self.total, early=early, pbar=pbar)
 
     def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:

@@ -231,7 +231,7 @@ def _save_elsewhere(options: dict[str, Any]) -> Any:
     """A save to an address, from the arguments of `save`."""
     data, url, early = options.pop("data"), options.pop("prefix"), options.pop("return_early")
     existsok = options.pop("existsok")
-    stage = functools.partial(save, data, **options)
+    stage = functools.partial(save, data.clone(recurse=False) if early else data, **options)  # entries as they are now
     return save_remote(url, stage, total=data.bytes(), existsok=existsok, early=early, result=data)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -178,6 +178,11 @@ def as_array(part: Strided) -> np.ndarray:
 
 
 _Array = TypeVar("_Array", torch.Tensor, np.ndarray)
+
+
+def held(source: Any) -> Any:
+    """A source that is read later: a tensor may be given other memory until then (``p.data = ...``), this one not."""
+    return source.detach() if isinstance(source, torch.Tensor) else source
 
 
 def chunks(whole: _Array, width: int, most: int) -> Iterator[tuple[_Array, int]]:

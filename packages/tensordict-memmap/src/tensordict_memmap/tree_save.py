@@ -27,7 +27,7 @@ from tensordict_memmap.formats.tree import Dense, Leaf, show
 from tensordict_memmap.future import Cancelled, Progress, carry_out
 from tensordict_memmap.manifest import Entry, Manifest
 from tensordict_memmap.opening import LeafOpener
-from tensordict_memmap.sources import Piece
+from tensordict_memmap.sources import Piece, held
 from tensordict_memmap.space import reserve_leaves
 from tensordict_memmap.tensor import MemoryMappedTensor
 from tensordict_memmap.transfer import FileWrite, write_files
@@ -96,6 +96,9 @@ class TreeSave:
 
     def start(self, early: bool, result: Callable[[], Any], pbar: bool = False) -> Any:
         """Saves, now or in the background, and gives the result."""
+        if early:
+            for leaf in self.leaves:
+                leaf.source = held(leaf.source)
         return carry_out(self.run, result, self.total, early=early, pbar=pbar)
 
     def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
