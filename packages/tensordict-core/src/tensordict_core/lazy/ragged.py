@@ -137,13 +137,14 @@ class LazyRagged:
         tds = [td._inmost() for td in self.tensordicts]
         if -1 in self._meta.batch_size:
             return True
+        plain = {*map(type, tds)} <= {containers.dense}
         for key in self._keys():
             column = [td._peek(key) for td in tds]
             first = column[0]
             if isinstance(first, Tensor):
                 if not all(isinstance(entry, Tensor) for entry in column):
                     return True
-                shapes = {_shape_in(td, key) for td in tds}
+                shapes = {entry.shape if plain else _shape_in(td, key) for td, entry in zip(tds, column, strict=True)}
                 if len(shapes) > 1 or -1 in shapes.pop():
                     return True
             elif not all(isinstance(entry, Primitives) for entry in column):
