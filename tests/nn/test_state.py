@@ -99,6 +99,21 @@ def test_a_state_of_another_dtype_is_not_rounded_by_a_block_that_leaves_it_alone
     assert td["weight"].tolist() == [0.1, 0.1]
 
 
+@pytest.mark.parametrize("inplace", [False, True])
+def test_what_a_module_under_two_names_replaces_is_under_both(inplace):
+    shared = Counters()
+    module = nn.Sequential(shared, shared)
+    td = from_module(module).clone()
+    with td.to_module(module, inplace=inplace):
+        module(None)
+    assert td["0", "replaced"].tolist() == td["1", "replaced"].tolist() == [2, 2] and not shared.replaced.any()
+
+    apart = from_module(module).clone().update({"0": {"replaced": torch.ones(2)}})
+    with apart.to_module(module):
+        pass
+    assert apart["0", "replaced"].tolist() == [1, 1] and apart["1", "replaced"].tolist() == [0, 0]
+
+
 def test_buffers_that_a_block_replaces_stay_buffers():
     buffers = {name: nn.Buffer(torch.zeros(2)) for name in ("replaced", "changed")}
     params = TensorDictParams(buffers)

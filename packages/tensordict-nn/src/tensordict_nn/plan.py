@@ -279,10 +279,15 @@ class Plan:
         now = list(map(_get, self._tables, self._names))
         if all(map(is_, now, values)):
             return []
-        last: Iterable[int] = range(len(now))
-        if self.shared:  # of two leaves for one slot, the second one was written last
-            last = {(id(self._tables[i]), self._names[i]): i for i in last}.values()
-        return [(self.paths[i], now[i]) for i in last if now[i] is not values[i] and isinstance(now[i], Tensor)]
+        if self.shared:  # of two leaves for one slot, the second one was written last, and both stand for it
+            slots = [(id(table), name) for table, name in zip(self._tables, self._names, strict=True)]
+            last = dict(zip(slots, values, strict=True))
+            values = [last[slot] for slot in slots]
+        return [
+            (path, value)
+            for path, value, old in zip(self.paths, now, values, strict=True)
+            if value is not old and isinstance(value, Tensor)
+        ]
 
 
 def put(module: nn.Module, table: dict[str, Any], name: str, value: Any) -> None:
