@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict
-from tensordict_memmap import MemoryMappedTensor, SaveFuture, memmap, save
+from tensordict_memmap import MemoryMappedTensor, SaveFuture, load_memmap, memmap, save
 from tensordict_memmap.owned import read_manifest
 
 DTYPES = [
@@ -410,3 +410,20 @@ def test_a_jagged_tensor_may_be_ragged_in_a_later_dimension(tmp_path):
     again = TensorDict.load_memmap(tmp_path)["nt"]
     assert [tuple(part.shape) for part in again.unbind()] == [(3, 2), (3, 4)]
     assert all(torch.equal(a, b.T) for a, b in zip(again.unbind(), parts, strict=True))
+
+
+@pytest.mark.parametrize("number_of_rows", [3, 5000])
+def test_views_of_what_is_overwritten_in_place_are_read_before(tmp_path, number_of_rows):
+    rows = torch.arange(2 * number_of_rows, dtype=torch.int32).view(number_of_rows, 2)
+    parts = [torch.ones(1, 2), torch.ones(2, 2)]
+    jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    TensorDict({"a": rows, "b": -rows, "c": rows * 2, "j": jagged}).save(tmp_path / "x")
+    old = load_memmap(tmp_path / "x", mode="r+")
+    new = {"a": old["b"].view(torch.float32), "b": old["a"].mT, "c": old["a"][1:2].expand(4, 2)}
+    wanted = {key: value.clone() for key, value in new.items()}
+    TensorDict(new | {"j": old["j"]}).save(tmp_path / "x", atomic=False)
+    back = load_memmap(tmp_path / "x")
+    for key in ("a", "b", "c"):
+        assert back[key].dtype == wanted[key].dtype
+        assert torch.equal(back[key].view(torch.int32), wanted[key].contiguous().view(torch.int32))
+    assert all(torch.equal(one, two) for one, two in zip(back["j"].unbind(), parts, strict=True))

@@ -72,6 +72,8 @@ class TreeSave:
     def _check_source(self, leaf: Leaf, copy_existing: bool) -> None:
         source = leaf.source
         if not isinstance(source, MemoryMappedTensor):
+            if not self.atomic and os.path.isdir(self.root) and source is not None and _may_be_of_a_file(source):
+                leaf.source = source.clone()  # a view of what the folder holds, which is overwritten before it is read
             return
         mapping = source.handler
         if mapping.filename is None or not source.numel():
@@ -296,3 +298,10 @@ def _link(first: str, second: str, durable: bool) -> None:
         shutil.copyfile(first, second)
         if durable:
             system.sync_file(second)
+
+
+def _may_be_of_a_file(tensor: torch.Tensor) -> bool:
+    """Whether the memory is not torch's own: views of mapped tensors do not tell that they are some."""
+    values = tensor.values() if tensor.layout is torch.jagged else tensor
+    is_strided = values.device.type == "cpu" and values.layout is torch.strided
+    return is_strided and not values.untyped_storage().resizable()
