@@ -67,3 +67,23 @@ def test_methods_of_every_kind_know_the_class():
         pass
 
     assert type(Child.of(1.0).doubled()) is Child and Child.answer() == Child.of(1.0).answer() == 42
+
+
+class Numbered(TensorClass):
+    x: torch.Tensor
+    count: int | None = None
+    share: float = 0.5
+
+
+def test_numbers_of_the_annotated_type_are_kept_in_a_batch():
+    one = Numbered(torch.zeros(2), 3, batch_size=[2])
+    assert one.count == 3 and one.share == 0.5 and one[0].count == 3
+    one.count = True
+    assert one.count is True
+    for value in (2.5, torch.tensor(3), [1, 2, 3]):
+        with pytest.raises(RuntimeError, match="batch size"):
+            one.count = value
+    assert one.count is True
+    one.count = [1, 2]
+    assert one.count.tolist() == [1, 2]
+    assert Numbered(torch.zeros(2), 3).count.equal(torch.tensor(3))

@@ -28,6 +28,7 @@ Rule = Callable[[Any, Meta], Any]
 """From a value (never ``None``) and the metadata of the instance to the entry that is stored."""
 
 _MISSING = object()
+_NUMBERS = (bool, int, float, complex, np.generic)
 
 
 class Annotation:
@@ -103,6 +104,19 @@ def _plain(value: Any, meta: Meta) -> Any:
     if isinstance(value, dict | tuple):
         return _as_value(value, meta)
     return value
+
+
+def _by_annotation(annotation: Annotation) -> Rule:
+    """As `_plain`, but a number in a field of numbers is kept where it would have to be one for each row of a batch."""
+
+    def rule(value: Any, meta: Meta) -> Any:
+        if isinstance(value, _NUMBERS) and meta.batch_size:
+            target = annotation.resolve()
+            if isinstance(target, type) and issubclass(target, _NUMBERS) and isinstance(value, target):
+                return _as_value(value, meta)
+        return _plain(value, meta)
+
+    return rule
 
 
 def _uncast(value: Any, meta: Meta) -> Any:
@@ -193,7 +207,7 @@ def rule_for(flags: Flags, annotation: Annotation) -> Rule:
         return _cast(annotation)
     if flags.nocast:
         return _uncast
-    return _tensor_only if flags.tensor_only else _plain
+    return _tensor_only if flags.tensor_only else _by_annotation(annotation)
 
 
 def check_tensor_type(annotation: Annotation) -> None:
