@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import Buffer, Parameter, is_lazy
+from torch.nn.parameter import Buffer, Parameter
 
 from tensordict_core import LazyStackedTensorDict, TensorDict
 from tensordict_core.extension import (
@@ -38,6 +38,7 @@ from tensordict_core.extension import (
 )
 
 from . import errors
+from .leaves import as_parameter, can_be_trained, copy_tied, require_common_keys
 
 __all__ = ["TensorDictParams"]
 
@@ -117,7 +118,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
                 one could take the place of one that is gone, and its ``id()``.
         """
         if isinstance(td, LazyStackedTensorDict):
-            _require_common_keys(td)
+            require_common_keys(td)
         buffers = td._buffers if isinstance(td, TensorDictParams) else ()
         for key, value in td._items():
             if isinstance(value, Tensor):
@@ -129,7 +130,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         """Make a tensor a parameter or a buffer of this node; what takes the place of a buffer is one."""
         if not isinstance(value, Parameter):
             is_buffer = is_buffer or isinstance(value, Buffer) or key in self._buffers
-            if self.no_convert or is_buffer or not _can_be_trained(value):
+            if self.no_convert or is_buffer or not can_be_trained(value):
                 self._forget(key, self._buffers)
                 self._buffers[key] = value
                 return value
@@ -327,14 +328,14 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
 
     def _clone(self, recurse: bool) -> Self:
         made: dict[Tensor, Tensor] = {}
-        return self._with(lambda leaf: _copy(leaf, made)) if recurse else self._with(lambda leaf: leaf)
+        return self._with(lambda leaf: copy_tied(leaf, made)) if recurse else self._with(lambda leaf: leaf)
 
     def _with(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Parameters of the same structure with other tensors."""
         new = object.__new__(type(self))
         new._start(self._meta, self.no_convert)
         for key, value in self._parameters.items():
-            new._parameters[key] = None if value is None else _as_parameter(function(value), value)
+            new._parameters[key] = None if value is None else as_parameter(function(value), value)
         for key, view in self._views():
             new._parameters[key] = Parameter(function(view).detach(), requires_grad=view.requires_grad)
         for key, buffer in self._buffers.items():
@@ -412,36 +413,6 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         raise errors.parameters_called()
 
 
-def _can_be_trained(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _require_common_keys(stack: LazyStackedTensorDict) -> None:
-    """Refuse a lazy stack whose elements have different keys: it reads those that all of them have."""
-    common = {*stack._keys()}
-    uncommon = [key for td in stack.tensordicts for key in td._keys() if key not in common]
-    if uncommon:
-        raise errors.uncommon_keys(dict.fromkeys(uncommon))
-    for td in stack.tensordicts:
-        if isinstance(td, LazyStackedTensorDict):
-            _require_common_keys(td)
-
-
-def _copy(leaf: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
-    """A copy of a tensor, the same one each time, so that tied weights stay tied."""
-    copied = made.get(leaf)
-    if copied is None:
-        copied = leaf.detach().clone() if isinstance(leaf, Parameter) and not is_lazy(leaf) else leaf.clone()
-        if isinstance(leaf, Parameter) and not is_lazy(leaf):
-            copied = Parameter(copied, requires_grad=leaf.requires_grad)
-        made[leaf] = copied
-    return copied
-
-
-def _as_parameter(new: Tensor, old: Tensor) -> Parameter:
-    return new if isinstance(new, Parameter) else Parameter(new.detach(), requires_grad=old.requires_grad)
-
-
 def _on_values(name: str) -> Any:
     """The in-place operation ``name``, on the values of the parameters."""
     general = getattr(TensorDictBase, name)
@@ -492,9 +463,9 @@ def _again(params: TensorDictParams, td: Any) -> TensorDictParams:
                 new._modules[key] = build(value, (*prefix, key))
             elif isinstance(value, Tensor):
                 leaf = leaves[(*prefix, key)]
-                is_buffer = key in node._buffers or not _can_be_trained(leaf)
+                is_buffer = key in node._buffers or not can_be_trained(leaf)
                 if value not in again:
-                    again[value] = leaf if is_buffer else _as_parameter(leaf, value)
+                    again[value] = leaf if is_buffer else as_parameter(leaf, value)
                 (new._buffers if is_buffer else new._parameters)[key] = again[value]
             else:
                 new._values[key] = value

@@ -1,0 +1,44 @@
+"""Leaves of parameters: which of them are trained, what wraps them, and copies that keep ties."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.parameter import Parameter, is_lazy
+
+from tensordict_core import LazyStackedTensorDict
+
+from . import errors
+
+__all__ = ["as_parameter", "can_be_trained", "copy_tied", "require_common_keys"]
+
+
+def can_be_trained(tensor: Tensor) -> bool:
+    """Whether a tensor can require gradients."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def require_common_keys(stack: LazyStackedTensorDict) -> None:
+    """Refuse a lazy stack whose elements have different keys: it reads those that all of them have."""
+    common = {*stack._keys()}
+    uncommon = [key for td in stack.tensordicts for key in td._keys() if key not in common]
+    if uncommon:
+        raise errors.uncommon_keys(dict.fromkeys(uncommon))
+    for td in stack.tensordicts:
+        if isinstance(td, LazyStackedTensorDict):
+            require_common_keys(td)
+
+
+def copy_tied(leaf: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
+    """A copy of a tensor, the same one each time, so that tied weights stay tied."""
+    copied = made.get(leaf)
+    if copied is None:
+        copied = leaf.detach().clone() if isinstance(leaf, Parameter) and not is_lazy(leaf) else leaf.clone()
+        if isinstance(leaf, Parameter) and not is_lazy(leaf):
+            copied = Parameter(copied, requires_grad=leaf.requires_grad)
+        made[leaf] = copied
+    return copied
+
+
+def as_parameter(new: Tensor, old: Tensor) -> Parameter:
+    """A tensor as a parameter, trained where ``old`` is."""
+    return new if isinstance(new, Parameter) else Parameter(new.detach(), requires_grad=old.requires_grad)
