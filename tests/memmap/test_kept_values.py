@@ -90,3 +90,12 @@ def test_values_in_one_file_refuse_changes_that_it_would_not_see(tmp_path, name)
     private = TensorDict.load_memmap(tmp_path / name).update_({"a": torch.ones(3), "n": {"s": "new"}})
     assert copy["n", "s"] == private["n", "s"] == "new"
     assert TensorDict.load_memmap(tmp_path / name)["n", "s"] == "old"
+
+
+@pytest.mark.parametrize("rows", [slice(0, 2), torch.tensor([0, 1])], ids=["slice", "rows"])
+def test_rows_with_a_value_that_is_refused_change_no_tensor(tmp_path, rows):
+    td = TensorDict({"a": torch.zeros(4), "s": "old"}, [4])
+    mapped = td.memmap(tmp_path / "one.safetensors")
+    with pytest.raises(RuntimeError, match="one file"):
+        mapped[rows] = TensorDict({"a": torch.ones(2), "s": "new"}, [2])
+    assert mapped["s"] == "old" and not mapped["a"].any()

@@ -154,6 +154,8 @@ class Indexing(Primitives):
         self._check_fits(index, value)
         pairs = list(value._items())
         self._check_entries(index, pairs, ())
+        if any([type(source) is not Tensor and isinstance(source, Primitives) for _, source in pairs]):
+            pairs.sort(key=_is_tensor_or_tree)  # what keeps values elsewhere may refuse, so they go first
         writes: Writes | None = None
         for key, source in pairs:
             entry = self._get(key)
@@ -266,6 +268,10 @@ class Indexing(Primitives):
             entry = source._room(size, index)
         self._set(key, entry, False)
         return entry
+
+
+def _is_tensor_or_tree(pair: tuple[str, Any]) -> bool:
+    return isinstance(pair[1], Tensor) or not pair[1]._is_opaque
 
 
 def _checks_itself(entry: Primitives) -> bool:
