@@ -54,7 +54,7 @@ FRESH, OVER = "save", "save over an earlier one"
 FRESH_DURABLE, OVER_DURABLE = "save, durable", "save over an earlier one, durable"
 OPEN, READ, IMPORT = "open", "open and read", "`import` on top of `import torch`"
 
-KEPT = 64 << 20
+KEPT = 128 << 20
 """Bytes of a save up to which it stays until all is measured: whenever ext4 makes a file, it looks through those that
 were removed in the minutes before, and after thousands of them takes five times as long."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
 
-from benchmarks.compare import shown_time
+from benchmarks.compare import KEPT, remove, shown_time
 from benchmarks.savers import (
     OURS,
     OURS_ONE_FILE,
@@ -29,7 +29,7 @@ from benchmarks.savers import (
     Saver,
     settle,
 )
-from benchmarks.workloads import Tree, transposed, uniform
+from benchmarks.workloads import Tree, size, transposed, uniform
 
 SAVERS = (OURS, OURS_ONE_FILE, REFERENCE, REFERENCE_CONSOLIDATED, TORCH, SAFETENSORS)
 LEAVES = (1, 10, 100, 1000, 10_000)
@@ -131,13 +131,14 @@ def row(what: str, tree: Tree, folder: Path, rounds: int, seconds: float) -> str
         if done and monotonic() > end:
             break
         for saver in random.sample(SAVERS, len(SAVERS)):
-            path = folder / f"saved{saver.ending}"
+            path = folder / f"{what} {done} {SAVERS.index(saver)}{saver.ending}"
             os.sync()
             start = perf_counter()
             saver.save(held[saver], path)
             times[saver].append(1000 * (perf_counter() - start))
             settle()
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if size(tree) > KEPT:
+                remove(path)
     return f"| {what} | " + " | ".join(shown_time(median(times[saver])) for saver in SAVERS) + " |"
 
 
