@@ -13,7 +13,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
-from tensordict_memmap import MemoryMappedTensor, load_memmap, print_directory_tree
+from tensordict_memmap import MemoryMappedTensor, load_memmap, print_directory_tree, system
 
 
 @pytest.fixture
@@ -415,3 +415,19 @@ def test_saved_values_are_written_into_ragged_stacks_element_by_element(tmp_path
     mine.load_memmap_(tmp_path / "ragged")
     assert (mine == saved).all() and mine["j", "s"] == [["x"], ["xx", "xx"]]
     assert all(one is other for one, other in zip(mine._leaves(), leaves, strict=True))
+
+
+def test_more_leaves_than_can_be_mapped_are_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("tensordict_memmap.opening._MANY", 10)
+    td = TensorDict({f"leaf{i}": torch.tensor(i) for i in range(20)})
+    td.save(tmp_path / "saved")
+    monkeypatch.setattr(system, "most_mappings", lambda: 20)
+    with pytest.raises(RuntimeError, match="max_map_count"):
+        td.memmap(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    td.save(tmp_path / "not mapped")
+    with pytest.raises(RuntimeError, match="one file"):
+        load_memmap(tmp_path / "not mapped")
+    assert load_memmap(tmp_path / "not mapped", keys="leaf7")["leaf7"] == 7
+    assert load_memmap(tmp_path / "not mapped", device="meta")["leaf7"].is_meta
+    td.memmap(tmp_path / "one.safetensors")

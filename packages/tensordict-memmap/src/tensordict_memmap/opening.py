@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
+from tensordict_memmap import system
 from tensordict_memmap.dtypes import is_possible
 from tensordict_memmap.formats.tree import Leaf, Path, show
 from tensordict_memmap.mapping import Mapping
-from tensordict_memmap.system import read_file
 from tensordict_memmap.tensor import MemoryMappedTensor
 
-__all__ = ["LeafOpener", "check_on_meta"]
+__all__ = ["LeafOpener", "check_mappable", "check_on_meta"]
 
 _FLAGS = (
     getattr(os, "O_CLOEXEC", 0)
@@ -28,6 +28,25 @@ _FLAGS = (
     | getattr(os, "O_NONBLOCK", 0)
     | getattr(os, "O_BINARY", 0)
 )
+
+
+_MANY = 10_000
+"""Files from which it is asked how many can be mapped."""
+
+
+def check_mappable(count: int, root: str) -> None:
+    """Refuses to map more files than a process may: when mappings run out, whatever needs memory next would fail.
+
+    Raises:
+        RuntimeError: There are more.
+    """
+    most = system.most_mappings() if count >= _MANY else None
+    if most is not None and count > 0.95 * most:
+        raise RuntimeError(
+            f"each leaf of a saved folder is mapped by itself, and {root} has {count:,} where a process may have "
+            f"{most:,} mappings (vm.max_map_count); save to one file, such as 'x.safetensors', or open a part of it "
+            "(keys=, subpath=)"
+        )
 
 
 class LeafOpener:
@@ -132,7 +151,7 @@ class LeafOpener:
 
     def _document(self, path: str) -> bytes | None:
         """The content of a small file under the root; None where there is none."""
-        return read_file(f"{self.root}/{path}")
+        return system.read_file(f"{self.root}/{path}")
 
     # --- nested tensors: the components' values one after the other, and their shapes in a second file
 

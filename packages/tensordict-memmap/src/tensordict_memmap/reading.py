@@ -34,7 +34,7 @@ from tensordict_memmap.formats.parse import parse, stack_size
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
 from tensordict_memmap.kept_values import remember_file
 from tensordict_memmap.manifest import NAME, Manifest
-from tensordict_memmap.opening import LeafOpener
+from tensordict_memmap.opening import LeafOpener, check_mappable
 from tensordict_memmap.packed_load import load_packed
 from tensordict_memmap.partial import Rows, Selection, prune, row_runs, select, take_rows
 from tensordict_memmap.pruning import Choice
@@ -296,7 +296,10 @@ def _built(part: Node | Leaf, opener: LeafOpener, request: Request, saved: Path 
     """The tensordict or tensor over files."""
     if isinstance(part, Leaf):
         return opener(part)
-    opener.ties = any(leaf.alias is not None for leaf in tree.leaves(part))
+    leaves = list(tree.leaves(part))
+    if saved is not None and opener.device is None:
+        check_mappable(len(leaves), opener.root)
+    opener.ties = any(leaf.alias is not None for leaf in leaves)
     known = request.cls if request.cls is not None and _is_wrapper(request.cls) else None
     device = request.device or torch.device("cpu")
     with uncollected(short=device.type in ("cpu", "meta")):

@@ -204,6 +204,15 @@ def map_file(fd: int, nbytes: int, offset: int, *, shared: bool) -> int:
     return int(address)
 
 
+def most_mappings() -> int | None:
+    """How many mappings a process may have; None where nobody says."""
+    try:
+        with open("/proc/sys/vm/max_map_count") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
 def unmap(address: int, nbytes: int) -> None:
     """Gives a mapping of :func:`map_file` back."""
     if _munmap is not None:

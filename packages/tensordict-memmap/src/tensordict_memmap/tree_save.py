@@ -26,7 +26,7 @@ from tensordict_memmap.formats.names import LEAF
 from tensordict_memmap.formats.tree import Dense, Leaf, show
 from tensordict_memmap.future import Cancelled, Progress, carry_out
 from tensordict_memmap.manifest import Entry, Manifest
-from tensordict_memmap.opening import LeafOpener
+from tensordict_memmap.opening import LeafOpener, check_mappable
 from tensordict_memmap.sources import Piece, held
 from tensordict_memmap.space import reserve_leaves
 from tensordict_memmap.tensor import MemoryMappedTensor
@@ -64,6 +64,8 @@ class TreeSave:
         with uncollected():
             self.node = tree.plan(td, tie=not like)
             self.leaves = list(tree.leaves(self.node))
+        if mapped:
+            check_mappable(len(self.leaves), self.root)
         if not like:
             for leaf in self.leaves:
                 self._check_source(leaf, copy_existing)
