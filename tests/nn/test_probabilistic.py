@@ -373,7 +373,7 @@ def test_scores_of_a_composite_go_to_the_keys_of_its_values_in_any_order():
         module = Prob(
             ["params"], out_keys, distribution_class=CompositeDistribution, return_log_prob=True,
             distribution_kwargs={"distribution_map": maps}, default_interaction_type="mode", **kwargs,
-        )  # fmt: skip
+        )  # fmt: skip  # shorter than one a line
         return module(TensorDict({"params": params}, [3]))
 
     normal, uniform = -0.9189, -1.9459

@@ -148,7 +148,7 @@ def test_values_that_cannot_be_copied_are_not_written_by_half():
     module = two()
     before = module[0].weight.detach().clone()
     td = TensorDict({"0": {"weight": torch.zeros(2, 2)}, "1": {"weight": torch.zeros(2, 2, device="meta")}})
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(RuntimeError, match="meta device"):
         td.to_module(module, inplace=True)
     assert torch.equal(module[0].weight, before)
 

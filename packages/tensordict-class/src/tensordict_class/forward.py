@@ -266,6 +266,9 @@ class Forwarding(TensorCollection):
     def _set_locked(self, locked: bool) -> None:
         self._tensordict._set_locked(locked)
 
+    def _are_elements_locked(self) -> bool:
+        return self._tensordict._are_elements_locked()
+
     def _set_exit(self, undo: Any) -> None:
         self._tensordict._set_exit(undo)
 

@@ -271,6 +271,7 @@ class Indexing(Primitives):
 
 
 def _is_tensor_or_tree(pair: tuple[str, Any]) -> bool:
+    """Whether an entry is none of values alone."""
     return isinstance(pair[1], Tensor) or not pair[1]._is_opaque
 
 

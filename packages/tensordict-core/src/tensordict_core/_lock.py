@@ -94,7 +94,7 @@ class Locking(Primitives):
         >>> TensorDict({"a": 1}, lock=True).is_locked
         True
         """
-        return self._locked
+        return self._locked or self._are_elements_locked()
 
     @is_locked.setter
     def is_locked(self, value: bool) -> None:
@@ -102,6 +102,10 @@ class Locking(Primitives):
             self.lock_()
         else:
             self.unlock_()
+
+    def _are_elements_locked(self) -> bool:
+        """Whether there are elements side by side, and all of them are locked."""
+        return False
 
     def lock_(self) -> Self:
         """Lock this tensordict and all below it. As a context manager it unlocks again at the end.

@@ -164,8 +164,8 @@ class Pending:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._starts: list[int] = []
-        self._files: list[tuple[str, int, int]] = []
-        self._buffers: list[Any] = []  # held, or a later range could take in the addresses of one that is gone
+        # the buffers are held, or a later range could take in the addresses of one that is gone
+        self._files: list[tuple[str, int, int, Any]] = []
 
     def reserve(self, path: str, nbytes: int, offset: int = 0) -> Any:
         """An array of zeros for bytes of a file from an offset on; nothing is read yet."""
@@ -180,8 +180,7 @@ class Pending:
         address = int(buffer.ctypes.data)
         place = bisect.bisect(self._starts, address)
         self._starts.insert(place, address)
-        self._files.insert(place, (path, nbytes, offset))
-        self._buffers.append(buffer)
+        self._files.insert(place, (path, nbytes, offset, buffer))
         return buffer
 
     def fetch(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -203,7 +202,7 @@ class Pending:
         batch: list[tuple[int, str, int, int]] = []
         room = _BATCH
         for place, found in by_file.items():
-            path, _, offset = self._files[place]
+            path, _, offset, _ = self._files[place]
             shift = offset - self._starts[place]
             for start, end in _merged(found):
                 for first in range(start, end, _PART):

@@ -110,6 +110,14 @@ def nothing_there(path: tuple[str, ...]) -> RuntimeError:
     )
 
 
+def without_values(path: tuple[str, ...]) -> RuntimeError:
+    """A tensor on the meta device cannot be written anywhere."""
+    return RuntimeError(
+        f"key {path!r} is on the meta device, so it has no values to write into a parameter; leave inplace=True out to "
+        "put it in its place"
+    )
+
+
 def no_mode() -> RuntimeError:
     """A block has to say what it sets."""
     return RuntimeError("a set_skip_existing block takes True, False or keys as mode, got None; None is for decorators")

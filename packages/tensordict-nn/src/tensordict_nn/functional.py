@@ -317,6 +317,8 @@ def _check_fit(held: list[Any], leaves: list[Any], paths: list[tuple[str, ...]])
     for old, new, path in zip(held, leaves, paths, strict=True):
         if old is None:
             raise errors.nothing_there(path)
+        if new.is_meta and not old.is_meta:
+            raise errors.without_values(path)
         if old.shape != new.shape:
             raise errors.other_shape(path, new.shape, old.shape)
 

@@ -32,9 +32,10 @@ def copy_tied(leaf: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
     """A copy of a tensor, the same one each time, so that tied weights stay tied."""
     copied = made.get(leaf)
     if copied is None:
-        copied = leaf.detach().clone() if isinstance(leaf, Parameter) and not is_lazy(leaf) else leaf.clone()
         if isinstance(leaf, Parameter) and not is_lazy(leaf):
-            copied = Parameter(copied, requires_grad=leaf.requires_grad)
+            copied = Parameter(leaf.detach().clone(), requires_grad=leaf.requires_grad)
+        else:
+            copied = leaf.clone()
         made[leaf] = copied
     return copied
 

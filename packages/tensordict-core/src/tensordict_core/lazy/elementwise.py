@@ -147,18 +147,9 @@ class LazyElementwise(TensorDictBase):
 
     # locks -----------------------------------------------------------------------------------------------------------
 
-    @property
-    def is_locked(self: Any) -> bool:
-        """Whether this stack is locked, or all of its elements are; settable."""
+    def _are_elements_locked(self: Any) -> bool:
         tds = self.tensordicts
-        return self._locked or (bool(tds) and all(td.is_locked for td in tds))
-
-    @is_locked.setter
-    def is_locked(self, value: bool) -> None:
-        if value:
-            self.lock_()
-        else:
-            self.unlock_()
+        return bool(tds) and all(td.is_locked for td in tds)
 
     def _refuse_locked(self: Any, what: str) -> None:
         """Refuse a change of entries where an element is locked, though this stack is not."""
