@@ -47,6 +47,29 @@ class FirstSave:
         return (first - second) / 1000
 
 
+class FromNothing:
+    """The first save of a process: 64 MB, with all that is imported, compiled or read from a cache on the way."""
+
+    number = 1
+    repeat = 7
+    timeout = 120
+
+    def timeraw_first_save(self) -> tuple[str, str]:
+        return self.first_save("from tensordict_core import TensorDict")
+
+    def timeraw_first_save_reference(self) -> tuple[str, str]:
+        return self.first_save("from tensordict import TensorDict")
+
+    def first_save(self, container: str) -> tuple[str, str]:
+        setup = f"""
+            import tempfile, torch
+            {container}
+            td = TensorDict({{str(i): torch.ones(1 << 20) for i in range(16)}}, [])
+            folder = tempfile.TemporaryDirectory()
+        """
+        return "td.memmap(folder.name)", setup
+
+
 def saves(layout: str, name: str, folder: Path | None = None) -> tuple[float, float]:
     """The first and the second save of a new process, in milliseconds."""
     code = "import sys; from benchmarks.memmap_first_save import report; report(*sys.argv[1:])"

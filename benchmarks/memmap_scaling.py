@@ -19,6 +19,7 @@ from statistics import median
 from time import monotonic, perf_counter
 
 from benchmarks.compare import KEPT, remove, shown_time
+from benchmarks.on_disk import OnDisk, names
 from benchmarks.savers import (
     OURS,
     OURS_ONE_FILE,
@@ -37,49 +38,33 @@ SIZES = tuple(1 << power for power in (10, 16, 20, 24, 28))
 KIB = 1 << 10
 
 
-class Leaves:
+class Leaves(OnDisk):
     """Leaves of 1 KiB, to a fresh path."""
 
-    params = ([1, 100, 1000], [OURS.name, OURS_ONE_FILE.name])
+    params = ([1, 100, 1000], names(OURS, OURS_ONE_FILE))
     param_names = ("leaves", "saver")
-    number = 1
-    rounds = 1
-    repeat = 7
-    warmup_time = 0
-    timeout = 300
-    nbytes = KIB
 
-    def tree(self, parameter: int) -> Tree:
-        return uniform(parameter, KIB)
+    def tree(self, workload: int) -> Tree:
+        return uniform(workload, KIB)
 
-    def setup(self, parameter: int, name: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
-        self.saver = next(saver for saver in SAVERS if saver.name == name)
-        self.held = self.saver.hold(self.tree(parameter))
-        self.path = self.folder / f"saved{self.saver.ending}"
-        os.sync()
-
-    def teardown(self, parameter: int, name: str) -> None:
-        shutil.rmtree(self.folder)
-
-    def time_save(self, parameter: int, name: str) -> None:
-        self.saver.save(self.held, self.path)
+    def time_save(self, leaves: int, name: str) -> None:
+        self.save()
 
 
 class Bytes(Leaves):
     """One leaf, to a fresh path."""
 
-    params = ([1 << 10, 1 << 20, 1 << 26], [OURS.name, OURS_ONE_FILE.name])
+    params = ([1 << 10, 1 << 20, 1 << 26], names(OURS, OURS_ONE_FILE))
     param_names = ("bytes", "saver")
 
-    def tree(self, parameter: int) -> Tree:
-        return uniform(1, parameter)
+    def tree(self, workload: int) -> Tree:
+        return uniform(1, workload)
 
 
 class Memory:
     """Bytes that a save of 268 MB takes beside the tensors, in a process of its own."""
 
-    params = (["contiguous", "transposed"], [OURS.name, OURS_ONE_FILE.name])
+    params = (["contiguous", "transposed"], names(OURS, OURS_ONE_FILE))
     param_names = ("layout", "saver")
     unit = "bytes"
     timeout = 300

@@ -1,0 +1,68 @@
+"""What asv's benchmarks of files have in common: one way to save, one tree of tensors, and a folder for each sample."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare import KEPT, remove, touch_free_memory
+from benchmarks.savers import SAVERS, TORCH_MMAP, Saver, settle
+from benchmarks.workloads import Tree, size
+
+BY_NAME = {saver.name: saver for saver in (*SAVERS, TORCH_MMAP)}
+
+
+def names(*savers: Saver) -> tuple[str, ...]:
+    """A parameter that says which way is timed."""
+    return tuple(saver.name for saver in savers)
+
+
+class OnDisk(ABC):
+    """One save a sample; earlier writes are waited for before the clock runs.
+
+    asv starts a process for each cell and calls ``setup`` there before every sample. The tensors are made for the first
+    one and saved once, so that no sample pays for what that imports or compiles.
+    """
+
+    param_names: tuple[str, ...] = ("workload", "saver")
+    number = 1
+    rounds = 1
+    repeat = 7
+    warmup_time = 0
+    timeout = 300
+
+    @abstractmethod
+    def tree(self, workload: Any) -> Tree:
+        """The tensors of a workload."""
+
+    def setup(self, workload: Any, name: str) -> None:
+        if not hasattr(self, "held"):
+            self.saver, self.places = BY_NAME[name], itertools.count()
+            tree = self.tree(workload)
+            self.nbytes = size(tree)
+            self.held = self.saver.hold(tree)
+            self.next_path()
+            self.save()
+            self.teardown(workload, name)
+        self.next_path()
+        touch_free_memory(3 * self.nbytes)
+        os.sync()
+
+    def teardown(self, workload: Any, name: str) -> None:
+        settle()
+        if self.nbytes > KEPT:
+            remove(self.path)
+
+    def next_path(self) -> None:
+        """Another place in the folder where asv runs the cell, and which it removes."""
+        self.path = Path(f"{next(self.places)}{self.saver.ending}").absolute()
+
+    def save(self) -> None:
+        self.saver.save(self.held, self.path)
+
+    def save_durably(self) -> None:
+        assert self.saver.durable is not None
+        self.saver.durable(self.held, self.path)
