@@ -161,3 +161,45 @@ def test_pytrees_and_vmap_take_stacks_whose_nested_entries_are_ragged(add):
     for result in (add(stack), add(TensorDict({"deep": stack}, [2]))["deep"]):
         assert result.batch_size == (2, 2) and result["n"].batch_size == (2, 2)
         assert [part["n", "a"].tolist() for part in result.unbind(1)] == [[[1.0]] * 2, [[1.0] * 3] * 2]
+
+
+def ragged(first, second):
+    return LazyStackedTensorDict(TensorDict({"x": first}), TensorDict({"x": second}))
+
+
+DIFFERENT = {
+    "sizes": ((torch.zeros(3), torch.zeros(4)), "shape=torch.Size([2, 2, -1])"),
+    "ranks": ((torch.zeros(3), torch.zeros(4, 2)), "shape=ragged"),
+    "kinds": (({"y": torch.zeros(1)}, torch.zeros(3)), "mixed(Tensor, TensorDict)"),
+    "values": (("text", torch.zeros(3)), "mixed(NonTensorData, Tensor)"),
+}
+
+
+@pytest.mark.parametrize(("entries", "shown"), DIFFERENT.values(), ids=DIFFERENT)
+def test_what_does_not_stack_is_found_selected_and_shown_wherever_it_is(entries, shown):
+    inner = ragged(*entries)
+    outer = LazyStackedTensorDict(TensorDict({"w": inner}), TensorDict({"w": inner.clone()}))
+    assert "x" in inner and ("w", "x") in outer and ("w", "x") in outer[0] and ("w", "q") not in outer
+    assert set(outer.select(("w", "x")).keys(True)) == set(outer.keys(True))
+    if "mixed" in shown:
+        assert shown in repr(inner)
+    else:
+        assert shown in repr(outer)
+
+
+@pytest.mark.parametrize("way", ["as_nested_tensor", "as_padded_tensor"])
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_key_that_some_elements_have_as_a_node_is_not_read_as_one_tensor(way, turn):
+    inner = ragged(*({"y": torch.zeros(1)}, torch.zeros(3))[::turn])
+    with pytest.raises(RuntimeError, match="'x' some elements"):
+        inner.get("x", **{way: True})
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_hold_lazy_elements_that_stack_and_no_ragged_ones():
+    inner = [ragged(torch.ones(n), torch.zeros(n)) for n in (3, 4)]
+    read = LazyStackedTensorDict(*inner).get("x", as_nested_tensor=True, layout=torch.strided)
+    assert [part.shape for part in read.unbind()] == [(2, 3), (2, 4)] and read[0].sum() == 3
+    for refused in (lambda td: td.densify(), lambda td: td.get("x", as_nested_tensor=True)):
+        with pytest.raises(RuntimeError, match=r"key 'x' has the shapes \[\[3\], \[4\]\]"):
+            refused(LazyStackedTensorDict(*[ragged(torch.zeros(3), torch.zeros(4))] * 2))

@@ -356,3 +356,12 @@ def test_every_format_is_recognized_by_its_content(saved, tmp_path):
         assert load_memmap(tmp_path / "again")["encoder", "0", "bias"].tolist() == list(range(6))
     finally:
         other.rename(saved)
+
+
+@pytest.mark.parametrize("name", ["x", "x.safetensors", "x.tdz"])
+@pytest.mark.parametrize("keys", ["w", "w.x", "**.x", "*"])
+def test_stacks_of_ragged_stacks_are_chosen_from(tmp_path, name, keys):
+    inner = TensorDict.lazy_stack([TensorDict({"x": torch.zeros(n)}) for n in (3, 4)])
+    TensorDict.lazy_stack([TensorDict({"w": inner}), TensorDict({"w": inner})]).save(tmp_path / name)
+    loaded = load_memmap(tmp_path / name, keys=keys)
+    assert [len(part["x"]) for part in loaded[1]["w"].unbind(0)] == [3, 4]

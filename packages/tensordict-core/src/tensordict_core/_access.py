@@ -150,10 +150,13 @@ class Access(Primitives):
         True
         """
         if type(key) is str:
-            return self._get(key) is not None
+            return self._peek(key) is not None
         if not isinstance(key, tuple):
             raise errors.bad_key(key)
-        return self.get(key, None) is not None
+        node: Any = self
+        for name in unravel_key_to_tuple(key):
+            node = node._peek(name) if isinstance(node, Primitives) else None
+        return node is not None
 
     # views -----------------------------------------------------------------------------------------------------------
 

@@ -226,6 +226,9 @@ class TensorDict(TensorDictBase):
     def _get(self, key: str) -> Any:
         return self._entries.get(key)
 
+    def _peek(self, key: str) -> Any:
+        return self._entries.get(key)
+
     def _items(self) -> Iterable[tuple[str, Any]]:
         return self._entries.items()
 

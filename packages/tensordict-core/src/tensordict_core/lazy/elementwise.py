@@ -223,16 +223,16 @@ class LazyElementwise(TensorDictBase):
 
     def _describe(self: Any, key: str) -> str:
         column = [td._peek(key) for td in self.tensordicts]
-        first = column[0]
-        if not isinstance(first, torch.Tensor):
+        if not any(isinstance(entry, torch.Tensor) for entry in column):
             return repr(self._get(key))
-        ranks = {getattr(entry, "ndim", None) for entry in column}
-        shape: Any = "ragged"
-        if len(ranks) == 1:
-            sizes = [n if all(entry.shape[i] == n for entry in column) else -1 for i, n in enumerate(first.shape)]
-            shape = torch.Size((*sizes[: self.stack_dim], len(column), *sizes[self.stack_dim :]))
-        dtypes = {getattr(entry, "dtype", None) for entry in column}
-        dtype = first.dtype if len(dtypes) == 1 else "mixed"
+        first = column[0]
+        if not all(isinstance(entry, torch.Tensor) for entry in column):
+            return f"mixed({', '.join(sorted({type(entry).__name__ for entry in column}))})"
+        try:
+            shape: Any = self._shape_of(key)
+        except RuntimeError:  # not even their numbers of dims agree
+            shape = "ragged"
+        dtype = first.dtype if len({entry.dtype for entry in column}) == 1 else "mixed"
         return (
             f"{type(first).__name__}(shape={shape}, device={first.device}, dtype={dtype}, is_shared={self.is_shared()})"
         )

@@ -62,9 +62,12 @@ class LazyRagged:
             raise errors.two_ways(ways[0], ways[1], "how a ragged entry is read")
         if not isinstance(first, Tensor) or not ways:
             return self._get(key)
-        if as_list or as_nested_tensor:
-            column = [td._get_ragged(key, as_list=True) for td in self.tensordicts]
-            return column if as_list else as_nested(column, self._stack_dim, layout)
+        if as_list:
+            return [td._get_ragged(key, as_list=True) for td in self.tensordicts]
+        if not all(isinstance(td._peek(key), Tensor) for td in self.tensordicts):
+            raise errors.mixed_column(key)
+        if as_nested_tensor:
+            return as_nested([td._get(key) for td in self.tensordicts], self._stack_dim, layout)
         column = [
             td._get_ragged(key, as_padded_tensor=True, padding_side=padding_side, padding_value=padding_value)
             for td in self.tensordicts
@@ -171,7 +174,8 @@ class LazyRagged:
         entries = {}
         for key in self._keys():
             if isinstance(self._peek(key), Tensor):
-                ragged = len({_shape_in(td._inmost(), key) for td in self.tensordicts}) > 1
+                shapes = {_shape_in(td._inmost(), key) for td in self.tensordicts}
+                ragged = len(shapes) > 1 or -1 in shapes.pop()
                 entries[key] = self._get_ragged(key, as_nested_tensor=True, layout=layout) if ragged else self._get(key)
             else:
                 entries[key] = self._get(key).densify(layout=layout)

@@ -341,13 +341,14 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         return meta.named(tuple(names))
 
     def _peek(self, key: str) -> Any:
-        first = None
+        tensor, entry = None, None
         for td in self.tensordicts:
             entry = td._peek(key)
             if entry is None:
                 return None
-            first = entry if first is None else first
-        return first if first is None or isinstance(first, Tensor) else self._get(key)
+            if tensor is None and isinstance(entry, Tensor):
+                tensor = entry
+        return self._get(key) if tensor is None and entry is not None else tensor
 
     def _peek_items(self) -> Iterable[tuple[str, Any]]:
         return [(key, self._peek(key)) for key in self._keys()]
