@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import gc
-import itertools
 import json
 import mmap
 import os
 import platform
 import random
+import secrets
 import shutil
 import subprocess
 import sys
@@ -47,6 +47,7 @@ from benchmarks.savers import (
     touch,
 )
 from benchmarks.workloads import Tree, flat, gpt2, one_leaf, size, small_leaves, transformer, transposed
+from tensordict_memmap import system
 
 COLUMNS = tuple(dict.fromkeys(saver.name for saver in (*SAVERS, *LOADERS)))
 IMPORTS = {OURS.name: "tensordict_core", REFERENCE.name: "tensordict"}
@@ -108,16 +109,15 @@ def remove(path: Path) -> None:
 def saving(saver: Saver, tree: Tree, folder: Path) -> list[Case]:
     """Saves to a path where nothing is, and to one where an earlier save is."""
     held = saver.hold(tree)
-    fresh, earlier = (folder / f"{which}-{COLUMNS.index(saver.name)}{saver.ending}" for which in ("fresh", "earlier"))
-    kept = itertools.count() if size(tree) <= KEPT else None
+    earlier = folder / f"earlier-{COLUMNS.index(saver.name)}{saver.ending}"
+    stays = size(tree) <= KEPT
 
     def on_fresh(save: Callable[[object, Path], object]) -> float:
+        fresh = folder / f"{secrets.token_hex(4)}{saver.ending}"  # the place on the disk goes by the name
         took = timed(lambda: save(held, fresh))
         settle()
-        if kept is None:
+        if not stays:
             remove(fresh)
-        else:
-            fresh.rename(folder / f"kept-{next(kept)}-{fresh.name}")
         return took
 
     def over(save: Callable[[object, Path], object]) -> float:
@@ -257,6 +257,7 @@ def run(options: argparse.Namespace) -> Times:
     found: Times = {}
     for name in chosen:
         folder = Path(tempfile.mkdtemp(prefix="compare-", dir=options.folder))
+        system.scatter(str(folder))  # so that nobody makes files where others were just removed
         try:
             if name == "import":
                 title, cases, nbytes = "import", importing(), 0

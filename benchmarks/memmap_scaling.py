@@ -10,6 +10,7 @@ import argparse
 import gc
 import os
 import random
+import secrets
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from benchmarks.savers import (
     settle,
 )
 from benchmarks.workloads import Tree, size, transposed, uniform
+from tensordict_memmap import system
 
 SAVERS = (OURS, OURS_ONE_FILE, REFERENCE, REFERENCE_CONSOLIDATED, TORCH, SAFETENSORS)
 LEAVES = (1, 10, 100, 1000, 10_000)
@@ -116,7 +118,7 @@ def row(what: str, tree: Tree, folder: Path, rounds: int, seconds: float) -> str
         if done and monotonic() > end:
             break
         for saver in random.sample(SAVERS, len(SAVERS)):
-            path = folder / f"{what} {done} {SAVERS.index(saver)}{saver.ending}"
+            path = folder / f"{secrets.token_hex(4)}{saver.ending}"
             os.sync()
             start = perf_counter()
             try:
@@ -144,6 +146,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where files are written; a temporary folder by default")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="scaling-", dir=options.folder))
+    system.scatter(str(folder))  # so that nobody makes files where others were just removed
     head = " | ".join(saver.name for saver in SAVERS) + " |\n|---|" + "---:|" * len(SAVERS)
     try:
         for saver in SAVERS:  # what each imports and compiles is not what is asked here

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
+import secrets
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.compare import KEPT, remove, touch_free_memory
 from benchmarks.savers import SAVERS, TORCH_MMAP, Saver, settle
 from benchmarks.workloads import Tree, size
+from tensordict_memmap import system
 
 BY_NAME = {saver.name: saver for saver in (*SAVERS, TORCH_MMAP)}
 
@@ -40,14 +41,15 @@ class OnDisk(ABC):
 
     def setup(self, workload: Any, name: str) -> None:
         if not hasattr(self, "held"):
-            self.saver, self.places = BY_NAME[name], itertools.count()
+            system.scatter(".")  # so that nobody makes files where others were just removed
+            self.saver = BY_NAME[name]
             tree = self.tree(workload)
             self.nbytes = size(tree)
             self.held = self.saver.hold(tree)
-            self.next_path()
+            self.new_path()
             self.save()
             self.teardown(workload, name)
-        self.next_path()
+        self.new_path()
         touch_free_memory(3 * self.nbytes)
         os.sync()
 
@@ -56,9 +58,9 @@ class OnDisk(ABC):
         if self.nbytes > KEPT:
             remove(self.path)
 
-    def next_path(self) -> None:
-        """Another place in the folder where asv runs the cell, and which it removes."""
-        self.path = Path(f"{next(self.places)}{self.saver.ending}").absolute()
+    def new_path(self) -> None:
+        """Another place in the folder where asv runs the cell, which it removes; where on the disk goes by the name."""
+        self.path = Path(f"{secrets.token_hex(4)}{self.saver.ending}").absolute()
 
     def save(self) -> None:
         self.saver.save(self.held, self.path)

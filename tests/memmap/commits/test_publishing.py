@@ -6,6 +6,8 @@ import json
 import mmap
 import os
 import shutil
+import subprocess
+import time
 
 import pytest
 
@@ -32,6 +34,43 @@ def test_a_save_replaces_what_was_there(target, durable, writer, found, leftover
         save_folder(target, writer(version), durable=durable)
         assert found(target) == version
         assert not leftovers(target)
+
+
+@pytest.mark.skipif(not system.LINUX, reason="what scatters folders is a flag of ext4")
+def test_large_saves_lie_apart_from_those_removed_of_late(target, writer, found, leftovers):
+    kind = subprocess.run(["stat", "-f", "-c", "%T", os.path.dirname(target)], stdout=-1, check=True).stdout
+    if kind.strip() != b"ext2/ext3" or os.statvfs(os.path.dirname(target)).f_files < 1 << 20:
+        pytest.skip("the file system is not ext4, or has few places")
+    places = set()
+    for version in range(4):
+        save_folder(target, writer(version), count=1000)
+        assert found(target) == version and not leftovers(target)
+        places.add(os.stat(target).st_ino >> 13)  # inodes of a group of blocks
+    assert len(places) > 1, "the place is chosen by a random name among a hundred and more"
+
+
+def test_a_folder_that_cannot_be_scattered_is_saved_as_any_other(target, monkeypatch, writer, found, leftovers):
+    monkeypatch.setattr(system, "LINUX", False)
+    for version in range(3):
+        save_folder(target, writer(version), count=1000)
+        assert found(target) == version and not leftovers(target)
+
+
+@pytest.mark.parametrize(("since", "count", "asked"), [(10, 1000, True), (10, 3, False), (1000, 1000, False)])
+def test_a_large_save_is_scattered_when_one_was_removed_of_late(target, monkeypatch, writer, since, count, asked):
+    monkeypatch.setattr(removal, "_latest", time.monotonic() - since)
+    calls = []
+    monkeypatch.setattr(system, "scatter", lambda folder: calls.append(folder) is None)
+    save_folder(target, writer(0), count=count)
+    assert bool(calls) == asked and os.listdir(os.path.dirname(target)) == ["saved"]
+
+
+def test_a_save_that_replaced_another_is_remembered(target, monkeypatch, writer):
+    monkeypatch.setattr(removal, "_latest", -1e9)
+    save_folder(target, writer(0))
+    assert not removal.was_recent()
+    save_folder(target, writer(1))
+    assert removal.was_recent()
 
 
 def test_an_earlier_save_is_exchanged_and_open_files_keep_it(target, content, writer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import pathlib
@@ -13,7 +14,7 @@ import time
 
 import pytest
 
-from tensordict_memmap import owned, system
+from tensordict_memmap import commit, owned, removal, system
 from tensordict_memmap.commit import save_folder
 from tensordict_memmap.manifest import NAME, Entry, Manifest
 from tensordict_memmap.owned import read_manifest
@@ -53,14 +54,17 @@ def test_a_full_disk_leaves_the_earlier_save(target, case, writer, found, leftov
     assert found(target, foreign) == 0 and not leftovers(target)
 
 
-@pytest.mark.parametrize("case", ["exchanged", *CASES])
+@pytest.mark.parametrize("case", ["exchanged", "scattered", *CASES])
 def test_a_save_killed_before_any_of_its_steps_leaves_a_whole_one(
     target, case, monkeypatch, writer, found, leftovers, check_foreign, killed_at, hindered
 ):
     monkeypatch.setattr(system, "exchange", system.exchange)
+    monkeypatch.setattr(system, "scatter", lambda folder: True)  # on any file system
+    removal.remember()
     monkeypatch.chdir(os.path.dirname(target))
+    save_folder = functools.partial(commit.save_folder, count=1000 if case == "scattered" else 0)
     save_folder(target, writer(0))
-    foreign = hindered(case, target) if case != "exchanged" else ()
+    foreign = hindered(case, target) if case in CASES else ()
     seen = set()
     for step in itertools.count():
         before = found(target, foreign)
@@ -74,7 +78,7 @@ def test_a_save_killed_before_any_of_its_steps_leaves_a_whole_one(
         assert not leftovers(target), "the next save cleans up"
         if not killed:
             break
-    assert step > 8 and seen == {0, 1}
+    assert step > (11 if case == "scattered" else 8) and seen == {0, 1}
 
 
 @pytest.mark.parametrize("case", ["exchanged", "foreign"])

@@ -169,7 +169,7 @@ def unpack_memmap(archive_path: str | os.PathLike[str], prefix: str | os.PathLik
                     out.write(block)
         return Manifest({name: Entry(member.size) for name, member in archive.members.items()})
 
-    commit.save_folder(prefix, write)
+    commit.save_folder(prefix, write, count=len(archive.members))
     return Path(prefix)
 
 

@@ -29,7 +29,7 @@ from tensordict_memmap import flock, journal, owned, removal, system
 from tensordict_memmap import manifest as manifests
 from tensordict_memmap.manifest import Manifest
 from tensordict_memmap.parents import made_above
-from tensordict_memmap.ways import is_long_removal
+from tensordict_memmap.ways import WORTH_SCATTERING, is_long_removal
 
 _STAGE_INSIDE = re.compile(r"\.tensordict-" + journal.TOKEN)
 """What a staging folder is called that could not be made beside its target."""
@@ -43,6 +43,7 @@ def save_folder(
     atomic: bool = True,
     existsok: bool = True,
     size: int = 1 << 62,
+    count: int = 0,
     files: Iterable[str] = (),
 ) -> Manifest:
     """Makes a folder hold what ``write`` writes, all of it or, if anything fails, what it held before.
@@ -57,6 +58,7 @@ def save_folder(
         existsok: whether an earlier save may be replaced; otherwise of several that are made at once, one is.
         size: about how many bytes will be written, where that is known: with room for them on the disk nothing waits
             for the removal of what an earlier save replaced.
+        count: about how many files will be written.
         files: paths of what will be written. With ``atomic=False`` they are listed before, so that what a save that is
             stopped leaves is known as its own.
 
@@ -82,7 +84,7 @@ def save_folder(
         with flock.locked(path):
             journal.finish(path)
             _remove_leftovers(path)
-            stage = _new_stage(path) if atomic else None
+            stage = _new_stage(path, count) if atomic else None
         if stage is None:
             manifest = _overwrite(path, write, durable, files)
         else:
@@ -172,12 +174,10 @@ class _Stage:
             self.lock = -1
 
 
-def _new_stage(target: str) -> _Stage:
+def _new_stage(target: str, count: int) -> _Stage:
     """Makes a staging folder beside the target, or in it where that is another file system or may not be written to."""
-    token = secrets.token_hex(8)
-    beside = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.tensordict-{token}")
-    inside = os.path.join(target, f".tensordict-{token}")
-    path = inside if os.path.ismount(target) else beside
+    inside = os.path.join(target, f".tensordict-{secrets.token_hex(8)}")
+    path = inside if os.path.ismount(target) else _beside(target)
     try:
         os.mkdir(path)
     except OSError:
@@ -185,7 +185,27 @@ def _new_stage(target: str) -> _Stage:
             raise
         path = inside
         os.mkdir(path)
+    if path != inside and count >= WORTH_SCATTERING and removal.was_recent() and system.scatter(path):
+        path = _scattered(path, target)
     return _Stage(path, flock.open_locked(path, wait=False))
+
+
+def _beside(target: str) -> str:
+    """A new name of a staging folder beside the target."""
+    parent, name = os.path.split(target)
+    return os.path.join(parent, f".{name}.tensordict-{secrets.token_hex(8)}")
+
+
+def _scattered(folder: str, target: str) -> str:
+    """A staging folder that was made in another, which lies elsewhere on the disk for it, and moved out of that."""
+    path = _beside(target)
+    made = os.path.join(folder, os.path.basename(path))  # a place is chosen by the name
+    try:
+        os.mkdir(made)
+        os.rename(made, path)
+    finally:
+        shutil.rmtree(folder)
+    return path
 
 
 def _publish_staged(
@@ -213,6 +233,8 @@ def _publish_staged(
         return manifest
     finally:
         try:
+            if os.path.lexists(stage.path):
+                removal.remember()
             if not journalled and not retired:
                 with contextlib.suppress(OSError):  # what is left is what was staged, or the save that was replaced
                     owned.remove_save(stage.path, keep_in=target)

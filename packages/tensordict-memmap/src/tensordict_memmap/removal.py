@@ -14,13 +14,19 @@ import contextlib
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from tensordict_memmap import flock
 
-__all__ = ["later", "make_room", "wait"]
+__all__ = ["later", "make_room", "remember", "wait", "was_recent"]
 
 _Work = Callable[[], None]
+
+_REMEMBERED = 300.0
+"""Seconds for which what was removed may slow down who makes files near to it (see `system.scatter`)."""
+
+_latest = -_REMEMBERED
 
 _condition = threading.Condition()
 _pending: dict[str, list[tuple[_Work, Sequence[int]]]] = {}
@@ -63,6 +69,17 @@ def make_room(place: str, nbytes: int) -> None:
             if shutil.disk_usage(os.path.dirname(place)).free > nbytes + nbytes // 8 + (64 << 20):
                 return
         wait(place)
+
+
+def remember() -> None:
+    """Takes note that files of a save are being removed."""
+    global _latest
+    _latest = time.monotonic()
+
+
+def was_recent() -> bool:
+    """Whether this process removed files of a save in the last minutes."""
+    return time.monotonic() - _latest < _REMEMBERED
 
 
 def _serve() -> None:

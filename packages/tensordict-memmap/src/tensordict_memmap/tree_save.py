@@ -121,6 +121,7 @@ class TreeSave:
             atomic=self.atomic,
             existsok=self.existsok,
             size=self.total,
+            count=len(self.leaves),
             files=() if self.atomic else self._paths(),
         )
 

@@ -58,6 +58,10 @@ REMOVED_AT_ONCE = 32 << 20
 """Bytes of a replaced save up to which it is removed before a save returns; a file counts as 256 KiB more."""
 
 
+WORTH_SCATTERING = 32
+"""Files of a save from which on it pays to make them away from others that were removed in the last minutes."""
+
+
 def is_long_removal(nbytes: int, files: int = 1) -> bool:
     """Whether removing files takes long enough to leave it to the background.
 
