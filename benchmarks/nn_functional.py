@@ -102,6 +102,8 @@ class Ensemble:
         self.params = tensordict_core.TensorDict.from_modules(*models)
         self.reference = tensordict.TensorDict.from_modules(*models)
         self.stacked = stack_module_state(models)
+        for ensemble in (self.time_ensemble, self.time_ensemble_reference, self.time_ensemble_torch):
+            ensemble()
 
     def call(self, params: object, x: torch.Tensor) -> torch.Tensor:
         with params.to_module(self.empty):  # type: ignore[attr-defined]  # of tensordict-nn
