@@ -27,8 +27,9 @@ COPIED = 512 << 10
 SMALL = 256 << 10
 """Pieces below this many bytes share a job, and files below it are not reserved first."""
 
-HASHED = 1 << 20
-"""Bytes that are hashed before they are written: to write fewer at a time costs more than a nearer cache gains."""
+HASHED = 2 << 20
+"""Bytes that are hashed before they are written: fewer at a time go into smaller pages of the cache of files, which can
+take twice the time of the write, and more are not in the cache of the processor any more."""
 
 STAGING = 512 << 10
 """Bytes a kernel packs before it writes them: a quarter of a common second-level cache."""
