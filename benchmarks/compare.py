@@ -20,7 +20,6 @@ import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,11 +42,11 @@ from benchmarks.savers import (
     TORCH_MMAP,
     TORCH_UNCHECKED,
     Saver,
+    scratch,
     settle,
     touch,
 )
 from benchmarks.workloads import Tree, flat, gpt2, one_leaf, size, small_leaves, transformer, transposed
-from tensordict_memmap import system
 
 COLUMNS = tuple(dict.fromkeys(saver.name for saver in (*SAVERS, *LOADERS)))
 IMPORTS = {OURS.name: "tensordict_core", REFERENCE.name: "tensordict"}
@@ -256,9 +255,7 @@ def run(options: argparse.Namespace) -> Times:
         raise SystemExit(f"--only takes {', '.join([*workloads(options), 'import'])}, not {', '.join(unknown)}")
     found: Times = {}
     for name in chosen:
-        folder = Path(tempfile.mkdtemp(prefix="compare-", dir=options.folder))
-        system.scatter(str(folder))  # so that nobody makes files where others were just removed
-        try:
+        with scratch(options.folder) as folder:
             if name == "import":
                 title, cases, nbytes = "import", importing(), 0
             else:
@@ -270,9 +267,6 @@ def run(options: argparse.Namespace) -> Times:
                 del tree
             cases = [case for case in cases if options.rows in case.row and (options.durable or not _syncs(case))]
             found[title] = measure_apart(cases, options.rounds, options.seconds, nbytes)
-        finally:
-            settle()
-            shutil.rmtree(folder)
         print(table(title, found[title]), ratios(found[title]), "", sep="\n\n", flush=True)
         if options.json is not None:
             merged(options.json, {title: found[title]})

@@ -11,17 +11,15 @@ import gc
 import os
 import random
 import secrets
-import shutil
-import tempfile
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 from benchmarks.compare import remove, touch_free_memory
-from benchmarks.savers import settle
+from benchmarks.savers import scratch, settle
 from benchmarks.workloads import Tree, gpt2, one_leaf, size, transposed
 from tensordict_core import TensorDict
-from tensordict_memmap import save, system
+from tensordict_memmap import save
 
 WORKLOADS = {"A": gpt2, "B": one_leaf, "D": transposed}
 FORMS = {"a file a leaf": "", "one file": ".safetensors"}
@@ -55,12 +53,8 @@ def main() -> None:
     for name in options.only.split(","):
         tree = WORKLOADS[name]()
         for form, ending in FORMS.items():
-            folder = Path(tempfile.mkdtemp(prefix="checksums-", dir=options.folder))
-            system.scatter(str(folder))  # so that nobody makes files where others were just removed
-            try:
+            with scratch(options.folder) as folder:
                 times = rounds(tree, ending, folder, options.rounds)
-            finally:
-                shutil.rmtree(folder)
             plain, checked = median(times[False]), median(times[True])
             pairs = median(b / a for a, b in zip(times[False], times[True], strict=True))
             more = " | ".join(f"{100 * (ratio - 1):+.0f} %" for ratio in (checked / plain, pairs))

@@ -11,7 +11,6 @@ import gc
 import os
 import random
 import secrets
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,10 +28,10 @@ from benchmarks.savers import (
     SAFETENSORS,
     TORCH,
     Saver,
+    scratch,
     settle,
 )
 from benchmarks.workloads import Tree, size, transposed, uniform
-from tensordict_memmap import system
 
 SAVERS = (OURS, OURS_ONE_FILE, REFERENCE, REFERENCE_CONSOLIDATED, TORCH, SAFETENSORS)
 LEAVES = (1, 10, 100, 1000, 10_000)
@@ -145,10 +144,8 @@ def main() -> None:
     parser.add_argument("--memory", type=int, nargs="*", default=[1 << 28], help="sizes of which memory is measured")
     parser.add_argument("--folder", type=Path, help="where files are written; a temporary folder by default")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="scaling-", dir=options.folder))
-    system.scatter(str(folder))  # so that nobody makes files where others were just removed
     head = " | ".join(saver.name for saver in SAVERS) + " |\n|---|" + "---:|" * len(SAVERS)
-    try:
+    with scratch(options.folder) as folder:
         for saver in SAVERS:  # what each imports and compiles is not what is asked here
             saver.save(saver.hold(uniform(4, 1 << 24)), folder / f"warm{SAVERS.index(saver)}{saver.ending}")
         print(f"| save, milliseconds | {head}", flush=True)
@@ -159,8 +156,6 @@ def main() -> None:
         for nbytes in options.bytes:
             what = f"one of {nbytes // KIB:,} KiB"
             print(row(what, uniform(1, nbytes), folder, options.rounds, options.seconds), flush=True)
-    finally:
-        shutil.rmtree(folder)
     if options.memory:
         print(f"\n| memory beside the tensors, MiB | {head}", flush=True)
     for nbytes in options.memory:

@@ -5,7 +5,10 @@ Each is what a user of that library would write. Building the library's own cont
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +22,7 @@ import tensordict_core
 import tensordict_memmap
 from benchmarks.limits import files_of_tree, one_file, write_plain
 from benchmarks.workloads import Tree, flat
-from tensordict_memmap import removal
+from tensordict_memmap import removal, system
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,18 @@ def save_unchecked(state: object, path: Path) -> None:
 def settle() -> None:
     """Waits for what a save left to the background, so that the next case does not pay for it."""
     removal.wait()
+
+
+@contextmanager
+def scratch(parent: Path | None) -> Iterator[Path]:
+    """A folder to save to, in which nobody makes files where others were just removed; it is gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="benchmark-", dir=parent))
+    system.scatter(str(folder))
+    try:
+        yield folder
+    finally:
+        settle()
+        shutil.rmtree(folder)
 
 
 OURS = Saver(

@@ -153,10 +153,7 @@ class Access(Primitives):
             return self._peek(key) is not None
         if not isinstance(key, tuple):
             raise errors.bad_key(key)
-        node: Any = self
-        for name in unravel_key_to_tuple(key):
-            node = node._peek(name) if isinstance(node, Primitives) else None
-        return node is not None
+        return self._peek_path(unravel_key_to_tuple(key)) is not None
 
     # views -----------------------------------------------------------------------------------------------------------
 

@@ -205,6 +205,13 @@ class Primitives:
         """
         return self._get(key)
 
+    def _peek_path(self, path: Iterable[str]) -> Any:
+        """What ``_peek`` gives at the end of a path; ``None`` where there is nothing."""
+        node: Any = self
+        for name in path:
+            node = node._peek(name) if isinstance(node, Primitives) else None
+        return node
+
     def _peek_items(self) -> Iterable[tuple[str, Any]]:
         """The names and what ``_peek`` gives for them, in order."""
         return self._items()

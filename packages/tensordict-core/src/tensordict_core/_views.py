@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ._keys import join_key, unravel_key
-from ._primitives import Primitives
 
 if TYPE_CHECKING:
     from ._rebuild import IsLeaf
@@ -82,9 +81,7 @@ class KeysView(_View):
         name = unravel_key(key)  # type: ignore[arg-type]  # what is no key is refused there
         if type(name) is not str and not self.include_nested:
             return False
-        value = self.td
-        for part in (name,) if type(name) is str else name:
-            value = value._peek(part) if isinstance(value, Primitives) else None
+        value = self.td._peek_path((name,) if type(name) is str else name)
         if value is None:
             return False
         return (

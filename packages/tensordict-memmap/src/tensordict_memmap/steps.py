@@ -153,11 +153,11 @@ def _kernel_steps(part: Strided, kernels: ModuleType, extent: Extent | None) -> 
             yield functools.partial(_write_range, part, kernels, arrays, first, last, extent), (last - first) * width
         return
     outer, rows, behind = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
-    row = behind * width
+    row, room = behind * width, _room(part)
     if rows * row <= JOB:
         step = max(JOB // (rows * row), 1)
         boxes = [(o, min(o + step, outer), 0, rows, 0, behind) for o in range(0, outer, step)]
-        if 8 * row > STAGING or rows * row < SMALL or extent is None or not extent.cut(step * rows * row):
+        if 8 * row > room or rows * row < SMALL or extent is None or not extent.cut(step * rows * row):
             extent = None
     else:
         # A job takes at least a cache line along the dense axis, so it may have to split the axes behind.
@@ -170,7 +170,7 @@ def _kernel_steps(part: Strided, kernels: ModuleType, extent: Extent | None) -> 
             for q in range(0, behind, columns)
         ]
         in_order = columns == behind and (outer == 1 or rows % height == 0)
-        if 8 * row > STAGING or not in_order or extent is None or not extent.cut(height * row):
+        if 8 * row > room or not in_order or extent is None or not extent.cut(height * row):
             extent = None
     for box in boxes:
         count = (box[1] - box[0]) * (box[3] - box[2]) * (box[5] - box[4]) * width
@@ -281,7 +281,7 @@ def _write_rows(
         for before in range(axis - 1, -1, -1):
             base += rest % shape[before] * strides[before]
             rest //= shape[before]
-        step = max(_room(part) // (behind * width), 1)
+        step = _room(part) // (behind * width)
         for row in range(begin, end, step):
             rows = min(step, end - row)
             kernels.pack_block(
