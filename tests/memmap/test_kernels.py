@@ -6,9 +6,11 @@ import os
 
 import numpy as np
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from tensordict_memmap import native as kernels
 from tensordict_memmap import system
+from tensordict_memmap.digest import Digest
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="kernels write with pwrite")
 
@@ -94,6 +96,35 @@ def test_write_tiled_equals_a_plain_copy_whatever_the_staging(tmp_path, width, p
                 arguments = (*layout(source), axis, corners, staging.ctypes.data, room, width)
                 assert kernels.write_tiled(file.fileno(), 7, source.ctypes.data, *arguments) == 0
         assert path.read_bytes() == bytes(7) + source.tobytes(), name
+
+
+LENGTHS = [0, 1, 63, 64, 65, 240, 241, 1023, 1024, 1025, 1087, 1088, 2048, 2049, 5000, 70_000]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("room", [1, 40, 64, 1000, 1024, 4096, 65_537])
+def test_a_digest_is_the_hash_of_all_that_is_written_whatever_the_staging(length, room):
+    source = numbers(2 * length, 1)[::2]
+    staging, digest = np.zeros(room, dtype=np.uint8), Digest()
+    with open(os.devnull, "wb") as file:
+        place = file.fileno(), 0, source.ctypes.data, *layout(source), 0, length, staging.ctypes.data, room, 1
+        assert kernels.write_range(*place, digest) == 0
+    assert digest.value() == xxh3_64_intdigest(source.tobytes())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("room", [8 * 21 * 16, 5000, 1 << 20])
+def test_a_digest_takes_the_bytes_of_a_box_in_the_order_of_the_file(tmp_path, width, room):
+    source = numbers((11, 21, 13), width).transpose(0, 2, 1)
+    staging = np.zeros(room, dtype=np.uint8)
+    for box in [(0, 11, 0, 13, 0, 21), (2, 9, 0, 13, 0, 21), (3, 4, 5, 12, 0, 21)]:
+        digest, corners = Digest(), np.array(box, dtype=np.int64)
+        with open(tmp_path / "x", "wb") as file:
+            arguments = (*layout(source), 1, corners, staging.ctypes.data, room, width, digest)
+            assert kernels.write_tiled(file.fileno(), 0, source.ctypes.data, *arguments) == 0
+        expected = source[box[0] : box[1], box[2] : box[3]].tobytes()
+        assert (tmp_path / "x").read_bytes().endswith(expected)
+        assert digest.value() == xxh3_64_intdigest(expected)
 
 
 def test_a_write_that_fails_returns_its_errno(tmp_path):

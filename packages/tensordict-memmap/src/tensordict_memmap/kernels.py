@@ -4,8 +4,9 @@ They see addresses, byte strides and item widths, never dtypes or tensors, so fi
 serve every dtype bit for bit. All arguments are 64-bit integers but for ``shape``, ``strides``, ``box`` and ``index``,
 which point to such integers, and ``unit``, which points to nothing: its type says the width to move. ``jit.py`` keeps
 the machine code on disk and calls it where Numba is not even imported, so nothing here may use Numba's runtime: no
-array is made, nothing is raised, and what is called lies in this file or in the C library. All return 0, or the errno
-of the write that failed.
+array is made, nothing is raised, and what is called lies in this file, in ``intrinsics.py`` or in the C library. All
+return 0, or the errno of the write that failed. Where there is a ``digest``, the address of one (``digest.py``) and not
+0, it has taken all bytes in the order of the file then, and ended.
 """
 
 # mypy: ignore-errors
@@ -20,9 +21,21 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+
+from tensordict_memmap.digest import BLOCK, HELD, LAST_KEY, SECRET, STRIPE, SUMS
+from tensordict_memmap.intrinsics import (
+    bytes_of,
+    counters,
+    fence,
+    hash_block,
+    hash_stripe,
+    integers,
+    load,
+    store,
+    stream_line,
+    transpose_8x8,
+)
 
 UNITS = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64, 16: types.complex128}
 """What a kernel moves, by its bytes."""
@@ -33,9 +46,6 @@ OPTIONS = {"error_model": "numpy", "forceinline": True}
 POINTERS = ("shape", "strides", "box", "index")
 """The arguments that point to integers."""
 
-MOST_AXES = 64
-"""What torch and NumPy allow."""
-
 _EINTR = errno.EINTR
 _ENOSPC = errno.ENOSPC
 
@@ -45,109 +55,6 @@ _pwrite = types.ExternalFunction("pwrite", types.int64(types.int32, types.int64,
 _errno_address = types.ExternalFunction(
     "__error" if sys.platform == "darwin" else "__errno_location", types.CPointer(types.int32)()
 )
-
-
-@intrinsic
-def _load(typingctx, address, unit):
-    """Reads an item of the type that ``unit`` points to; no alignment is assumed, since files need not have any."""
-
-    def generate(context, builder, signature, arguments):
-        data = context.data_model_manager[signature.return_type]
-        pointer = builder.inttoptr(arguments[0], data.get_data_type().as_pointer())
-        return data.from_data(builder, builder.load(pointer, align=1))
-
-    return unit.dtype(types.int64, unit), generate
-
-
-@intrinsic
-def _store(typingctx, address, value):
-    """Writes an item; no alignment is assumed."""
-
-    def generate(context, builder, signature, arguments):
-        data = context.data_model_manager[signature.args[1]]
-        pointer = builder.inttoptr(arguments[0], data.get_data_type().as_pointer())
-        builder.store(data.as_data(builder, arguments[1]), pointer, align=1)
-        return context.get_dummy_value()
-
-    return types.none(types.int64, value), generate
-
-
-@intrinsic
-def _counters(typingctx):
-    """A number for each axis, on the stack."""
-
-    def generate(context, builder, signature, arguments):
-        with builder.goto_entry_block():
-            room = builder.alloca(ir.ArrayType(ir.IntType(64), MOST_AXES))
-        return builder.bitcast(room, ir.IntType(64).as_pointer())
-
-    return types.CPointer(types.int64)(), generate
-
-
-@intrinsic
-def _width(typingctx, unit):
-    """The bytes of an item, known when the kernel is compiled, so that neighbouring items become one vector."""
-
-    def generate(context, builder, signature, arguments):
-        return context.get_constant(types.int64, signature.args[0].dtype.bitwidth // 8)
-
-    return types.int64(unit), generate
-
-
-@intrinsic
-def _transpose_8x8(typingctx, target, target_step, source, source_step, unit):
-    """Moves eight vectors of eight items and transposes them in registers.
-
-    Interleaving vector ``i`` with vector ``i + 4``, three times over, is the transposition of an 8 x 8 matrix.
-    """
-
-    def generate(context, builder, signature, arguments):
-        into, into_step, out_of, out_step, _ = arguments
-        item = ir.IntType(signature.args[4].dtype.bitwidth)
-        vector = ir.VectorType(item, 8)
-
-        def pointer(base, step, i):
-            address = builder.add(base, builder.mul(step, ir.Constant(step.type, i)))
-            return builder.inttoptr(address, vector.as_pointer())
-
-        def mask(lanes):
-            return ir.Constant(ir.VectorType(ir.IntType(32), 8), lanes)
-
-        low, high = mask([0, 8, 1, 9, 2, 10, 3, 11]), mask([4, 12, 5, 13, 6, 14, 7, 15])
-        rows = [builder.load(pointer(out_of, out_step, i), align=1) for i in range(8)]
-        for _ in range(3):
-            pairs = [(rows[i], rows[i + 4]) for i in range(4)]
-            rows = [builder.shuffle_vector(a, b, half) for a, b in pairs for half in (low, high)]
-        for i in range(8):
-            builder.store(rows[i], pointer(into, into_step, i), align=1)
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64, types.int64, types.int64, unit), generate
-
-
-@intrinsic
-def _stream_line(typingctx, target, source):
-    """Moves 64 bytes to an aligned address by stores that go to memory at once."""
-
-    def generate(context, builder, signature, arguments):
-        line = ir.VectorType(ir.IntType(64), 8)
-        into, out_of = (builder.inttoptr(address, line.as_pointer()) for address in arguments)
-        store = builder.store(builder.load(out_of, align=1), into, align=64)
-        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64), generate
-
-
-@intrinsic
-def _fence(typingctx):
-    """Orders such stores before what comes."""
-
-    def generate(context, builder, signature, arguments):
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.none(), generate
 
 
 @_kernel
@@ -169,12 +76,60 @@ def write_all(fd, address, nbytes, offset):
 
 
 @_kernel
+def hash_add(digest, address, nbytes):
+    """Takes the next bytes into a digest, which holds the last 1 to `BLOCK` back: a hash ends unlike it goes on."""
+    taken = integers(digest)
+    total = taken[0]
+    taken[0] = total + nbytes
+    sums = digest + SUMS
+    secret = digest + SECRET
+    block = digest + HELD
+    held = total - max(total - 1, 0) // BLOCK * BLOCK
+    count = min(nbytes, BLOCK - held)
+    _memcpy(block + held, address, count)
+    if count == nbytes:
+        return np.int64(0)
+    hash_block(sums, block, secret)
+    _memcpy(block - STRIPE, block + BLOCK - STRIPE, STRIPE)
+    start = address + count
+    rest = nbytes - count
+    whole = (rest - 1) // BLOCK * BLOCK
+    for position in range(0, whole, BLOCK):
+        hash_block(sums, start + position, secret)
+    if whole > 0:
+        _memcpy(block - STRIPE, start + whole - STRIPE, STRIPE)
+    _memcpy(block, start + whole, rest - whole)
+    return np.int64(0)
+
+
+@_kernel
+def hash_end(digest):
+    """Takes what a digest held back, unless that is all there was: of so little the hash is another."""
+    total = integers(digest)[0]
+    if total > BLOCK:
+        block = digest + HELD
+        held = total - (total - 1) // BLOCK * BLOCK
+        for stripe in range((held - 1) // STRIPE):
+            hash_stripe(digest + SUMS, block + stripe * STRIPE, digest + SECRET + stripe * 8)
+        hash_stripe(digest + SUMS, block + held - STRIPE, digest + SECRET + LAST_KEY)
+    return np.int64(0)
+
+
+@_kernel
+def write_hashed(fd, address, nbytes, offset, digest):
+    """`write_all` of the next bytes of a digest, where there is one."""
+    if digest != 0:
+        hash_add(digest, address, nbytes)
+    return write_all(fd, address, nbytes, offset)
+
+
+@_kernel
 def pack_range(target, source, shape, strides, ndim, first, last, unit):
     """Copies the items ``first`` to ``last`` (in C order) of a strided array to a contiguous ``target``."""
-    width = _width(unit)
+    width = bytes_of(unit)
     columns = shape[ndim - 1]
     step = strides[ndim - 1]
-    index = _counters()
+    index = counters()
     rest = first // columns
     column = first - rest * columns
     row = source
@@ -190,7 +145,7 @@ def pack_range(target, source, shape, strides, ndim, first, last, unit):
             _memcpy(target, start, count * width)
         else:
             for item in range(count):
-                _store(target + item * width, _load(start + item * step, unit))
+                store(target + item * width, load(start + item * step, unit))
         target += count * width
         position += count
         column = 0
@@ -207,21 +162,23 @@ def pack_range(target, source, shape, strides, ndim, first, last, unit):
 
 
 @_kernel
-def write_range(fd, offset, source, shape, strides, ndim, first, last, staging, room, unit):
+def write_range(fd, offset, source, shape, strides, ndim, first, last, staging, room, digest, unit):
     """Writes the items ``first`` to ``last`` (in C order) of a strided array, through ``room`` bytes of staging.
 
     ``offset`` is where item 0 of the array belongs in the file.
     """
-    width = _width(unit)
+    width = bytes_of(unit)
     block = room // width
     position = first
     while position < last:
         end = min(position + block, last)
         pack_range(staging, source, shape, strides, ndim, position, end, unit)
-        code = write_all(fd, staging, (end - position) * width, offset + position * width)
+        code = write_hashed(fd, staging, (end - position) * width, offset + position * width, digest)
         if code != 0:
             return code
         position = end
+    if digest != 0:
+        hash_end(digest)
     return np.int64(0)
 
 
@@ -232,7 +189,7 @@ def transpose_tile(target, pitch, source, row_step, column_step, rows, columns, 
     Tiles of 8 x 8 keep the eight lines that are read and the eight that are written in the first-level cache; the inner
     loop runs along the source's dense axis, so that a page of it is finished before the next eight are looked up.
     """
-    width = _width(unit)
+    width = bytes_of(unit)
     full_rows = rows - rows % 8
     full_columns = columns - columns % 8
     for j in range(0, full_columns, 8):
@@ -240,24 +197,24 @@ def transpose_tile(target, pitch, source, row_step, column_step, rows, columns, 
             into = target + i * pitch + j * width
             out_of = source + i * row_step + j * column_step
             if row_step == width and width <= 8:
-                _transpose_8x8(into, pitch, out_of, column_step, unit)
+                transpose_8x8(into, pitch, out_of, column_step, unit)
                 continue
             for a in range(8):
                 for b in range(8):
-                    _store(into + a * pitch + b * width, _load(out_of + a * row_step + b * column_step, unit))
+                    store(into + a * pitch + b * width, load(out_of + a * row_step + b * column_step, unit))
     for j in range(full_columns, columns):
         for i in range(rows):
-            _store(target + i * pitch + j * width, _load(source + i * row_step + j * column_step, unit))
+            store(target + i * pitch + j * width, load(source + i * row_step + j * column_step, unit))
     for i in range(full_rows, rows):
         for j in range(full_columns):
-            _store(target + i * pitch + j * width, _load(source + i * row_step + j * column_step, unit))
+            store(target + i * pitch + j * width, load(source + i * row_step + j * column_step, unit))
     return np.int64(0)
 
 
 @_kernel
 def pack_block(target, source, row_step, rows, shape, strides, ndim, axis, first, last, unit):
     """Packs, for ``rows`` steps along one axis, the items ``first`` to ``last`` of all axes behind it (in C order)."""
-    width = _width(unit)
+    width = bytes_of(unit)
     pitch = (last - first) * width
     columns = shape[ndim - 1]
     position = first
@@ -276,14 +233,15 @@ def pack_block(target, source, row_step, rows, shape, strides, ndim, axis, first
 
 
 @_kernel
-def write_tiled(fd, offset, source, shape, strides, ndim, axis, box, staging, room, unit):
+def write_tiled(fd, offset, source, shape, strides, ndim, axis, box, staging, room, digest, unit):
     """Writes a part of an array that is dense along ``axis`` rather than along its last one.
 
     ``box`` is six numbers: the range of the axes in front of ``axis`` (flattened), that of ``axis``, and that of the
     axes behind it (flattened). A box that takes several of the first must take all of the second, so that what is
-    packed one behind the other also lies so in the file; one that splits the third writes each row on its own.
+    packed one behind the other also lies so in the file; one that splits the third writes each row on its own, and has
+    no digest.
     """
-    width = _width(unit)
+    width = bytes_of(unit)
     rows_all = shape[axis]
     behind = np.int64(1)
     for after in range(axis + 1, ndim):
@@ -318,7 +276,7 @@ def write_tiled(fd, offset, source, shape, strides, ndim, axis, box, staging, ro
                 continue
             rows = min(box[3] - i, (block - filled) // behind)
             if filled > 0 and rows < min(box[3] - i, 8):
-                code = write_all(fd, staging, filled * width, offset + begun * width)
+                code = write_hashed(fd, staging, filled * width, offset + begun * width, digest)
                 if code != 0:
                     return code
                 filled = np.int64(0)
@@ -330,7 +288,11 @@ def write_tiled(fd, offset, source, shape, strides, ndim, axis, box, staging, ro
             filled += rows * behind
             i += rows
     if filled > 0:
-        return write_all(fd, staging, filled * width, offset + begun * width)
+        code = write_hashed(fd, staging, filled * width, offset + begun * width, digest)
+        if code != 0:
+            return code
+    if digest != 0:
+        hash_end(digest)
     return np.int64(0)
 
 
@@ -365,9 +327,9 @@ def stream(target, source, nbytes):
     _memcpy(target, source, head)
     end = head + (nbytes - head) // 64 * 64
     for position in range(head, end, 64):
-        _stream_line(target + position, source + position)
+        stream_line(target + position, source + position)
     _memcpy(target + end, source + end, nbytes - end)
-    _fence()
+    fence()
     return np.int64(0)
 
 
@@ -384,4 +346,4 @@ def entries(width: int) -> dict[str, Any]:
 
 
 MOVE_BYTES = (write_all, gather_rows, scatter_rows, stream)
-MOVE_ITEMS = (pack_range, write_range, transpose_tile, pack_block, write_tiled)
+MOVE_ITEMS = (pack_range, write_range, transpose_tile, write_tiled)

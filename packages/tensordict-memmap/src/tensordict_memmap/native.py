@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from tensordict_memmap.digest import Digest
 from tensordict_memmap.jit import functions
 
 __all__ = [
     "gather_rows",
-    "pack_block",
     "pack_range",
     "scatter_rows",
     "stream",
@@ -29,6 +29,14 @@ def _address(numbers: _Integers) -> int:
     return int(numbers.ctypes.data)
 
 
+def _layout(shape: _Integers, strides: _Integers) -> tuple[int, int, int]:
+    return _address(shape), _address(strides), shape.size
+
+
+def _memory(digest: Digest | None) -> int:
+    return 0 if digest is None else digest.address
+
+
 def write_all(fd: int, address: int, nbytes: int, offset: int) -> int:
     """Writes ``nbytes`` bytes at ``address`` to ``offset`` of a file; returns 0 or an errno."""
     return functions(0)["write_all"](fd, address, nbytes, offset)
@@ -38,7 +46,7 @@ def pack_range(
     target: int, source: int, shape: _Integers, strides: _Integers, first: int, last: int, width: int
 ) -> None:
     """Copies the items ``first`` to ``last`` (in C order) of a strided array to a contiguous ``target``."""
-    functions(width)["pack_range"](target, source, _address(shape), _address(strides), shape.size, first, last, 0)
+    functions(width)["pack_range"](target, source, *_layout(shape, strides), first, last, 0)
 
 
 def write_range(
@@ -52,10 +60,11 @@ def write_range(
     staging: int,
     room: int,
     width: int,
+    digest: Digest | None = None,
 ) -> int:
     """Writes the items ``first`` to ``last`` of a strided array, through staging; returns 0 or an errno."""
     return functions(width)["write_range"](
-        fd, offset, source, _address(shape), _address(strides), shape.size, first, last, staging, room, 0
+        fd, offset, source, *_layout(shape, strides), first, last, staging, room, _memory(digest), 0
     )
 
 
@@ -64,24 +73,6 @@ def transpose_tile(
 ) -> None:
     """``target[i, j] = source[i, j]`` for a source that is dense along ``i`` and a target that is dense along ``j``."""
     functions(width)["transpose_tile"](target, pitch, source, row_step, column_step, rows, columns, 0)
-
-
-def pack_block(
-    target: int,
-    source: int,
-    row_step: int,
-    rows: int,
-    shape: _Integers,
-    strides: _Integers,
-    axis: int,
-    first: int,
-    last: int,
-    width: int,
-) -> None:
-    """Packs, for ``rows`` steps along one axis, the items ``first`` to ``last`` of all axes behind it (in C order)."""
-    functions(width)["pack_block"](
-        target, source, row_step, rows, _address(shape), _address(strides), shape.size, axis, first, last, 0
-    )
 
 
 def write_tiled(
@@ -95,10 +86,11 @@ def write_tiled(
     staging: int,
     room: int,
     width: int,
+    digest: Digest | None = None,
 ) -> int:
     """Writes a box of an array that is dense along ``axis`` rather than along its last one; returns 0 or an errno."""
     return functions(width)["write_tiled"](
-        fd, offset, source, _address(shape), _address(strides), shape.size, axis, _address(box), staging, room, 0
+        fd, offset, source, *_layout(shape, strides), axis, _address(box), staging, room, _memory(digest), 0
     )
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import accumulate
 from math import prod
 from types import ModuleType
@@ -22,6 +24,7 @@ import torch
 
 from tensordict_memmap import system
 from tensordict_memmap.checksums import BlockHash, Extent, digits_of_pieces, hash_bytes
+from tensordict_memmap.digest import Digest
 from tensordict_memmap.outlet import Outlet
 from tensordict_memmap.sources import Flat, Foreign, Run, Strided, as_array, chunks, dense_axis
 from tensordict_memmap.ways import COPIED, HASHED, JOB, KERNEL_WORTH_A_CALL, SMALL, STAGING
@@ -143,8 +146,11 @@ def _run_steps(part: Run) -> Iterator[tuple[object, Step, int]]:
 
 
 def _kernel_steps(part: Strided, kernels: ModuleType, extent: Extent | None) -> Iterator[tuple[Step, int]]:
+    """Steps that are a block of the extent each, where kernels can hash what they write: one run of bytes."""
     width, shape = part.width, part.shape
     arrays = np.array(shape, dtype=np.int64), np.array(part.strides, dtype=np.int64)
+    if sys.byteorder == "big":  # what kernels hash would be another number
+        extent = None
     axis = dense_axis(shape, part.strides)
     if axis is None:
         total, block = prod(shape), (JOB if extent is None else extent.block) // width
@@ -153,12 +159,11 @@ def _kernel_steps(part: Strided, kernels: ModuleType, extent: Extent | None) -> 
             yield functools.partial(_write_range, part, kernels, arrays, first, last, extent), (last - first) * width
         return
     outer, rows, behind = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
-    row, room = behind * width, _room(part)
+    row = behind * width
     if rows * row <= JOB:
         step = max(JOB // (rows * row), 1)
         boxes = [(o, min(o + step, outer), 0, rows, 0, behind) for o in range(0, outer, step)]
-        if 8 * row > room or rows * row < SMALL or extent is None or not extent.cut(step * rows * row):
-            extent = None
+        in_order, most = True, step * rows * row
     else:
         # A job takes at least a cache line along the dense axis, so it may have to split the axes behind.
         height = max(JOB // row, 64 // width, 8)
@@ -169,15 +174,13 @@ def _kernel_steps(part: Strided, kernels: ModuleType, extent: Extent | None) -> 
             for i in range(0, rows, height)
             for q in range(0, behind, columns)
         ]
-        in_order = columns == behind and (outer == 1 or rows % height == 0)
-        if 8 * row > room or not in_order or extent is None or not extent.cut(height * row):
-            extent = None
+        in_order, most = columns == behind and (outer == 1 or rows % height == 0), height * row
+    if extent is not None and not (in_order and 8 * row <= _room(part) and extent.cut(most)):
+        extent = None
     for box in boxes:
         count = (box[1] - box[0]) * (box[3] - box[2]) * (box[5] - box[4]) * width
-        if extent is None:
-            yield functools.partial(_write_tiled, part, kernels, arrays, axis, box), count
-        else:
-            yield functools.partial(_write_rows, part, kernels, arrays, axis, box, extent), count
+        start = ((box[0] * rows + box[2]) * behind + box[4]) * width
+        yield functools.partial(_write_tiled, part, kernels, arrays, axis, box, start, extent), count
 
 
 _local = threading.local()
@@ -249,48 +252,9 @@ def _write_range(
     extent: Extent | None,
     file: Outlet,
 ) -> None:
-    width, address, room = part.width, _staging(), _room(part)
-    if extent is None:
-        _check(kernels.write_range(file.fd, part.offset, part.address, *arrays, first, last, address, room, width))
-        return
-    state, count = BlockHash(), room // part.width
-    for start in range(first, last, count):
-        end = min(start + count, last)
-        kernels.pack_range(address, part.address, *arrays, start, end, width)
-        state.add(address, (end - start) * part.width)
-        system.write_at(file.fd, address, (end - start) * part.width, part.offset + start * part.width)
-    extent.put(first * part.width, state.value())
-
-
-def _write_rows(
-    part: Strided,
-    kernels: ModuleType,
-    arrays: tuple[np.ndarray, np.ndarray],
-    axis: int,
-    box: tuple[int, ...],
-    extent: Extent,
-    file: Outlet,
-) -> None:
-    """What `_write_tiled` does, for a box that is one run of bytes and a block of its extent, hashing on the way."""
-    shape, strides, width = part.shape, part.strides, part.width
-    address, state = _staging(), BlockHash()
-    rows_all, behind = shape[axis], prod(shape[axis + 1 :])
-    first, last, begin, end, *_ = box
-    for outer in range(first, last):
-        base, rest = part.address, outer
-        for before in range(axis - 1, -1, -1):
-            base += rest % shape[before] * strides[before]
-            rest //= shape[before]
-        step = _room(part) // (behind * width)
-        for row in range(begin, end, step):
-            rows = min(step, end - row)
-            kernels.pack_block(
-                address, base + row * strides[axis], strides[axis], rows, *arrays, axis, 0, behind, width
-            )
-            nbytes = rows * behind * width
-            state.add(address, nbytes)
-            system.write_at(file.fd, address, nbytes, part.offset + (outer * rows_all + row) * behind * width)
-    extent.put((first * rows_all + begin) * behind * width, state.value())
+    with _digest(extent, first * part.width) as digest:
+        place = file.fd, part.offset, part.address, *arrays, first, last, _staging(), _room(part), part.width
+        _check(kernels.write_range(*place, digest))
 
 
 def _write_tiled(
@@ -299,10 +263,23 @@ def _write_tiled(
     arrays: tuple[np.ndarray, np.ndarray],
     axis: int,
     box: tuple[int, ...],
+    start: int,
+    extent: Extent | None,
     file: Outlet,
 ) -> None:
-    address, room, corners = _staging(), _room(part), np.array(box, dtype=np.int64)
-    _check(kernels.write_tiled(file.fd, part.offset, part.address, *arrays, axis, corners, address, room, part.width))
+    with _digest(extent, start) as digest:
+        corners = np.array(box, dtype=np.int64)
+        place = file.fd, part.offset, part.address, *arrays, axis, corners, _staging(), _room(part), part.width
+        _check(kernels.write_tiled(*place, digest))
+
+
+@contextmanager
+def _digest(extent: Extent | None, start: int) -> Iterator[Digest | None]:
+    """What a kernel hashes a block of an extent with."""
+    digest = None if extent is None else Digest()
+    yield digest
+    if extent is not None and digest is not None:
+        extent.put(start, digest.value())
 
 
 def _check(code: int) -> None:
