@@ -127,10 +127,10 @@ def test_values_are_read_while_the_save_goes_on_and_a_clone_is_a_snapshot(tmp_pa
 
 
 def test_a_future_passes_on_what_went_wrong_and_nothing_is_left(tmp_path, td, monkeypatch):
-    def full(fd, address, nbytes, offset):
+    def full(fd, addresses, sizes, offset):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(transfer.system, "write_at", full)
+    monkeypatch.setattr(transfer.system, "write_pieces_at", full)
     future = td.save(tmp_path / "new" / "x", return_early=True)
     with pytest.raises(OSError, match="k"):
         future.result(timeout=60)

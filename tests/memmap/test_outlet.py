@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +27,13 @@ def fd(tmp_path: Path) -> Iterator[int]:
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The offsets of positional writes."""
     seen: list[int] = []
-    write_at = system.write_at
+    write_pieces_at = system.write_pieces_at
 
-    def noted(fd: int, address: int, nbytes: int, offset: int) -> None:
+    def noted(fd: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:
         seen.append(offset)
-        write_at(fd, address, nbytes, offset)
+        write_pieces_at(fd, addresses, sizes, offset)
 
-    monkeypatch.setattr(system, "write_at", noted)
+    monkeypatch.setattr(system, "write_pieces_at", noted)
     return seen
 
 
@@ -43,7 +43,7 @@ def random_bytes(nbytes: int) -> np.ndarray:
 
 def put(outlet: Outlet, data: np.ndarray, offset: int) -> None:
     with outlet.way(offset, data.nbytes) as way:
-        way(data.ctypes.data, data.nbytes, offset)
+        way([data.ctypes.data], [data.nbytes], offset)
 
 
 def needs_mapping(outlet: Outlet) -> None:

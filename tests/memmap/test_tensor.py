@@ -276,8 +276,9 @@ def test_a_large_copy_into_pages_that_are_not_there_yet(path, named, monkeypatch
     source = torch.randn(1000, 1500)
     made = MemoryMappedTensor.zeros(1500, 1000, filename=path if named else None)
     ways = []
-    write = system.write_at
-    monkeypatch.setattr(system, "write_at", lambda *arguments: (ways.append("file"), write(*arguments))[1])
+    for name in ("write_at", "write_pieces_at"):
+        write = getattr(system, name)
+        monkeypatch.setattr(system, name, lambda *arguments, write=write: (ways.append("file"), write(*arguments))[1])
     monkeypatch.setattr(inplace.transfer, "load_kernels", lambda nbytes, widths: None)  # which write by themselves
     made.copy_(source.T)
     assert torch.equal(made, source.T)

@@ -10,16 +10,16 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tensordict_memmap import system
-from tensordict_memmap.ways import WORTH_A_MAPPING
+from tensordict_memmap.ways import WORTH_A_COPY, WORTH_A_MAPPING
 
 __all__ = ["Outlet", "Put"]
 
-Put = Callable[[int, int, int], None]
-"""Takes ``(address, nbytes, offset)``: what memory goes where in the file."""
+Put = Callable[[Sequence[int], Sequence[int], int], None]
+"""Takes ``(addresses, sizes, offset)``: pieces of memory, and where in the file they go, one behind the other."""
 
 
 class Outlet:
@@ -31,7 +31,7 @@ class Outlet:
     >>> import numpy as np
     >>> source = np.arange(4, dtype=np.uint8)
     >>> with open("x.bin", "wb") as file, Outlet(file.fileno()).way(2, 4) as put:
-    ...     put(source.ctypes.data, 4, 2)
+    ...     put([source.ctypes.data], [4], 2)
     >>> np.fromfile("x.bin", dtype=np.uint8).tolist()
     [0, 0, 0, 1, 2, 3]
     """
@@ -54,23 +54,32 @@ class Outlet:
         return done
 
     @contextmanager
-    def way(self, offset: int, nbytes: int) -> Iterator[Put]:
+    def way(self, offset: int, nbytes: int, pieces: int = 1) -> Iterator[Put]:
         """What puts bytes into one range of the file, in parts and in any order.
 
         Args:
             offset: where the range starts.
             nbytes: how long it is.
+            pieces: of how many pieces of memory it is made.
         """
-        if not self._maps or nbytes < WORTH_A_MAPPING:
-            yield functools.partial(system.write_at, self.fd)
+        if not self._maps or nbytes < max(WORTH_A_MAPPING, pieces * WORTH_A_COPY):
+            yield functools.partial(system.write_pieces_at, self.fd)
         elif self._turn.acquire(blocking=False):
             try:
-                yield functools.partial(system.write_at, self.fd)
+                yield functools.partial(system.write_pieces_at, self.fd)
             finally:
                 self._turn.release()
         else:
             with system.mapped_range(self.fd, offset, nbytes) as address:
-                yield lambda source, count, place: system.copy(address + place - offset, source, count)
+                yield functools.partial(_copy_pieces, address - offset)
+
+
+def _copy_pieces(base: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:
+    """Copies pieces into memory that starts, as it were, at offset 0 of a file."""
+    target = base + offset
+    for address, nbytes in zip(addresses, sizes, strict=True):
+        system.copy(target, address, nbytes)
+        target += nbytes
 
 
 def _is_on_a_device(fd: int) -> bool:

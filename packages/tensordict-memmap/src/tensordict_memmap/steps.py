@@ -1,9 +1,9 @@
 """Steps: how a piece of memory reaches a file, cut into parts that any thread may write in any order.
 
-Contiguous memory is written from where it lies; strided memory goes through a staging block of cache size, by a kernel
-where there is one, else by NumPy in bounded chunks; what torch alone can read by torch, in chunks too. Where checksums
-are wanted, bytes are hashed in pieces while they are in the cache; a part that does not fall on blocks of its extent is
-left, and whoever runs the steps reads it back.
+Contiguous memory is written from where it lies (``stretches.py``); strided memory goes through a staging block of cache
+size, by a kernel where there is one, else by NumPy in bounded chunks; what torch alone can read by torch, in chunks
+too. Where checksums are wanted, bytes are hashed while they are in the cache; a part that does not fall on blocks of
+its extent is left, and whoever runs the steps reads it back.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import functools
 import os
 import sys
 import threading
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import accumulate
 from math import prod
 from types import ModuleType
 
@@ -23,11 +21,12 @@ import numpy as np
 import torch
 
 from tensordict_memmap import system
-from tensordict_memmap.checksums import BlockHash, Extent, digits_of_pieces, hash_bytes
+from tensordict_memmap.checksums import Extent
 from tensordict_memmap.digest import Digest
 from tensordict_memmap.outlet import Outlet
 from tensordict_memmap.sources import Flat, Foreign, Run, Strided, as_array, chunks, dense_axis
-from tensordict_memmap.ways import COPIED, HASHED, JOB, KERNEL_WORTH_A_CALL, SMALL, STAGING
+from tensordict_memmap.stretches import Stretch, join, whole_extent
+from tensordict_memmap.ways import COPIED, JOB, KERNEL_WORTH_A_CALL, STAGING
 
 __all__ = ["Step", "finish_device_work", "steps"]
 
@@ -59,29 +58,10 @@ def steps(
         ``(key, step, bytes)``; a step takes the file's outlet and may run in any thread, in any order.
     """
     extents = extents or {}
-    group: list[Flat] = []
-    size = 0
-    for part in sorted(parts, key=lambda part: part.offset):
-        if part.nbytes == 0:
-            continue
-        if isinstance(part, Flat) and part.nbytes < SMALL:
-            if group and (group[-1].offset + group[-1].nbytes != part.offset or size + part.nbytes > JOB):
-                yield _joined(group, size, extents)
-                group, size = [], 0
-            group.append(part)
-            size += part.nbytes
-            continue
-        if isinstance(part, Run):
-            yield from _run_steps(part)
-        elif isinstance(part, Flat) and (extent := _whole(part, extents)) is not None:
-            yield from _hashed_steps(part, extent)
-        elif isinstance(part, Flat):
-            # cut where the file's own multiples are, the page cache holds it in large pages: a third of the faults of
-            # a reader
-            for edge in range(-(part.offset % JOB), part.nbytes, JOB):
-                start = max(edge, 0)
-                count = min(edge + JOB, part.nbytes) - start
-                yield part.key, functools.partial(_write_flat, part, start, count), count
+    filled = (part for part in parts if isinstance(part, Run) or part.nbytes)
+    for part in join(sorted(filled, key=lambda part: part.offset), extents):
+        if isinstance(part, Stretch):
+            yield from part.steps()
         elif isinstance(part, Foreign):
             width = part.dtype.itemsize
             most = JOB if part.tensor.device.type == "cuda" else COPIED
@@ -89,60 +69,12 @@ def steps(
                 place = part.offset + start * width
                 yield part.key, functools.partial(_write_chunk, chunk, part.dtype, place), chunk.numel() * width
         elif kernels is not None and part.nbytes >= KERNEL_WORTH_A_CALL:
-            for step, count in _kernel_steps(part, kernels, _whole(part, extents)):
+            for step, count in _kernel_steps(part, kernels, whole_extent(part, extents)):
                 yield part.key, step, count
         else:
             for array, start in chunks(as_array(part), part.width, COPIED):
                 place = part.offset + start * part.width
                 yield part.key, functools.partial(_write_array, array, place), array.nbytes
-    if group:
-        yield _joined(group, size, extents)
-
-
-def _whole(part: Flat | Strided, extents: Mapping[int, Extent]) -> Extent | None:
-    """The extent that a piece is all of."""
-    extent = extents.get(part.offset)
-    return extent if extent is not None and extent.nbytes == part.nbytes else None
-
-
-def _joined(group: list[Flat], size: int, extents: Mapping[int, Extent]) -> tuple[object, Step, int]:
-    first = group[0]
-    if len(group) == 1:
-        extent = _whole(first, extents)
-        if extent is not None:
-            return next(_hashed_steps(first, extent))
-        return first.key, functools.partial(_write_flat, first, 0, size), size
-    pieces = [(part.address, part.nbytes) for part in group]
-    return first.key, functools.partial(_write_group, pieces, group, first.offset, extents), size
-
-
-def _hashed_steps(part: Flat, extent: Extent) -> Iterator[tuple[object, Step, int]]:
-    """Steps that hash a block each, and write what ends on the file's own multiples, as others do.
-
-    Where blocks end between those, what one step hashes is written by another, from the cache, or the other way round.
-    """
-    done = 0
-    for start in range(0, part.nbytes, extent.block):
-        end = min(start + extent.block, part.nbytes)
-        beyond = (part.offset + end + HASHED // 2) % HASHED - HASHED // 2
-        edge = end if end == part.nbytes else min(end - beyond, part.nbytes)
-        step = functools.partial(_write_hashed, part, range(start, end), range(done, edge), extent)
-        yield part.key, step, edge - done
-        done = edge
-
-
-def _run_steps(part: Run) -> Iterator[tuple[object, Step, int]]:
-    most = JOB
-    if part.digits is not None:
-        part.digits[:] = [""] * len(part.sizes)
-        most = HASHED  # one thread hashes while another writes
-    ends = list(accumulate(part.sizes))
-    first, before = 0, 0
-    while before < ends[-1]:
-        last = min(bisect_left(ends, before + most) + 1, len(ends))
-        nbytes = ends[last - 1] - before
-        yield part.keys[first], functools.partial(_write_run, part, first, last, part.offset + before), nbytes
-        first, before = last, ends[last - 1]
 
 
 def _kernel_steps(part: Strided, kernels: ModuleType, extent: Extent | None) -> Iterator[tuple[Step, int]]:
@@ -201,46 +133,6 @@ def _room(part: Strided) -> int:
     Large pages are made only where writes fall on their bounds; elsewhere, as in one file, a quarter goes out best.
     """
     return STAGING if part.offset % STAGING == 0 else STAGING // 4
-
-
-def _write_flat(part: Flat, start: int, count: int, file: Outlet) -> None:
-    with file.way(part.offset + start, count) as put:
-        put(part.address + start, count, part.offset + start)
-
-
-def _write_hashed(part: Flat, block: range, written: range, extent: Extent, file: Outlet) -> None:
-    state, hashed = BlockHash(), block.start
-    with file.way(part.offset + written.start, len(written)) as put:
-        position = written.start
-        while position < written.stop:
-            end = min(position + HASHED - (part.offset + position) % HASHED, written.stop)
-            known = min(end, block.stop)
-            state.add(part.address + hashed, known - hashed)
-            put(part.address + position, end - position, part.offset + position)
-            position, hashed = end, known
-    state.add(part.address + hashed, block.stop - hashed)
-    extent.put(block.start, state.value())
-
-
-def _write_group(
-    pieces: list[tuple[int, int]], keep: object, offset: int, extents: Mapping[int, Extent], file: Outlet
-) -> None:
-    if extents:
-        place = offset
-        for address, nbytes in pieces:
-            extent = extents.get(place)
-            if extent is not None and extent.nbytes == nbytes:
-                extent.put(0, hash_bytes(system.view(address, nbytes)))
-            place += nbytes
-    addresses, sizes = zip(*pieces, strict=True)
-    system.write_pieces_at(file.fd, addresses, sizes, offset)
-
-
-def _write_run(part: Run, first: int, last: int, offset: int, file: Outlet) -> None:
-    addresses, sizes = part.addresses[first:last], part.sizes[first:last]
-    if part.digits is not None:
-        part.digits[first:last] = digits_of_pieces(addresses, sizes)
-    system.write_pieces_at(file.fd, addresses, sizes, offset)
 
 
 def _write_range(

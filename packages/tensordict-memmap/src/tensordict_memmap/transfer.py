@@ -1,7 +1,7 @@
 """Transfers: a save is a plan, cut into jobs of a few megabytes that several threads run.
 
 The plan is a list of files, a file a list of pieces. Pieces are cut into jobs of at most 4 MiB, those of the biggest
-files first; small pieces that lie side by side in a file share a job. Threads keep to files of their own while there
+files first; what lies side by side in a file is cut as one (``stretches.py``). Threads keep to files of their own while there
 are any, because two that write one file wait for each other in the kernel, or go two ways (``outlet.py``). What was
 measured decides how bytes move:
 

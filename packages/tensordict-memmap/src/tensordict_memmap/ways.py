@@ -21,6 +21,9 @@ FILE_WORTH_OPENING = 1 << 20
 WORTH_A_MAPPING = 1 << 20
 """Bytes from which a thread that would wait for another to write the same file copies into a mapping of its own."""
 
+WORTH_A_COPY = 16 << 10
+"""Bytes on average from which pieces are copied into a mapping one by one; shorter ones are left to a system call."""
+
 COPIED = 512 << 10
 """The most bytes of a copy that a library makes in memory before it is written; every thread may hold several."""
 
