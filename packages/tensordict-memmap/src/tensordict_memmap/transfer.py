@@ -1,9 +1,9 @@
 """Transfers: a save is a plan, cut into jobs of a few megabytes that several threads run.
 
 The plan is a list of files, a file a list of pieces. Pieces are cut into jobs of at most 4 MiB, those of the biggest
-files first; what lies side by side in a file is cut as one (``stretches.py``). Threads keep to files of their own while there
-are any, because two that write one file wait for each other in the kernel, or go two ways (``outlet.py``). What was
-measured decides how bytes move:
+files first; what lies side by side in a file is cut as one (``stretches.py``). Threads keep to files of their own while
+there are any, because two that write one file wait for each other in the kernel, or go two ways (``outlet.py``). What
+was measured decides how bytes move:
 
 - a new file is filled by positional writes into blocks that were reserved first, two to five times faster than through
   a fresh mapping, where a page fault a page costs more than the copy;
