@@ -141,7 +141,10 @@ def loading(saver: Saver, tree: Tree, folder: Path) -> list[Case]:
     load = saver.load
     assert load is not None
     path = folder / f"saved-{COLUMNS.index(saver.name)}{saver.ending}"
+    touch_free_memory(2 * size(tree))
+    os.sync()  # what memory a file lies in, and in pages of which size, is in every later time
     saver.save(saver.hold(tree), path)
+    settle()
     return [
         Case(OPEN, saver.name, lambda: timed(lambda: load(path))),
         Case(READ, saver.name, lambda: timed(lambda: touch(load(path)))),
@@ -194,10 +197,13 @@ def measure(cases: list[Case], rounds: int, seconds: float, nbytes: int) -> dict
 
 
 def measure_apart(cases: list[Case], rounds: int, seconds: float, nbytes: int) -> dict[str, dict[str, list[float]]]:
-    """Runs the cases that remove files when all others are done, for that slows down who makes files after them."""
+    """Runs first the cases that read, which the disk would still be busy beside, and last those that replace files.
+
+    What was removed slows down who makes files after it.
+    """
     found: dict[str, dict[str, list[float]]] = {row: {} for row in dict.fromkeys(case.row for case in cases)}
-    for removing in (False, True):
-        part = [case for case in cases if (case.row in (OVER, OVER_DURABLE)) == removing]
+    for rows in ((OPEN, READ, IMPORT), (FRESH, FRESH_DURABLE), (OVER, OVER_DURABLE)):
+        part = [case for case in cases if case.row in rows]
         found |= measure(part, rounds, seconds * len(part) / len(cases), nbytes) if part else {}
     return found
 

@@ -4,9 +4,9 @@ They see addresses, byte strides and item widths, never dtypes or tensors, so fi
 serve every dtype bit for bit. All arguments are 64-bit integers but for ``shape``, ``strides``, ``box`` and ``index``,
 which point to such integers, and ``unit``, which points to nothing: its type says the width to move. ``jit.py`` keeps
 the machine code on disk and calls it where Numba is not even imported, so nothing here may use Numba's runtime: no
-array is made, nothing is raised, and what is called lies in this file, in ``intrinsics.py`` or in the C library. All
-return 0, or the errno of the write that failed. Where there is a ``digest``, the address of one (``digest.py``) and not
-0, it has taken all bytes in the order of the file then, and ended.
+array is made, nothing is raised, and what is called lies here, in ``intrinsics.py`` or in the C library. All return 0,
+or the errno of the write that failed. A ``digest`` is the address of one (``digest.py``) that has taken all that was
+written, in the order of the file, once a kernel returns; 0 asks for none.
 """
 
 # mypy: ignore-errors
