@@ -1,8 +1,8 @@
 """The machine's own limit: the same bytes, files and folders written by threads that do nothing else.
 
-Blocks are reserved first and bytes go out by positional writes of at most 4 MiB, on one thread a core. A file is one
-thread's, because two that write one file wait for each other, unless it is most of the bytes. What a save would have to
-compute (a header, a description) is made before the clock runs.
+Blocks are reserved first and bytes go out by positional writes of 4 MiB, whatever tensors they are of, on one thread a
+core. A file is one thread's, because two that write one file wait for each other, unless it is most of the bytes. What
+a save would have to compute (a header, a description) is made before the clock runs.
 """
 
 from __future__ import annotations
@@ -92,28 +92,24 @@ def write_plain(files: Sequence[PlainFile], path: Path, *, sync: bool = False) -
 
 
 def _pieces(fd: int, file: PlainFile) -> list[Callable[[], None]]:
-    """Writes of at most `JOB` bytes: parts of large ones, and many small ones in one call."""
+    """Writes of at most `JOB` bytes that end on multiples of it, whatever they are parts of."""
     jobs: list[Callable[[], None]] = []
     group: list[memoryview] = []
     start = position = 0
 
     def flush() -> None:
-        nonlocal group
+        nonlocal group, start
         if group:
             jobs.append(lambda parts=group, at=start: _write_all(fd, parts, at))
-        group = []
+        group, start = [], position
 
     for part in file.parts:
-        if len(part) >= SMALL or len(group) == 1000 or position - start >= JOB:
-            flush()
-        if len(part) >= SMALL:
-            for offset in range(0, len(part), JOB):
-                piece = part[offset : offset + JOB]
-                jobs.append(lambda piece=piece, at=position + offset: _write_all(fd, [piece], at))
-        else:
-            start = start if group else position
-            group.append(part)
-        position += len(part)
+        while part:
+            count = min(len(part), JOB - position % JOB)
+            group.append(part[:count])
+            part, position = part[count:], position + count
+            if position % JOB == 0 or len(group) == 1000:
+                flush()
     flush()
     return jobs
 
