@@ -1,7 +1,8 @@
 """Writing into buffers that exist: ``disk.update_(td)`` right after preallocation, and again once the pages are there.
 
 ``python -m benchmarks.memmap_update`` prints both, beside the reference, ``Tensor.copy_`` and writes into reserved
-blocks; each round runs every way once, in random order, after earlier writes have reached the disk.
+blocks; each round runs every way once, in random order, after earlier writes have reached the disk. Kernels are
+compiled first, as one process does for all later ones.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 
 import tensordict as reference
 from tensordict_core import TensorDict
+from tensordict_memmap.jit import functions
 
 LEAVES, PIECE = 8, 4 << 20
 FIRST, WARM = "first fill", "warm"
@@ -129,6 +131,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=512)
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
+    functions(0)
     folder = Path(tempfile.mkdtemp(prefix="update-", dir=options.folder))
     try:
         times = rounds(folder, options.megabytes, options.rounds)
