@@ -103,9 +103,13 @@ class Stretch:
         part = self._parts[place]
         return part.key if isinstance(part, Flat) else part.keys[number - self._firsts[place]]
 
+    def _numbers(self, low: int, high: int) -> tuple[int, int]:
+        """The number of the first piece of memory between two positions of the file, and that behind the last."""
+        return bisect_right(self._bounds, low) - 1, bisect_left(self._bounds, high)
+
     def _within(self, low: int, high: int) -> tuple[list[int], list[int]]:
         """Addresses and sizes of the memory between two positions of the file."""
-        first, last = bisect_right(self._bounds, low) - 1, bisect_left(self._bounds, high)
+        first, last = self._numbers(low, high)
         addresses, sizes = self._addresses[first:last], self._sizes[first:last]
         skipped = low - self._bounds[first]
         addresses[0] += skipped
@@ -114,8 +118,8 @@ class Stretch:
         return addresses, sizes
 
     def _write(self, low: int, high: int, file: Outlet) -> None:
-        pieces = bisect_left(self._bounds, high) - bisect_right(self._bounds, low) + 1
-        with file.way(low, high - low, pieces) as put:
+        first, last = self._numbers(low, high)
+        with file.way(low, high - low, last - first) as put:
             if not self._hashed:
                 put(*self._within(low, high), low)
                 return
@@ -129,7 +133,7 @@ class Stretch:
 
     def _parts_within(self, low: int, high: int) -> range:
         """The numbers of the parts between two positions of the file."""
-        first, last = bisect_right(self._bounds, low) - 1, bisect_left(self._bounds, high)
+        first, last = self._numbers(low, high)
         return range(bisect_right(self._firsts, first) - 1, bisect_left(self._firsts, last))
 
     def _hash_runs(self, low: int, high: int) -> None:
