@@ -51,13 +51,17 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_pack_range_equals_a_plain_copy(width, name):
+def test_write_range_equals_a_plain_copy_whatever_the_staging(tmp_path, width, name):
     source = LAYOUTS[name](numbers((37, 29), width))
-    for first, last in [(0, source.size), (1, source.size - 1), (source.size // 2, source.size // 2 + 3), (5, 5)]:
-        target = np.zeros(last - first + 1, dtype=WIDTHS[width])
-        kernels.pack_range(target.ctypes.data, source.ctypes.data, *layout(source), first, last, width)
-        assert np.array_equal(target[:-1], source.reshape(-1)[first:last])
-        assert target[-1] == 0, "nothing is written behind the target"
+    for number, room in enumerate([width, 1000, 1 << 16]):
+        for first, last in [(0, source.size), (1, source.size - 1), (source.size // 2, source.size // 2 + 3), (5, 5)]:
+            path, staging = tmp_path / f"{number}-{first}-{last}", np.full(room + 1, 77, dtype=np.uint8)
+            with open(path, "wb") as file:
+                place = file.fileno(), 0, source.ctypes.data, *layout(source), first, last
+                assert kernels.write_range(*place, staging.ctypes.data, room, width) == 0
+            expected = bytes(first * width) + source.reshape(-1)[first:last].tobytes() if first < last else b""
+            assert path.read_bytes() == expected
+            assert staging[-1] == 77, "nothing is packed behind the staging"
 
 
 @pytest.mark.parametrize("width", WIDTHS)

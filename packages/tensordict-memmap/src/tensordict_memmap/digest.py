@@ -58,7 +58,11 @@ _START = struct.pack("=q8Q", 0, *_FIRST_SUMS) + _KEYS
 
 
 class Digest:
-    """The hash of what one call of a kernel writes."""
+    """The hash of what one call of a kernel writes.
+
+    >>> Digest().value() == xxh3_64_intdigest(b"")
+    True
+    """
 
     __slots__ = ("_memory", "address")
 

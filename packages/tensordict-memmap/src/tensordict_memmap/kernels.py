@@ -346,4 +346,4 @@ def entries(width: int) -> dict[str, Any]:
 
 
 MOVE_BYTES = (write_all, gather_rows, scatter_rows, stream)
-MOVE_ITEMS = (pack_range, write_range, transpose_tile, write_tiled)
+MOVE_ITEMS = (write_range, transpose_tile, write_tiled)

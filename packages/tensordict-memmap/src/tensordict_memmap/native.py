@@ -12,7 +12,6 @@ from tensordict_memmap.jit import functions
 
 __all__ = [
     "gather_rows",
-    "pack_range",
     "scatter_rows",
     "stream",
     "transpose_tile",
@@ -40,13 +39,6 @@ def _memory(digest: Digest | None) -> int:
 def write_all(fd: int, address: int, nbytes: int, offset: int) -> int:
     """Writes ``nbytes`` bytes at ``address`` to ``offset`` of a file; returns 0 or an errno."""
     return functions(0)["write_all"](fd, address, nbytes, offset)
-
-
-def pack_range(
-    target: int, source: int, shape: _Integers, strides: _Integers, first: int, last: int, width: int
-) -> None:
-    """Copies the items ``first`` to ``last`` (in C order) of a strided array to a contiguous ``target``."""
-    functions(width)["pack_range"](target, source, *_layout(shape, strides), first, last, 0)
 
 
 def write_range(
