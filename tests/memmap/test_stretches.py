@@ -92,7 +92,23 @@ def test_what_does_not_follow_is_a_stretch_of_its_own_and_an_error_names_what_li
 
 def test_parts_are_cut_where_the_bounds_of_the_file_are(monkeypatch):
     monkeypatch.setattr(stretches, "JOB", 16)
+    monkeypatch.setattr(stretches, "WORTH_A_COPY", 0)
     memory = np.zeros(100, dtype=np.uint8)
     parts = [Flat("a", memory.ctypes.data, 10, 5, memory), Flat("b", memory.ctypes.data, 40, 15, memory)]
     [stretch] = join(parts, {})
     assert [nbytes for *_, nbytes in stretch.steps()] == [11, 16, 16, 7]
+
+
+def test_pieces_too_short_to_be_copied_are_one_job_unless_they_are_hashed_too(monkeypatch):
+    monkeypatch.setattr(stretches, "JOB", 16)
+    monkeypatch.setattr(stretches, "CROWDED", 64)
+    monkeypatch.setattr(stretches, "WORTH_A_COPY", 9)
+    memory = np.zeros(100, dtype=np.uint8)
+
+    def jobs(nbytes, digits=None):
+        [stretch] = join([Run(range(10), [memory.ctypes.data] * 10, [nbytes] * 10, 0, memory, digits)], {})
+        return [nbytes for *_, nbytes in stretch.steps()]
+
+    assert jobs(8) == [64, 16]
+    assert jobs(9) == [16] * 5 + [10]
+    assert jobs(8, digits=[]) == [16] * 5

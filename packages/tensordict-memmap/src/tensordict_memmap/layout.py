@@ -111,16 +111,18 @@ class Tensors:
     Attributes:
         names: the number of each.
         forms: the dtype and shape that the file gives each.
+        sizes: the bytes of each.
         addresses: where each lies in memory, if it lies there just as in the file and has bytes; else 0.
         sources: what each is made from.
         keys: the nested key of each.
     """
 
-    __slots__ = ("addresses", "forms", "keys", "names", "sources")
+    __slots__ = ("addresses", "forms", "keys", "names", "sizes", "sources")
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
         self.forms: list[Form] = []
+        self.sizes: list[int] = []
         self.addresses: list[int] = []
         self.sources: list[Source] = []
         self.keys = Keys()
@@ -129,6 +131,7 @@ class Tensors:
         """Adds one under a name that is free."""
         self.names[name] = len(self.forms)
         self.forms.append(form)
+        self.sizes.append(form.nbytes)
         self.addresses.append(address)
         self.sources.append(source)
         self.keys.extend(key[:-1], key[-1:])
@@ -143,10 +146,11 @@ class Tensors:
     ) -> bool:
         """Adds many, or none and says so, where a name is not free or comes twice."""
         new = dict(zip(names, count(len(self.forms))))
-        if len(new) != len(names) or METADATA in new or not self.names.keys().isdisjoint(new):
+        if len(new) != len(names) or METADATA in new or (self.names and not self.names.keys().isdisjoint(new)):
             return False
         self.names = self.names | new if self.names else new
         self.forms += forms
+        self.sizes += map(_nbytes, forms)
         self.addresses += addresses
         self.sources += sources
         self.keys.add(keys)
@@ -163,10 +167,6 @@ class Tensors:
         """Whether a tensor can get a name: the format does not keep it for itself, and no tensor has it."""
         return name != METADATA and name not in self.names
 
-    def sizes(self) -> list[int]:
-        """The bytes of each tensor."""
-        return list(map(_nbytes, self.forms))
-
     def layout(self, part: range | None = None) -> Layout:
         """Puts tensors in a row, those of the widest dtypes first, so that each is aligned to its elements.
 
@@ -176,6 +176,7 @@ class Tensors:
         chosen = slice(None) if part is None else slice(part.start, part.stop)
         names, forms = list(self.names)[chosen], self.forms[chosen]
         addresses, sources, keys = self.addresses[chosen], self.sources[chosen], self.keys[chosen]
+        sizes = self.sizes[chosen]
         distinct = dict.fromkeys(forms)
         rank = ranks(distinct)
         if any(rank.values()):
@@ -183,8 +184,7 @@ class Tensors:
             places = sorted(range(len(forms)), key=order.__getitem__)
             names, forms = [names[place] for place in places], [forms[place] for place in places]
             addresses, sources = [addresses[place] for place in places], [sources[place] for place in places]
-            keys = keys.at(places)
-        sizes = list(map(_nbytes, forms))
+            sizes, keys = [sizes[place] for place in places], keys.at(places)
         ends = list(accumulate(sizes))
         begins = [0, *ends[:-1]]
         if not all(form.nbytes for form in distinct):

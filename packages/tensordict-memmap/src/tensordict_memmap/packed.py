@@ -185,7 +185,7 @@ class PackedSave:
         self.threads, self.durable, self.existsok = threads, durable, existsok
         self.like, self.shard_size, self.checksum = like, shard_size, checksum
         self.pack = pack(td, copy_existing=copy_existing or like)
-        self.total = sum(self.pack.tensors.sizes())
+        self.total = sum(self.pack.tensors.sizes)
         self.mapped = mapped
         self.written: Any = None
 
@@ -216,7 +216,7 @@ class PackedSave:
 
     def _write_shards(self, folder: str, progress: Progress | None, cancelled: Cancelled | None) -> Manifest:
         assert self.shard_size is not None
-        shards = split(self.pack.tensors.sizes(), self.shard_size)
+        shards = split(self.pack.tensors.sizes, self.shard_size)
         names = _shard_names(len(shards))
         files = []
         for number, (name, shard) in enumerate(zip(names, shards, strict=True)):

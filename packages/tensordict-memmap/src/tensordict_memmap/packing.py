@@ -19,7 +19,7 @@ import pickle
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, groupby
+from itertools import chain, compress, groupby
 from operator import attrgetter
 from typing import Any, cast
 
@@ -36,6 +36,7 @@ from tensordict_core import (
 from tensordict_core.extension import Primitives, type_name
 from tensordict_memmap import values
 from tensordict_memmap.collecting import uncollected
+from tensordict_memmap.entries import Entries
 from tensordict_memmap.formats.safetensors import CODES, Form
 from tensordict_memmap.formats.tree import WRAPPED, Path, candidate_names, show
 from tensordict_memmap.layout import Keys, Stacked, Tensors
@@ -55,6 +56,9 @@ _QUICK = frozenset(dtype for dtype in CODES if not dtype.is_complex)
 
 _KINDS = frozenset({torch.Tensor, torch.nn.Parameter})
 """The classes of tensors that may need none."""
+
+_CACHED = 512
+"""Tensors that several passes look at: few enough to be in the cache of the processor from the second pass on."""
 
 _dtype_and_shape, _is_cpu = attrgetter("dtype", "shape"), attrgetter("is_cpu")
 
@@ -76,7 +80,7 @@ class Pack:
     def metadata(self) -> dict[str, str]:
         """The texts about the file: the record, and what other libraries look for."""
         document = {"version": VERSION, "root": self.record}
-        text = values.quick_dumps(document, finite=self.finite).decode()
+        text = values.quick_dumps(document, finite=self.finite, text_of=Entries.text).decode()
         return {"format": "pt", RECORD: text}
 
 
@@ -103,13 +107,13 @@ class _QuickForms(dict[tuple[torch.dtype, tuple[int, ...]], Form | None]):
 class _Waiting:
     """Tensors whose place in the file is still to be given, in columns: the more at once, the less each costs."""
 
-    __slots__ = ("abouts", "keys", "names", "tensors")
+    __slots__ = ("entries", "keys", "names", "tensors")
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.tensors: list[torch.Tensor] = []
         self.keys = Keys()
-        self.abouts: list[dict[str, Any]] = []
+        self.entries: list[Entries] = []
 
 
 def pack(td: Any, *, copy_existing: bool = True) -> Pack:
@@ -176,13 +180,14 @@ class _Packer:
 
     def dense(self, td: Any, key: Path, start: str) -> dict[str, Any]:
         items = dict(td._items())
+        entries: Entries | dict[str, Any]
         if _KINDS.issuperset(map(type, items.values())):
             entries = self.wait(items, key, start)
         else:
             entries = {}
             for waits, group in groupby(items.items(), _is_of_a_kind):
                 if waits:
-                    entries |= self.wait(dict(group), key, start)
+                    entries |= self.wait(dict(group), key, start).each()
                     continue
                 for name, value in group:
                     entries[name] = self.entry(value, (*key, name), start + name, td.batch_size)
@@ -200,16 +205,14 @@ class _Packer:
 
     # --- tensors that need no second look, which may come in thousands
 
-    def wait(self, tensors: Mapping[str, torch.Tensor], key: Path, start: str) -> dict[str, dict[str, Any]]:
+    def wait(self, tensors: Mapping[str, torch.Tensor], key: Path, start: str) -> Entries:
         """The entries of tensors of a node, as if each got its joined key for a name; `settle` sees to that."""
-        names = list(tensors)
-        joined = [start + name for name in names] if start else names
-        entries = {name: {"tensor": full} for name, full in zip(names, joined, strict=True)}
-        waiting = self.waiting
-        waiting.names += joined
+        names, waiting = list(tensors), self.waiting
+        entries = Entries(names, start)
+        waiting.names += [start + name for name in names] if start else names
         waiting.tensors += tensors.values()
         waiting.keys.extend(key, names)
-        waiting.abouts += entries.values()
+        waiting.entries.append(entries)
         return entries
 
     def settle(self) -> None:
@@ -225,15 +228,14 @@ class _Packer:
         if (
             None not in forms
             and len(new) == len(names) - addresses.count(0)
-            and seen.keys().isdisjoint(new)
+            and (not seen or seen.keys().isdisjoint(new))
             and "".join(names).isascii()
             and out.extend(names, cast("list[Form]", forms), addresses, tensors, keys)
         ):
             self.seen = seen | new if seen else new
             return
-        for name, tensor, key, about, address, form in zip(
-            names, tensors, keys, waiting.abouts, addresses, forms, strict=True
-        ):
+        abouts = chain.from_iterable(entries.each().values() for entries in waiting.entries)
+        for name, tensor, key, about, address, form in zip(names, tensors, keys, abouts, addresses, forms, strict=True):
             if (
                 form is not None
                 and name.isascii()
@@ -246,8 +248,17 @@ class _Packer:
                 about.clear()
                 about.update(found)
 
-    def look(self, tensors: Sequence[torch.Tensor]) -> tuple[Sequence[int], Sequence[Form | None]]:
+    def look(self, tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[Form | None]]:
         """Addresses and forms of tensors; no form where the bytes there are not just what a file holds of one."""
+        addresses: list[int] = []
+        forms: list[Form | None] = []
+        for first in range(0, len(tensors), _CACHED):
+            some_addresses, some_forms = self.look_at_some(tensors[first : first + _CACHED])
+            addresses += some_addresses
+            forms += some_forms
+        return addresses, forms
+
+    def look_at_some(self, tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[Form | None]]:
         quick_forms = self.quick_forms
         try:  # refused where one is not strided, or is made of others; whoever looks at that one alone says why
             addresses = list(map(torch.Tensor.data_ptr, tensors))
@@ -256,7 +267,7 @@ class _Packer:
             dense = [tensor.layout is torch.strided and not tensor.is_nested for tensor in tensors]
             if all(dense):
                 return [0] * len(tensors), [None] * len(tensors)
-            looks = zip(*self.look(list(compress(tensors, dense))), strict=True)
+            looks = zip(*self.look_at_some(list(compress(tensors, dense))), strict=True)
             rows = [next(looks) if is_dense else (0, None) for is_dense in dense]
             return [address for address, _ in rows], [form for _, form in rows]
         if not (

@@ -15,7 +15,7 @@ from itertools import accumulate
 from tensordict_memmap.checksums import BlockHash, Extent, digits_of_pieces
 from tensordict_memmap.outlet import Outlet
 from tensordict_memmap.sources import Flat, Foreign, Run, Strided
-from tensordict_memmap.ways import HASHED, JOB
+from tensordict_memmap.ways import CROWDED, HASHED, JOB, WORTH_A_COPY
 
 __all__ = ["Stretch", "join", "whole_extent"]
 
@@ -92,8 +92,9 @@ class Stretch:
     def steps(self) -> Iterator[tuple[object, functools.partial[None], int]]:
         """The key of a tensor, what writes a range in which it lies, and the bytes of that."""
         start, end = self._bounds[0], self._bounds[-1]
-        for bound in range(start - start % JOB, end, JOB):
-            low, high = max(bound, start), min(bound + JOB, end)
+        most = CROWDED if not self._hashed and end - start < len(self._sizes) * WORTH_A_COPY else JOB
+        for bound in range(start - start % most, end, most):
+            low, high = max(bound, start), min(bound + most, end)
             yield self._key((low + high) // 2), functools.partial(self._write, low, high), high - low
 
     def _key(self, position: int) -> object:

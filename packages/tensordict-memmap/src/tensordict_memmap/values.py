@@ -94,18 +94,27 @@ def plain(value: Any) -> Any:
     raise NoJsonForm(f"JSON has no values of type {kind.__name__}")
 
 
-def quick_dumps(form: Any, *, finite: bool) -> bytes:
+def _refuse(part: Any) -> bytes:
+    raise TypeError(f"JSON has no values of type {type(part).__name__}")
+
+
+def quick_dumps(form: Any, *, finite: bool, text_of: Callable[[Any], bytes] = _refuse) -> bytes:
     """As `dumps`, faster where the caller knows that all numbers are finite; else the quick way would write null.
+
+    Args:
+        form: what to write.
+        finite: whether it holds no infinity and no NaN.
+        text_of: gives the document of a part that is of no type of JSON.
 
     >>> quick_dumps({"a": [1.5]}, finite=True), quick_dumps([float("inf")], finite=False)
     (b'{"a":[1.5]}', b'[Infinity]')
     """
     if finite:
         try:
-            return orjson.dumps(form)
+            return orjson.dumps(form, default=lambda part: orjson.Fragment(text_of(part)))
         except (TypeError, orjson.JSONEncodeError):  # lone surrogates, integers of more than 64 bits
             pass
-    return dumps(form)
+    return json.dumps(form, default=lambda part: loads(text_of(part))).encode()
 
 
 def is_finite(form: Any) -> bool:

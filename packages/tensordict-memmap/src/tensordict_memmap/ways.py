@@ -24,6 +24,10 @@ WORTH_A_MAPPING = 1 << 20
 WORTH_A_COPY = 16 << 10
 """Bytes on average from which pieces are copied into a mapping one by one; shorter ones are left to a system call."""
 
+CROWDED = 16 << 20
+"""The most bytes a job moves that are made of pieces shorter than that: they go out by system calls alone, in which
+threads that write one file wait for each other."""
+
 COPIED = 512 << 10
 """The most bytes of a copy that a library makes in memory before it is written; every thread may hold several."""
 

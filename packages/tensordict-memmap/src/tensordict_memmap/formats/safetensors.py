@@ -32,6 +32,7 @@ __all__ = [
     "Kind",
     "Slot",
     "dump_header",
+    "escaped",
     "load_header",
     "ranks",
 ]
@@ -181,7 +182,7 @@ def dump_header(names: Sequence[str], forms: Sequence[Form], ends: Sequence[int]
         places = orjson.dumps(ends).decode()[1:-1].split(",")  # half the time of a text from each number
         # name, text, begin, end of one after the other: slices take less time than a text of each
         parts = [","] * (6 * len(places) - 1)
-        parts[::6], parts[1::6] = _escaped(names), map(_text, forms)
+        parts[::6], parts[1::6] = escaped(names), map(_text, forms)
         parts[2::6], parts[4::6] = ["0", *places[:-1]], places
         parts[5::6] = [']},"'] * (len(places) - 1)
         text = "".join(parts).encode()
@@ -196,7 +197,7 @@ def dump_header(names: Sequence[str], forms: Sequence[Form], ends: Sequence[int]
     return b"".join((size.to_bytes(8, "little"), start, text, end, b" " * padding))
 
 
-def _escaped(names: Sequence[str]) -> Sequence[str]:
+def escaped(names: Sequence[str]) -> Sequence[str]:
     """Names as JSON writes them between quotation marks."""
     joined = "".join(names)
     if len(orjson.dumps(joined)) == len(joined.encode()) + 2:  # it would be longer if anything were escaped
