@@ -173,10 +173,12 @@ class Tensors:
         Args:
             part: the numbers of those; None is all.
         """
-        chosen = slice(None) if part is None else slice(part.start, part.stop)
-        names, forms = list(self.names)[chosen], self.forms[chosen]
-        addresses, sources, keys = self.addresses[chosen], self.sources[chosen], self.keys[chosen]
-        sizes = self.sizes[chosen]
+        names, forms, sizes = list(self.names), self.forms, self.sizes
+        addresses, sources, keys = self.addresses, self.sources, self.keys
+        if part is not None:
+            chosen = slice(part.start, part.stop)
+            names, forms, sizes = names[chosen], forms[chosen], sizes[chosen]
+            addresses, sources, keys = addresses[chosen], sources[chosen], keys[chosen]
         distinct = dict.fromkeys(forms)
         rank = ranks(distinct)
         if any(rank.values()):
@@ -225,7 +227,11 @@ def cut(
     for first, last in pairwise(sorted(cuts)):
         offset = begins[first]
         if first not in single:
-            pieces.append(Run(keys[first:last], addresses[first:last], sizes[first:last], offset, sources[first:last]))
+            pieces.append(
+                Run(keys, addresses, sizes, offset, sources)
+                if last - first == total
+                else Run(keys[first:last], addresses[first:last], sizes[first:last], offset, sources[first:last])
+            )
             continue
         key, source = keys[first], sources[first]
         named = key[0] if len(key) == 1 else key

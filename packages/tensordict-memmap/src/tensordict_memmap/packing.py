@@ -19,8 +19,7 @@ import pickle
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, compress, groupby
-from operator import attrgetter
+from itertools import chain, groupby
 from typing import Any, cast
 
 import torch
@@ -40,6 +39,7 @@ from tensordict_memmap.entries import Entries
 from tensordict_memmap.formats.safetensors import CODES, Form
 from tensordict_memmap.formats.tree import WRAPPED, Path, candidate_names, show
 from tensordict_memmap.layout import Keys, Stacked, Tensors
+from tensordict_memmap.stored import Forms, stored
 from tensordict_memmap.tensor import MemoryMappedTensor
 
 __all__ = ["RECORD", "Pack", "pack"]
@@ -49,18 +49,8 @@ RECORD = "tensordict"
 
 VERSION = 1
 
-_PAIRS = {torch.complex128: torch.float64, torch.complex32: torch.float16}
-_INTEGERS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
-_QUICK = frozenset(dtype for dtype in CODES if not dtype.is_complex)
-"""The dtypes that need no second look at a tensor."""
-
 _KINDS = frozenset({torch.Tensor, torch.nn.Parameter})
-"""The classes of tensors that may need none."""
-
-_CACHED = 512
-"""Tensors that several passes look at: few enough to be in the cache of the processor from the second pass on."""
-
-_dtype_and_shape, _is_cpu = attrgetter("dtype", "shape"), attrgetter("is_cpu")
+"""The classes of tensors that may need no second look."""
 
 
 @dataclass(slots=True)
@@ -82,26 +72,6 @@ class Pack:
         document = {"version": VERSION, "root": self.record}
         text = values.quick_dumps(document, finite=self.finite, text_of=Entries.text).decode()
         return {"format": "pt", RECORD: text}
-
-
-class _Forms(dict[tuple[torch.dtype, tuple[int, ...]], Form]):
-    """What the file says of tensors: of each pair of their own dtype and of the shape in the file, made once."""
-
-    def __missing__(self, pair: tuple[torch.dtype, tuple[int, ...]]) -> Form:
-        dtype, shape = pair
-        form = self[pair] = Form(_stored_as(dtype), tuple(shape), width=dtype.itemsize)
-        return form
-
-
-class _QuickForms(dict[tuple[torch.dtype, tuple[int, ...]], Form | None]):
-    """The same for dtypes that need no second look, and None for others."""
-
-    def __init__(self, forms: _Forms) -> None:
-        self.forms = forms
-
-    def __missing__(self, pair: tuple[torch.dtype, tuple[int, ...]]) -> Form | None:
-        form = self[pair] = self.forms[pair] if pair[0] in _QUICK else None
-        return form
 
 
 class _Waiting:
@@ -142,10 +112,10 @@ class _Packer:
     def __init__(self, copy_existing: bool) -> None:
         self.out = Pack()
         self.copy_existing = copy_existing
-        self.forms = _Forms()
-        self.quick_forms = _QuickForms(self.forms)
+        self.forms = Forms()
         self.waiting = _Waiting()
         self.seen: dict[int, str] = {}
+        self.unseen: list[tuple[Sequence[int], Sequence[str]]] = []
 
     def root(self, td: Any) -> dict[str, Any]:
         if is_non_tensor(td):
@@ -217,23 +187,23 @@ class _Packer:
 
     def settle(self) -> None:
         """Gives those that wait their place: all at once where nothing is odd about any, else one after the other."""
-        waiting, seen, out = self.waiting, self.seen, self.out.tensors
+        waiting, out = self.waiting, self.out.tensors
         if not waiting.names:
             return
         self.waiting = _Waiting()
         names, tensors, keys = waiting.names, waiting.tensors, waiting.keys
-        addresses, forms = self.look(tensors)
-        new = dict(zip(addresses, names, strict=True))
-        new.pop(0, None)
+        addresses, forms = self.forms.look(tensors)
+        new = set(addresses) - {0}
         if (
             None not in forms
             and len(new) == len(names) - addresses.count(0)
-            and (not seen or seen.keys().isdisjoint(new))
+            and (not out.names or self.firsts().keys().isdisjoint(new))
             and "".join(names).isascii()
             and out.extend(names, cast("list[Form]", forms), addresses, tensors, keys)
         ):
-            self.seen = seen | new if seen else new
+            self.unseen.append((addresses, names))
             return
+        seen = self.firsts()
         abouts = chain.from_iterable(entries.each().values() for entries in waiting.entries)
         for name, tensor, key, about, address, form in zip(names, tensors, keys, abouts, addresses, forms, strict=True):
             if (
@@ -248,36 +218,13 @@ class _Packer:
                 about.clear()
                 about.update(found)
 
-    def look(self, tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[Form | None]]:
-        """Addresses and forms of tensors; no form where the bytes there are not just what a file holds of one."""
-        addresses: list[int] = []
-        forms: list[Form | None] = []
-        for first in range(0, len(tensors), _CACHED):
-            some_addresses, some_forms = self.look_at_some(tensors[first : first + _CACHED])
-            addresses += some_addresses
-            forms += some_forms
-        return addresses, forms
-
-    def look_at_some(self, tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[Form | None]]:
-        quick_forms = self.quick_forms
-        try:  # refused where one is not strided, or is made of others; whoever looks at that one alone says why
-            addresses = list(map(torch.Tensor.data_ptr, tensors))
-            forms = list(map(quick_forms.__getitem__, map(_dtype_and_shape, tensors)))
-        except RuntimeError:
-            dense = [tensor.layout is torch.strided and not tensor.is_nested for tensor in tensors]
-            if all(dense):
-                return [0] * len(tensors), [None] * len(tensors)
-            looks = zip(*self.look_at_some(list(compress(tensors, dense))), strict=True)
-            rows = [next(looks) if is_dense else (0, None) for is_dense in dense]
-            return [address for address, _ in rows], [form for _, form in rows]
-        if not (
-            all(map(_is_cpu, tensors))
-            and all(map(torch.Tensor.is_contiguous, tensors))
-            and not any(map(torch.Tensor.is_neg, tensors))
-        ):
-            plain = [tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() for tensor in tensors]
-            forms = [form if is_plain else None for form, is_plain in zip(forms, plain, strict=True)]
-        return addresses, forms
+    def firsts(self) -> dict[int, str]:
+        """The name of the first tensor at each address, to which more may be added."""
+        for addresses, names in self.unseen:
+            self.seen.update(zip(addresses, names, strict=True))
+        self.unseen.clear()
+        self.seen.pop(0, None)
+        return self.seen
 
     # --- tensors
 
@@ -298,13 +245,13 @@ class _Packer:
         dtype, out = tensor.dtype, self.out.tensors
         address = _address(tensor)
         if address:
-            first = self.seen.setdefault(address, full)
+            first = self.firsts().setdefault(address, full)
             if first != full and _is_same(tensor, out.sources[out.names[first]]):
                 return self.about(first, dtype)
         name = self.free(full)
         if address and self.seen[address] == full:
             self.seen[address] = name
-        source = _stored(tensor)
+        source = stored(tensor)
         plain = tensor.is_cpu and source.is_contiguous() and not (source.is_conj() or source.is_neg())
         flat = _address(source) if plain else 0
         out.add(name, self.forms[dtype, source.shape], flat, source, key)
@@ -361,9 +308,9 @@ class _Packer:
             inner, full = (*key, name), start + name
             column = [part._get(name) for part in parts]
             if isinstance(first, torch.Tensor):
-                shape = tuple(_stored(first).shape)
+                shape = tuple(stored(first).shape)
                 chosen = self.free(full)
-                source = Stacked([_stored(one) for one in column], dim)
+                source = Stacked([stored(one) for one in column], dim)
                 shape = (*shape[:dim], len(parts), *shape[dim:])
                 self.out.tensors.add(chosen, self.forms[first.dtype, shape], 0, source, inner)
                 entries[name] = self.about(chosen, first.dtype)
@@ -439,7 +386,7 @@ def _is_same(tensor: torch.Tensor, other: Any) -> bool:
     if not isinstance(other, torch.Tensor):
         return False
     if tensor.is_complex() and not other.is_complex():
-        tensor = _stored(tensor)
+        tensor = stored(tensor)
     return (
         tensor.dtype == other.dtype
         and tensor.shape == other.shape
@@ -448,20 +395,6 @@ def _is_same(tensor: torch.Tensor, other: Any) -> bool:
         and tensor.is_conj() == other.is_conj()
         and tensor.is_neg() == other.is_neg()
     )
-
-
-def _stored_as(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that the file gives tensors of a dtype: of those that the format lacks are pairs or integers."""
-    return dtype if dtype in CODES else _PAIRS.get(dtype) or _INTEGERS[dtype.itemsize]
-
-
-def _stored(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor as the file has it."""
-    dtype = tensor.dtype
-    if dtype in CODES:
-        return tensor
-    tensor = tensor.detach()
-    return torch.view_as_real(tensor.resolve_conj()) if dtype in _PAIRS else tensor.view(_stored_as(dtype))
 
 
 def _is_alike(first: Any, other: Any) -> bool:
