@@ -19,20 +19,16 @@ import contextlib
 import errno
 import functools
 import os
-import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tensordict_memmap import flock, journal, owned, removal, system
 from tensordict_memmap import manifest as manifests
+from tensordict_memmap.drafts import drafts_among, new_draft
 from tensordict_memmap.manifest import Manifest
 from tensordict_memmap.parents import made_above
 from tensordict_memmap.ways import WORTH_SCATTERING, is_long_removal
-
-_STAGE_INSIDE = re.compile(r"\.tensordict-" + journal.TOKEN)
-"""What a staging folder is called that could not be made beside its target."""
 
 
 def save_folder(
@@ -101,7 +97,8 @@ def check_new(target: str) -> None:
 
     >>> check_new("absent")
     """
-    if os.path.isdir(target) and not all(_STAGE_INSIDE.fullmatch(name) for name in os.listdir(target)):
+    held = os.listdir(target) if os.path.isdir(target) else []
+    if len(drafts_among(held)) < len(held):
         raise RuntimeError(
             f"a save goes to a new or empty folder with existsok=False, and {target} holds something; choose another "
             "folder or pass existsok=True"
@@ -176,7 +173,7 @@ class _Stage:
 
 def _new_stage(target: str, count: int) -> _Stage:
     """Makes a staging folder beside the target, or in it where that is another file system or may not be written to."""
-    inside = os.path.join(target, f".tensordict-{secrets.token_hex(8)}")
+    inside = os.path.join(target, new_draft())
     path = inside if os.path.ismount(target) else _beside(target)
     try:
         os.mkdir(path)
@@ -193,7 +190,7 @@ def _new_stage(target: str, count: int) -> _Stage:
 def _beside(target: str) -> str:
     """A new name of a staging folder beside the target."""
     parent, name = os.path.split(target)
-    return os.path.join(parent, f".{name}.tensordict-{secrets.token_hex(8)}")
+    return os.path.join(parent, new_draft(name))
 
 
 def _scattered(folder: str, target: str) -> str:
@@ -299,13 +296,13 @@ def _is_pinned(target: str) -> bool:
 def _remove_leftovers(target: str) -> None:
     """Removes the staging folders of saves to this target whose process is gone, and what such had not replaced yet."""
     parent, name = os.path.split(target)
-    places = [(parent, re.compile(re.escape(f".{name}.tensordict-") + journal.TOKEN))]
+    places = [(parent, name)]
     if os.path.isdir(target):
-        places.append((target, _STAGE_INSIDE))
+        places.append((target, ""))
         owned.remove_drafts(target)
-    for folder, pattern in places:
+    for folder, of in places:
         with contextlib.suppress(OSError):
-            for leftover in filter(pattern.fullmatch, os.listdir(folder)):
+            for leftover in drafts_among(os.listdir(folder), of):
                 path = os.path.join(folder, leftover)
                 with contextlib.suppress(OSError):
                     lock = flock.open_locked(path, wait=False)

@@ -10,18 +10,15 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import shutil
 
 from tensordict_memmap import manifest as manifests
 from tensordict_memmap import system
+from tensordict_memmap.drafts import drafts_among
 from tensordict_memmap.manifest import Manifest
 from tensordict_memmap.owned import DRAFT, JOURNAL, listed_anywhere, remove_files
 
-__all__ = ["TOKEN", "finish", "publish"]
-
-TOKEN = r"[0-9a-f]{16}"
-"""What the name of a staging folder ends with."""
+__all__ = ["finish", "publish"]
 
 
 def publish(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
@@ -93,8 +90,8 @@ def _read_journal(target: str, data: bytes) -> tuple[str, list[str], set[str]]:
     try:
         record = json.loads(data)
         stage, files, stale = record["stage"], record["files"], record["remove"]
-        name = re.escape(os.path.basename(target))
-        if not re.fullmatch(rf"\.tensordict-{TOKEN}|\.\.[/\\]\.{name}\.tensordict-{TOKEN}", stage):
+        is_beside = stage[:3] in ("../", "..\\") and drafts_among([stage[3:]], os.path.basename(target))
+        if not (is_beside or drafts_among([stage])):
             raise ValueError(f"{stage!r} is no staging folder of it")
         for path in (*files, *stale):
             if path.split("/")[-1] != manifests.NAME:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterator
 
 from tensordict_memmap import flock, removal, system
 from tensordict_memmap.addresses import is_remote
+from tensordict_memmap.drafts import drafts_among, new_draft
 from tensordict_memmap.parents import made_above
 from tensordict_memmap.ways import is_long_removal
 
@@ -125,7 +124,7 @@ def draft_beside(path: str) -> Iterator[str]:
 
 def _new_draft(folder: str, name: str) -> tuple[str, int]:
     while True:
-        draft = os.path.join(folder, f".{name}.tensordict-{secrets.token_hex(8)}")
+        draft = os.path.join(folder, new_draft(name))
         fd = flock.open_for_lock(draft, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
         if _lock(fd, wait=True):
             # another saver may have taken it for a leftover before it was locked
@@ -146,9 +145,8 @@ def _lock(fd: int, *, wait: bool) -> bool:
 
 
 def _remove_leftovers(folder: str, name: str) -> None:
-    pattern = re.compile(re.escape(f".{name}.tensordict-") + r"[0-9a-f]{16}")
     with contextlib.suppress(OSError):
-        for leftover in filter(pattern.fullmatch, os.listdir(folder)):
+        for leftover in drafts_among(os.listdir(folder), name):
             path = os.path.join(folder, leftover)
             with contextlib.suppress(OSError):
                 fd = flock.open_for_lock(path, _FLAGS)
