@@ -161,16 +161,12 @@ def importing() -> list[Case]:
     return [Case(IMPORT, column, lambda module=module: sample(module)) for column, module in IMPORTS.items()]
 
 
-TOUCHED = 512 << 20
-"""Bytes of free memory that are touched at least: what a short case takes may lie anywhere in it."""
-
-
 def touch_free_memory(nbytes: int) -> None:
     """Has the machine hold memory that a case will take: virtual ones give free memory back within seconds.
 
     The first touch of what was given back costs ten times the write that it is for.
     """
-    numpy.empty(max(nbytes, TOUCHED), numpy.uint8)[:: mmap.PAGESIZE] = 1
+    numpy.empty(nbytes, numpy.uint8)[:: mmap.PAGESIZE] = 1
 
 
 def measure(cases: list[Case], rounds: int, seconds: float, nbytes: int) -> dict[str, dict[str, list[float]]]:
