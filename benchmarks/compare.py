@@ -20,6 +20,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +142,7 @@ def loading(saver: Saver, tree: Tree, folder: Path) -> list[Case]:
     load = saver.load
     assert load is not None
     path = folder / f"saved-{COLUMNS.index(saver.name)}{saver.ending}"
-    touch_free_memory(2 * size(tree))
+    touch_free_memory(size(tree), folder)
     os.sync()  # what memory a file lies in, and in pages of which size, is in every later time
     saver.save(saver.hold(tree), path)
     settle()
@@ -161,15 +162,26 @@ def importing() -> list[Case]:
     return [Case(IMPORT, column, lambda module=module: sample(module)) for column, module in IMPORTS.items()]
 
 
-def touch_free_memory(nbytes: int) -> None:
-    """Has the machine hold memory that a case will take: virtual ones give free memory back within seconds.
+def touch_free_memory(nbytes: int, folder: Path) -> None:
+    """Has the machine hold memory that a case will take, of its own and for files: virtual ones give free memory back.
 
-    The first touch of what was given back costs ten times the write that it is for.
+    The first touch of what was given back costs ten times the write that it is for. The pages of files come from lists
+    of free memory of their own, so they are taken by a file, which is gone before it reaches the disk.
+
+    Args:
+        nbytes: of what the case writes.
+        folder: where it does.
     """
-    numpy.empty(nbytes, numpy.uint8)[:: mmap.PAGESIZE] = 1
+    numpy.empty(6 * nbytes, numpy.uint8)[:: mmap.PAGESIZE] = 1
+    part = memoryview(bytes(4 << 20))
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        for _ in range(0, 2 * nbytes, len(part)):
+            file.write(part)
 
 
-def measure(cases: list[Case], rounds: int, seconds: float, nbytes: int) -> dict[str, dict[str, list[float]]]:
+def measure(
+    cases: list[Case], rounds: int, seconds: float, nbytes: int, folder: Path
+) -> dict[str, dict[str, list[float]]]:
     """Runs every case once a round, in a random order, until the rounds are done or the time is up.
 
     Args:
@@ -177,6 +189,7 @@ def measure(cases: list[Case], rounds: int, seconds: float, nbytes: int) -> dict
         rounds: how often.
         seconds: after which no further round begins.
         nbytes: of what a case writes or reads.
+        folder: where.
     """
     times: dict[str, dict[str, list[float]]] = {}
     for case in cases:
@@ -187,7 +200,7 @@ def measure(cases: list[Case], rounds: int, seconds: float, nbytes: int) -> dict
         for case in random.sample(cases, len(cases)):
             gc.collect()
             if case.row not in (OPEN, READ):
-                touch_free_memory(6 * nbytes)
+                touch_free_memory(nbytes, folder)
             os.sync()  # last: right after so much was freed, some writes took twice as long
             times[case.row][case.column].append(case.sample())
         if monotonic() + (monotonic() - start) > end and done + 1 < rounds:
@@ -196,7 +209,9 @@ def measure(cases: list[Case], rounds: int, seconds: float, nbytes: int) -> dict
     return times
 
 
-def measure_apart(cases: list[Case], rounds: int, seconds: float, nbytes: int) -> dict[str, dict[str, list[float]]]:
+def measure_apart(
+    cases: list[Case], rounds: int, seconds: float, nbytes: int, folder: Path
+) -> dict[str, dict[str, list[float]]]:
     """Runs first the cases that read, which the disk would still be busy beside, and last those that replace files.
 
     What was removed slows down who makes files after it.
@@ -204,7 +219,7 @@ def measure_apart(cases: list[Case], rounds: int, seconds: float, nbytes: int) -
     found: dict[str, dict[str, list[float]]] = {row: {} for row in dict.fromkeys(case.row for case in cases)}
     for rows in ((OPEN, READ, IMPORT), (FRESH, FRESH_DURABLE), (OVER, OVER_DURABLE)):
         part = [case for case in cases if case.row in rows]
-        found |= measure(part, rounds, seconds * len(part) / len(cases), nbytes) if part else {}
+        found |= measure(part, rounds, seconds * len(part) / len(cases), nbytes, folder) if part else {}
     return found
 
 
@@ -272,7 +287,7 @@ def run(options: argparse.Namespace) -> Times:
                     cases += [case for saver in LOADERS for case in loading(saver, tree, folder)]
                 del tree
             cases = [case for case in cases if options.rows in case.row and (options.durable or not _syncs(case))]
-            found[title] = measure_apart(cases, options.rounds, options.seconds, nbytes)
+            found[title] = measure_apart(cases, options.rounds, options.seconds, nbytes, folder)
         print(table(title, found[title]), ratios(found[title]), "", sep="\n\n", flush=True)
         if options.json is not None:
             merged(options.json, {title: found[title]})
