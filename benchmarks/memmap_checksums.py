@@ -32,7 +32,7 @@ def rounds(tree: Tree, ending: str, folder: Path, count: int) -> dict[bool, list
     for _ in range(count):
         for checksum in random.sample((False, True), 2):
             gc.collect()
-            touch_free_memory(2 * size(tree))
+            touch_free_memory(size(tree), folder)
             os.sync()
             path = folder / f"{secrets.token_hex(4)}{ending}"
             start = perf_counter()

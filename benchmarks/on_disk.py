@@ -50,7 +50,7 @@ class OnDisk(ABC):
             self.save()
             self.teardown(workload, name)
         self.new_path()
-        touch_free_memory(3 * self.nbytes)
+        touch_free_memory(self.nbytes, Path())
         os.sync()
 
     def teardown(self, workload: Any, name: str) -> None:
