@@ -59,6 +59,9 @@ KEPT = 128 << 20
 """Bytes of a save up to which it stays until all is measured: whenever ext4 makes a file, it looks through those that
 were removed in the minutes before, and after thousands of them takes five times as long."""
 
+TOUCHED = 64 << 20
+"""The most bytes of memory for files that are held before a save is timed."""
+
 Times = dict[str, dict[str, dict[str, list[float]]]]
 """Milliseconds by workload, row and column."""
 
@@ -166,7 +169,8 @@ def touch_free_memory(nbytes: int, folder: Path) -> None:
     """Has the machine hold memory that a case will take, of its own and for files: virtual ones give free memory back.
 
     The first touch of what was given back costs ten times the write that it is for. The pages of files come from lists
-    of free memory of their own, so they are taken by a file, which is gone before it reaches the disk.
+    of free memory of their own, so some are taken by a file, which is gone before it reaches the disk: what a short
+    save would pay for that is as much as all else.
 
     Args:
         nbytes: of what the case writes.
@@ -175,7 +179,7 @@ def touch_free_memory(nbytes: int, folder: Path) -> None:
     numpy.empty(6 * nbytes, numpy.uint8)[:: mmap.PAGESIZE] = 1
     part = memoryview(bytes(4 << 20))
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        for _ in range(0, 2 * nbytes, len(part)):
+        for _ in range(0, min(2 * nbytes, TOUCHED), len(part)):
             file.write(part)
 
 
