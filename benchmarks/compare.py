@@ -177,7 +177,7 @@ def touch_free_memory(nbytes: int, folder: Path) -> None:
         folder: where it does.
     """
     numpy.empty(6 * nbytes, numpy.uint8)[:: mmap.PAGESIZE] = 1
-    part = memoryview(bytes(4 << 20))
+    part = bytes(4 << 20)
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         for _ in range(0, min(2 * nbytes, TOUCHED), len(part)):
             file.write(part)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from tensordict_memmap import stretches
+from tensordict_memmap import stretches, ways
 from tensordict_memmap.checksums import DIGITS, Extent, checksum_of
 from tensordict_memmap.outlet import Outlet
 from tensordict_memmap.sources import Flat, Run
@@ -92,7 +92,7 @@ def test_what_does_not_follow_is_a_stretch_of_its_own_and_an_error_names_what_li
 
 def test_parts_are_cut_where_the_bounds_of_the_file_are(monkeypatch):
     monkeypatch.setattr(stretches, "JOB", 16)
-    monkeypatch.setattr(stretches, "WORTH_A_COPY", 0)
+    monkeypatch.setattr(ways, "WORTH_A_COPY", 0)
     memory = np.zeros(100, dtype=np.uint8)
     parts = [Flat("a", memory.ctypes.data, 10, 5, memory), Flat("b", memory.ctypes.data, 40, 15, memory)]
     [stretch] = join(parts, {})
@@ -102,7 +102,7 @@ def test_parts_are_cut_where_the_bounds_of_the_file_are(monkeypatch):
 def test_pieces_too_short_to_be_copied_are_one_job_unless_they_are_hashed_too(monkeypatch):
     monkeypatch.setattr(stretches, "JOB", 16)
     monkeypatch.setattr(stretches, "CROWDED", 64)
-    monkeypatch.setattr(stretches, "WORTH_A_COPY", 9)
+    monkeypatch.setattr(ways, "WORTH_A_COPY", 9)
     memory = np.zeros(100, dtype=np.uint8)
 
     def jobs(nbytes, digits=None):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tensordict_memmap import system
-from tensordict_memmap.ways import WORTH_A_COPY, WORTH_A_MAPPING
+from tensordict_memmap.ways import WORTH_A_MAPPING, is_crowded
 
 __all__ = ["Outlet", "Put"]
 
@@ -62,7 +62,7 @@ class Outlet:
             nbytes: how long it is.
             pieces: of how many pieces of memory it is made.
         """
-        if not self._maps or nbytes < max(WORTH_A_MAPPING, pieces * WORTH_A_COPY):
+        if not self._maps or nbytes < WORTH_A_MAPPING or is_crowded(nbytes, pieces):
             yield functools.partial(system.write_pieces_at, self.fd)
         elif self._turn.acquire(blocking=False):
             try:

@@ -15,7 +15,7 @@ from itertools import accumulate
 from tensordict_memmap.checksums import BlockHash, Extent, digits_of_pieces
 from tensordict_memmap.outlet import Outlet
 from tensordict_memmap.sources import Flat, Foreign, Run, Strided
-from tensordict_memmap.ways import CROWDED, HASHED, JOB, WORTH_A_COPY
+from tensordict_memmap.ways import CROWDED, HASHED, JOB, is_crowded
 
 __all__ = ["Stretch", "join", "whole_extent"]
 
@@ -92,7 +92,7 @@ class Stretch:
     def steps(self) -> Iterator[tuple[object, functools.partial[None], int]]:
         """The key of a tensor, what writes a range in which it lies, and the bytes of that."""
         start, end = self._bounds[0], self._bounds[-1]
-        most = CROWDED if not self._hashed and end - start < len(self._sizes) * WORTH_A_COPY else JOB
+        most = CROWDED if not self._hashed and is_crowded(end - start, len(self._sizes)) else JOB
         for bound in range(start - start % most, end, most):
             low, high = max(bound, start), min(bound + most, end)
             yield self._key((low + high) // 2), functools.partial(self._write, low, high), high - low

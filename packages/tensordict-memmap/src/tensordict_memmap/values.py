@@ -95,7 +95,7 @@ def plain(value: Any) -> Any:
 
 
 def _refuse(part: Any) -> bytes:
-    raise TypeError(f"JSON has no values of type {type(part).__name__}")
+    raise TypeError(f"a JSON document holds no values of type {type(part).__name__}; encode them first")
 
 
 def quick_dumps(form: Any, *, finite: bool, text_of: Callable[[Any], bytes] = _refuse) -> bytes:
@@ -105,6 +105,9 @@ def quick_dumps(form: Any, *, finite: bool, text_of: Callable[[Any], bytes] = _r
         form: what to write.
         finite: whether it holds no infinity and no NaN.
         text_of: gives the document of a part that is of no type of JSON.
+
+    Raises:
+        TypeError: There is such a part, and no ``text_of``.
 
     >>> quick_dumps({"a": [1.5]}, finite=True), quick_dumps([float("inf")], finite=False)
     (b'{"a":[1.5]}', b'[Infinity]')

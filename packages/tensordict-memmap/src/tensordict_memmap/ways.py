@@ -25,8 +25,8 @@ WORTH_A_COPY = 16 << 10
 """Bytes on average from which pieces are copied into a mapping one by one; shorter ones are left to a system call."""
 
 CROWDED = 16 << 20
-"""The most bytes a job moves that are made of pieces shorter than that: they go out by system calls alone, in which
-threads that write one file wait for each other."""
+"""The most bytes a job moves that are made of such short pieces: they go out by system calls alone, in which threads
+that write one file wait for each other."""
 
 COPIED = 512 << 10
 """The most bytes of a copy that a library makes in memory before it is written; every thread may hold several."""
@@ -69,6 +69,15 @@ REMOVED_AT_ONCE = 32 << 20
 
 WORTH_SCATTERING = 32
 """Files of a save from which on it pays to make them away from others that were removed in the last minutes."""
+
+
+def is_crowded(nbytes: int, pieces: int) -> bool:
+    """Whether pieces of memory are too short, on average, to be copied into a mapping one by one.
+
+    >>> is_crowded(1 << 20, 4), is_crowded(1 << 20, 1000)
+    (False, True)
+    """
+    return nbytes < pieces * WORTH_A_COPY
 
 
 def is_long_removal(nbytes: int, files: int = 1) -> bool:
