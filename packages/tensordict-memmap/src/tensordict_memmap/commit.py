@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from tensordict_memmap import flock, journal, owned, removal, system
 from tensordict_memmap import manifest as manifests
-from tensordict_memmap.drafts import drafts_among, new_draft
+from tensordict_memmap.drafts import drafts_among, drafts_in, new_draft
 from tensordict_memmap.manifest import Manifest
 from tensordict_memmap.parents import made_above
 from tensordict_memmap.ways import WORTH_SCATTERING, is_long_removal
@@ -302,7 +302,7 @@ def _remove_leftovers(target: str) -> None:
         owned.remove_drafts(target)
     for folder, of in places:
         with contextlib.suppress(OSError):
-            for leftover in drafts_among(os.listdir(folder), of):
+            for leftover in drafts_in(folder, of):
                 path = os.path.join(folder, leftover)
                 with contextlib.suppress(OSError):
                     lock = flock.open_locked(path, wait=False)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+import time
 from collections.abc import Iterable
 
-__all__ = ["drafts_among", "new_draft"]
+__all__ = ["drafts_among", "drafts_in", "new_draft"]
 
 _TOKEN = re.compile("[0-9a-f]{16}")
+
+_MARK = ".tensordict-"
+
+_MANY = 200
+"""Names in a folder from which on it counts, beside a short save, that they are looked through."""
+
+_RESTS = 20
+"""How many times as long as that took such a folder is not looked through again."""
+
+_drafts: dict[str, tuple[float, list[str]]] = {}
+"""Until when that is for a folder, and what drafts of any target there were."""
 
 
 def new_draft(target: str = "") -> str:
@@ -29,5 +42,32 @@ def drafts_among(names: Iterable[str], target: str = "") -> list[str]:
     return [name for name in names if name.startswith(prefix) and _TOKEN.fullmatch(name, len(prefix))]
 
 
+def drafts_in(folder: str, target: str = "") -> list[str]:
+    """Those in a folder, by their names.
+
+    Thousands of saves into one folder would take a time that grows with the square of their number. So a process looks
+    through a folder of very many names the first time, and then now and again; between, it knows what was there last.
+
+    Raises:
+        OSError: The folder cannot be looked through.
+
+    >>> draft = new_draft("run")
+    >>> os.makedirs(os.path.join("runs", draft))
+    >>> drafts_in("runs", "run") == [draft], drafts_in("runs", "other")
+    (True, [])
+    """
+    until, known = _drafts.get(folder, (0.0, []))
+    start = time.monotonic()
+    if start >= until:
+        names = os.listdir(folder)
+        known = [name for name in names if _MARK in name]
+        if len(names) >= _MANY:
+            end = time.monotonic()
+            _drafts[folder] = end + _RESTS * (end - start), known
+        else:
+            _drafts.pop(folder, None)
+    return drafts_among(known, target)
+
+
 def _prefix(target: str) -> str:
-    return f".{target}.tensordict-" if target else ".tensordict-"
+    return f".{target}{_MARK}" if target else _MARK

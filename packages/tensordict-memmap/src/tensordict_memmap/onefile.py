@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from tensordict_memmap import flock, removal, system
 from tensordict_memmap.addresses import is_remote
-from tensordict_memmap.drafts import drafts_among, new_draft
+from tensordict_memmap.drafts import drafts_in, new_draft
 from tensordict_memmap.parents import made_above
 from tensordict_memmap.ways import is_long_removal
 
@@ -146,7 +146,7 @@ def _lock(fd: int, *, wait: bool) -> bool:
 
 def _remove_leftovers(folder: str, name: str) -> None:
     with contextlib.suppress(OSError):
-        for leftover in drafts_among(os.listdir(folder), name):
+        for leftover in drafts_in(folder, name):
             path = os.path.join(folder, leftover)
             with contextlib.suppress(OSError):
                 fd = flock.open_for_lock(path, _FLAGS)
