@@ -1,4 +1,4 @@
-"""How saving grows with leaves (1 to 100,000) and bytes (1 KiB to 4 GiB), and the memory that it takes beside them.
+"""How saving grows with leaves (1 to 100,000), bytes (1 KiB to 4 GiB) and what else is in the folder, and its memory.
 
 asv tracks ours; ``python -m benchmarks.memmap_scaling`` prints ours beside the reference, torch and safetensors. What
 takes long or much memory is asked for: ``--leaves 100000``, ``--bytes 4294967296``.
@@ -36,6 +36,7 @@ from benchmarks.workloads import Tree, size, transposed, uniform
 SAVERS = (OURS, OURS_ONE_FILE, REFERENCE, REFERENCE_CONSOLIDATED, TORCH, SAFETENSORS)
 LEAVES = (1, 10, 100, 1000, 10_000)
 SIZES = tuple(1 << power for power in (10, 16, 20, 24, 28))
+BESIDE = (1000, 100_000)
 KIB = 1 << 10
 
 
@@ -60,6 +61,17 @@ class Bytes(Leaves):
 
     def tree(self, workload: int) -> Tree:
         return uniform(1, workload)
+
+
+class Beside(Leaves):
+    """One leaf of 1 KiB, to a fresh path in a folder with other files."""
+
+    params = ([100, 10_000], names(OURS, OURS_ONE_FILE))
+    param_names = ("files", "saver")
+
+    def tree(self, workload: int) -> Tree:
+        fill(Path(), workload)
+        return uniform(1, KIB)
 
 
 class Memory:
@@ -135,12 +147,19 @@ def row(what: str, tree: Tree, folder: Path, rounds: int, seconds: float) -> str
     )
 
 
+def fill(folder: Path, count: int) -> None:
+    """Puts empty files into a folder."""
+    for number in range(count):
+        (folder / f"sample-{number:08}").touch()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30, help="for each row; what is done by then counts")
     parser.add_argument("--leaves", type=int, nargs="*", default=LEAVES, help="numbers of leaves of 1 KiB")
     parser.add_argument("--bytes", type=int, nargs="*", default=SIZES, help="sizes of one leaf")
+    parser.add_argument("--beside", type=int, nargs="*", default=BESIDE, help="numbers of other files in the folder")
     parser.add_argument("--memory", type=int, nargs="*", default=[1 << 28], help="sizes of which memory is measured")
     parser.add_argument("--folder", type=Path, help="where files are written; a temporary folder by default")
     options = parser.parse_args()
@@ -156,6 +175,11 @@ def main() -> None:
         for nbytes in options.bytes:
             what = f"one of {nbytes // KIB:,} KiB"
             print(row(what, uniform(1, nbytes), folder, options.rounds, options.seconds), flush=True)
+    for count in options.beside:
+        with scratch(options.folder) as folder:
+            fill(folder, count)
+            what = f"1 of 1 KiB, beside {count:,} files"
+            print(row(what, uniform(1, KIB), folder, 4 * options.rounds, options.seconds), flush=True)
     if options.memory:
         print(f"\n| memory beside the tensors, MiB | {head}", flush=True)
     for nbytes in options.memory:
