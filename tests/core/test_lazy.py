@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack, maybe_dense_stack
+from tensordict_core.lazy import stack
 
 
 def ragged():
@@ -168,6 +169,40 @@ def test_elements_are_appended_inserted_and_extended(dim):
         td.append(3)
     with pytest.raises(RuntimeError, match="lock"):
         td.lock_().append(extra)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2, 99, -1, -99])
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("kind", ["plain", "named", "on a device", "of several sizes", "of several devices", "empty"])
+def test_a_stack_that_grew_is_one_that_was_made_of_its_elements(kind, dim, index):
+    sizes = [3, 4] if kind == "of several sizes" else [3, 3]
+    devices = {"on a device": ["cpu", "cpu"], "of several devices": ["cpu", None]}.get(kind, [None, None])
+    names = ["time"] if kind == "named" else None
+
+    def element(size, device=None, names=None):
+        return TensorDict({"a": torch.zeros(size, 2)}, [size], device=device, names=names)
+
+    tds = [element(*one, names) for one in zip(sizes, devices, strict=True)]
+    stack_name = "stack" if kind == "named" else None
+    td = LazyStackedTensorDict(
+        *([] if kind == "empty" else tds), stack_dim=dim, batch_size=[0, 3], stack_dim_name=stack_name
+    )
+    td.insert(index, element(3, None, ["other"] if names else None))
+    td.append(element(3))
+    td.extend([element(3), element(3, "cpu")])
+    made = LazyStackedTensorDict(*td.tensordicts, stack_dim=dim, stack_dim_name=stack_name)
+    assert (td.batch_size, td.device, td.names) == (made.batch_size, made.device, made.names)
+    assert td.batch_size[dim] == len(td.tensordicts)
+
+
+def test_appending_looks_at_what_is_added_alone(monkeypatch):
+    td, looked = even(), []
+    extra = td[0].clone()
+    with monkeypatch.context() as patched:
+        patched.setattr(stack, "_meta_of", lambda tds, *others: looked.append(len(tds)))
+        for _ in range(5):
+            td.append(extra)
+    assert not looked and td.batch_size == (7, 3)
 
 
 def test_elements_of_one_length_of_batch_size_read_as_minus_one_where_they_differ():
