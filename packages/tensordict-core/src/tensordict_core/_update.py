@@ -267,20 +267,19 @@ class Updating(InPlaceUpdating):
         >>> TensorDict({"a": 1, "b": {"c": 2, "d": 3}}).exclude("a", ("b", "c"))["b"].sorted_keys
         ['d']
         """
-        if all(type(key) is str for key in keys):
-            return self._with_entries(
-                {name: value for name, value in self._items() if name not in keys}, inplace, False
-            )
-        paths = {unravel_key_to_tuple(key) for key in keys}
-        entries: dict[str, Any] = {}
-        for name in list(self._keys()):
-            if (name,) in paths:
-                continue
-            value = self._get(name)
-            below = [path[1:] for path in paths if path[0] == name]
-            if below and isinstance(value, Primitives):
-                value = value.exclude(*below, inplace=inplace)  # type: ignore[attr-defined]  # of another family
-            entries[name] = value
+        gone: set[str] = set()
+        below: dict[str, list[tuple[str, ...]]] = {}
+        for key in keys:
+            path = (key,) if type(key) is str else unravel_key_to_tuple(key)
+            if len(path) == 1:
+                gone.add(path[0])
+            else:
+                below.setdefault(path[0], []).append(path[1:])
+        entries = {name: value for name, value in self._items() if name not in gone}
+        for name, paths in below.items():
+            value = entries.get(name)
+            if isinstance(value, Primitives):
+                entries[name] = value.exclude(*paths, inplace=inplace)  # type: ignore[attr-defined]  # of another family
         return self._with_entries(entries, inplace, False)
 
     def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Self:

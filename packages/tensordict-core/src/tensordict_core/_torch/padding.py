@@ -39,7 +39,11 @@ def pad(tensordict: Any, pad_size: Sequence[int], value: float = 0.0, inplace: b
     return tensordict.pad(pad_size, value, inplace, safe)
 
 
-def _ends(length: int, longest: int, side: str) -> tuple[int, int]:
+_Ends = tuple[int, int]
+"""How much padding there is before and behind something."""
+
+
+def _ends(length: int, longest: int, side: str) -> _Ends:
     return (longest - length, 0) if side == "left" else (0, longest - length)
 
 
@@ -70,12 +74,23 @@ def pad_tensors(tensors: Sequence[Tensor], dim: int, value: float, side: str = "
     tensor([[ True, False],
             [ True,  True]])
     """
+    rows, ends = _pad_rows(tensors, dim, value, side)
+    padded = torch.stack(rows)
+    return padded, _mask(ends, rows[0].shape[dim], padded.device)
+
+
+def _pad_rows(tensors: Sequence[Tensor], dim: int, value: float, side: str) -> tuple[list[Tensor], list[_Ends]]:
+    """Tensors that differ along ``dim``, each padded to the longest, and how much there is before and behind each."""
     longest = max(tensor.shape[dim] for tensor in tensors)
     ends = [_ends(tensor.shape[dim], longest, side) for tensor in tensors]
-    padded = torch.stack([_pad_one(t, dim, e, value) for t, e in zip(tensors, ends, strict=True)])
-    positions = torch.arange(longest, device=padded.device)
-    mask = torch.stack([(positions >= before) & (positions < longest - after) for before, after in ends])
-    return padded, mask
+    return [_pad_one(t, dim, e, value) for t, e in zip(tensors, ends, strict=True)], ends
+
+
+def _mask(ends: Sequence[_Ends], length: int, device: torch.device) -> Tensor:
+    """What is no padding, ``[len(ends), length]``."""
+    before, after = torch.tensor(ends, device=device).T.unsqueeze(-1)
+    positions = torch.arange(length, device=device)
+    return (positions >= before) & (positions < length - after)
 
 
 def _pad_dims(first: Any, keys: list[Any], leaves: list[Tensor], pad_dim: int) -> tuple[list[int], bool]:
@@ -161,16 +176,16 @@ def pad_sequence(
     padded: list[list[Tensor]] = []
     masks = []
     for key, column, dim, value in zip(keys, columns, dims, values, strict=True):
-        try:
-            result, mask = pad_tensors(column, dim, value, padding_side)
-        except (RuntimeError, IndexError):
+        if len({(*leaf.shape[:dim], *leaf.shape[dim + 1 :]) for leaf in column}) > 1:
             shapes = [list(leaf.shape) for leaf in column]
             raise RuntimeError(
                 f"pad_sequence failed for key {unravel_key(key)!r}: the shapes {shapes} differ in another "
                 f"dimension than {dim}; pad along that one first"
-            ) from None
-        padded.append(list(result.unbind(0)))
-        masks.append(mask)
+            )
+        rows, ends = _pad_rows(column, dim, value, padding_side)
+        padded.append(rows)
+        if return_mask is not False:
+            masks.append(_mask(ends, rows[0].shape[dim], rows[0].device))
     result = _stack_padded(nodes, padded, dims[0] if dims else pad_dim, in_batch, padding_side)
     if return_mask is not False:
         _store_masks(result, keys, masks, dims, in_batch, "masks" if return_mask is True else return_mask)
