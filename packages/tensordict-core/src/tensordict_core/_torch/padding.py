@@ -90,7 +90,8 @@ def _mask(ends: Sequence[_Ends], length: int, device: torch.device) -> Tensor:
     """What is no padding, ``[len(ends), length]``."""
     before, after = torch.tensor(ends, device=device).T.unsqueeze(-1)
     positions = torch.arange(length, device=device)
-    return (positions >= before) & (positions < length - after)
+    mask: Tensor = (positions >= before) & (positions < length - after)
+    return mask
 
 
 def _pad_dims(first: Any, keys: list[Any], leaves: list[Tensor], pad_dim: int) -> tuple[list[int], bool]:
