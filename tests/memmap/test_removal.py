@@ -144,24 +144,46 @@ def test_a_save_waits_where_the_disk_has_no_room_beside_what_was_replaced(tmp_pa
     assert len(os.listdir(tmp_path)) <= 2, "the first was gone before the second came"
 
 
-@pytest.mark.parametrize("name", ["x.safetensors", "x.tdz"])
-def test_a_file_that_is_replaced_is_given_back_in_the_background(tmp_path, always, monkeypatch, name):
-    given = []
-    later = removal.later
+def kept(name):
+    """How many mappings hold files of a name that have none any more."""
+    with open("/proc/self/maps") as file:
+        return sum(f"/{name} (deleted)" in line for line in file)
 
-    def spy(place, work, descriptors=()):
-        given.extend(os.fstat(fd).st_nlink for fd in descriptors)
-        later(place, work, descriptors)
 
-    monkeypatch.setattr(removal, "later", spy)
-    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
-    for version in range(3):
-        save(version, tmp_path / name)
-        assert TensorDict.load_memmap(tmp_path / name, mode="r")["a"][0] == version
-    assert given == [0, 0], "its name is gone, and the descriptor still holds its blocks"
+@pytest.fixture
+def given_back(always, monkeypatch):
+    """What was replaced is given back at the event."""
+    go, unmap = threading.Event(), system.unmap
+
+    def slow(address, nbytes):
+        assert threading.current_thread().name != "tensordict-removal" or go.wait(60)
+        unmap(address, nbytes)
+
+    monkeypatch.setattr(system, "unmap", slow)
+    yield go
+    go.set()
     removal.wait()
-    assert os.listdir(tmp_path) == [name]
-    assert before is None or len(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.skipif(not system.LINUX, reason="there is no /proc")
+@pytest.mark.parametrize("name", ["x.safetensors", "x.tdz"])
+def test_a_file_that_is_replaced_is_given_back_in_the_background(tmp_path, given_back, name, fork):
+    before = len(os.listdir("/proc/self/fd"))
+    save(0, tmp_path / name)
+    save(1, tmp_path / name)
+    assert kept(name) == 1 and len(os.listdir("/proc/self/fd")) == before, "nothing is left to be closed"
+    save(2, tmp_path / f"other-{name}")  # and nobody waits for it
+
+    def child():
+        assert kept(name) == 0
+        save(3, tmp_path / f"child-{name}")
+
+    assert fork(child).wait() == 0
+    given_back.set()
+    save(4, tmp_path / name)
+    removal.wait()
+    assert TensorDict.load_memmap(tmp_path / name, mode="r")["a"][0] == 4 and kept(name) == 0
+    assert sorted(os.listdir(tmp_path)) == [f"child-{name}", f"other-{name}", name]
 
 
 def test_foreign_files_that_come_late_are_moved_before_anything_is_removed(tmp_path, held, monkeypatch):

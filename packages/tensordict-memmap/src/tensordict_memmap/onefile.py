@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -92,20 +93,20 @@ def _exists(path: str) -> RuntimeError:
 @contextlib.contextmanager
 def _kept_open(path: str) -> Iterator[None]:
     """Keeps the blocks of a file that is replaced until the background gives them back, where that takes long."""
-    earlier = -1
+    earlier = None
     if os.name == "posix":  # elsewhere a file that is open cannot be replaced
         with contextlib.suppress(OSError):
             if is_long_removal(os.stat(path).st_size):
-                earlier = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                fd = flock.open_for_lock(path, os.O_RDONLY)
+                try:
+                    earlier = system.keep_open(fd)
+                finally:
+                    flock.close(fd)
     try:
         yield
     finally:
-        if earlier >= 0:
-            removal.later(path, _nothing, [earlier])
-
-
-def _nothing() -> None:
-    """What is left to do for a file that has no name any more, beside closing it."""
+        if earlier is not None:
+            removal.later(path, functools.partial(system.unmap, earlier, system.PAGE))
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ _IOV_MAX = 1024
 _AT_FDCWD = -100
 _STATX_BTIME = 0x800
 _MADV_WILLNEED = 3
+_MADV_DONTFORK = 10
 _MADV_HUGEPAGE = 14
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
@@ -230,6 +231,24 @@ def map_file(fd: int, nbytes: int, offset: int, *, shared: bool) -> int:
     if address is None or address == ctypes.c_void_p(-1).value:
         raise _error(ctypes.get_errno())
     return int(address)
+
+
+def keep_open(fd: int) -> int:
+    """Keeps the content of a file that has no name any more, by a mapping of its first page.
+
+    To close a descriptor is to give the content back, which takes long, while nobody may fork: the child would close a
+    number that is another file's by then. A mapping is not inherited.
+
+    Args:
+        fd: the file, not empty; it may be closed afterwards.
+
+    Returns:
+        The address to ``unmap`` when the content may go, `PAGE` bytes.
+    """
+    address = map_file(fd, PAGE, 0, shared=False)
+    if _madvise is not None and LINUX:
+        _madvise(address, PAGE, _MADV_DONTFORK)  # refused is no harm: the content stays as long as the child
+    return address
 
 
 def most_mappings() -> int | None:
