@@ -118,20 +118,31 @@ def is_ours_alone(folder: str) -> bool:
     listed = listed_in(folder)
     if listed is None:
         return False
-    known = manifests.folders(listed)
+    known, device = manifests.folders(listed), os.lstat(folder).st_dev
+    for name, entry in _inside(folder):
+        if entry.is_dir(follow_symlinks=False):
+            if name not in known or entry.stat(follow_symlinks=False).st_dev != device:  # something is mounted there
+                return False
+        elif name not in listed or not entry.is_file(follow_symlinks=False):
+            return False
+    return True
+
+
+def _inside(folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """What is in a folder and in those inside, by its path there; each folder comes before what it holds."""
     stack = [("", folder)]
     while stack:
-        place, path = stack.pop()
-        with os.scandir(path) as entries:
-            for entry in entries:
-                name = place + entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    if name not in known or os.path.ismount(entry.path):
-                        return False
-                    stack.append((name + "/", entry.path))
-                elif name not in listed or not entry.is_file(follow_symlinks=False):
-                    return False
-    return True
+        prefix, path = stack.pop()
+        try:
+            with os.scandir(path) as found:
+                entries = list(found)
+        except FileNotFoundError:  # another saver removes it too
+            continue
+        for entry in entries:
+            name = prefix + entry.name
+            yield name, entry
+            if entry.is_dir(follow_symlinks=False):
+                stack.append((name + "/", entry.path))
 
 
 def remove_save(folder: str, *, keep_in: str) -> None:
@@ -149,14 +160,12 @@ def remove_save(folder: str, *, keep_in: str) -> None:
 def rescue(folder: str, listed: set[str], keep_in: str) -> None:
     """Moves what is not listed to another folder, unless that has something under its name."""
     own = {*listed, DRAFT, JOURNAL}
-    for place, _, names in os.walk(folder):
-        inside = os.path.relpath(place, folder).replace(os.sep, "/") + "/" if place != folder else ""
-        for name in names:
-            if inside + name not in own:
-                destination = os.path.join(keep_in, *f"{inside}{name}".split("/"))
-                if not os.path.lexists(destination):
-                    os.makedirs(os.path.dirname(destination), exist_ok=True)
-                    os.rename(os.path.join(place, name), destination)
+    for name, entry in _inside(folder):
+        if name not in own and not entry.is_dir(follow_symlinks=False):
+            destination = os.path.join(keep_in, *name.split("/"))
+            if not os.path.lexists(destination):
+                os.makedirs(os.path.dirname(destination), exist_ok=True)
+                os.rename(entry.path, destination)
 
 
 def remove_listed(folder: str, listed: set[str]) -> None:
