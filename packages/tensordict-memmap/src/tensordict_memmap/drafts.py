@@ -8,11 +8,11 @@ import secrets
 import time
 from collections.abc import Iterable
 
+from tensordict_memmap.formats.names import STAGING
+
 __all__ = ["drafts_among", "drafts_in", "new_draft"]
 
 _TOKEN = re.compile("[0-9a-f]{16}")
-
-_MARK = ".tensordict-"
 
 _MANY = 200
 """Names in a folder from which on it counts, beside a short save, that they are looked through."""
@@ -43,7 +43,7 @@ def drafts_among(names: Iterable[str], target: str = "") -> list[str]:
 
 
 def drafts_in(folder: str, target: str = "") -> list[str]:
-    """Those in a folder, by their names.
+    """The names of the drafts of ``target`` in a folder.
 
     Thousands of saves into one folder would take a time that grows with the square of their number. So a process looks
     through a folder of very many names the first time, and then now and again; between, it knows what was there last.
@@ -60,7 +60,7 @@ def drafts_in(folder: str, target: str = "") -> list[str]:
     start = time.monotonic()
     if start >= until:
         names = os.listdir(folder)
-        known = [name for name in names if _MARK in name]
+        known = [name for name in names if STAGING in name]
         if len(names) >= _MANY:
             end = time.monotonic()
             _drafts[folder] = end + _RESTS * (end - start), known
@@ -70,4 +70,4 @@ def drafts_in(folder: str, target: str = "") -> list[str]:
 
 
 def _prefix(target: str) -> str:
-    return f".{target}{_MARK}" if target else _MARK
+    return f".{target}{STAGING}" if target else STAGING

@@ -118,9 +118,9 @@ def draft_beside(path: str) -> Iterator[str]:
     try:
         yield draft
     finally:
+        flock.close(lock)  # first: who closes what has no name gives its blocks back, and keeps all locks waiting
         with contextlib.suppress(FileNotFoundError):
             os.unlink(draft)
-        flock.close(lock)
 
 
 def _new_draft(folder: str, name: str) -> tuple[str, int]:

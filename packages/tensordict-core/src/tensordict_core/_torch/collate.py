@@ -117,7 +117,7 @@ def _collate_nodes(batch: list[Any], pads: dict[Any, float], nested: list[Any], 
     masks = {}
     for key, column in columns.items():
         if key in pads:
-            entry, masks[key] = pad_tensors(column, 0, pads[key])
+            entry, masks[key] = pad_tensors(column, pads[key])
         else:
             entry = torch.nested.as_nested_tensor(column, layout=torch.jagged)
         result.set(key, entry)

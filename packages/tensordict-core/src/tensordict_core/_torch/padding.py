@@ -58,25 +58,23 @@ def _check_side(side: str) -> None:
         raise ValueError(f"padding_side must be 'left' or 'right', got {side!r}")
 
 
-def pad_tensors(tensors: Sequence[Tensor], dim: int, value: float, side: str = "right") -> tuple[Tensor, Tensor]:
-    """Tensors that differ along ``dim``, padded and stacked; and the mask of what is no padding.
+def pad_tensors(tensors: Sequence[Tensor], value: float) -> tuple[Tensor, Tensor]:
+    """Tensors that differ in their first dimension, padded behind and stacked; and the mask of what is no padding.
 
     Args:
         tensors: The tensors.
-        dim: The dimension along which they differ.
         value: What the padding holds.
-        side: Where the padding goes.
 
     Returns:
-        The tensor ``[len(tensors), ...]`` and the mask ``[len(tensors), longest]``.
+        The tensor ``[len(tensors), longest, ...]`` and the mask ``[len(tensors), longest]``.
 
-    >>> pad_tensors([torch.ones(1), torch.ones(2)], 0, 0.0)[1]
+    >>> pad_tensors([torch.ones(1), torch.ones(2)], 0.0)[1]
     tensor([[ True, False],
             [ True,  True]])
     """
-    rows, ends = _pad_rows(tensors, dim, value, side)
+    rows, ends = _pad_rows(tensors, 0, value, "right")
     padded = torch.stack(rows)
-    return padded, _mask(ends, rows[0].shape[dim], padded.device)
+    return padded, _mask(ends, padded.shape[1], padded.device)
 
 
 def _pad_rows(tensors: Sequence[Tensor], dim: int, value: float, side: str) -> tuple[list[Tensor], list[_Ends]]:

@@ -253,14 +253,14 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         new = [self._as_element(item) for item in items]
         if not new:
             return
-        tds, meta, dim, name = self.tensordicts, self._meta, self._stack_dim, self._stack_name
+        tds, meta, dim = self.tensordicts, self._meta, self._stack_dim
         first = tds[0] if tds else None
         tds[index:index] = new
         if tds[0] is first:  # what was added fits the rest, so a loop that appends looks at each element once
             size = meta.batch_size
             self._meta = Meta(torch.Size((*size[:dim], len(tds), *size[dim + 1 :])), meta.device, meta.names)
         else:
-            self._meta = _meta_of(tds, dim, name)
+            self._meta = _meta_of(tds, dim, self._stack_name)
 
     def _as_element(self, td: Any) -> Any:
         """A tensordict as this stack takes one more."""

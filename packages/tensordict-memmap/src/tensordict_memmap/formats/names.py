@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 
-__all__ = ["LEAF", "META", "RESERVED_FIELDS", "FileNames", "encode_key", "is_escape"]
+__all__ = ["LEAF", "META", "RESERVED_FIELDS", "STAGING", "FileNames", "encode_key", "is_escape"]
 
 META = "meta.json"
 """The name of the file that describes a node."""
@@ -27,7 +27,10 @@ RESERVED_FIELDS = frozenset(
 """What ``meta.json`` says about the node itself, so that entries of these names stand elsewhere in it."""
 
 _RESERVED_FILES = ("meta.json", "tensordict.manifest.json", "tensordict.journal.json", "tensordict.lock")
-_STAGING = ".tensordict-"
+
+STAGING = ".tensordict-"
+"""What names of folders and files that are being saved hold, so that no key is called so."""
+
 _LONGEST = 255
 _CODES = {code: f"%{code:02X}" for code in [*range(0x21), *map(ord, '"%*/:<>?\\|'), 0x7F]}
 _UNUSUAL = re.compile("[" + re.escape("".join(map(chr, _CODES))) + "]")
@@ -91,7 +94,7 @@ class FileNames:
         if (
             key in RESERVED_FIELDS
             or not self._taken.isdisjoint(names)
-            or stem.startswith(_STAGING)
+            or stem.startswith(STAGING)
             or not _fits(stem + endings[-1])
         ):
             stem = f"%-{self._escapes}"
