@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tensordict_memmap.archive import is_archive_path
-from tensordict_memmap.formats.safetensors import LONGEST_HEADER
+from tensordict_memmap.formats.safetensors import ENDING, LONGEST_HEADER
 from tensordict_memmap.packed import is_packed
 
 __all__ = ["ARCHIVE", "CONSOLIDATED", "SAFETENSORS", "TREE", "kind_of", "kind_of_bytes", "opened"]
@@ -44,7 +44,7 @@ def opened(path: str | os.PathLike[str], open_kind: Callable[[str], _T]) -> _T:
     >>> opened("nothing.tdz", lambda kind: kind)
     'archive'
     """
-    found = _look(path)
+    found = _presumed(path) or _look(path)
     for _ in range(_MOST_ATTEMPTS):
         try:
             return open_kind(found[0])
@@ -55,6 +55,21 @@ def opened(path: str | os.PathLike[str], open_kind: Callable[[str], _T]) -> _T:
     return open_kind(found[0])
 
 
+def _presumed(path: str | os.PathLike[str]) -> tuple[str, _Witness] | None:
+    """What `_look` says of nearly every file with the ending of safetensors; who opens one reads its first bytes."""
+    if not str(path).endswith(ENDING):
+        return None
+    try:
+        info = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (SAFETENSORS, _witness(info)) if stat.S_ISREG(info.st_mode) else None
+
+
+def _witness(info: os.stat_result) -> _Witness:
+    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
+
+
 def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
     """The format of what is at a path, and what tells it from what takes its name."""
     try:
@@ -63,7 +78,7 @@ def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
         return SAFETENSORS if is_packed(path) else ARCHIVE if is_archive_path(path, None) else TREE, None
     try:
         info = os.fstat(fd)
-        witness = (info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size)
+        witness = _witness(info)
         if stat.S_ISDIR(info.st_mode):
             return SAFETENSORS if is_packed(path) else TREE, witness
         if not stat.S_ISREG(info.st_mode):
@@ -86,10 +101,11 @@ def kind_of_bytes(size: int, read: Callable[[int, int], bytes]) -> str:
         read: reads so many bytes from an offset.
     """
     head = read(0, 9)
-    if head[:2] == b"PK":
-        return ARCHIVE
+    # first, because the length of a header may start as an archive does
     if head[8:] == b"{" and int.from_bytes(head[:8], "little") <= min(size - 8, LONGEST_HEADER):
         return SAFETENSORS
+    if head[:2] == b"PK":
+        return ARCHIVE
     length = int.from_bytes(read(size - 8, 8), "little") if size > 8 else 0
     if 0 < length <= size - 8 and read(size - 8 - length, 1) == b"{":
         return CONSOLIDATED
