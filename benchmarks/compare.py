@@ -53,7 +53,8 @@ COLUMNS = tuple(dict.fromkeys(saver.name for saver in (*SAVERS, *LOADERS)))
 IMPORTS = {OURS.name: "tensordict_core", REFERENCE.name: "tensordict"}
 FRESH, OVER = "save", "save over an earlier one"
 FRESH_DURABLE, OVER_DURABLE = "save, durable", "save over an earlier one, durable"
-OPEN, READ, IMPORT = "open", "open and read", "`import` on top of `import torch`"
+OPEN, AGAIN, READ, IMPORT = "open", "open again at once", "open and read", "`import` on top of `import torch`"
+LOADS = (OPEN, AGAIN, READ)
 
 KEPT = 128 << 20
 """Bytes of a save up to which it stays until all is measured: whenever ext4 makes a file, it looks through those that
@@ -141,7 +142,7 @@ def saving(saver: Saver, tree: Tree, folder: Path) -> list[Case]:
 
 
 def loading(saver: Saver, tree: Tree, folder: Path) -> list[Case]:
-    """Opens what was saved once, and opens it and reads all of it."""
+    """Opens what was saved once: after other work, a second time with all that it needs in caches, and to read it."""
     load = saver.load
     assert load is not None
     path = folder / f"saved-{COLUMNS.index(saver.name)}{saver.ending}"
@@ -149,8 +150,14 @@ def loading(saver: Saver, tree: Tree, folder: Path) -> list[Case]:
     os.sync()  # what memory a file lies in, and in pages of which size, is in every later time
     saver.save(saver.hold(tree), path)
     settle()
+
+    def again() -> float:
+        load(path)
+        return timed(lambda: load(path))
+
     return [
         Case(OPEN, saver.name, lambda: timed(lambda: load(path))),
+        Case(AGAIN, saver.name, again),
         Case(READ, saver.name, lambda: timed(lambda: touch(load(path)))),
     ]
 
@@ -203,7 +210,7 @@ def measure(
         start = monotonic()
         for case in random.sample(cases, len(cases)):
             gc.collect()
-            if case.row not in (OPEN, READ):
+            if case.row not in LOADS:
                 touch_free_memory(nbytes, folder)
             os.sync()  # last: right after so much was freed, some writes took twice as long
             times[case.row][case.column].append(case.sample())
@@ -221,7 +228,7 @@ def measure_apart(
     What was removed slows down who makes files after it.
     """
     found: dict[str, dict[str, list[float]]] = {row: {} for row in dict.fromkeys(case.row for case in cases)}
-    for rows in ((OPEN, READ, IMPORT), (FRESH, FRESH_DURABLE), (OVER, OVER_DURABLE)):
+    for rows in ((*LOADS, IMPORT), (FRESH, FRESH_DURABLE), (OVER, OVER_DURABLE)):
         part = [case for case in cases if case.row in rows]
         found |= measure(part, rounds, seconds * len(part) / len(cases), nbytes, folder) if part else {}
     return found
@@ -330,7 +337,7 @@ def summary(times: Times) -> str:
     lines = ["| milliseconds | " + " | ".join(SUMMARY) + " |", "|---|" + "---:|" * len(SUMMARY)]
     for title, rows in times.items():
         for row, cells in rows.items():
-            if row in (FRESH, OVER, OPEN, READ, IMPORT):
+            if row in (FRESH, OVER, *LOADS, IMPORT):
                 best = [
                     min((median(cells[name]) for name in names if cells.get(name)), default=None)
                     for names in SUMMARY.values()

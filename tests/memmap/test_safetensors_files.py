@@ -10,10 +10,8 @@ import sys
 import pytest
 import torch
 
-from tensordict_core import (
-    TensorDict,
-)
-from tensordict_memmap import from_safetensors, to_safetensors
+from tensordict_core import TensorDict, lazy_stack
+from tensordict_memmap import from_safetensors, load_memmap, to_safetensors
 from tensordict_memmap.formats.safetensors import load_header
 
 
@@ -51,6 +49,49 @@ def test_unaligned_tensors_open_without_a_copy(tmp_path, raw_bytes):
     assert (td["square"] @ td["square"].T).equal(values.view(2, 3) @ values.view(2, 3).T)
     td["flat"].zero_()
     assert not from_safetensors(tmp_path / "x.safetensors")["flat"].any()
+
+
+def test_a_header_whose_length_starts_as_an_archive_does_is_no_archive(tmp_path):
+    length = int.from_bytes(b"PK", "little")
+    header = json.dumps({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode().ljust(length)
+    for name in ("x.safetensors", "any.name"):
+        assert write(tmp_path / name, header, b"\7").read_bytes().startswith(b"PK")
+        assert load_memmap(tmp_path / name)["a"].tolist() == [7]
+
+
+@pytest.mark.parametrize("format", ["archive", "consolidated"])
+def test_a_file_of_another_format_may_have_the_ending(tmp_path, format):
+    path, td = tmp_path / "x.safetensors", TensorDict({"a": {"b": torch.arange(3)}})
+    other = tmp_path / f"x{'.tdz' if format == 'archive' else '.tdc'}"
+    td.consolidate(other) if format == "consolidated" else td.memmap(other)
+    other.rename(path)
+    assert load_memmap(path)["a", "b"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("size", [[], [2], [2, 3]])
+@pytest.mark.parametrize("below", ["plain", "deeper batch size", "named", "lazy"])
+def test_a_loaded_tensordict_is_locked_as_a_whole(tmp_path, size, below):
+    inner = TensorDict({"x": torch.ones(2, 3)}, size)
+    made = {
+        "plain": inner,
+        "deeper batch size": TensorDict({"x": torch.ones(2, 3)}, [*size, *[2, 3][len(size) :]]),
+        "named": TensorDict({"x": torch.ones(2, 3)}, size, names=["n"] * bool(size) + [None] * (len(size) - 1)),
+        "lazy": lazy_stack([inner, inner], len(size)),
+    }[below]
+    source = TensorDict({"a": TensorDict({"b": made, "c": torch.zeros(2, 3)}, size)}, size)
+    source.memmap(tmp_path / "x.safetensors")
+    td = load_memmap(tmp_path / "x.safetensors")
+    nodes = [td, td["a"], td["a", "b"]]
+    assert all(node.is_locked for node in nodes) and td["a", "b"].batch_size == made.batch_size
+    assert (td == source).all() and td["a", "b"].names == made.names
+    for node in nodes[1:]:
+        with pytest.raises(RuntimeError, match="lock"):
+            node.unlock_()
+    with td:
+        pass
+    assert td.is_locked
+    td.unlock_()
+    assert not any(node.is_locked for node in nodes)
 
 
 # --- hostile and damaged files

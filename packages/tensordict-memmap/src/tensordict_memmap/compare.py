@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from tensordict_core.extension import Primitives
+from tensordict_memmap.dotted import by_names
 from tensordict_memmap.dtypes import as_bytes
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.tree import Leaf, Node, Value
 from tensordict_memmap.loading import describe_saved, load_memmap
 from tensordict_memmap.partial import Keys, Rows
 from tensordict_memmap.report import Report, differences, other_components, plain, refuse, table, write
-from tensordict_memmap.unpacking import by_names
 
 __all__ = ["compare", "load_into"]
 

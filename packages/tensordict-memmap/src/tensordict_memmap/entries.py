@@ -22,6 +22,10 @@ class Entries:
         names: the keys in the node; in ASCII, unless `each` is asked for.
         start: what stands before them in the file.
 
+    Attributes:
+        names: the keys.
+        changed: what `each` gave; None where nobody asked for it.
+
     >>> entries = Entries(["a", "b"], "x.")
     >>> entries.text()
     b'{"a":{"tensor":"x.a"},"b":{"tensor":"x.b"}}'
@@ -30,23 +34,23 @@ class Entries:
     b'{"a":{"tensor":"x.a"},"b":{"tensor":"x.b","dtype":"torch.complex128"}}'
     """
 
-    __slots__ = ("_each", "_names", "_start")
+    __slots__ = ("_start", "changed", "names")
 
     def __init__(self, names: Sequence[str], start: str) -> None:
-        self._names, self._start = names, start
-        self._each: dict[str, dict[str, Any]] | None = None
+        self.names, self._start = names, start
+        self.changed: dict[str, dict[str, Any]] | None = None
 
     def each(self) -> dict[str, dict[str, Any]]:
         """One by one: what is changed there is written so."""
-        if self._each is None:
-            self._each = {name: {"tensor": self._start + name} for name in self._names}
-        return self._each
+        if self.changed is None:
+            self.changed = {name: {"tensor": self._start + name} for name in self.names}
+        return self.changed
 
     def text(self) -> bytes:
         """The JSON document."""
-        if self._each is not None or not self._names:
+        if self.changed is not None or not self.names:
             return values.quick_dumps(self.each(), finite=True)
-        names, (start,) = escaped(self._names), escaped([self._start])
+        names, (start,) = escaped(self.names), escaped([self._start])
         parts = [f'":{{"tensor":"{start}'] * (4 * len(names))
         parts[::4], parts[2::4], parts[3::4] = names, names, ['"},"'] * len(names)
         parts[-1] = '"}}'

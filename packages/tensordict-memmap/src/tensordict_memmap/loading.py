@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tensordict_core.extension import Meta, annotate, annotation
+from tensordict_core.extension import Meta, annotate, annotation, on_exit
 from tensordict_memmap.addresses import here
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.tree import Dense, Leaf, Node, Parts
@@ -116,6 +116,7 @@ def load_memmap(
         bool(allow_pickle),
         verify,
         cls,
+        subpath is None and keys is None and rows is None and like is None and cls is None and not moved,
     )
     loaded = open_any(here(prefix), request)
     if like is not None:
@@ -126,7 +127,13 @@ def load_memmap(
         loaded = loaded.to(late, non_blocking=non_blocking)
     if out is not None:
         return out.update_(loaded)
-    return loaded if moved or isinstance(loaded, torch.Tensor) else loaded.lock_()
+    if not (moved or isinstance(loaded, torch.Tensor)):
+        on_exit(loaded.lock_(), _stays_locked)
+    return loaded
+
+
+def _stays_locked(td: Any) -> None:
+    """What ends a block with what was loaded, whichever way it was locked."""
 
 
 load = load_memmap

@@ -200,7 +200,7 @@ class PackedSave:
         if self.shard_size is None:
 
             def write(draft: str) -> None:
-                self._write([self._file(draft, None, self.pack.metadata())], progress, cancelled)
+                self._write([self._file(draft, None)], progress, cancelled)
                 if self.mapped and system.POSIX:  # elsewhere what is mapped cannot be renamed
                     self.written = self._open(draft)  # before another save can take its name
 
@@ -220,8 +220,7 @@ class PackedSave:
         names = _shard_names(len(shards))
         files = []
         for number, (name, shard) in enumerate(zip(names, shards, strict=True)):
-            metadata = self.pack.metadata() if number == 0 else {"format": "pt"}
-            files.append(self._file(f"{folder}/{name}", shard, metadata))
+            files.append(self._file(f"{folder}/{name}", shard, first=number == 0))
         if len(names) > 1:
             tensors = list(self.pack.tensors.names)
             places = {tensors[one]: name for name, shard in zip(names, shards, strict=True) for one in shard}
@@ -231,9 +230,11 @@ class PackedSave:
         self._write(files, progress, cancelled)
         return Manifest({name: Entry(file.size or 0) for name, file in zip(names, files, strict=True)})
 
-    def _file(self, path: str, part: range | None, metadata: dict[str, str]) -> FileWrite:
+    def _file(self, path: str, part: range | None, *, first: bool = True) -> FileWrite:
+        """One file: of all tensors, or of a part of them; the first says what the structure is."""
         with uncollected():
             names, forms, ends, pieces, alone = self.pack.tensors.layout(part)
+            metadata = self.pack.metadata(names if part is None else None) if first else {"format": "pt"}
             if self.checksum:
                 runs = [piece for piece in pieces if isinstance(piece, Run)]
                 for run in runs:
@@ -272,7 +273,7 @@ class PackedSave:
 
     def _open(self, path: str) -> Any:
         cpu = torch.device("cpu")
-        return load_packed(path, mode="r" if self.checksum else "r+", device=cpu, allow_pickle=True)
+        return load_packed(path, mode="r" if self.checksum else "r+", device=cpu, allow_pickle=True, locked=True)
 
 
 def _digits(file: FileWrite) -> str:

@@ -62,6 +62,7 @@ def load_packed(
     allow_pickle: bool | None = False,
     verify: str = "size",
     choice: Choice | None = None,
+    locked: bool = False,
 ) -> Any:
     """The tensordict of a file; `from_safetensors` says what the arguments are.
 
@@ -74,19 +75,22 @@ def load_packed(
         allow_pickle: whether values may be unpickled; None leaves them out.
         verify: how much is compared, as ``verify.py`` says.
         choice: what will be used of it: shards that hold nothing of that are not opened.
+        locked: whether the result may be locked already, because nothing is changed in it before it is.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
     no_byte_read = verify != "full" and (move_to is None or move_to.type in ("cpu", "meta"))
 
     def load() -> Any:
         with uncollected(no_byte_read):
-            return _load(path, mode, move_to, device, non_blocking, allow_pickle, verify, choice)
+            inside = folder is not None and folder is path
+            return _load(path, inside, mode, move_to, device, non_blocking, allow_pickle, verify, choice, locked)
 
     return load() if folder is None else settled(folder, load)
 
 
 def _load(
     path: str | os.PathLike[str],
+    inside: bool,
     mode: str | None,
     move_to: torch.device | None,
     device: torch.device | None,
@@ -94,9 +98,10 @@ def _load(
     allow_pickle: bool | None,
     verify: str,
     choice: Choice | None,
+    locked: bool,
 ) -> Any:
     where = os.fspath(path)
-    if os.path.isdir(where):
+    if inside:
         commit.recover(where)
         index = os.path.join(where, INDEX_NAME)
         where = index if os.path.lexists(index) else os.path.join(where, SINGLE_NAME)
@@ -119,7 +124,7 @@ def _load(
         tensors = {name: tensor if name in needed else tensor.to("meta") for name, tensor in tensors.items()}
     if move_to is not None and move_to.type not in ("cpu", "meta"):
         tensors = {name: tensor.to(move_to, non_blocking=non_blocking) for name, tensor in tensors.items()}
-    loaded = unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle, part=part)
+    loaded = unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle, part=part, locked=locked)
     if move_to is None or move_to.type == "cpu":
         remember_file(loaded, Path(os.path.abspath(path)), mode)
         annotate(loaded, "mappings", [mapping for *_, mapping in opened])

@@ -35,6 +35,7 @@ from tensordict_core import (
 from tensordict_core.extension import Primitives, type_name
 from tensordict_memmap import values
 from tensordict_memmap.collecting import uncollected
+from tensordict_memmap.dotted import DIGEST, digest, is_dotted
 from tensordict_memmap.entries import Entries
 from tensordict_memmap.formats.safetensors import CODES, Form
 from tensordict_memmap.formats.tree import WRAPPED, Path, candidate_names, show
@@ -67,11 +68,18 @@ class Pack:
     tensors: Tensors = field(default_factory=Tensors)
     finite: bool = True
 
-    def metadata(self) -> dict[str, str]:
-        """The texts about the file: the record, and what other libraries look for."""
+    def metadata(self, names: Sequence[str] | None) -> dict[str, str]:
+        """The texts about the file: the record, and what other libraries look for.
+
+        Args:
+            names: the tensors in the order of their bytes, where one file holds all.
+        """
         document = {"version": VERSION, "root": self.record}
         text = values.quick_dumps(document, finite=self.finite, text_of=Entries.text).decode()
-        return {"format": "pt", RECORD: text}
+        texts = {"format": "pt", RECORD: text}
+        if names is not None and is_dotted(self.record, names):
+            texts[DIGEST] = digest(text, names)
+        return texts
 
 
 class _Waiting:

@@ -11,9 +11,8 @@ import functools
 import io
 import os
 import pickle
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import torch
@@ -47,9 +46,12 @@ __all__ = ["Request", "describe", "open_any"]
 _MOST_ATTEMPTS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a load asks for; `load_memmap` says what each means."""
+class Request(NamedTuple):
+    """What a load asks for; `load_memmap` says what each means.
+
+    Attributes:
+        locked: whether the result may be locked already.
+    """
 
     only: tuple[str, ...] = ()
     selection: Selection | None = None
@@ -60,6 +62,7 @@ class Request:
     allow_pickle: bool | None = False
     verify: str = "size"
     cls: type[Any] | None = None
+    locked: bool = False
 
     @property
     def choice(self) -> Choice | None:
@@ -90,7 +93,7 @@ def _describe_kind(path: str | os.PathLike[str], request: Request, kind: str) ->
     if kind == ARCHIVE:
         return _read_tree(Archive(os.path.abspath(path), mode=request.mode), request)[1]
     if kind == SAFETENSORS:  # mapped, no byte is read either, and nested tensors of every layout can be
-        request = replace(request, device=None)
+        request = request._replace(device=None)
     return _record(_open_kind(path, request, kind), request)
 
 
@@ -131,6 +134,7 @@ def _open_kind(path: str | os.PathLike[str], request: Request, kind: str) -> Any
         allow_pickle=request.allow_pickle,
         verify=request.verify,
         choice=request.choice,
+        locked=request.locked,
     )
     return _chosen(whole, request, ("saved_path", "mode", "mappings"))
 
@@ -188,11 +192,11 @@ def _from_remote(save: RemoteSave, request: Request) -> Any:
     folder = save.folder() if save.kind in (TREE, ARCHIVE) else None
     if request.verify == "full" or (folder is None and save.kind != SAFETENSORS):
         with save.copied() as path:
-            loaded = _open_here(path, replace(request, mode="r"))
+            loaded = _open_here(path, request._replace(mode="r"))
         for node in [] if isinstance(loaded, torch.Tensor) else tree.nodes(tree.structure(loaded)):
             annotate(node.origin, "saved_path", None)
         return loaded
-    unmoved = request if request.meta else replace(request, device=None)
+    unmoved = request if request.meta else request._replace(device=None)
     if folder is None:
         on = unmoved.device or torch.device("cpu")
         whole = load_remote_packed(

@@ -21,6 +21,7 @@ import torch
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, UnbatchedTensor
 from tensordict_core.extension import Meta, dense
 from tensordict_memmap import values
+from tensordict_memmap.dotted import DIGEST, by_names, from_digest, keys_of
 from tensordict_memmap.dtypes import dtype_from_name
 from tensordict_memmap.formats.parse import stack_size
 from tensordict_memmap.formats.tree import WRAPPED, Path, find_class, show
@@ -28,9 +29,8 @@ from tensordict_memmap.opening import check_on_meta
 from tensordict_memmap.packing import RECORD, VERSION
 from tensordict_memmap.pruning import Choice, Part, part_of_names, part_of_record
 
-__all__ = ["by_names", "needed_at_once", "unpack", "wanted"]
+__all__ = ["needed_at_once", "unpack", "wanted"]
 
-_DEEPEST = 64
 _LONG = re.compile("[0-9]{19}")
 """Digits that may be those of an integer of more than 64 bits, which the quick parser would turn into a float."""
 
@@ -43,6 +43,7 @@ def unpack(
     device: torch.device | None = None,
     allow_pickle: bool | None = False,
     part: Part | None = None,
+    locked: bool = False,
 ) -> Any:
     """The tensordict of a file.
 
@@ -53,6 +54,7 @@ def unpack(
         device: the device of every node.
         allow_pickle: whether values without a JSON form may be unpickled; None puts None in their place.
         part: what of it is wanted, where not all tensors were opened.
+        locked: whether it may be locked already, where that takes no time of its own.
 
     Raises:
         ValueError: The record is damaged or does not fit the tensors; the error names the key.
@@ -64,9 +66,12 @@ def unpack(
     if part is not None:
         tensors = {name: tensor for name, tensor in tensors.items() if name in part.taken}
     if text is None:
-        return by_names(tensors, device, names=None if part is None else part.names)
-    if part is None and _is_flat(text, tensors):
-        return dense(dict(tensors), Meta(torch.Size(()), device))
+        meta = Meta(torch.Size(()), device)
+        return by_names(tensors, meta, names=() if part is None else part.names, locked=locked)
+    if part is None and DIGEST in metadata:
+        dotted = from_digest(text, tensors, metadata[DIGEST], device, locked=locked)
+        if dotted is not None:
+            return dotted
     root = _parse(text, where)["root"] if part is None or part.root is None else part.root
     reader = _Reader(tensors, where, device, allow_pickle)
     try:
@@ -82,24 +87,6 @@ def unpack(
             "the file is damaged, or another tool added them"
         )
     return made
-
-
-_FLAT = '{"version":1,"root":{"batch_size":[],"names":null,"keys":{', "}}}"
-
-
-def _is_flat(text: str, names: Collection[str]) -> bool:
-    """Whether a record is that of tensors alone, each under its own name: to compare takes less time than to parse it.
-
-    >>> _is_flat('{"version":1,"root":{"batch_size":[],"names":null,"keys":{"a":{"tensor":"a"}}}}', ["a"])
-    True
-    """
-    joined = "".join(names)
-    start, end = _FLAT
-    length = len(start) + len(end) + 2 * len(joined) + len('"":{"tensor":""},') * len(names) - 1
-    if len(text) != length or '"' in joined or "\\" in joined:
-        return False
-    middle = '"},"'.join(map('":{"tensor":"'.join, zip(names, names, strict=True)))
-    return text == f'{start}"{middle}"}}{end}'
 
 
 def _parse(text: str, where: str) -> Any:
@@ -134,43 +121,11 @@ def wanted(names: Collection[str], metadata: Mapping[str, str], choice: Choice, 
     """
     text = metadata.get(RECORD)
     if text is None:
-        return part_of_names({name: _key(name, names) for name in names}, choice)
+        return part_of_names(keys_of(names), choice)
     try:
         return part_of_record(_parse(text, where)["root"], names, choice)
     except RecursionError:
         return None  # which is said when it is read
-
-
-def by_names(
-    tensors: Mapping[str, torch.Tensor], device: torch.device | None = None, *, names: Collection[str] | None = None
-) -> Any:
-    """A nested tensordict by the dots in names; one whose beginning is a tensor itself stays as it is.
-
-    Args:
-        tensors: by name.
-        device: the device of every node.
-        names: the tensors that there are, where these are some of them.
-
-    >>> sorted(by_names({"a.b": torch.ones(1), "c": torch.ones(1), "c.d": torch.ones(1)}).keys())
-    ['a', 'c', 'c.d']
-    """
-    root: dict[str, Any] = {}
-    known = tensors if names is None else names
-    for name, tensor in tensors.items():
-        place = root
-        *parts, last = _key(name, known)
-        for part in parts:
-            place = place.setdefault(part, {})
-        place[last] = tensor
-    return _nested(root, Meta(torch.Size(()), device))
-
-
-def _key(name: str, names: Collection[str]) -> Path:
-    if "." in name:
-        key = tuple(name.split("."))
-        if all(key) and len(key) <= _DEEPEST and not _starts_with_a_tensor(key[:-1], names):
-            return key
-    return (name,)
 
 
 def needed_at_once(metadata: Mapping[str, str], where: str) -> list[str]:
@@ -191,14 +146,6 @@ def needed_at_once(metadata: Mapping[str, str], where: str) -> list[str]:
         elif isinstance(one, list):
             stack.extend(one)
     return found
-
-
-def _starts_with_a_tensor(parts: Path, names: Collection[str]) -> bool:
-    return any(".".join(parts[:count]) in names for count in range(1, len(parts) + 1))
-
-
-def _nested(entries: dict[str, Any], meta: Meta) -> Any:
-    return dense({name: _nested(one, meta) if type(one) is dict else one for name, one in entries.items()}, meta)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,161 @@
+"""Structures that names tell by their dots: what is loaded by them is what the record says, or the record is read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensordict_core import NonTensorData, TensorDict, lazy_stack
+from tensordict_memmap import dotted, from_safetensors, load_memmap, to_safetensors
+from tensordict_memmap.dotted import DIGEST, by_names, keys_of
+from tensordict_memmap.packing import RECORD
+
+
+def header_of(path):
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def rewrite(path, change):
+    """Changes the header of a file as another tool would."""
+    header, data = header_of(path)
+    change(header)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    path.unlink()  # what is mapped stays as it is
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def keys(td):
+    return list(td.keys(True))
+
+
+def leaf(*shape, dtype=torch.float32):
+    return torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
+
+
+def deep(depth):
+    td = TensorDict({"x": leaf(2)})
+    for _ in range(depth):
+        td = TensorDict({"n": td})
+    return td
+
+
+ONLY_NAMES = {
+    "flat": lambda: TensorDict({"b": leaf(2), "a": leaf(3)}),
+    "nested": lambda: TensorDict({"b": {"z": leaf(1), "y": {"x": leaf(2)}, "w": leaf(3)}, "a": leaf(1)}),
+    "in alternation": lambda: TensorDict({"b": {"z": leaf(1)}, "a": leaf(1), "c": {"z": leaf(1)}}),
+    "of a batch": lambda: TensorDict({"b": TensorDict({"z": leaf(2, 3)}, [2]), "a": leaf(2)}, [2]),
+    "as deep as goes": lambda: deep(63),
+}
+MORE = {
+    "empty": lambda: TensorDict({}),
+    "an empty node": lambda: TensorDict({"a": {}, "b": leaf(1)}),
+    "a key with a dot": lambda: TensorDict({"a.b": leaf(1), "a": {"c": leaf(1)}}),
+    "a node with a dot": lambda: TensorDict({"a.b": {"c": leaf(1)}}),
+    "an empty key": lambda: TensorDict({"": leaf(1), "a": {"": leaf(1)}}),
+    "a node with an empty key": lambda: TensorDict({"": {"a": leaf(1)}}),
+    "another order": lambda: TensorDict({"b": {"z": leaf(1, dtype=torch.int8)}, "a": leaf(1, dtype=torch.int64)}),
+    "another batch size": lambda: TensorDict({"b": TensorDict({"z": leaf(2, 3)}, [2])}),
+    "names of dimensions": lambda: TensorDict({"a": leaf(2)}, [2], names=["time"]),
+    "a value": lambda: TensorDict({"a": leaf(2), "v": NonTensorData("text")}),
+    "a lazy stack": lambda: lazy_stack([TensorDict({"a": leaf(2)}), TensorDict({"a": leaf(2)})]),
+    "a lazy stack inside": lambda: TensorDict({"s": lazy_stack([TensorDict({"a": leaf(2)})] * 2)}),
+    "a tie": lambda: TensorDict(dict.fromkeys(["a", "b"], leaf(2))),
+    "another form": lambda: TensorDict({"a": leaf(2, dtype=torch.complex128)}),
+    "deeper than goes": lambda: deep(64),
+}
+
+
+@pytest.mark.parametrize("name", [*ONLY_NAMES, *MORE])
+def test_a_digest_is_there_where_names_say_all_and_what_is_loaded_is_the_same_without_it(tmp_path, name):
+    source, path = (ONLY_NAMES | MORE)[name](), tmp_path / "x.safetensors"
+    to_safetensors(source, path)
+    assert (DIGEST in header_of(path)[0]["__metadata__"]) == (name in ONLY_NAMES)
+    td = load_memmap(path)
+    rewrite(path, lambda header: header["__metadata__"].pop(DIGEST, None))
+    plain = load_memmap(path)
+    for one in (td, plain):
+        assert (one == source).all() and one.batch_size == source.batch_size and one.names == source.names
+    assert keys(td) == keys(plain)
+    if name != "another order":
+        assert set(keys(td)) == set(keys(source))
+
+
+def test_the_record_is_not_parsed_where_the_digest_is_right(tmp_path, monkeypatch):
+    to_safetensors(ONLY_NAMES["nested"](), tmp_path / "x.safetensors")
+    called = []
+    monkeypatch.setattr("tensordict_memmap.unpacking._parse", called.append)
+    assert keys(load_memmap(tmp_path / "x.safetensors")) == keys(ONLY_NAMES["nested"]()) and not called
+
+
+def _rename(header):
+    header["b.q"] = header.pop("b.z")
+
+
+def _other_structure(header):
+    header["__metadata__"][RECORD] = header["__metadata__"][RECORD].replace('"w":', '"v":')
+
+
+@pytest.mark.parametrize("change", [_rename, _other_structure])
+def test_what_another_tool_changed_is_read_by_the_record(tmp_path, change):
+    path = tmp_path / "x.safetensors"
+    to_safetensors(ONLY_NAMES["nested"](), path)
+    rewrite(path, change)
+    if change is _rename:
+        with pytest.raises(ValueError, match=r"b.z.*which the file does not hold"):
+            load_memmap(path)
+    else:
+        assert "v" in load_memmap(path)["b"]
+
+
+@pytest.mark.parametrize("record", ["", "nonsense", dotted._START, dotted._START + "true]", dotted._START + "-1]"])
+def test_a_digest_of_nonsense_changes_no_error(tmp_path, record):
+    path = tmp_path / "x.safetensors"
+    to_safetensors(TensorDict({"a": leaf(2)}), path)
+
+    def forge(header):
+        header["__metadata__"] |= {RECORD: record, DIGEST: dotted.digest(record, ["a"])}
+
+    rewrite(path, forge)
+    with pytest.raises(ValueError, match="structure"):
+        load_memmap(path)
+
+
+def test_a_shape_that_does_not_start_with_the_batch_size_is_an_error_whatever_the_digest_says(tmp_path):
+    path = tmp_path / "x.safetensors"
+    to_safetensors(TensorDict({"a": leaf(2, 3)}, [2]), path)
+    rewrite(path, lambda header: header["a"].update(shape=[3, 2]))
+    with pytest.raises(ValueError, match=r"key 'a'.*batch size \[2\]"):
+        load_memmap(path)
+
+
+def test_a_part_and_a_load_without_a_lock_go_by_names_too(tmp_path):
+    path = tmp_path / "x.safetensors"
+    to_safetensors(ONLY_NAMES["nested"](), path)
+    assert keys(load_memmap(path, keys="b.y")) == ["b", ("b", "y"), ("b", "y", "x")]
+    td = from_safetensors(path)
+    td["b", "new"] = leaf(2)
+    assert not td.is_locked and ("b", "new") in td.keys(True)
+
+
+@given(st.lists(st.text("ab.", max_size=6), unique=True, max_size=12))
+def test_each_tensor_is_under_the_key_that_its_name_says_and_none_is_lost(names):
+    tensors = {name: torch.tensor(number) for number, name in enumerate(names)}
+    td, found = by_names(tensors), keys_of(names)
+    for name, tensor in tensors.items():
+        key = found[name]
+        beginnings = [".".join(key[:count]) for count in range(1, len(key))]
+        assert td.get(key if len(key) > 1 else key[0], None) is tensor
+        assert ".".join(key) == name and not set(beginnings) & set(names)
+    assert len(list(td.keys(True, True))) == len(names)
+
+
+def test_a_name_of_many_parts_is_a_key():
+    name = ".".join("a" * 100_000)
+    assert keys(by_names({name: leaf(1)})) == [name]
