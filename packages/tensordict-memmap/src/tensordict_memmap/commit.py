@@ -89,6 +89,46 @@ def save_folder(
     return manifest
 
 
+def add_files(folder: str | os.PathLike[str], write: Callable[[str], Manifest | None]) -> bool:
+    """Adds files to a saved folder, or to one inside, and replaces descriptions there: all of it, or nothing.
+
+    Args:
+        folder: the folder.
+        write: called with a folder to write the files into, while nobody else saves; returns the manifest of them, or
+            None where they cannot just be added.
+
+    Returns:
+        Whether they were added. They are not where several manifests say what is there, or one says more than sizes.
+    """
+    path = os.path.realpath(folder)
+    above = [(root, inside) for root, manifest, inside in owned.manifests_above(path) if manifest.under(inside).files]
+    root, inside = above[0] if above else (path, "")
+    with flock.locked(path), flock.locked(root) if above else contextlib.nullcontext():
+        journal.finish(root)
+        manifest = owned.read_if_valid(root)
+        if manifest is None or not manifest.complete or manifest.growth is not None or manifest.is_sealed():
+            return False
+        if len(above) > 1 or (above and os.path.lexists(os.path.join(path, manifests.NAME))):
+            return False
+        stage = _new_stage(root, 0)
+        try:
+            into = os.path.join(stage.path, *inside.split("/"))
+            os.makedirs(into, exist_ok=True)
+            added = write(into)
+            if added is None:
+                return False
+            start = inside and inside + "/"
+            files = {start + name: entry for name, entry in added.files.items()}
+            manifest.files |= files
+            system.write_file(os.path.join(stage.path, manifests.NAME), manifest.dumps(), durable=False)
+            journal.move(stage.path, root, [*files, manifests.NAME])
+            return True
+        finally:
+            if not os.path.lexists(os.path.join(root, owned.JOURNAL)):  # then what is staged is still needed
+                shutil.rmtree(stage.path, ignore_errors=True)
+            stage.close()
+
+
 def check_new(target: str) -> None:
     """Refuses a folder that holds something.
 

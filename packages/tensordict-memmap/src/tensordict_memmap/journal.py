@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Set
 
 from tensordict_memmap import manifest as manifests
 from tensordict_memmap import system
@@ -18,16 +19,28 @@ from tensordict_memmap.drafts import drafts_among
 from tensordict_memmap.manifest import Manifest
 from tensordict_memmap.owned import DRAFT, JOURNAL, listed_anywhere, remove_files
 
-__all__ = ["finish", "publish"]
+__all__ = ["finish", "move", "publish"]
 
 
 def publish(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
-    """Moves the files of a staging folder to their target, one by one, once a journal says which."""
-    os.makedirs(target, exist_ok=True)
+    """Moves what was staged to the target, one file after the other, and removes what else the target held of ours."""
     files = [*sorted(manifest.files), manifests.NAME]
-    stale = sorted(listed_anywhere(target) - set(files))
-    _check_free(target, files, set(stale))
-    record = {"version": 1, "stage": os.path.relpath(stage, target), "files": files, "remove": stale}
+    move(stage, target, files, listed_anywhere(target) - set(files), durable=durable)
+
+
+def move(stage: str, target: str, files: list[str], stale: Set[str] = frozenset(), *, durable: bool = False) -> None:
+    """Moves files of a staging folder to their target, one after the other, once a journal says which.
+
+    Args:
+        stage: the staging folder.
+        target: the folder.
+        files: what is moved, by paths under both, in this order.
+        stale: what is removed first, by paths under the target.
+        durable: whether all of that survives a power failure.
+    """
+    os.makedirs(target, exist_ok=True)
+    _check_free(target, files, stale)
+    record = {"version": 1, "stage": os.path.relpath(stage, target), "files": files, "remove": sorted(stale)}
     draft = os.path.join(stage, DRAFT)
     system.write_file(draft, json.dumps(record).encode(), durable)
     os.rename(draft, os.path.join(target, JOURNAL))
@@ -36,7 +49,7 @@ def publish(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
     finish(target, durable=durable)
 
 
-def _check_free(target: str, files: list[str], stale: set[str]) -> None:
+def _check_free(target: str, files: list[str], stale: Set[str]) -> None:
     """Refuses, before anything is changed, a save for which something foreign is in the way."""
     for name in files:
         path = os.path.join(target, *name.split("/"))

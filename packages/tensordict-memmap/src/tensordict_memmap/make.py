@@ -1,7 +1,7 @@
 """New entries of a mapped tensordict: in its folder, or in shared memory where it has none.
 
-The folder is saved again with the entry in it, all or nothing like any save: files that are there already are taken
-over as they are, so mappings of them stay connected, in this process and in others.
+The folder gets the entry all or nothing, like any save: files that are there already stay as they are, so mappings of
+them stay connected, in this process and in others.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import torch
 
 from tensordict_core import TensorCollection, TensorDict, is_non_tensor, unravel_key_to_tuple
 from tensordict_core.extension import annotation
+from tensordict_memmap.adding import add_entry
 from tensordict_memmap.formats.tree import show
 from tensordict_memmap.loading import is_memmap
 from tensordict_memmap.tensor import MemoryMappedTensor
-from tensordict_memmap.tree_save import add_leaf
 
 __all__ = ["make_memmap", "make_memmap_from_storage", "make_memmap_from_tensor"]
 
@@ -149,6 +149,6 @@ def _put(td: Any, key: str | tuple[str, ...], tensor: torch.Tensor, *, copy_data
         else:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # about values that were pickled before
-                made = add_leaf(node, place, rest, tensor, copy_data=copy_data)
+                made = add_entry(node, place, rest, tensor, copy_data=copy_data)
         node._set(rest[0], made, False)
     return made if len(rest) == 1 else made[rest[1:]]  # type: ignore[no-any-return]  # the leaf that was made

@@ -149,6 +149,9 @@ def write_files(
         if isinstance(first, Flat) and first.nbytes < SMALL and write.size in (None, first.nbytes) and not first.offset:
             short.append((write, first))
             continue
+        if not parts and write.fresh and not write.extents:
+            short.append((write, None))
+            continue
         end = max((part.offset + part.nbytes for part in parts), default=0)
         file = _Open(write, end if write.size is None else write.size, durable)
         opened.append(file)
@@ -177,24 +180,30 @@ def write_files(
     )
 
 
-_Short = tuple[FileWrite, Flat]
+_Short = tuple[FileWrite, Flat | None]
 _BATCH = 32
 """Short files that a job writes: what a job costs is then little beside what a file costs."""
 
 
 def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int], None] | None) -> None:
-    """Writes whole files that are one short piece each."""
+    """Writes whole files that are one short piece each, or room that takes no blocks."""
     for write, part in files:
         try:
             fd = _create(write.path, os.O_TRUNC)
             try:
-                system.write_at(fd, part.address, part.nbytes, 0)
+                if part is None:
+                    os.ftruncate(fd, write.size or 0)
+                else:
+                    system.write_at(fd, part.address, part.nbytes, 0)
                 if durable:
                     os.fsync(fd)
             finally:
                 os.close(fd)
         except OSError as error:
-            raise OSError(error.errno, f"{error.strerror} (writing {part.key!r})", os.fspath(write.path)) from error
+            key = write.key if part is None else part.key
+            raise OSError(error.errno, f"{error.strerror} (writing {key!r})", os.fspath(write.path)) from error
+        if part is None:
+            continue
         for extent in write.extents:
             if part.nbytes and (extent.offset, extent.nbytes) == (0, part.nbytes):
                 extent.put(0, hash_bytes(system.view(part.address, part.nbytes)))

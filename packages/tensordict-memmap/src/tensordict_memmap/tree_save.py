@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from tensordict_core import TensorDict
 from tensordict_memmap import commit, system
 from tensordict_memmap.build import build, fill
 from tensordict_memmap.checksums import Extent
@@ -32,7 +31,7 @@ from tensordict_memmap.space import reserve_leaves
 from tensordict_memmap.tensor import MemoryMappedTensor
 from tensordict_memmap.transfer import FileWrite, write_files
 
-__all__ = ["TreeSave", "add_leaf", "name_of"]
+__all__ = ["TreeSave", "name_of"]
 
 
 class TreeSave:
@@ -107,16 +106,9 @@ class TreeSave:
 
     def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
         """Writes all files and puts them in place."""
-
-        def write(folder: str) -> Manifest:
-            manifest = self._write(folder, progress, cancelled)
-            if self.mapped and system.POSIX:  # elsewhere a folder with mapped files cannot be renamed
-                self._map(folder)
-            return manifest
-
         commit.save_folder(
             self.root,
-            write,
+            lambda folder: self.write(folder, progress, cancelled),
             durable=self.durable,
             atomic=self.atomic,
             existsok=self.existsok,
@@ -124,6 +116,13 @@ class TreeSave:
             count=len(self.leaves),
             files=() if self.atomic else self._paths(),
         )
+
+    def write(self, folder: str, progress: Progress | None = None, cancelled: Cancelled | None = None) -> Manifest:
+        """Writes all files to a folder that will take the place of the saved one, or whose files will."""
+        manifest = self._write(folder, progress, cancelled)
+        if self.mapped and system.POSIX:  # elsewhere a folder with mapped files cannot be renamed
+            self._map(folder)
+        return manifest
 
     def _map(self, folder: str) -> None:
         """Maps the files before they have the names that other saves could take, one after the other."""
@@ -245,28 +244,6 @@ class TreeSave:
         shapes = torch.tensor(rows, dtype=torch.int64)
         if shapes.numel():
             add(leaf.shapes_file, [Piece(name_of(leaf), shapes)], shapes.nbytes)
-
-
-def add_leaf(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor, *, copy_data: bool) -> Any:
-    """Saves a dictionary node that is mapped onto ``place`` again with one more entry, and gives that entry, mapped.
-
-    Of a path of several keys that is the tensordict under the first.
-    """
-    twin = td._clone(False)
-    entry: Any = tensor
-    for name in reversed(path[1:]):
-        entry = TensorDict({name: entry}, td.batch_size)
-    twin._set(path[0], entry, False)
-    job = TreeSave(twin, place, True, None, True, True, False)
-    assert isinstance(job.node, Dense)
-    added = job.node.entries[path[0]]
-    if not copy_data:
-        for leaf in [added] if isinstance(added, Leaf) else tree.leaves(added):
-            leaf.source = None
-    job.run(None, None)
-    if isinstance(added, Leaf):
-        return job.opener()(added)
-    return build(added, job.opener(), saved=place, device=torch.device("cpu"))
 
 
 def name_of(leaf: Leaf) -> Any:
