@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
+from typing import Any
 
 from benchmarks.compare import KEPT, remove, shown_time
 from benchmarks.on_disk import OnDisk, names
@@ -72,6 +73,24 @@ class Beside(Leaves):
     def tree(self, workload: int) -> Tree:
         fill(Path(), workload)
         return uniform(1, KIB)
+
+
+class Add(OnDisk):
+    """Adding an entry of 1 KiB to a saved folder of so many, by `make_memmap`."""
+
+    params = ([1, 100, 1000], names(OURS, REFERENCE))
+    param_names = ("leaves", "saver")
+
+    def tree(self, workload: int) -> Tree:
+        return uniform(workload, KIB)
+
+    def setup(self, workload: int, name: str) -> None:
+        super().setup(workload, name)
+        held: Any = self.held
+        self.mapped = held.clone().memmap_(self.path)  # the reference adds to what it saved, not to what it loaded
+
+    def time_add(self, leaves: int, name: str) -> None:
+        self.mapped.make_memmap("added", (256,))
 
 
 class Memory:
