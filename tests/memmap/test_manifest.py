@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordict_memmap.manifest import NAME, Entry, Manifest, folders
+from tensordict_memmap.manifest import NAME, Entry, Manifest, check_path, folders
 
 SAVED = Manifest(
     {
@@ -115,3 +115,17 @@ def test_any_bytes_are_a_manifest_or_a_value_error(data, place, byte):
             Manifest.loads(content)
         except ValueError:
             continue
+
+
+@given(
+    st.text("a./\\:\0\n", max_size=9)
+    | st.sampled_from([NAME, f"a/{NAME}", f"{NAME}x", "/".join("a" * 200), "a/" * 200])
+)
+def test_a_path_is_inside_where_each_part_is_a_name(path):
+    parts = path.split("/")
+    plain = not any(part in ("", ".", "..") or set(part) & set("\\:\0") for part in parts)
+    if plain and len(parts) <= 200 and parts[-1] != NAME:
+        assert check_path(path) == path
+    else:
+        with pytest.raises(ValueError, match="not a path inside"):
+            check_path(path)

@@ -19,9 +19,12 @@ holds, by folder, the keys whose file is not named as usual. ``aliases`` holds t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
+
+import orjson
 
 from tensordict_memmap.checksums import checksum_of
 from tensordict_memmap.growth import Growth
@@ -30,12 +33,12 @@ NAME = "tensordict.manifest.json"
 """The name of the manifest in the folder that it describes."""
 
 VERSION = 1
-_DEEPEST = 200
+_PART = r"(?!\.{1,2}(?:/|\Z))[^/\\:\0]+"
+_PATH = re.compile(f"{_PART}(?:/{_PART}){{0,199}}")
 _SEAL = b',"seal":"'
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One file: its size in bytes, and a checksum as ``checksums.py`` writes it, or None."""
 
     size: int
@@ -69,8 +72,8 @@ class Manifest:
     def dumps(self) -> bytes:
         """The manifest as its file holds it."""
         files = {
-            path: entry.size if entry.checksum is None else [entry.size, entry.checksum]
-            for path, entry in sorted(self.files.items())
+            path: size if checksum is None else (size, checksum)
+            for path, (size, checksum) in sorted(self.files.items())
         }
         record: dict[str, Any] = {"tensordict_manifest": VERSION, "complete": self.complete, "files": files}
         if self.names:
@@ -79,7 +82,10 @@ class Manifest:
             record["aliases"] = self.aliases
         if self.growth is not None:
             record["growing"] = self.growth.record()
-        text = json.dumps(record, separators=(",", ":")).encode()
+        try:
+            text = orjson.dumps(record)
+        except (TypeError, orjson.JSONEncodeError):  # lone surrogates in names
+            text = json.dumps(record, separators=(",", ":")).encode()
         return text[:-1] + _SEAL + checksum_of(text[:-1]).encode() + b'"}' if self.is_sealed() else text
 
     def is_sealed(self) -> bool:
@@ -201,24 +207,19 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def check_path(path: str) -> str:
     """Refuses what is not a plain relative path of a file inside the folder."""
-    parts = path.split("/")
-    if len(parts) > _DEEPEST or any(_is_elsewhere(part) for part in parts) or parts[-1] == NAME:
+    if _PATH.fullmatch(path) is None or (path.endswith(NAME) and path.rpartition("/")[2] == NAME):
         raise ValueError(f"{path[:200]!r} is not a path inside the folder")
     return path
 
 
 def _name(name: str) -> str:
-    if "/" in name or _is_elsewhere(name):
+    if "/" in name or _PATH.fullmatch(name) is None:
         raise ValueError(f"{name[:200]!r} is not the name of a file")
     return name
 
 
-def _is_elsewhere(part: str) -> bool:
-    return part in ("", ".", "..") or "\\" in part or "\0" in part or ":" in part
-
-
 def _entry(record: Any) -> Entry:
-    size, checksum = record if isinstance(record, list) else (record, None)
-    if type(size) is not int or not 0 <= size < 1 << 63 or not isinstance(checksum, str | None):
+    size, checksum = record if type(record) is list else (record, None)
+    if type(size) is not int or not 0 <= size < 1 << 63 or not (checksum is None or type(checksum) is str):
         raise ValueError(f"{record!r} is not a size in bytes, or a size and a checksum")
     return Entry(size, checksum)
