@@ -51,6 +51,7 @@ _ENOSPC = errno.ENOSPC
 
 _kernel = numba.njit(**OPTIONS)
 _memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
+_memmove = types.ExternalFunction("memmove", types.int64(types.int64, types.int64, types.int64))
 _pwrite = types.ExternalFunction("pwrite", types.int64(types.int32, types.int64, types.int64, types.int64))
 _errno_address = types.ExternalFunction(
     "__error" if sys.platform == "darwin" else "__errno_location", types.CPointer(types.int32)()
@@ -165,13 +166,17 @@ def pack_range(target, source, shape, strides, ndim, first, last, unit):
 def write_range(fd, offset, source, shape, strides, ndim, first, last, staging, room, digest, unit):
     """Writes the items ``first`` to ``last`` (in C order) of a strided array, through ``room`` bytes of staging.
 
-    ``offset`` is where item 0 of the array belongs in the file.
+    ``offset`` is where item 0 of the array belongs in the file. Writes end at multiples of half of ``room`` in the
+    file, as far as items do.
     """
     width = bytes_of(unit)
-    block = room // width
+    part = max(room // 2, width)
     position = first
     while position < last:
-        end = min(position + block, last)
+        count = (part - (offset + position * width) % part) // width
+        if count == 0:
+            count = part // width
+        end = min(position + count, last)
         pack_range(staging, source, shape, strides, ndim, position, end, unit)
         code = write_hashed(fd, staging, (end - position) * width, offset + position * width, digest)
         if code != 0:
@@ -239,7 +244,7 @@ def write_tiled(fd, offset, source, shape, strides, ndim, axis, box, staging, ro
     ``box`` is six numbers: the range of the axes in front of ``axis`` (flattened), that of ``axis``, and that of the
     axes behind it (flattened). A box that takes several of the first must take all of the second, so that what is
     packed one behind the other also lies so in the file; one that splits the third writes each row on its own, and has
-    no digest.
+    no digest. What lies so goes out up to the next multiple of half of ``room`` in the file, whatever rows end there.
     """
     width = bytes_of(unit)
     rows_all = shape[axis]
@@ -248,8 +253,10 @@ def write_tiled(fd, offset, source, shape, strides, ndim, axis, box, staging, ro
         behind *= shape[after]
     block = room // width
     split = box[4] != 0 or box[5] != behind or behind > block // 8
+    length = behind * width
+    part = max(room // 2, np.int64(1))
     filled = np.int64(0)
-    begun = np.int64(0)
+    begun = offset + (box[0] * rows_all + box[2]) * length
     for outer in range(box[0], box[1]):
         base = source
         rest = outer
@@ -274,21 +281,23 @@ def write_tiled(fd, offset, source, shape, strides, ndim, axis, box, staging, ro
                     q = end
                 i += rows
                 continue
-            rows = min(box[3] - i, (block - filled) // behind)
-            if filled > 0 and rows < min(box[3] - i, 8):
-                code = write_hashed(fd, staging, filled * width, offset + begun * width, digest)
+            missing = part - (begun + filled) % part
+            rows = (missing + 8 * length - 1) // (8 * length) * 8
+            rows = min(box[3] - i, rows, (room - filled) // length)
+            into = staging + filled
+            pack_block(into, start, strides[axis], rows, shape, strides, ndim, axis, np.int64(0), behind, unit)
+            filled += rows * length
+            i += rows
+            whole = filled - (begun + filled) % part
+            if whole > 0:
+                code = write_hashed(fd, staging, whole, begun, digest)
                 if code != 0:
                     return code
-                filled = np.int64(0)
-                continue
-            if filled == 0:
-                begun = (outer * rows_all + i) * behind
-            into = staging + filled * width
-            pack_block(into, start, strides[axis], rows, shape, strides, ndim, axis, np.int64(0), behind, unit)
-            filled += rows * behind
-            i += rows
+                begun += whole
+                filled -= whole
+                _memmove(staging, staging + whole, filled)
     if filled > 0:
-        code = write_hashed(fd, staging, filled * width, offset + begun * width, digest)
+        code = write_hashed(fd, staging, filled, begun, digest)
         if code != 0:
             return code
     if digest != 0:

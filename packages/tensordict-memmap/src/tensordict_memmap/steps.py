@@ -107,7 +107,7 @@ def _kernel_steps(part: Strided, kernels: ModuleType, extent: Extent | None) -> 
             for q in range(0, behind, columns)
         ]
         in_order, most = columns == behind and (outer == 1 or rows % height == 0), height * row
-    if extent is not None and not (in_order and 8 * row <= _room(part) and extent.cut(most)):
+    if extent is not None and not (in_order and 8 * row <= STAGING and extent.cut(most)):
         extent = None
     for box in boxes:
         count = (box[1] - box[0]) * (box[3] - box[2]) * (box[5] - box[4]) * width
@@ -127,14 +127,6 @@ def _staging() -> int:
     return int(_local.address)
 
 
-def _room(part: Strided) -> int:
-    """How much of the staging block is packed before it is written.
-
-    Large pages are made only where writes fall on their bounds; elsewhere, as in one file, a quarter goes out best.
-    """
-    return STAGING if part.offset % STAGING == 0 else STAGING // 4
-
-
 def _write_range(
     part: Strided,
     kernels: ModuleType,
@@ -145,7 +137,7 @@ def _write_range(
     file: Outlet,
 ) -> None:
     with _digest(extent, first * part.width) as digest:
-        place = file.fd, part.offset, part.address, *arrays, first, last, _staging(), _room(part), part.width
+        place = file.fd, part.offset, part.address, *arrays, first, last, _staging(), STAGING, part.width
         _check(kernels.write_range(*place, digest))
 
 
@@ -161,7 +153,7 @@ def _write_tiled(
 ) -> None:
     with _digest(extent, start) as digest:
         corners = np.array(box, dtype=np.int64)
-        place = file.fd, part.offset, part.address, *arrays, axis, corners, _staging(), _room(part), part.width
+        place = file.fd, part.offset, part.address, *arrays, axis, corners, _staging(), STAGING, part.width
         _check(kernels.write_tiled(*place, digest))
 
 

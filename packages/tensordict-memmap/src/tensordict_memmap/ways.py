@@ -38,9 +38,10 @@ HASHED = 2 << 20
 """Bytes that are hashed before they are written: fewer at a time go into smaller pages of the cache of files, which can
 take twice the time of the write, and more are not in the cache of the processor any more."""
 
-STAGING = 2 << 20
-"""Bytes a kernel packs before it writes them, for the same reason: packing fewer is a little faster, but every fourth
-save then took several times as long."""
+STAGING = 4 << 20
+"""Bytes in which a kernel packs what it writes: half of them go out at once, up to a bound of large pages in the file.
+Packing fewer is a little faster, but every fourth save then took several times as long, and reading what smaller pages
+hold takes up to four times as long."""
 
 KERNEL_WORTH_A_CALL = 64 << 10
 """Strided bytes from which a kernel beats torch, once it is loaded."""
