@@ -10,7 +10,8 @@ record, so any reader finds plain tensors in the file. A node in the record::
         "s": {"non_tensor": "hello"}, "t": {"non_tensor": [1], "exact": {"$": "tuple", "items": [1]}}}}
 
 ``class`` and ``stack_dim`` are those of tensorclasses and lazy stacks. A lazy stack of equals has its tensors stacked;
-any other has its elements as ``parts``.
+any other has its elements as ``parts``. A record that says no more than the names do has a digest beside it, by which
+it need not be read (``dotted.py``).
 """
 
 from __future__ import annotations
