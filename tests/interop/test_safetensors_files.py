@@ -75,6 +75,7 @@ def values(*shape: int) -> torch.Tensor:
 
 TREES = {
     "nested": lambda lib: lib.td({"a": values(4, 2), "b": lib.td({"c": values(4, 3, 2)}, [4, 3]), "d": {}}, [4]),
+    "told by names": lambda lib: lib.td({"b": {"z": values(2), "y": {"x": values(3)}}, "a": values(1)}),
     "names": lambda lib: lib.td({"a": values(2, 3)}, [2, 3], names=["time", None]),
     "dtypes": lambda lib: lib.td({str(dtype)[6:]: torch.arange(4).to(dtype) for dtype in DTYPES}, [4]),
     "sizes": lambda lib: lib.td({"none": values(0, 3), "one": torch.tensor(7)}),

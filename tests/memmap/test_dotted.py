@@ -76,7 +76,9 @@ MORE = {
 def test_a_digest_is_there_where_names_say_all_and_what_is_loaded_is_the_same_without_it(tmp_path, name):
     source, path = (ONLY_NAMES | MORE)[name](), tmp_path / "x.safetensors"
     to_safetensors(source, path)
-    assert (DIGEST in header_of(path)[0]["__metadata__"]) == (name in ONLY_NAMES)
+    texts = header_of(path)[0]["__metadata__"]
+    assert (DIGEST in texts) == (name in ONLY_NAMES)
+    assert (RECORD in texts) == (name in MORE or bool(source.batch_size))
     td = load_memmap(path)
     rewrite(path, lambda header: header["__metadata__"].pop(DIGEST, None))
     plain = load_memmap(path)
@@ -88,10 +90,11 @@ def test_a_digest_is_there_where_names_say_all_and_what_is_loaded_is_the_same_wi
 
 
 def test_the_record_is_not_parsed_where_the_digest_is_right(tmp_path, monkeypatch):
-    to_safetensors(ONLY_NAMES["nested"](), tmp_path / "x.safetensors")
+    source = ONLY_NAMES["of a batch"]()
+    to_safetensors(source, tmp_path / "x.safetensors")
     called = []
     monkeypatch.setattr("tensordict_memmap.unpacking._parse", called.append)
-    assert keys(load_memmap(tmp_path / "x.safetensors")) == keys(ONLY_NAMES["nested"]()) and not called
+    assert keys(load_memmap(tmp_path / "x.safetensors")) == keys(source) and not called
 
 
 def _rename(header):
@@ -99,19 +102,67 @@ def _rename(header):
 
 
 def _other_structure(header):
-    header["__metadata__"][RECORD] = header["__metadata__"][RECORD].replace('"w":', '"v":')
+    header["__metadata__"][RECORD] = header["__metadata__"][RECORD].replace('"z":', '"v":')
 
 
 @pytest.mark.parametrize("change", [_rename, _other_structure])
 def test_what_another_tool_changed_is_read_by_the_record(tmp_path, change):
     path = tmp_path / "x.safetensors"
-    to_safetensors(ONLY_NAMES["nested"](), path)
+    to_safetensors(ONLY_NAMES["of a batch"](), path)
     rewrite(path, change)
     if change is _rename:
         with pytest.raises(ValueError, match=r"b.z.*which the file does not hold"):
             load_memmap(path)
     else:
         assert "v" in load_memmap(path)["b"]
+
+
+def _add(header):
+    end = max(about["data_offsets"][1] for name, about in header.items() if name != "__metadata__")
+    header["new"] = {"dtype": "F32", "shape": [0], "data_offsets": [end, end]}
+
+
+def _exchange(header):
+    header["b.z"], header["a"] = header["a"], header["b.z"]
+
+
+@pytest.mark.parametrize("part", [{}, {"keys": "b.w"}])
+@pytest.mark.parametrize("change", [_rename, _add, _exchange])
+def test_without_a_record_no_name_changes_unseen(tmp_path, change, part):
+    path = tmp_path / "x.safetensors"
+    to_safetensors(ONLY_NAMES["nested"](), path)
+    rewrite(path, change)
+    with pytest.raises(ValueError, match=rf"names of the tensors in .*x\.safetensors are not .*remove '{DIGEST}'"):
+        load_memmap(path, **part)
+    rewrite(path, lambda header: header["__metadata__"].pop(DIGEST))
+    assert keys(load_memmap(path, **part))
+
+
+@given(st.data())
+def test_what_is_saved_without_a_record_comes_back_in_its_order(tmp_path_factory, data):
+    names = st.text("ab", min_size=1, max_size=2)
+    tree = st.recursive(
+        st.just(None), lambda inner: st.dictionaries(names, inner, min_size=1, max_size=3), max_leaves=9
+    )
+
+    def made(drawn):
+        return leaf(2) if drawn is None else TensorDict({name: made(one) for name, one in drawn.items()})
+
+    source = made({"a": data.draw(tree), "b": data.draw(tree)})
+    path = tmp_path_factory.mktemp("file") / "x.safetensors"
+    to_safetensors(source, path)
+    assert RECORD not in header_of(path)[0]["__metadata__"]
+    assert keys(load_memmap(path)) == keys(source)
+
+
+def test_a_record_that_says_no_more_is_read_too(tmp_path):
+    path, root = tmp_path / "x.safetensors", {"batch_size": [], "names": None, "keys": {"a": {"tensor": "a"}}}
+    to_safetensors(TensorDict({"a": leaf(2)}), path)
+    record = json.dumps({"version": 1, "root": root}, separators=(",", ":"))
+    rewrite(path, lambda header: header["__metadata__"].update({RECORD: record, DIGEST: dotted.digest(record, ["a"])}))
+    assert keys(load_memmap(path)) == ["a"]
+    rewrite(path, lambda header: header["__metadata__"].update({RECORD: record.replace('{"a"', '{"b"')}))
+    assert keys(load_memmap(path)) == ["b"]
 
 
 @pytest.mark.parametrize("record", ["", "nonsense", dotted._START, dotted._START + "true]", dotted._START + "-1]"])

@@ -47,6 +47,7 @@ __all__ = [
     "TensorDictBase",
     "ValueWriter",
     "Writer",
+    "add_node",
     "annotate",
     "annotation",
     "as_batch_size",
@@ -101,6 +102,20 @@ def dense_locked(entries: dict[str, Any], meta: Meta, nodes: Sequence[TensorDict
         for node in nodes:
             node._holders = [holder]
     return td
+
+
+def add_node(td: TensorDict, key: str) -> TensorDict:
+    """Put an empty node under a key of a tensordict made just now, locked or not; it has that one's metadata.
+
+    >>> td = dense_locked({}, Meta(torch.Size([3])), ())
+    >>> add_node(td, "a").is_locked, td["a"].batch_size
+    (True, torch.Size([3]))
+    """
+    node = td._entries[key] = TensorDict._make({}, td._meta)
+    if td._locked:
+        node._locked = True
+        node._holders = [weakref.ref(td)]
+    return node
 
 
 entries: Callable[[TensorDict], dict[str, Any]] = attrgetter("_entries")

@@ -1,8 +1,8 @@
 """Structures that the dots in the names of tensors tell: published files have no other, most records say no more.
 
-To parse a record and to follow it takes longer than going by the names. So a save whose record says no more than they
-do puts a digest of both beside it, and a load that finds it right goes by the names. Whoever changes one of the two
-makes the digest wrong, and the record is read.
+To write such a record, to parse it and to follow it takes longer than to go by the names. So a save has none where
+names say all, and a digest of them, by which a load finds out whether somebody changed one. Where all nodes have a
+batch size, the digest lies beside the record: a load that finds it right goes by the names, any other reads the record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from xxhash import xxh3_64_hexdigest
 
 from tensordict_core import TensorDict
-from tensordict_core.extension import Meta, dense, dense_locked
+from tensordict_core.extension import Meta, add_node, dense, dense_locked, entries
 from tensordict_memmap.entries import Entries
 from tensordict_memmap.formats.tree import Path
 
@@ -31,6 +31,10 @@ _START = '{"version":1,"root":{"batch_size":['
 
 def digest(record: str, names: Collection[str]) -> str:
     """The digest of a record and of the names of the tensors, in the order of their bytes.
+
+    Args:
+        record: the record; an empty text where there is none.
+        names: the names.
 
     >>> digest("{}", ["a.b"]) == digest("{}", ["a.c"])
     False
@@ -96,33 +100,31 @@ def from_digest(
     return by_names(tensors, Meta(size, device), locked=locked)
 
 
-_Place = tuple[dict[str, Any], list[TensorDict], dict[str, Any], list[TensorDict], str]
-"""What will be a node: its entries and the nodes among them, those of the node around it, and its key there."""
-
-
 class _Places:
-    """The places of what comes after a text and a dot: the root where that text makes no nodes.
+    """The entries of the nodes by what comes before the last dot; those of the root where that makes no node.
 
     Args:
+        root: an empty tensordict, made just now.
         known: the names of all tensors.
     """
 
-    def __init__(self, known: Collection[str]) -> None:
+    def __init__(self, root: TensorDict, known: Collection[str]) -> None:
         self.known = known
-        self.root: _Place = ({}, [], {}, [], "")
+        self.root = entries(root)
         self.found = {"": self.root}
-        self.nodes: list[_Place] = []
+        self.nodes = {"": root}
 
-    def add(self, start: str) -> _Place:
-        """The place of one that was not asked for before."""
+    def add(self, start: str) -> dict[str, Any]:
+        """The place of what was not asked for before."""
         above, dot, key = start.rpartition(".")
         place = self.root
         if key and start not in self.known and start.count(".") < _DEEPEST - 1:
-            outer = self.found.get(above) or self.add(above)
+            outer = self.found.get(above)
+            if outer is None:
+                outer = self.add(above)
             if outer is not place or not dot:
-                outer[0][key] = None  # where it will be among the others
-                place = ({}, [], outer[0], outer[1], key)
-                self.nodes.append(place)
+                node = self.nodes[start] = add_node(self.nodes[above], key)
+                place = entries(node)
         self.found[start] = place
         return place
 
@@ -141,24 +143,19 @@ def by_names(
     >>> sorted(by_names({"a.b": torch.ones(1), "c": torch.ones(1), "c.d": torch.ones(1)}).keys())
     ['a', 'c', 'c.d']
     """
-    places = _Places(names or tensors)
+    made = dense_locked({}, meta, ()) if locked else dense({}, meta)
+    places = _Places(made, names or tensors)
     root, get, add = places.root, places.found.get, places.add
     for name, tensor in tensors.items():
         start, _, last = name.rpartition(".")
-        place = get(start) or add(start)
+        place = get(start)
+        if place is None:
+            place = add(start)
         if place is root or not last:
-            root[0][name] = tensor
+            root[name] = tensor
         else:
-            place[0][last] = tensor
-    make = dense_locked if locked else _dense
-    for entries, nodes, above, nodes_above, key in reversed(places.nodes):  # what is inside first
-        node = above[key] = make(entries, meta, nodes)
-        nodes_above.append(node)
-    return make(root[0], meta, root[1])
-
-
-def _dense(entries: dict[str, Any], meta: Meta, nodes: Sequence[TensorDict]) -> TensorDict:
-    return dense(entries, meta)
+            place[last] = tensor
+    return made
 
 
 def keys_of(names: Collection[str]) -> dict[str, Path]:
@@ -167,10 +164,12 @@ def keys_of(names: Collection[str]) -> dict[str, Path]:
     >>> keys_of(["a.b", "c", "c.d"])
     {'a.b': ('a', 'b'), 'c': ('c',), 'c.d': ('c.d',)}
     """
-    places = _Places(names)
+    places = _Places(dense({}, _META), names)
     found: dict[str, Path] = {}
     for name in names:
         start, _, last = name.rpartition(".")
-        place = places.found.get(start) or places.add(start)
+        place = places.found.get(start)
+        if place is None:
+            place = places.add(start)
         found[name] = tuple(name.split(".")) if last and place is not places.root else (name,)
     return found

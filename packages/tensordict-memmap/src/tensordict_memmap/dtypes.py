@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -35,13 +35,13 @@ def dtype_from_name(name: str) -> torch.dtype:
         ) from None
 
 
-def is_possible(shape: Iterable[int], dtype: torch.dtype) -> bool:
+def is_possible(shape: Sequence[int], dtype: torch.dtype) -> bool:
     """Whether a tensor may have a shape: torch counts bytes in 63 bits, those of strides of empty ones included.
 
     >>> is_possible((1 << 30, 1 << 30), torch.uint8), is_possible((0, 1 << 32, 1 << 32), torch.uint8)
     (True, False)
     """
-    return prod(max(n, 1) for n in shape) * dtype.itemsize < 1 << 62
+    return (prod(shape) or prod(max(n, 1) for n in shape)) * dtype.itemsize < 1 << 62
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

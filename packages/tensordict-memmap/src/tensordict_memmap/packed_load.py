@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from tensordict_memmap.formats.safetensors import (
     INDEX_ENDING,
     LONGEST_HEADER,
     Header,
+    Kind,
     load_header,
 )
 from tensordict_memmap.kept_values import remember_file
@@ -219,23 +221,36 @@ _NUMPY = {
 
 def views(mapping: Mapping, header: Header) -> dict[str, torch.Tensor]:
     """The tensors of a file over its mapping; their addresses need not be aligned."""
-    buffer, frombuffer, from_numpy, ndarray = mapping.buffer, torch.frombuffer, torch.from_numpy, np.ndarray
+    buffer, kinds = mapping.buffer, header.kinds
+    if 2 * sum(map(operator.is_not, kinds, kinds[1:])) > len(kinds):  # mostly of another kind than the one before
+        return dict(zip(header.names, _one_by_one(buffer, kinds, 0), strict=True))
     made: list[torch.Tensor] = []
     begin = 0
-    for (dtype, shape, nbytes), equal in itertools.groupby(header.kinds):
-        count, known = len(list(equal)), _NUMPY.get(dtype)
-        if not nbytes:
-            made += [torch.empty(shape, dtype=dtype) for _ in range(count)]
-        elif known is not None and count == 1:
-            made.append(from_numpy(ndarray(shape, known, buffer, begin)))
-        elif known is not None and 0 < len(shape) < _MOST_DIMS:
-            made += map(from_numpy, ndarray((count, *shape), known, buffer, begin))
+    for (dtype, shape, nbytes), equal in itertools.groupby(kinds):
+        same = list(equal)
+        known = _NUMPY.get(dtype)
+        if known is not None and nbytes and 0 < len(shape) < _MOST_DIMS:
+            made += map(torch.from_numpy, np.ndarray((len(same), *shape), known, buffer, begin))
         else:
-            elements = nbytes // dtype.itemsize
-            for offset in range(begin, begin + count * nbytes, nbytes):
-                made.append(frombuffer(buffer, dtype=dtype, count=elements, offset=offset).resize_(shape))
-        begin += count * nbytes
+            made += _one_by_one(buffer, same, begin)
+        begin += len(same) * nbytes
     return dict(zip(header.names, made, strict=True))
+
+
+def _one_by_one(buffer: Any, kinds: Sequence[Kind], begin: int) -> list[torch.Tensor]:
+    known, from_numpy, ndarray = _NUMPY.get, torch.from_numpy, np.ndarray
+    made: list[torch.Tensor] = []
+    for dtype, shape, nbytes in kinds:
+        element = known(dtype)
+        if not nbytes:
+            made.append(torch.empty(shape, dtype=dtype))
+        elif element is not None:
+            made.append(from_numpy(ndarray(shape, element, buffer, begin)))
+        else:
+            count = nbytes // dtype.itemsize
+            made.append(torch.frombuffer(buffer, dtype=dtype, count=count, offset=begin).resize_(shape))
+        begin += nbytes
+    return made
 
 
 def open_shards(

@@ -10,8 +10,8 @@ record, so any reader finds plain tensors in the file. A node in the record::
         "s": {"non_tensor": "hello"}, "t": {"non_tensor": [1], "exact": {"$": "tuple", "items": [1]}}}}
 
 ``class`` and ``stack_dim`` are those of tensorclasses and lazy stacks. A lazy stack of equals has its tensors stacked;
-any other has its elements as ``parts``. A record that says no more than the names do has a digest beside it, by which
-it need not be read (``dotted.py``).
+any other has its elements as ``parts``. A record that would say no more than the names do is left out, as in published
+files, and has a digest beside it where it says the batch size besides (``dotted.py``).
 """
 
 from __future__ import annotations
@@ -70,16 +70,18 @@ class Pack:
     finite: bool = True
 
     def metadata(self, names: Sequence[str] | None) -> dict[str, str]:
-        """The texts about the file: the record, and what other libraries look for.
+        """The texts about the file: what other libraries look for, the record, and the digest.
 
         Args:
             names: the tensors in the order of their bytes, where one file holds all.
         """
-        document = {"version": VERSION, "root": self.record}
-        text = values.quick_dumps(document, finite=self.finite, text_of=Entries.text).decode()
-        texts = {"format": "pt", RECORD: text}
-        if names is not None and is_dotted(self.record, names):
-            texts[DIGEST] = digest(text, names)
+        texts = {"format": "pt"}
+        told = names if names is not None and is_dotted(self.record, names) else None
+        if told is None or self.record["batch_size"]:
+            document = {"version": VERSION, "root": self.record}
+            texts[RECORD] = values.quick_dumps(document, finite=self.finite, text_of=Entries.text).decode()
+        if told is not None:
+            texts[DIGEST] = digest(texts.get(RECORD, ""), told)
         return texts
 
 

@@ -21,7 +21,7 @@ import torch
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, UnbatchedTensor
 from tensordict_core.extension import Meta, dense
 from tensordict_memmap import values
-from tensordict_memmap.dotted import DIGEST, by_names, from_digest, keys_of
+from tensordict_memmap.dotted import DIGEST, by_names, digest, from_digest, keys_of
 from tensordict_memmap.dtypes import dtype_from_name
 from tensordict_memmap.formats.parse import stack_size
 from tensordict_memmap.formats.tree import WRAPPED, Path, find_class, show
@@ -66,8 +66,13 @@ def unpack(
     if part is not None:
         tensors = {name: tensor for name, tensor in tensors.items() if name in part.taken}
     if text is None:
-        meta = Meta(torch.Size(()), device)
-        return by_names(tensors, meta, names=() if part is None else part.names, locked=locked)
+        names = tensors if part is None else part.names
+        if metadata.get(DIGEST) not in (None, digest("", names)):
+            raise ValueError(
+                f"the names of the tensors in {where} are not those that were saved; the file is damaged, or another "
+                f"tool changed it: remove {DIGEST!r} from its metadata to open it under the names that it has"
+            )
+        return by_names(tensors, Meta(torch.Size(()), device), names=names, locked=locked)
     if part is None and DIGEST in metadata:
         dotted = from_digest(text, tensors, metadata[DIGEST], device, locked=locked)
         if dotted is not None:
