@@ -85,8 +85,9 @@ def to_safetensors(
 ) -> None:
     """Writes a tensordict to a safetensors file, which any tool of that ecosystem opens.
 
-    Tensors go by their nested keys joined with ``.``. The structure (batch sizes, names, classes, lazy stacks,
-    non-tensor values, tied weights) is a text in the file's metadata, and `from_safetensors` restores it.
+    Tensors go by their nested keys joined with ``.``. What that does not tell of the structure (batch sizes, names,
+    classes, lazy stacks, non-tensor values, tied weights) is in a text in the file's metadata, and `from_safetensors`
+    restores it.
 
     Args:
         data: a tensordict, lazy stack, tensorclass or non-tensor data.
