@@ -65,7 +65,9 @@ def test_write_range_equals_a_plain_copy_whatever_the_staging(tmp_path, width, n
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize(("rows", "columns"), [(8, 8), (16, 24), (7, 9), (1, 17), (33, 1), (64, 65)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(8, 8), (16, 24), (7, 9), (1, 17), (33, 1), (64, 65), (33, 136), (5, 130), (47, 203)]
+)
 def test_a_transposed_tile_equals_a_plain_copy(width, rows, columns):
     source = unaligned(numbers((columns, rows), width)).T
     target = np.zeros((rows, columns + 1), dtype=WIDTHS[width])

@@ -191,22 +191,25 @@ def write_range(fd, offset, source, shape, strides, ndim, first, last, staging, 
 def transpose_tile(target, pitch, source, row_step, column_step, rows, columns, unit):
     """``target[i, j] = source[i, j]`` for a source that is dense along ``i`` and a target that is dense along ``j``.
 
-    Tiles of 8 x 8 keep the eight lines that are read and the eight that are written in the first-level cache; the inner
-    loop runs along the source's dense axis, so that a page of it is finished before the next eight are looked up.
+    Tiles of 8 x 8 go along sixteen rows at a time: the lines of the target that one tile begins are then still in the
+    cache when the next one ends them, also where all of them fall into one set of it. Where rows are short, tiles go
+    along the source's dense axis.
     """
     width = bytes_of(unit)
     full_rows = rows - rows % 8
     full_columns = columns - columns % 8
-    for j in range(0, full_columns, 8):
-        for i in range(0, full_rows, 8):
-            into = target + i * pitch + j * width
-            out_of = source + i * row_step + j * column_step
-            if row_step == width and width <= 8:
-                transpose_8x8(into, pitch, out_of, column_step, unit)
-                continue
-            for a in range(8):
-                for b in range(8):
-                    store(into + a * pitch + b * width, load(out_of + a * row_step + b * column_step, unit))
+    bundle = np.int64(16) if columns > 128 else max(full_rows, np.int64(1))
+    for top in range(0, full_rows, bundle):
+        for j in range(0, full_columns, 8):
+            for i in range(top, min(top + bundle, full_rows), 8):
+                into = target + i * pitch + j * width
+                out_of = source + i * row_step + j * column_step
+                if row_step == width and width <= 8:
+                    transpose_8x8(into, pitch, out_of, column_step, unit)
+                    continue
+                for a in range(8):
+                    for b in range(8):
+                        store(into + a * pitch + b * width, load(out_of + a * row_step + b * column_step, unit))
     for j in range(full_columns, columns):
         for i in range(rows):
             store(target + i * pitch + j * width, load(source + i * row_step + j * column_step, unit))
