@@ -18,7 +18,7 @@ import torch
 from benchmarks.workloads import Tree, flat
 from tensordict_core import TensorDict
 from tensordict_memmap.formats import tree as records
-from tensordict_memmap.manifest import NAME, Entry, Manifest
+from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 
 JOB = 4 << 20
 SMALL = 256 << 10

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.compare import KEPT, remove, touch_free_memory
 from benchmarks.savers import SAVERS, TORCH_MMAP, Saver, settle
 from benchmarks.workloads import Tree, size
-from tensordict_memmap import system
+from tensordict_memmap.engine import syscalls as system
 
 BY_NAME = {saver.name: saver for saver in (*SAVERS, TORCH_MMAP)}
 

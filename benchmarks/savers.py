@@ -22,7 +22,8 @@ import tensordict_core
 import tensordict_memmap
 from benchmarks.limits import files_of_tree, one_file, write_plain
 from benchmarks.workloads import Tree, flat
-from tensordict_memmap import removal, system
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.storage import cleanup as removal
 
 
 @dataclass(frozen=True)

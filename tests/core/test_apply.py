@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tensordict_core import NonTensorData, NonTensorStack, TensorDict, assert_close, lazy_stack
-from tensordict_core._rebuild import SHAPE_KEEPING
+from tensordict_core.base.rebuild import SHAPE_KEEPING
 
 KNOWN = sorted(SHAPE_KEEPING, key=repr)
 

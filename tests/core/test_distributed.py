@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from tensordict_core import TensorDict, UnbatchedTensor, lazy_stack
-from tensordict_core.distributed.messages import BLOCK, SMALL, blocks, sorted_leaves, tags, values
+from tensordict_core.ops.parallel.distributed.messages import BLOCK, SMALL, blocks, sorted_leaves, tags, values
 
 LARGE = SMALL // 4 + 1
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack, maybe_dense_stack
-from tensordict_core.lazy import stack
+from tensordict_core.containers.lazy import stack
 
 
 def ragged():

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from tensordict_core import LazyStackedTensorDict, TensorDict, UnbatchedTensor, lazy_stack
-from tensordict_core._packing import pack, unpack
-from tensordict_core.multiprocess import chunks as chunks_module
-from tensordict_core.multiprocess import progress as progress_module
+from tensordict_core.ops.parallel.multiprocessing import chunks as chunks_module
+from tensordict_core.ops.parallel.multiprocessing import progress as progress_module
+from tensordict_core.ops.parallel.packing import pack, unpack
 
 FORK = {"num_workers": 2, "mp_start_method": "fork"}
 

@@ -13,13 +13,13 @@ from xxhash import xxh3_64_intdigest
 
 from tensordict_core import LazyStackedTensorDict, TensorDict
 from tensordict_memmap import from_safetensors, load_memmap, load_memmap_, to_safetensors
-from tensordict_memmap.checksums import BLOCK, Extent, checksum_of, read_checksum
-from tensordict_memmap.manifest import NAME, Entry, Manifest
-from tensordict_memmap.owned import read_manifest
-from tensordict_memmap.packed_checksums import CHECKSUMS
-from tensordict_memmap.sources import Piece
-from tensordict_memmap.transfer import FileWrite, write_files
-from tensordict_memmap.ways import HASHED, SMALL
+from tensordict_memmap.engine.checksums import BLOCK, Extent, checksum_of, read_checksum
+from tensordict_memmap.engine.sources import Piece
+from tensordict_memmap.engine.tuning import HASHED, SMALL
+from tensordict_memmap.engine.write_plan import FileWrite, write_files
+from tensordict_memmap.formats.safetensors.checksums import CHECKSUMS
+from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
+from tensordict_memmap.storage.ownership import read_manifest
 
 
 def naive(data, block=BLOCK):
@@ -80,8 +80,8 @@ LAYOUTS = {
 @pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_bytes_are_hashed_on_their_way_whatever_their_layout(tmp_path, monkeypatch, layout, kernels):
-    from tensordict_memmap import native as module
-    from tensordict_memmap import transfer
+    from tensordict_memmap.engine import write_plan as transfer
+    from tensordict_memmap.engine.kernels import loader as module
 
     monkeypatch.setattr(transfer, "load_kernels", lambda nbytes, widths: module if kernels else None)
     source = LAYOUTS[layout]()
@@ -106,8 +106,8 @@ def test_memory_is_hashed_without_reading_it_back_wherever_it_goes(tmp_path, mon
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name.startswith("transposed")] + ["every second"])
 def test_strided_memory_is_hashed_by_the_kernels_without_reading_it_back(tmp_path, monkeypatch, layout):
-    from tensordict_memmap import native as kernels
-    from tensordict_memmap import transfer
+    from tensordict_memmap.engine import write_plan as transfer
+    from tensordict_memmap.engine.kernels import loader as kernels
 
     monkeypatch.setattr(transfer, "load_kernels", lambda nbytes, widths: kernels)
     monkeypatch.setattr(Extent, "read_back", None)
@@ -257,7 +257,8 @@ def test_opening_it_to_write_drops_the_checksums_of_its_leaves_first(tmp_path):
 
 
 def test_checksums_are_dropped_durably_and_before_a_leaf_is_mapped(tmp_path, monkeypatch):
-    from tensordict_memmap import opening, system
+    from tensordict_memmap.engine import syscalls as system
+    from tensordict_memmap.loading.calls import leaves as opening
 
     TensorDict({"a": torch.arange(3)}).save(tmp_path, checksum=True)
     calls = []

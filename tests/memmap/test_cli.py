@@ -11,7 +11,7 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_memmap import load_memmap
-from tensordict_memmap.cli import main
+from tensordict_memmap.cli.main import main
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordict_core import NonTensorData, TensorDict, lazy_stack
-from tensordict_memmap import dotted, from_safetensors, load_memmap, to_safetensors
-from tensordict_memmap.dotted import DIGEST, by_names, keys_of
-from tensordict_memmap.packing import RECORD
+from tensordict_memmap import from_safetensors, load_memmap, to_safetensors
+from tensordict_memmap.formats.safetensors.describe import RECORD
+from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, keys_of
+from tensordict_memmap.formats.safetensors.header import dotted_names as dotted
 
 
 def header_of(path):
@@ -93,7 +94,7 @@ def test_the_record_is_not_parsed_where_the_digest_is_right(tmp_path, monkeypatc
     source = ONLY_NAMES["of a batch"]()
     to_safetensors(source, tmp_path / "x.safetensors")
     called = []
-    monkeypatch.setattr("tensordict_memmap.unpacking._parse", called.append)
+    monkeypatch.setattr("tensordict_memmap.formats.safetensors.parse._parse", called.append)
     assert keys(load_memmap(tmp_path / "x.safetensors")) == keys(source) and not called
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap import system
+from tensordict_memmap.engine import syscalls as system
 
 pytestmark = pytest.mark.skipif(not system.LINUX, reason="what a descriptor is open on is asked of /proc")
 

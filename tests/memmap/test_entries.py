@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tensordict_core import NonTensorData, TensorDict
 from tensordict_memmap import from_safetensors, to_safetensors
-from tensordict_memmap.entries import Entries
+from tensordict_memmap.formats.safetensors.columns import Entries
 
 NAMES = st.lists(st.text(st.characters(max_codepoint=127), max_size=5), unique=True, max_size=6)
 

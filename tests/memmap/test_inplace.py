@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from tensordict_core import LazyStackedTensorDict, TensorDict
-from tensordict_memmap import MemoryMappedTensor, inplace, load_memmap, memmap_like, system
-from tensordict_memmap.ways import FILE_WORTH_OPENING
+from tensordict_memmap import MemoryMappedTensor, load_memmap, memmap_like
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine.tuning import FILE_WORTH_OPENING
+from tensordict_memmap.tensor import update as inplace
 
 LARGE = FILE_WORTH_OPENING
 """Elements of a leaf that is written to its file, whatever its dtype."""
@@ -61,7 +63,7 @@ def streams(request, monkeypatch):
         return None
     if not system.POSIX:
         pytest.skip("kernels need POSIX")
-    from tensordict_memmap import native
+    from tensordict_memmap.engine.kernels import loader as native
 
     seen = []
 

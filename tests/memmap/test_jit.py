@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tensordict_memmap import jit, kernels, system, ways
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import tuning as ways
+from tensordict_memmap.engine.kernels import compile as jit
+from tensordict_memmap.engine.kernels import pack as kernels
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="kernels write with pwrite")
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from tensordict_memmap import native as kernels
-from tensordict_memmap import system
-from tensordict_memmap.digest import Digest
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine.kernels import loader as kernels
+from tensordict_memmap.engine.kernels.digest import Digest
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="kernels write with pwrite")
 

@@ -13,7 +13,8 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
-from tensordict_memmap import MemoryMappedTensor, load_memmap, print_directory_tree, system
+from tensordict_memmap import MemoryMappedTensor, load_memmap, print_directory_tree
+from tensordict_memmap.engine import syscalls as system
 
 
 @pytest.fixture
@@ -418,7 +419,7 @@ def test_saved_values_are_written_into_ragged_stacks_element_by_element(tmp_path
 
 
 def test_more_leaves_than_can_be_mapped_are_refused_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("tensordict_memmap.opening._MANY", 10)
+    monkeypatch.setattr("tensordict_memmap.loading.leaves._MANY", 10)
     td = TensorDict({f"leaf{i}": torch.tensor(i) for i in range(20)})
     td.save(tmp_path / "saved")
     monkeypatch.setattr(system, "most_mappings", lambda: 20)

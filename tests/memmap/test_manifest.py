@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordict_memmap.manifest import NAME, Entry, Manifest, check_path, folders
+from tensordict_memmap.storage.manifest import NAME, Entry, Manifest, check_path, folders
 
 SAVED = Manifest(
     {

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from tensordict_memmap import system
+from tensordict_memmap.engine import syscalls as system
 
 pytestmark = pytest.mark.skipif(not system.LINUX, reason="/proc says how much memory a process has of its own")
 

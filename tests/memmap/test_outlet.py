@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensordict_memmap import system
-from tensordict_memmap.outlet import Outlet
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine.sink import Outlet
 
 MIB = 1 << 20
 

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from tensordict_core import NonTensorStack, TensorDict, UnbatchedTensor
-from tensordict_memmap import compare, convert, load_memmap, remote_save, save
-from tensordict_memmap.cli import main
-from tensordict_memmap.fetching import Pending, Store
-from tensordict_memmap.manifest import NAME
+from tensordict_memmap import compare, convert, load_memmap, save
+from tensordict_memmap.cli.main import main
+from tensordict_memmap.remote.load import upload as remote_save
+from tensordict_memmap.remote.ranges import Pending, Store
+from tensordict_memmap.storage.manifest import NAME
 
 fsspec = pytest.importorskip("fsspec", reason="addresses need fsspec, the extra that this tests")
 memory = pytest.importorskip("fsspec.implementations.memory", reason="the extra that this tests")
@@ -247,7 +248,7 @@ def test_memory_that_stands_for_a_file_is_never_that_of_another():
 
 
 def test_many_requests_go_out_at_once_and_in_pieces(base, monkeypatch):
-    monkeypatch.setattr("tensordict_memmap.fetching._PART", 1000)
+    monkeypatch.setattr("tensordict_memmap.remote.ranges._PART", 1000)
     save(content(), base + "/x.safetensors")
     assert not compare(base + "/x.safetensors", content(), values=True)
 

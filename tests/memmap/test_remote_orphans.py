@@ -14,9 +14,12 @@ import pytest
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap import generations, load_memmap, save, staging, system
-from tensordict_memmap.fetching import Store
-from tensordict_memmap.manifest import NAME
+from tensordict_memmap import load_memmap, save
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.remote.load import snapshots as generations
+from tensordict_memmap.remote.ranges import Store
+from tensordict_memmap.storage import staging
+from tensordict_memmap.storage.manifest import NAME
 
 pytestmark = pytest.mark.skipif(not system.LINUX, reason="/proc tells which processes of this machine have ended")
 
@@ -190,7 +193,7 @@ def test_a_child_takes_no_save_of_its_parent_for_dead(store):
 def test_staging_folders_of_killed_saves_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     script = (
-        "import os, signal, sys, tempfile; from tensordict_memmap.staging import temporary_folder\n"
+        "import os, signal, sys, tempfile; from tensordict_memmap.storage.staging import temporary_folder\n"
         "tempfile.tempdir = sys.argv[1]\n"
         "with temporary_folder() as folder:\n"
         "    open(folder + '/large', 'w').close(); os.kill(os.getpid(), signal.SIGKILL)"

@@ -11,7 +11,7 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_memmap import compare, convert, load_memmap, save
-from tensordict_memmap.fetching import Store
+from tensordict_memmap.remote.ranges import Store
 
 server = pytest.importorskip("moto.server", reason="the server is moto's, which this environment may lack")
 s3fs = pytest.importorskip("s3fs", reason="s3:// needs s3fs")
@@ -105,7 +105,7 @@ import os, signal, sys
 import fsspec, torch
 from tensordict_core import TensorDict
 from tensordict_memmap import generations, save
-from tensordict_memmap.fetching import Store
+from tensordict_memmap.remote.ranges import Store
 
 url, endpoint, moment = sys.argv[1:]
 fsspec.config.conf["s3"] = {{**{KEYS!r}, "endpoint_url": endpoint}}

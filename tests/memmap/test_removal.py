@@ -14,8 +14,12 @@ import pytest
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap import commit, onefile, owned, removal, system
-from tensordict_memmap.ways import REMOVED_AT_ONCE
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine.tuning import REMOVED_AT_ONCE
+from tensordict_memmap.storage import cleanup as removal
+from tensordict_memmap.storage import file_transaction as onefile
+from tensordict_memmap.storage import ownership as owned
+from tensordict_memmap.storage import transaction as commit
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked")
 

@@ -12,26 +12,17 @@ import pytest
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap import (
-    MemmapDataset,
-    MemoryMappedTensor,
-    archive,
-    commit,
-    compare,
-    consolidated,
-    dataset,
-    fetching,
-    journal,
-    load_memmap,
-    memmap,
-    pack_memmap,
-    packed,
-    removal,
-    save,
-    system,
-    tensor,
-)
-from tensordict_memmap.cli import main
+from tensordict_memmap import MemmapDataset, MemoryMappedTensor, compare, load_memmap, memmap, pack_memmap, save
+from tensordict_memmap.cli.main import main
+from tensordict_memmap.dataset import dataset
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.remote.load import ranges as fetching
+from tensordict_memmap.saving.calls import archive, consolidated
+from tensordict_memmap.saving.calls import safetensors as packed
+from tensordict_memmap.storage import cleanup as removal
+from tensordict_memmap.storage import journal
+from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.tensor import memmap as tensor
 
 
 def content(number, size=3):

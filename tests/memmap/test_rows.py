@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap import MemoryMappedTensor, load_memmap, memmap, system, ways
-from tensordict_memmap.dtypes import DTYPES
-from tensordict_memmap.rows import gather_rows, scatter_rows
+from tensordict_memmap import MemoryMappedTensor, load_memmap, memmap
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import tuning as ways
+from tensordict_memmap.schema.dtypes import DTYPES
+from tensordict_memmap.tensor.indexing import gather_rows, scatter_rows
 
 SIZES = {"bool": 1, "uint16": 2, "float8_e4m3fn": 1, "bfloat16": 2, "float32": 4, "complex64": 8, "complex128": 16}
 ROWS = 700
@@ -37,7 +39,7 @@ def way(request, monkeypatch):
     if request.param == "kernels":
         if not system.POSIX:
             pytest.skip("kernels need POSIX")
-        from tensordict_memmap import rows
+        from tensordict_memmap.tensor import indexing as rows
 
         for place in (ways, rows):
             monkeypatch.setattr(place, "KERNEL_WORTH_A_CALL", 0)

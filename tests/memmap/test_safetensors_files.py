@@ -12,7 +12,7 @@ import torch
 
 from tensordict_core import TensorDict, lazy_stack
 from tensordict_memmap import from_safetensors, load_memmap, to_safetensors
-from tensordict_memmap.formats.safetensors import load_header
+from tensordict_memmap.formats.safetensors.header import load_header
 
 
 def write(path, header, data=b"", *, length=None):

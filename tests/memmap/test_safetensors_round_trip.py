@@ -17,7 +17,7 @@ from tensordict_core import (
     UnbatchedTensor,
 )
 from tensordict_memmap import from_safetensors, to_safetensors
-from tensordict_memmap.formats.safetensors import CODES, Form, dump_header
+from tensordict_memmap.formats.safetensors.header import CODES, Form, dump_header
 
 DTYPES = [*CODES, torch.complex128, torch.complex32, torch.float8_e8m0fnu]
 

@@ -11,7 +11,7 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict
 from tensordict_memmap import MemoryMappedTensor, SaveFuture, load_memmap, memmap, save
-from tensordict_memmap.owned import read_manifest
+from tensordict_memmap.storage.ownership import read_manifest
 
 DTYPES = [
     torch.bool,
@@ -315,7 +315,7 @@ def test_a_cancelled_save_leaves_no_trace_and_the_earlier_one_whole(tmp_path):
 
         job.run(count, cancelled)
 
-    from tensordict_memmap.tree_save import TreeSave
+    from tensordict_memmap.saving.tree import TreeSave
 
     big = TensorDict({f"k{i}": torch.zeros(1 << 21) for i in range(12)})
     job = TreeSave(big, tmp_path / "x", False, 1, True, True, False)

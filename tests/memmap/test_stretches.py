@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from tensordict_memmap import stretches, ways
-from tensordict_memmap.checksums import DIGITS, Extent, checksum_of
-from tensordict_memmap.outlet import Outlet
-from tensordict_memmap.sources import Flat, Run
-from tensordict_memmap.stretches import Stretch, join
-from tensordict_memmap.ways import SMALL
+from tensordict_memmap.engine import segments as stretches
+from tensordict_memmap.engine import tuning as ways
+from tensordict_memmap.engine.checksums import DIGITS, Extent, checksum_of
+from tensordict_memmap.engine.segments import Stretch, join
+from tensordict_memmap.engine.sink import Outlet
+from tensordict_memmap.engine.sources import Flat, Run
+from tensordict_memmap.engine.tuning import SMALL
 
 MIB = 1 << 20
 

@@ -18,7 +18,8 @@ import pytest
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap import MemmapDataset, append_memmap, load_memmap, save, system
+from tensordict_memmap import MemmapDataset, append_memmap, load_memmap, save
+from tensordict_memmap.engine import syscalls as system
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and killed")
 

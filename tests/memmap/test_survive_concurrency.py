@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap import from_consolidated, load_memmap, memmap, memmap_like, save, system, to_safetensors
+from tensordict_memmap import from_consolidated, load_memmap, memmap, memmap_like, save, to_safetensors
+from tensordict_memmap.engine import syscalls as system
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked")
 

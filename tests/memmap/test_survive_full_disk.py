@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap import from_consolidated, load_memmap, memmap, memmap_like, save, system
+from tensordict_memmap import from_consolidated, load_memmap, memmap, memmap_like, save
+from tensordict_memmap.engine import syscalls as system
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="disks are mounted, and children forked and limited")
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap import load_memmap, save, system
-from tensordict_memmap.owned import JOURNAL
+from tensordict_memmap import load_memmap, save
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.storage.ownership import JOURNAL
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and stopped, and links are made")
 

@@ -17,10 +17,11 @@ import pytest
 import torch
 
 from tensordict_core import NonTensorData, TensorDict
-from tensordict_memmap import load_memmap, save, system
-from tensordict_memmap.consolidated import from_consolidated
-from tensordict_memmap.manifest import NAME
-from tensordict_memmap.owned import read_manifest
+from tensordict_memmap import load_memmap, save
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.saving.consolidated import from_consolidated
+from tensordict_memmap.storage.manifest import NAME
+from tensordict_memmap.storage.ownership import read_manifest
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and killed")
 

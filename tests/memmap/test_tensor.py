@@ -16,10 +16,11 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from tensordict_memmap import inplace, system
-from tensordict_memmap.dtypes import DTYPES
-from tensordict_memmap.mapping import Mapping
-from tensordict_memmap.tensor import MemoryMappedTensor
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.schema.dtypes import DTYPES
+from tensordict_memmap.tensor import update as inplace
+from tensordict_memmap.tensor.mapping import Mapping
+from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 PLAIN_DTYPES = [
     DTYPES[f"torch.{name}"] for name in ("bool", "uint8", "int64", "bfloat16", "float8_e4m3fn", "complex128")

@@ -16,12 +16,16 @@ import numpy as np
 import pytest
 import torch
 
-from tensordict_memmap import jit, pool, steps, transfer, ways
-from tensordict_memmap.dtypes import DTYPES
-from tensordict_memmap.inplace import copy_into
-from tensordict_memmap.rows import gather_rows, scatter_rows
-from tensordict_memmap.sources import Piece
-from tensordict_memmap.transfer import FileWrite, write_files
+from tensordict_memmap.engine import executor as pool
+from tensordict_memmap.engine import jobs as steps
+from tensordict_memmap.engine import tuning as ways
+from tensordict_memmap.engine import write_plan as transfer
+from tensordict_memmap.engine.kernels import compile as jit
+from tensordict_memmap.engine.sources import Piece
+from tensordict_memmap.engine.write_plan import FileWrite, write_files
+from tensordict_memmap.schema.dtypes import DTYPES
+from tensordict_memmap.tensor.indexing import gather_rows, scatter_rows
+from tensordict_memmap.tensor.update import copy_into
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
@@ -209,8 +213,8 @@ def test_a_full_disk_is_an_oserror_that_names_the_key_and_no_signal(tmp_path):
     script = textwrap.dedent("""
         import errno, resource, sys, torch
         from tensordict_memmap import system, ways
-        from tensordict_memmap.sources import Piece
-        from tensordict_memmap.transfer import FileWrite, write_files
+        from tensordict_memmap.engine.sources import Piece
+        from tensordict_memmap.engine.write_plan import FileWrite, write_files
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
         source = torch.zeros(1024, 1024)
         for reserved in True, False:
@@ -235,8 +239,8 @@ def test_a_full_disk_is_an_oserror_that_names_the_key_and_no_signal(tmp_path):
 def test_small_saves_import_no_numba(tmp_path):
     script = textwrap.dedent("""
         import sys, torch
-        from tensordict_memmap.sources import Piece
-        from tensordict_memmap.transfer import FileWrite, write_files
+        from tensordict_memmap.engine.sources import Piece
+        from tensordict_memmap.engine.write_plan import FileWrite, write_files
         write_files([FileWrite(sys.argv[1], [Piece("x", torch.ones(500, 500).T), Piece("y", torch.ones(9), 1 << 20)])])
         print("numba" in sys.modules)
     """)
@@ -250,9 +254,9 @@ def test_where_numba_cannot_compile_there_is_one_warning_and_the_same_bytes(tmp_
     script = textwrap.dedent("""
         import sys, warnings, torch
         sys.modules["numba"] = None
-        from tensordict_memmap.sources import Piece
+        from tensordict_memmap.engine.sources import Piece
         from tensordict_memmap import ways
-        from tensordict_memmap.transfer import FileWrite, write_files
+        from tensordict_memmap.engine.write_plan import FileWrite, write_files
         ways.KERNEL_WORTH_A_LOAD = ways.KERNEL_WORTH_COMPILING = 0
         source = torch.randn(700, 500).T
         with warnings.catch_warnings(record=True) as caught:
@@ -276,8 +280,8 @@ def test_strided_sources_take_little_memory_beside_themselves(tmp_path):
     script = textwrap.dedent("""
         import resource, sys, torch
         from tensordict_memmap import ways
-        from tensordict_memmap.sources import Piece
-        from tensordict_memmap.transfer import FileWrite, write_files
+        from tensordict_memmap.engine.sources import Piece
+        from tensordict_memmap.engine.write_plan import FileWrite, write_files
         source = torch.ones(100, 1024, 256).permute(2, 1, 0)
         if sys.argv[2] == "numpy":
             ways._kernels_broken = True
@@ -371,7 +375,7 @@ def test_rows_of_every_dtype_are_gathered_and_scattered_as_indexing_would(dtype)
 
 @pytest.mark.parametrize("cold", [True, False])
 def test_rows_by_kernel_equal_rows_by_torch(monkeypatch, with_kernels, cold):
-    from tensordict_memmap import rows
+    from tensordict_memmap.tensor import indexing as rows
 
     monkeypatch.setattr(rows, "KERNEL_WORTH_A_CALL", 0)
     monkeypatch.setattr(rows, "KERNEL_WORTH_COMPILING", 0)

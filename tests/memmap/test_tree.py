@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META, RESERVED_FIELDS, FileNames, encode_key
-from tensordict_memmap.formats.parse import parse
+from tensordict_memmap.formats.parse_tree import parse
 from tensordict_memmap.formats.tree import Dense, describe, leaves, nodes, plan
 
 

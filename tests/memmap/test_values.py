@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordict_core.extension import register_type
-from tensordict_memmap.values import NoJsonForm, decode, dumps, encode, loads, plain
+from tensordict_memmap.schema.nontensor import NoJsonForm, decode, dumps, encode, loads, plain
 
 
 def through_json(value):

@@ -143,11 +143,11 @@ def test_no_file_imports_what_its_package_may_not(package):
         ("tensordict_core", "import orjson"),
         ("tensordict_core", "import pytest"),
         ("tensordict_memmap", "from tensordict_class import tensorclass"),
-        ("tensordict_memmap", "from tensordict_core._keys import unravel_key"),
-        ("tensordict_memmap", "import tensordict_core._keys"),
+        ("tensordict_memmap", "from tensordict_core.base.keys import unravel_key"),
+        ("tensordict_memmap", "import tensordict_core.base.keys"),
         ("tensordict_memmap", "from tensordict_core import _keys"),
         ("tensordict_memmap", "from tensordict_core.extension import _secret"),
-        ("tensordict_memmap", "from tensordict_core.lazy import LazyStackedTensorDict"),
+        ("tensordict_memmap", "from tensordict_core.containers.lazy import LazyStackedTensorDict"),
         ("tensordict_memmap", "from tensordict_core import testing"),
         ("tensordict_nn", "import numba"),
         ("tensordict_nn", "import tensordict_core as core\ncore._keys.unravel_key('a')"),
@@ -155,7 +155,7 @@ def test_no_file_imports_what_its_package_may_not(package):
         ("tensordict_nn", "from tensordict_core import extension\nextension._secret()"),
         ("tensordict_class", "from tensordict import TensorDict"),
         ("tensordict", "import torch"),
-        ("tensordict", "from tensordict_core._keys import unravel_key"),
+        ("tensordict", "from tensordict_core.base.keys import unravel_key"),
     ],
 )
 def test_the_scan_finds_an_import_against_the_rule(package, source):
@@ -165,7 +165,7 @@ def test_the_scan_finds_an_import_against_the_rule(package, source):
 @pytest.mark.parametrize(
     ("package", "source"),
     [
-        ("tensordict_core", "from tensordict_core._keys import unravel_key"),
+        ("tensordict_core", "from tensordict_core.base.keys import unravel_key"),
         ("tensordict_core", "from ._keys import unravel_key"),
         ("tensordict_core", "import os, numpy as np\nfrom torch._C import _functorch"),
         ("tensordict_memmap", "from tensordict_core import TensorDict\nfrom tensordict_core.extension import registry"),

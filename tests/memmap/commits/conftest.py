@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from tensordict_memmap import system
-from tensordict_memmap.commit import recover
-from tensordict_memmap.manifest import NAME, Entry, Manifest
-from tensordict_memmap.owned import JOURNAL, read_manifest
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
+from tensordict_memmap.storage.ownership import JOURNAL, read_manifest
+from tensordict_memmap.storage.transaction import recover
 
 BIG = 70_000
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict
-from tensordict_memmap import commit, load_memmap, save, system
-from tensordict_memmap.manifest import NAME
-from tensordict_memmap.owned import JOURNAL, read_manifest
+from tensordict_memmap import load_memmap, save
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage.manifest import NAME
+from tensordict_memmap.storage.ownership import JOURNAL, read_manifest
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap import drafts
-from tensordict_memmap.drafts import drafts_among, drafts_in, new_draft
+from tensordict_memmap.storage import staging_names as drafts
+from tensordict_memmap.storage.staging_names import drafts_among, drafts_in, new_draft
 
 
 @pytest.mark.parametrize("target", ["run", "a.b", "(x)*", "", ".run.tensordict-0123456789abcdef"])

@@ -11,9 +11,11 @@ import time
 
 import pytest
 
-from tensordict_memmap import commit, removal, system
-from tensordict_memmap.commit import recover, save_folder
-from tensordict_memmap.owned import JOURNAL, manifest_for, read_manifest
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.storage import cleanup as removal
+from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage.ownership import JOURNAL, manifest_for, read_manifest
+from tensordict_memmap.storage.transaction import recover, save_folder
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and killed")
 

@@ -14,10 +14,13 @@ import time
 
 import pytest
 
-from tensordict_memmap import commit, owned, removal, system
-from tensordict_memmap.commit import save_folder
-from tensordict_memmap.manifest import NAME, Entry, Manifest
-from tensordict_memmap.owned import read_manifest
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.storage import cleanup as removal
+from tensordict_memmap.storage import ownership as owned
+from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
+from tensordict_memmap.storage.ownership import read_manifest
+from tensordict_memmap.storage.transaction import save_folder
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and killed")
 

@@ -31,9 +31,9 @@ from tensordict_memmap import (
     load_memmap_,
     pack_memmap,
     save,
-    system,
     unpack_memmap,
 )
+from tensordict_memmap.engine import syscalls as system
 
 pytestmark = [
     pytest.mark.skipif(not system.POSIX, reason="children are forked and limited"),

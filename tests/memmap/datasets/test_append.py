@@ -17,7 +17,7 @@ from tensordict_memmap import (
     load_memmap,
     save,
 )
-from tensordict_memmap.manifest import NAME
+from tensordict_memmap.storage.manifest import NAME
 
 
 def test_rows_are_appended_to_any_save(path, rows, alike):

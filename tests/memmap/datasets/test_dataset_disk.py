@@ -23,8 +23,8 @@ from tensordict_memmap import (
     save,
     unpack_memmap,
 )
-from tensordict_memmap.growth import Growth, Part
-from tensordict_memmap.manifest import NAME, Manifest
+from tensordict_memmap.dataset.rows_committed import Growth, Part
+from tensordict_memmap.storage.manifest import NAME, Manifest
 
 # --- the disk
 

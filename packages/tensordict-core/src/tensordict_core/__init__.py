@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from ._base import TensorCollection, TensorDictBase
-from ._build import (
-    from_any,
-    from_dict,
-    from_list,
-    from_namedtuple,
-    from_tuple,
-    fromkeys,
-    make_tensordict,
-    merge_tensordicts,
-)
-from ._closeness import assert_allclose_td, assert_close
-from ._keys import KEY_SEPARATOR, NestedKey, unravel_key, unravel_key_list, unravel_key_to_tuple
-from ._linked import LinkedList
-from ._older import lazy_legacy, set_lazy_legacy
-from ._options import (
+from tensordict_core.base.keys import KEY_SEPARATOR, NestedKey, unravel_key, unravel_key_list, unravel_key_to_tuple
+from tensordict_core.base.options import (
     capture_non_tensor_stack,
     get_defaults_to_none,
     get_printoptions,
@@ -27,8 +13,7 @@ from ._options import (
     set_list_to_stack,
     set_printoptions,
 )
-from ._parse import parse_tensor_dict_string
-from ._predicates import (
+from tensordict_core.base.predicates import (
     default_is_leaf,
     is_bool,
     is_floating,
@@ -38,21 +23,42 @@ from ._predicates import (
     is_tensor_collection,
     is_tensorclass,
 )
-from ._pytree import register_nodes as _register_nodes
-from ._pytrees import from_pytree
-from ._rebuild import NO_DEFAULT
-from ._rows import DeviceType, IndexType, expand_as_right, expand_right, isin, remove_duplicates
-from ._state import trust as _trust
-from ._torch.collate import collate, dense_stack_tds
-from ._torch.combine import cat, lazy_stack, maybe_dense_stack, stack
-from ._torch.padding import pad, pad_sequence, unpad_sequence
-from .lazy import LazyStackedTensorDict
-from .nontensor import MetaData, NonTensorData, NonTensorDataBase, NonTensorStack, is_non_tensor
-from .subtensordict import SubTensorDict, _again
-from .tensorattrs import Attrs as _Attrs
-from .tensorattrs import TensorAttrs
-from .tensordict import TensorDict
-from .unbatched import UnbatchedTensor
+from tensordict_core.base.rebuild import NO_DEFAULT
+from tensordict_core.containers.collection import TensorCollection, TensorDictBase
+from tensordict_core.containers.dense import TensorDict
+from tensordict_core.containers.lazy import LazyStackedTensorDict
+from tensordict_core.containers.nontensor.data import (
+    MetaData,
+    NonTensorData,
+    NonTensorDataBase,
+    NonTensorStack,
+    is_non_tensor,
+)
+from tensordict_core.containers.nontensor.linked_list import LinkedList
+from tensordict_core.containers.tensor_spec import Attrs as _Attrs
+from tensordict_core.containers.tensor_spec import TensorAttrs
+from tensordict_core.containers.unbatched import UnbatchedTensor
+from tensordict_core.containers.view import SubTensorDict, _again
+from tensordict_core.ops.combine import cat, lazy_stack, maybe_dense_stack, stack
+from tensordict_core.ops.compat.deprecated import lazy_legacy, set_lazy_legacy
+from tensordict_core.ops.io.from_python import (
+    from_any,
+    from_dict,
+    from_list,
+    from_namedtuple,
+    from_tuple,
+    fromkeys,
+    make_tensordict,
+    merge_tensordicts,
+)
+from tensordict_core.ops.io.from_pytree import from_pytree
+from tensordict_core.ops.io.parse import parse_tensor_dict_string
+from tensordict_core.ops.io.pickling import trust as _trust
+from tensordict_core.torch_api.closeness import assert_allclose_td, assert_close
+from tensordict_core.torch_api.collate import collate, dense_stack_tds
+from tensordict_core.torch_api.padding import pad, pad_sequence, unpad_sequence
+from tensordict_core.torch_api.pytree import register_nodes as _register_nodes
+from tensordict_core.torch_api.rows import DeviceType, IndexType, expand_as_right, expand_right, isin, remove_duplicates
 
 __all__ = [
     "KEY_SEPARATOR",

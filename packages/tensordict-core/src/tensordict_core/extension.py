@@ -14,22 +14,22 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from ._base import TensorCollection, TensorDictBase
-from ._compile import constant_when_traced, in_functorch, is_compiling, may_fuse
-from ._deferred import deferred, is_deferred
-from ._index import Index
-from ._meta import Meta, as_batch_size, as_device, as_names
-from ._nontensor_base import ValueWriter, register_value_writer
-from ._ops.shape_ops import ShapeOp
-from ._ops.spec import OpSpec, operations
-from ._primitives import Primitives
-from ._pytree import register_wrapper
-from ._rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
-from ._torch.dispatch import implements
-from ._types import ENTRY_POINT_GROUP, find_type, register_type, type_name
-from ._values import to_entry
-from ._writing import Writer, register_writer
-from .tensordict import TensorDict
+from tensordict_core.base.entry import to_entry
+from tensordict_core.base.index import Index
+from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
+from tensordict_core.base.registry import ENTRY_POINT_GROUP, find_type, register_type, type_name
+from tensordict_core.base.shape_op import ShapeOp
+from tensordict_core.base.tracing import constant_when_traced, in_functorch, is_compiling, may_fuse
+from tensordict_core.base.write_plan import Writer, register_writer
+from tensordict_core.containers.collection import TensorCollection, TensorDictBase
+from tensordict_core.containers.deferred import deferred, is_deferred
+from tensordict_core.containers.dense import TensorDict
+from tensordict_core.containers.nontensor.base import ValueWriter, register_value_writer
+from tensordict_core.ops.factories.spec import OpSpec, operations
+from tensordict_core.torch_api.dispatch import implements
+from tensordict_core.torch_api.pytree import register_wrapper
 
 __all__ = [
     "ENTRY_POINT_GROUP",

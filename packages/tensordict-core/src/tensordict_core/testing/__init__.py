@@ -6,10 +6,10 @@ distribution imports it.
 
 from __future__ import annotations
 
-from .container import ContainerCase
-from .contents import assert_row, assert_rows, contents, map_rows, positions, rows
-from .memory import MemoryTests
-from .suite import ContainerSuite
+from tensordict_core.testing.container import ContainerCase
+from tensordict_core.testing.contents import assert_row, assert_rows, contents, map_rows, positions, rows
+from tensordict_core.testing.memory import MemoryTests
+from tensordict_core.testing.suite import ContainerSuite
 
 __all__ = [
     "ContainerCase",

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from .._primitives import Primitives
-from .container import ContainerCase
-from .contents import assert_rows, contents, map_rows, rows
+from tensordict_core.base.node import Primitives
+from tensordict_core.testing.container import ContainerCase
+from tensordict_core.testing.contents import assert_rows, contents, map_rows, rows
 
 __all__ = ["AccessTests"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from .._primitives import Primitives
-from ..nontensor import NonTensorStack
-from ..tensordict import TensorDict
+from tensordict_core.base.node import Primitives
+from tensordict_core.containers.dense import TensorDict
+from tensordict_core.containers.nontensor.data import NonTensorStack
 
 __all__ = ["ContainerCase"]
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from .._primitives import Primitives
+from tensordict_core.base.node import Primitives
 
 __all__ = ["Row", "assert_row", "assert_rows", "assert_tensor", "contents", "map_rows", "positions", "rows"]
 

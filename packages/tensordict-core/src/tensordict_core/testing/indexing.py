@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from .._primitives import Primitives
-from .container import ContainerCase
-from .contents import assert_rows, map_rows, positions, rows
+from tensordict_core.base.node import Primitives
+from tensordict_core.testing.container import ContainerCase
+from tensordict_core.testing.contents import assert_rows, map_rows, positions, rows
 
 __all__ = ["INDICES", "IndexTests"]
 

@@ -10,8 +10,8 @@ import weakref
 import pytest
 import torch
 
-from .container import ContainerCase
-from .contents import assert_rows, map_rows, rows
+from tensordict_core.testing.container import ContainerCase
+from tensordict_core.testing.contents import assert_rows, map_rows, rows
 
 __all__ = ["LifeTests"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from .container import ContainerCase
+from tensordict_core.testing.container import ContainerCase
 
 __all__ = ["VIEW_OPERATIONS", "MemoryTests"]
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from .._ops.spec import Family, OpSpec, operations
-from .container import ContainerCase
-from .contents import Row, assert_rows, assert_tensor, map_rows, positions, rows
+from tensordict_core.ops.factories.spec import Family, OpSpec, operations
+from tensordict_core.testing.container import ContainerCase
+from tensordict_core.testing.contents import Row, assert_rows, assert_tensor, map_rows, positions, rows
 
 __all__ = ["OperationTests"]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from .container import ContainerCase
-from .contents import Row, assert_rows, map_rows, positions, rows
+from tensordict_core.testing.container import ContainerCase
+from tensordict_core.testing.contents import Row, assert_rows, map_rows, positions, rows
 
 __all__ = ["SelectionTests"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from .container import ContainerCase
-from .contents import assert_rows, map_rows, positions, rows
+from tensordict_core.testing.container import ContainerCase
+from tensordict_core.testing.contents import assert_rows, map_rows, positions, rows
 
 __all__ = ["SHAPE_OPERATIONS", "ShapeTests"]
 

@@ -11,10 +11,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from .._grid import nested
-from ..lazy import LazyStackedTensorDict
-from ..nontensor import NonTensorData, NonTensorStack
-from ..tensordict import TensorDict
+from tensordict_core.containers.dense import TensorDict
+from tensordict_core.containers.lazy import LazyStackedTensorDict
+from tensordict_core.containers.nontensor.data import NonTensorData, NonTensorStack
+from tensordict_core.containers.nontensor.grid import nested
 
 __all__ = ["batch_sizes", "containers", "indices", "lazy_stacks", "tensordicts", "tensors"]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .access import AccessTests
-from .indexing import IndexTests
-from .life import LifeTests
-from .memory import MemoryTests
-from .operations import OperationTests
-from .selection import SelectionTests
-from .shapes import ShapeTests
-from .transforms import TransformTests
+from tensordict_core.testing.access import AccessTests
+from tensordict_core.testing.indexing import IndexTests
+from tensordict_core.testing.life import LifeTests
+from tensordict_core.testing.memory import MemoryTests
+from tensordict_core.testing.operations import OperationTests
+from tensordict_core.testing.selection import SelectionTests
+from tensordict_core.testing.shapes import ShapeTests
+from tensordict_core.testing.transforms import TransformTests
 
 __all__ = ["ContainerSuite"]
 

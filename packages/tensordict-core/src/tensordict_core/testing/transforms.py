@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from .container import ContainerCase
-from .contents import assert_rows, map_rows, rows
+from tensordict_core.testing.container import ContainerCase
+from tensordict_core.testing.contents import assert_rows, map_rows, rows
 
 __all__ = ["TransformTests"]
 

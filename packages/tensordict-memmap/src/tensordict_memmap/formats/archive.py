@@ -13,7 +13,7 @@ import zipfile
 from dataclasses import dataclass
 
 from tensordict_memmap.formats.names import META
-from tensordict_memmap.manifest import NAME, check_path
+from tensordict_memmap.storage.manifest import NAME, check_path
 
 __all__ = ["ALIGNMENT", "ENDING", "METHODS", "Member", "closing", "local_header", "read_index"]
 

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
-from tensordict_memmap import values
-from tensordict_memmap.dtypes import dtype_from_name
 from tensordict_memmap.formats.tree import WRAPPED, find_class, show
-from tensordict_memmap.mapping import MODES, Mapping
+from tensordict_memmap.schema import nontensor as values
+from tensordict_memmap.schema.dtypes import dtype_from_name
+from tensordict_memmap.tensor.mapping import MODES, Mapping
 
 __all__ = ["FIELDS", "LENGTHS", "OFFSETS", "VALUES", "jagged", "open_consolidated"]
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import torch
 
 from tensordict_core import LazyStackedTensorDict
-from tensordict_memmap.dtypes import is_possible
 from tensordict_memmap.formats.names import LEAF
 from tensordict_memmap.formats.tree import LAZY, Dense, Leaf, Node, Parts, Path, show
+from tensordict_memmap.schema.dtypes import is_possible
 
 __all__ = ["META_PT", "parse_oldest"]
 

@@ -21,8 +21,8 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, UnbatchedTensor, is_non_tensor
 from tensordict_core.extension import Primitives, find_type, type_name
-from tensordict_memmap import values
 from tensordict_memmap.formats.names import LEAF, META, SHAPES, FileNames, encode_key
+from tensordict_memmap.schema import nontensor as values
 
 __all__ = [
     "FORMAT_VERSION",

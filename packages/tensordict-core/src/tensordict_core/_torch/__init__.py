@@ -1,1 +1,0 @@
-"""How ``torch`` functions work on tensordicts: one dispatch table, and the functions with an algorithm of their own."""

@@ -1,0 +1,119 @@
+"""From what users write to what a node stores: every value that enters a tensordict passes here once.
+
+Tensors and nodes are checked against the batch size and the device; numbers, arrays and lists of numbers become
+tensors; dictionaries become tensordicts; anything else becomes non-tensor data, so no value is dropped.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.meta import Meta, starts_with
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.options import current as options
+from tensordict_core.base.registry import containers
+
+if TYPE_CHECKING:
+    from tensordict_core.containers.collection import TensorCollection
+    from tensordict_core.containers.nontensor.data import NonTensorDataBase
+
+__all__ = ["as_tensor", "non_tensor_entry", "to_entry"]
+
+
+def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
+    """A tensor of a number, an array, or a list of them; ``None`` where the value is no numeric data.
+
+    >>> as_tensor([1, 2]), as_tensor("text")
+    (tensor([1, 2]), None)
+    """
+    if isinstance(value, Tensor):
+        return value if device is None or value.device == device else value.to(device)
+    if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype.kind not in "biufc":
+            return None
+        return torch.as_tensor(value, device=device)
+    if isinstance(value, numbers.Number):
+        return torch.tensor(value, device=device)
+    if isinstance(value, list | tuple) and value and not hasattr(value, "_fields"):
+        return _tensor_of_list(value, device)
+    return None
+
+
+def _tensor_of_list(value: Any, device: torch.device | None) -> Tensor | None:
+    if isinstance(value[0], str | bytes | dict | None.__class__):
+        return None
+    try:
+        if any(isinstance(v, Tensor) for v in value):
+            return torch.stack([torch.as_tensor(v, device=device) for v in value])
+        if any(isinstance(v, np.ndarray) for v in value):
+            array = np.asarray(value)
+            return torch.as_tensor(array, device=device) if array.dtype.kind in "biufc" else None
+        return torch.tensor(value, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) -> Tensor | TensorCollection:
+    """The entry that a node with metadata ``meta`` stores for ``value``.
+
+    Raises:
+        RuntimeError: The value does not start with the batch size.
+    """
+    if isinstance(value, Primitives):
+        return _node_entry(meta, key, cast("TensorCollection", value), non_blocking)
+    size = meta.batch_size
+    if not isinstance(value, Tensor):
+        if isinstance(value, dict):
+            return containers.dense(value, batch_size=size, device=meta.device, names=meta.names)
+        tensor = as_tensor(value)
+        if tensor is None:
+            return non_tensor_entry(meta, value)
+        value = tensor
+    if size and not starts_with(value.shape, size):
+        raise errors.batch_mismatch(key, value.shape, size)
+    if meta.device is not None and value.device != meta.device:
+        value = value.to(meta.device, non_blocking=non_blocking)
+    return value  # type: ignore[no-any-return]  # a tensor by here, but what users pass is Any
+
+
+def _node_entry(meta: Meta, key: Any, value: TensorCollection, non_blocking: bool) -> TensorCollection:
+    own = value._meta
+    if own is meta:
+        return value
+    size = meta.batch_size
+    if not starts_with(own.batch_size, size):
+        # a nested tensordict of fewer batch dimensions takes those of its parent, on a shallow copy
+        value = value._clone(False)
+        try:
+            value.batch_size = size
+        except RuntimeError as error:
+            error.add_note(f"while storing it under key {key!r}")
+            raise
+    if meta.device is not None and value._meta.device != meta.device:
+        value = value.to(meta.device, non_blocking=non_blocking)
+    if meta.names is not None:
+        nested = value._meta.names or (None,) * len(value._meta.batch_size)
+        names = meta.names + nested[len(size) :]
+        if names != nested:
+            value = value._clone(False)
+            value.names = names
+    return value
+
+
+def non_tensor_entry(meta: Meta, value: Any) -> NonTensorDataBase:
+    """A value that is no tensor as a node with metadata ``meta`` stores it; a list of the batch size gives one each.
+
+    Raises:
+        ValueError: A list has the first size of the batch size, and other sizes below.
+    """
+    if isinstance(value, list) and meta.batch_size and len(value) == meta.batch_size[0] and options.list_to_stack:
+        return containers.non_tensor_stack.from_list(value, batch_size=meta.batch_size, device=meta.device)
+    if isinstance(value, np.ndarray) and value.shape[: len(meta.batch_size)] == meta.batch_size:
+        return containers.non_tensor_stack.from_list(value.tolist(), batch_size=meta.batch_size, device=meta.device)
+    return containers.non_tensor(value, batch_size=meta.batch_size, device=meta.device)

@@ -1,0 +1,113 @@
+"""Nested keys: strings name entries, tuples of strings name paths, and ``("a", ("b",))`` is ``("a", "b")``.
+
+Every function here is pure. Hot paths test ``type(key) is str`` themselves and come here for the rest only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from tensordict_core.base import errors
+
+__all__ = ["KEY_SEPARATOR", "NestedKey", "join_key", "unravel_key", "unravel_key_list", "unravel_key_to_tuple"]
+
+if TYPE_CHECKING:
+    NestedKey: TypeAlias = str | tuple["NestedKey", ...]
+else:
+
+    class _KeyType(type):
+        """What `NestedKey` answers as a class: type checkers read a union there, which knows no ``isinstance``."""
+
+        def __instancecheck__(cls, key: Any) -> bool:
+            if isinstance(key, tuple):
+                return bool(key) and all(isinstance(part, cls) for part in key)
+            return isinstance(key, str)
+
+    class NestedKey(metaclass=_KeyType):
+        """The key of an entry: a string, or a tuple of such keys, which leads through nested tensordicts.
+
+        It stands in annotations, and ``isinstance`` tells whether a value is one.
+
+        >>> isinstance(("a", ("b",)), NestedKey), isinstance(("a", 1), NestedKey), isinstance((), NestedKey)
+        (True, False, False)
+        """
+
+        __slots__ = ()
+
+
+KEY_SEPARATOR: Final = "."
+"""What joins the levels of a nested key to a flat one, unless another is asked for."""
+
+
+def _collect(key: Any, out: list[str], whole: Any) -> None:
+    if isinstance(key, str):
+        out.append(key)
+    elif isinstance(key, tuple):
+        for part in key:
+            _collect(part, out, whole)
+    else:
+        raise errors.bad_key(whole)
+
+
+def unravel_key_to_tuple(key: NestedKey) -> tuple[str, ...]:
+    """The path of a key as a flat tuple of strings.
+
+    Args:
+        key: A string, or a tuple of strings and such tuples.
+
+    Raises:
+        TypeError: The key holds something else than strings and tuples.
+
+    >>> unravel_key_to_tuple(("a", ("b", ("c",))))
+    ('a', 'b', 'c')
+    """
+    if type(key) is str:
+        return (key,)
+    if type(key) is tuple:
+        for part in key:
+            if type(part) is not str:
+                break
+        else:
+            return key  # type: ignore[return-value]  # flat already, as nearly always
+    out: list[str] = []
+    _collect(key, out, key)
+    return tuple(out)
+
+
+def unravel_key(key: NestedKey) -> str | tuple[str, ...]:
+    """The shortest spelling of a key: a string for one level, else a flat tuple.
+
+    Raises:
+        TypeError: The key holds something else than strings and tuples.
+
+    >>> unravel_key(("a",)), unravel_key((("a", "b"), "c"))
+    ('a', ('a', 'b', 'c'))
+    """
+    if type(key) is str:
+        return key
+    path = unravel_key_to_tuple(key)
+    return path[0] if len(path) == 1 else path
+
+
+def unravel_key_list(keys: Iterable[NestedKey]) -> list[str | tuple[str, ...]]:
+    """The shortest spelling of each key.
+
+    Raises:
+        TypeError: A key is no nested key, or ``keys`` is a single string.
+
+    >>> unravel_key_list(["a", ("b", ("c",))])
+    ['a', ('b', 'c')]
+    """
+    if isinstance(keys, str):
+        raise TypeError(f"unravel_key_list takes a list of keys, got the string {keys!r}; wrap it in a list")
+    return [unravel_key(key) for key in keys]
+
+
+def join_key(prefix: tuple[str, ...], key: str) -> str | tuple[str, ...]:
+    """The key of an entry seen from ``prefix`` levels above.
+
+    >>> join_key((), "a"), join_key(("a",), "b")
+    ('a', ('a', 'b'))
+    """
+    return (*prefix, key) if prefix else key

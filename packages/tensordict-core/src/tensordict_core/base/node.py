@@ -1,0 +1,310 @@
+"""The primitives: what a container implements. Every operation is written once, on top of these.
+
+A container is a tree of *nodes*; an entry of a node is a *leaf* (a tensor) or another node (a nested tensordict, a lazy
+stack, a tensorclass, non-tensor data). The operation families inherit from `Primitives` for its types;
+`TensorCollection` puts them together.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.keys import unravel_key
+from tensordict_core.base.meta import Meta
+from tensordict_core.base.rebuild import How, IsLeaf
+
+if TYPE_CHECKING:
+    from tensordict_core.base.index import Index
+    from tensordict_core.base.shape_op import ShapeOp
+    from tensordict_core.base.write_back import WriteBack
+    from tensordict_core.containers.collection import TensorCollection
+
+__all__ = ["Primitives"]
+
+
+class Lookup(Mapping[str, Any]):
+    """The entries of a container that keeps no dictionary, as a mapping."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Primitives) -> None:
+        self._node = node
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._node._get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._node._keys())
+
+    def __len__(self) -> int:
+        return len(list(self._node._keys()))
+
+
+class Primitives:
+    """What each container implements (about fourteen methods) and what follows from them at once."""
+
+    if not TYPE_CHECKING:
+        # checkers take a class without slots for one that has any; its slots are those of the container
+        __slots__ = ()
+
+    _is_non_tensor = False
+    """Whether instances stand for one value that is no tensor."""
+
+    _is_opaque = False
+    """Whether instances are entries as a whole, with no keys below them: non-tensor data, unbatched tensors."""
+
+    _holds_slices = False
+    """Whether leaves are slices of the batch, so that one of them lacks a batch dimension of this node."""
+
+    if TYPE_CHECKING:
+        _meta: Meta
+        """Batch size, device and names of this node."""
+        _locked: bool
+        """Whether entries may not be added, replaced or removed."""
+        _holders: list[Any] | None
+        """Weak references to the locked nodes that hold this one."""
+        _annotations: dict[str, Any] | None
+        """What satellites remember of this node (where it was saved, for one), by name."""
+
+        def _entry_value(self, holder: Any = None, key: str = "") -> Any:
+            """What ``td[key]`` gives for an entry that is this node."""
+
+        _last_exit: Callable[[Any], None] | WriteBack | None
+        """What the operation that returned this node wants done at the end of a ``with`` block over it."""
+
+        def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any: ...
+        def _cat_nodes(self, column: Sequence[Any], dim: int) -> Any: ...
+        def _split(self, sizes: list[int], dim: int) -> Sequence[Any]: ...
+
+    # entries ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _keys(self) -> Iterable[str]:
+        """The names of the entries of this node, in order; a live view where the container has one."""
+
+    @abstractmethod
+    def _get(self, key: str) -> Any:
+        """The entry as it is stored, a tensor or a node; ``None`` where there is none."""
+
+    @abstractmethod
+    def _set(self, key: str, value: Tensor | TensorCollection, inplace: bool) -> None:
+        """Store a valid entry (see ``_valid``), or write it into the entry that is there. The lock was checked."""
+
+    @abstractmethod
+    def _del(self, key: str) -> None:
+        """Remove an entry that exists."""
+
+    @abstractmethod
+    def _rename(self, old: str, new: str) -> None:
+        """Give an entry that exists another name, at the end of the order."""
+
+    # leaves ----------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
+        """Append the leaves below this node to ``out``, depth first, in the order that ``_rebuild`` consumes them."""
+
+    @abstractmethod
+    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
+        """Append the path (a tuple) of each leaf to ``out``, in the order of ``_collect``."""
+
+    @abstractmethod
+    def _collect_aligned(
+        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
+    ) -> None:
+        """Append to ``out``, in the order of ``_collect``, the leaves of ``other`` under the same keys.
+
+        ``missing`` takes the place of an absent one; where it is ``KEEP``, an absent one is a ``KeyError``.
+        """
+
+    @abstractmethod
+    def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
+        """This structure with new leaves, taken in the order of ``_collect``; a ``None`` drops its entry.
+
+        Decides the type of the result, and each node's new batch size and names by ``how.meta``.
+        """
+
+    # shape -----------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _index(self, index: Index) -> Any:
+        """The result of indexing the batch dimensions of the root with ``index``."""
+
+    @abstractmethod
+    def _index_put(self, index: Index, value: Any) -> None:
+        """Write ``value`` (a tensordict of the shape that ``index`` selects, a tensor or a number) in place."""
+
+    @abstractmethod
+    def _reshape(self, op: ShapeOp) -> Any:
+        """The result of an operation on the batch dimensions of the root."""
+
+    @classmethod
+    @abstractmethod
+    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        """Nodes of one key set and batch size, stacked along a new batch dimension ``dim`` (not negative)."""
+
+    @classmethod
+    @abstractmethod
+    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        """Nodes of one key set, concatenated along the batch dimension ``dim`` (not negative)."""
+
+    @abstractmethod
+    def _unbind(self, dim: int) -> tuple[Any, ...]:
+        """The slices along the batch dimension ``dim`` (not negative)."""
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _clone(self, recurse: bool) -> Self:
+        """A copy with its own nodes; with its own tensors too if ``recurse``."""
+
+    @abstractmethod
+    def _nodes(self) -> Iterable[TensorCollection]:
+        """The nodes right below this one."""
+
+    # what follows at once; containers with a faster way override it ---------------------------------------------------
+
+    def _set_meta(self, meta: Meta) -> None:
+        """Replace the metadata of this node (not of those below); the new batch size was checked."""
+        self._meta = meta
+
+    def _set_locked(self, locked: bool) -> None:
+        """Set the lock of this node (not of those below)."""
+        self._locked = locked
+
+    def _set_exit(self, undo: Callable[[Any], None] | WriteBack | None) -> None:
+        """Set what the end of a ``with`` block over this node does."""
+        self._last_exit = undo
+
+    def _items(self) -> Iterable[tuple[str, Any]]:
+        """The names and stored entries of this node, in order."""
+        return [(key, self._get(key)) for key in self._keys()]
+
+    @property
+    def _entries(self) -> Mapping[str, Any]:
+        """The stored entries by name, live, to be looked up only; the dictionary itself where a container keeps one."""
+        return Lookup(self)
+
+    def _storing(self) -> Callable[[Iterable[tuple[str, Tensor]]], None] | None:
+        """What stores valid tensors under their keys all at once; ``None`` where each is looked at by itself."""
+        return None
+
+    def _peek(self, key: str) -> Any:
+        """The entry, or something of its kind where reading it would copy.
+
+        It is enough to know the entry's type, or that there is none. A container that wraps another forwards it.
+        """
+        return self._get(key)
+
+    def _peek_path(self, path: Iterable[str]) -> Any:
+        """What ``_peek`` gives at the end of a path; ``None`` where there is nothing."""
+        node: Any = self
+        for name in path:
+            node = node._peek(name) if isinstance(node, Primitives) else None
+        return node
+
+    def _peek_items(self) -> Iterable[tuple[str, Any]]:
+        """The names and what ``_peek`` gives for them, in order."""
+        return self._items()
+
+    def _inmost(self) -> Any:
+        """The node that keeps the entries: this one, or what a container that wraps another wraps."""
+        return self
+
+    def _solid(self) -> Any:
+        """This tree with its lazy stacks combined, so that every leaf starts with the root's batch size.
+
+        It is this very tree where there is nothing to combine. A container that wraps another forwards it.
+        """
+        out = None
+        for key, value in self._items():
+            if isinstance(value, Primitives):
+                solid = value._solid()
+                if solid is not value:
+                    out = self._clone(False) if out is None else out
+                    out._set(key, solid, False)
+        return self if out is None else out
+
+    def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
+        """Append ``operand`` for each leaf, in the order of ``_collect``.
+
+        Its last dimension lines up with the last of the leading ``dims`` dimensions. A container that wraps another
+        forwards it.
+        """
+        for _, value in self._items():
+            if isinstance(value, Primitives):
+                value._line_up(operand, dims, out)
+            else:
+                out.append(operand.reshape(operand.shape + (1,) * max(value.ndim - dims, 0)))
+
+    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
+        """Append the batch size of the node that holds it for each leaf, in the order of ``_collect``.
+
+        A container that wraps another forwards it.
+        """
+        size = self._meta.batch_size
+        for _, value in self._items():
+            if isinstance(value, Tensor) or (is_leaf is not None and is_leaf(type(value))):
+                out.append(size)
+            else:
+                value._collect_sizes(out, is_leaf)
+
+    def _write_leaves(self, values: Sequence[Any], is_leaf: IsLeaf | None = None) -> None:
+        """Write values into the leaves, in the order of ``_collect``; ``None`` leaves one as it is."""
+        leaves = self._leaves(is_leaf)
+        for i, (leaf, value) in enumerate(zip(leaves, values, strict=True)):
+            if (
+                value is not leaf
+                and isinstance(value, Tensor)
+                and isinstance(leaf, Tensor)
+                and value.shape != leaf.shape
+            ):
+                raise errors.in_place_shape(unravel_key(self._leaf_keys(is_leaf)[i]), value.shape, leaf.shape)
+        for leaf, value in zip(leaves, values, strict=True):
+            if value is None or value is leaf:
+                continue
+            if isinstance(leaf, Primitives):
+                leaf.update_(value)  # type: ignore[attr-defined]  # of another family
+            elif isinstance(value, Tensor):
+                leaf.copy_(value)
+            else:
+                leaf.fill_(value)
+
+    def _get_ragged(self, key: str, default: Any = None, **options: Any) -> Any:
+        """The entry of a key; lazy stacks read tensors of several shapes in the way that ``options`` say."""
+        value = self._get(key)
+        return default if value is None else value
+
+    def _leaves(self, is_leaf: IsLeaf | None = None) -> list[Any]:
+        """The leaves of this tree in a fixed order; non-tensor entries are carried beside them."""
+        out: list[Any] = []
+        self._collect(out, is_leaf)
+        return out
+
+    def _leaf_keys(self, is_leaf: IsLeaf | None = None) -> list[tuple[str, ...]]:
+        """The paths of the leaves, in the order of ``_leaves``."""
+        out: list[tuple[str, ...]] = []
+        self._collect_keys(out, (), is_leaf)
+        return out
+
+    def _pairs(self, other: Any) -> tuple[list[Tensor], list[Tensor]] | None:
+        """The leaves of both, matched, where a quick look shows that neither holds anything else; ``None`` otherwise.
+
+        Nodes without nodes below them are the usual operands, and the steps of ``_align`` cost as much as a sum.
+        """
+        return None
+
+    def _align(self, other: Any, missing: Any, is_leaf: IsLeaf | None = None) -> list[Any]:
+        """The leaves of ``other`` matched by key to those of this tree, in the order of ``_leaves``."""
+        out: list[Any] = []
+        self._collect_aligned(other, out, missing, is_leaf, ())
+        return out

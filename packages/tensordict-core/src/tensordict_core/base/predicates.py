@@ -1,0 +1,105 @@
+"""Questions about values and types, as functions that other functions take: cast filters, leaf rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.node import Primitives
+
+__all__ = [
+    "default_is_leaf",
+    "is_bool",
+    "is_floating",
+    "is_inexact",
+    "is_integer",
+    "is_leaf_nontensor",
+    "is_tensor_collection",
+    "is_tensorclass",
+]
+
+
+def _dtype(args: tuple[Any, ...], name: str) -> torch.dtype | None:
+    if not args:
+        raise TypeError(f"{name} takes a value, or a key and a value; give one")
+    dtype = getattr(args[-1], "dtype", None)
+    return dtype if isinstance(dtype, torch.dtype) else None
+
+
+def is_bool(*args: Any) -> bool:
+    """Whether a value has the dtype ``torch.bool``; a key may stand before it, so it serves as ``cast_filter``.
+
+    >>> is_bool(torch.ones(1) > 0), is_bool("key", torch.ones(1))
+    (True, False)
+    """
+    return _dtype(args, "is_bool") is torch.bool
+
+
+def is_floating(*args: Any) -> bool:
+    """Whether a value has a floating-point dtype; a key may stand before it.
+
+    >>> is_floating(torch.ones(1)), is_floating(torch.ones(1, dtype=torch.complex64))
+    (True, False)
+    """
+    dtype = _dtype(args, "is_floating")
+    return dtype is not None and dtype.is_floating_point
+
+
+def is_inexact(*args: Any) -> bool:
+    """Whether a value has a floating-point or complex dtype; a key may stand before it.
+
+    >>> td = TensorDict({"x": torch.ones(1), "n": torch.ones(1, dtype=torch.int64)})
+    >>> td.to(torch.float16, cast_filter=is_inexact)["n"].dtype
+    torch.int64
+    """
+    dtype = _dtype(args, "is_inexact")
+    return dtype is not None and (dtype.is_floating_point or dtype.is_complex)
+
+
+def is_integer(*args: Any) -> bool:
+    """Whether a value has an integer dtype (``torch.bool`` is none); a key may stand before it.
+
+    >>> is_integer(torch.ones(1, dtype=torch.uint8)), is_integer(torch.ones(1, dtype=torch.bool))
+    (True, False)
+    """
+    dtype = _dtype(args, "is_integer")
+    return dtype is not None and dtype is not torch.bool and not (dtype.is_floating_point or dtype.is_complex)
+
+
+def is_tensor_collection(datatype: type | Any) -> bool:
+    """Whether a type, or the type of an object, is a tensordict of any kind, a tensorclass or non-tensor data.
+
+    >>> is_tensor_collection(TensorDict), is_tensor_collection({}), is_tensor_collection(TensorDict({}))
+    (True, False, True)
+    """
+    return issubclass(datatype if isinstance(datatype, type) else type(datatype), Primitives)
+
+
+def is_tensorclass(obj: type | Any) -> bool:
+    """Whether a type, or the type of an object, is a tensorclass.
+
+    >>> is_tensorclass(TensorDict)
+    False
+    """
+    return getattr(obj if isinstance(obj, type) else type(obj), "_is_tensorclass_instance", False)
+
+
+def default_is_leaf(cls: type) -> bool:
+    """Whether instances of a type are leaves: everything but tensordicts, tensorclasses and non-tensor data.
+
+    >>> default_is_leaf(torch.Tensor), default_is_leaf(TensorDict)
+    (True, False)
+    """
+    return not issubclass(cls, Primitives)
+
+
+def is_leaf_nontensor(cls: type) -> bool:
+    """Whether instances of a type are leaves where non-tensor data counts as leaves too.
+
+    >>> td = TensorDict({"a": "text", "b": torch.zeros(1), "c": {}})
+    >>> list(td.keys(leaves_only=True, is_leaf=is_leaf_nontensor))
+    ['a', 'b']
+    """
+    return issubclass(cls, Tensor) or (issubclass(cls, Primitives) and cls._is_opaque)

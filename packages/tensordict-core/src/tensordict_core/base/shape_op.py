@@ -1,0 +1,336 @@
+"""Shape operations as records: what happens to a leaf, to a batch size and to names.
+
+A record is made once per call; every node applies it as it is, because a nested node's batch size starts with the
+root's. ``through_stack`` says how an operation passes through a lazy stack, so containers that hold slices apart need
+not copy them together.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.meta import Meta, Names
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.write_back import WriteBack
+
+__all__ = ["BatchOp", "Expand", "Permute", "Reshape", "ShapeOp", "Squeeze", "Unsqueeze", "normal_dim"]
+
+
+def normal_dim(dim: int, batch_size: torch.Size, extra: int = 0) -> int:
+    """A dimension counted from the front.
+
+    Raises:
+        IndexError: It is outside the batch dimensions.
+        TypeError: It is no integer.
+    """
+    if type(dim) is not int and not isinstance(dim, numbers.Integral | torch.SymInt):
+        raise errors.not_a_dim(dim)
+    dims = len(batch_size) + extra
+    found = dim + dims if dim < 0 else dim
+    if not 0 <= found < dims:
+        raise errors.bad_dim(dim, batch_size, extra)
+    return found
+
+
+class ShapeOp(WriteBack):
+    """An operation on the batch dimensions of a root.
+
+    Attributes:
+        old: The root's batch size.
+        new: The batch size of the result.
+        lock: Whether the result of a locked tensordict is locked (true for views).
+    """
+
+    __slots__ = ("_made", "_read", "lock", "new", "old")
+
+    def __init__(self, old: torch.Size, new: torch.Size, lock: bool = True) -> None:
+        self.old = old
+        self.new = new
+        self.lock = lock
+        self._read: Meta | None = None
+        self._made: Meta | None = None
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        """The operation on one leaf, whose shape starts with ``old``."""
+        raise TypeError(f"{type(self).__name__} has no operation on leaves; define leaf()")
+
+    def entries(self, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """The operation on all entries of a node: ``leaf`` on those that are leaves."""
+        leaf = self.leaf
+        return {
+            key: leaf(value) if type(value) is Tensor or not isinstance(value, Primitives) else value._reshape(self)
+            for key, value in entries.items()
+        }
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        """The names of the new batch dimensions, from those of the old ones; none by default."""
+        return (None,) * len(self.new)
+
+    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        """For a stack along ``stack_dim``: the operation on each element, and the new stack dimension; or ``None``."""
+        return None
+
+    def resized(self, old: torch.Size) -> ShapeOp:
+        """The same operation for another root of as many batch dimensions.
+
+        Raises:
+            RuntimeError: The operation depends on the sizes.
+        """
+        raise RuntimeError(
+            "the batch sizes of the elements of the lazy stack differ, so its batch cannot be reshaped or expanded; "
+            "give the elements one batch size"
+        )
+
+    def inverse(self) -> ShapeOp:
+        """What gives an entry of the result the shape it has in the source."""
+        return Reshape(self.new, self.old, True)
+
+    def back(self, value: Any, old: Any) -> Any:
+        inverse, node = self.inverse(), isinstance(value, Primitives)
+        size = value._meta.batch_size if node else value.shape
+        if size[: len(self.new)] != self.new:
+            raise errors.not_of_the_block(size, self.new, self.old)
+        return value._reshape(inverse) if node else inverse.leaf(value)
+
+    def inside(self, source: Any, result: Any) -> ShapeOp | None:
+        op, dim = self.through_stack(source.stack_dim) or (None, None)
+        alike = all(one._meta.batch_size == source.tensordicts[0]._meta.batch_size for one in source.tensordicts)
+        return op if alike and dim == result.stack_dim else None
+
+    def names(self, names: Names) -> Names:
+        """The names of a node of the result."""
+        if names is None:
+            return None
+        dims = len(self.old)
+        out = self.root_names(names[:dims]) + names[dims:]
+        return out if any(name is not None for name in out) else None
+
+    def meta(self, meta: Meta) -> Meta:
+        """The metadata of a node of the result; nodes that share a record share the new one."""
+        if meta is self._read:
+            return self._made  # type: ignore[return-value]  # set together with what is asked before
+        own, dims = meta.batch_size, len(self.old)
+        size = self.new if len(own) == dims else self.new + own[dims:]
+        self._read = meta
+        self._made = made = Meta(size, meta.device, self.names(meta.names))
+        return made
+
+
+def _without(size: Sequence[int], dim: int) -> torch.Size:
+    return torch.Size((*size[:dim], *size[dim + 1 :]))
+
+
+class Unsqueeze(ShapeOp):
+    """A new dimension of size 1."""
+
+    __slots__ = ("dim",)
+
+    def __init__(self, old: torch.Size, dim: int) -> None:
+        new = [*old]  # (slices of a torch.Size cost several times as much)
+        new.insert(dim, 1)
+        ShapeOp.__init__(self, old, torch.Size(new))  # super() costs as much as all it would do here
+        self.dim = dim
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        return torch.unsqueeze(tensor, self.dim)
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        return (*names[: self.dim], None, *names[self.dim :])
+
+    def resized(self, old: torch.Size) -> ShapeOp:
+        return Unsqueeze(old, self.dim)
+
+    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        inner = _without(self.old, stack_dim)
+        if self.dim <= stack_dim:
+            return Unsqueeze(inner, self.dim), stack_dim + 1
+        return Unsqueeze(inner, self.dim - 1), stack_dim
+
+
+class Squeeze(ShapeOp):
+    """Dimensions of size 1 taken away."""
+
+    __slots__ = ("dims",)
+
+    def __init__(self, old: torch.Size, dims: tuple[int, ...]) -> None:
+        super().__init__(old, torch.Size(n for i, n in enumerate(old) if i not in dims))
+        self.dims = dims
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        return torch.squeeze(tensor, self.dims)
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        return tuple(name for i, name in enumerate(names) if i not in self.dims)
+
+    def resized(self, old: torch.Size) -> ShapeOp:
+        return Squeeze(old, self.dims)
+
+    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        if stack_dim in self.dims:
+            return None
+        inner = tuple(d - (d > stack_dim) for d in self.dims)
+        return Squeeze(_without(self.old, stack_dim), inner), stack_dim - sum(d < stack_dim for d in self.dims)
+
+
+class Permute(ShapeOp):
+    """The batch dimensions in another order."""
+
+    __slots__ = ("dims",)
+
+    def __init__(self, old: torch.Size, dims: tuple[int, ...]) -> None:
+        super().__init__(old, torch.Size(old[d] for d in dims))
+        self.dims = dims
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        return torch.permute(tensor, (*self.dims, *range(len(self.dims), tensor.ndim)))
+
+    def inverse(self) -> ShapeOp:
+        return Permute(self.new, tuple(self.dims.index(dim) for dim in range(len(self.dims))))
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        return tuple(names[d] for d in self.dims)
+
+    def resized(self, old: torch.Size) -> ShapeOp:
+        return Permute(old, self.dims)
+
+    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        inner = tuple(d - (d > stack_dim) for d in self.dims if d != stack_dim)
+        return Permute(_without(self.old, stack_dim), inner), self.dims.index(stack_dim)
+
+
+class Expand(ShapeOp):
+    """The batch dimensions broadcast to a size, without a copy."""
+
+    __slots__ = ()
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        return tensor.expand((*self.new, *tensor.shape[len(self.old) :]))
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        return (None,) * (len(self.new) - len(self.old)) + names
+
+    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        new_dim = stack_dim + len(self.new) - len(self.old)
+        if self.new[new_dim] != self.old[stack_dim]:
+            return None
+        return Expand(_without(self.old, stack_dim), _without(self.new, new_dim)), new_dim
+
+
+def _view(tensor: Tensor, shape: torch.Size) -> Tensor:
+    # a shape as one argument of a method costs torch twice as much to read, and view() without sizes is no call
+    return tensor.view(*shape) if shape else torch.reshape(tensor, shape)
+
+
+class Reshape(ShapeOp):
+    """The batch dimensions in another shape: ``view`` (never copies) or ``reshape``."""
+
+    __slots__ = ("_function", "copies")
+
+    def __init__(self, old: torch.Size, new: torch.Size, copies: bool) -> None:
+        ShapeOp.__init__(self, old, new)  # as in Unsqueeze
+        self.copies = copies
+        self._function = torch.reshape if copies else _view
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        return self._function(tensor, self.new + tensor.shape[len(self.old) :])
+
+    def entries(self, entries: Mapping[str, Any]) -> dict[str, Any]:
+        # leaf() for each, but neighbours often have one shape, and taking shapes apart costs as much as the view
+        function, new, dims = self._function, self.new, len(self.old)
+        known: torch.Size | None = None
+        to = new
+        out: dict[str, Any] = {}
+        for key, value in entries.items():
+            if type(value) is Tensor or not isinstance(value, Primitives):
+                shape = value.shape
+                if shape != known:
+                    known, to = shape, new + shape[dims:]
+                out[key] = function(value, to)
+            else:
+                out[key] = value._reshape(self)
+        return out
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        # dimensions before and behind the ones that are regrouped are what they were
+        most = min(len(self.old), len(self.new))
+        front = next((i for i in range(most) if self.old[i] != self.new[i]), most)
+        back = next((i for i in range(most - front) if self.old[-1 - i] != self.new[-1 - i]), most - front)
+        return names[:front] + (None,) * (len(self.new) - front - back) + names[len(names) - back :]
+
+    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        # the stack dimension passes where it stays whole: the sizes before it and behind it are regrouped apart
+        size = self.old[stack_dim]
+        before = self.old[:stack_dim].numel()
+        seen = 1
+        for new_dim, n in enumerate(self.new):
+            if seen == before and n == size:
+                return Reshape(_without(self.old, stack_dim), _without(self.new, new_dim), self.copies), new_dim
+            seen *= n
+        return None
+
+
+class BatchOp(ShapeOp):
+    """Any other operation that changes the batch dimensions in one way for all leaves."""
+
+    __slots__ = ("_names", "function")
+
+    def __init__(
+        self,
+        old: torch.Size,
+        new: torch.Size,
+        function: Callable[[Tensor], Tensor],
+        *,
+        names: Callable[[tuple[str | None, ...]], tuple[str | None, ...]] | None = None,
+        lock: bool = False,
+    ) -> None:
+        super().__init__(old, new, lock)
+        self.function = function
+        self._names = names
+
+    def leaf(self, tensor: Tensor) -> Tensor:
+        return self.function(tensor)
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        if self._names is not None:
+            return self._names(names)
+        return names if len(names) == len(self.new) else (None,) * len(self.new)
+
+
+def infer_size(shape: tuple[Any, ...], numel: int, what: str) -> torch.Size:
+    """A shape with its ``-1`` filled in.
+
+    Raises:
+        RuntimeError: The shape does not hold ``numel`` elements.
+    """
+    if len(shape) == 1 and isinstance(shape[0], list | tuple):
+        shape = tuple(shape[0])
+    unknown, known = 0, 1
+    for n in shape:
+        if type(n) is not int and not hasattr(n, "__index__"):
+            raise TypeError(f"{what} takes integers as sizes, got {list(shape)}; give one for each dimension")
+        if n == -1:
+            unknown += 1
+        else:
+            known *= n
+    if unknown > 1:
+        raise RuntimeError(f"{what} infers one dimension at most, got {list(shape)}; give the others their size")
+    if unknown:
+        if known == 0 or numel % known:
+            raise RuntimeError(
+                f"{what}: shape {list(shape)} is invalid for a batch of {numel} elements; sizes must divide it"
+            )
+        filled = list(shape)
+        filled[shape.index(-1)] = numel // known
+        return torch.Size(filled)
+    if known != numel:
+        raise RuntimeError(
+            f"{what}: shape {list(shape)} is invalid for a batch of {numel} elements; "
+            "the product of the sizes must be that"
+        )
+    return torch.Size(shape)

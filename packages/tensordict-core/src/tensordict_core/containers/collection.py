@@ -1,0 +1,194 @@
+"""`TensorCollection`: the primitives and the families of operations, put together.
+
+Every container inherits from it and implements the primitives; every operation is defined in the family that it belongs
+to, once. `TensorDictBase` is the part of the containers that are dictionaries; non-tensor data and tensorclasses are
+collections too, but not dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from typing import Any, Self
+
+import torch
+
+from tensordict_core.base.index import Index
+from tensordict_core.base.lock import Locking
+from tensordict_core.base.meta import Meta
+from tensordict_core.base.registry import containers
+from tensordict_core.base.write_back import Block, WriteBack
+from tensordict_core.ops.apply import Applying
+from tensordict_core.ops.cast import Casting
+from tensordict_core.ops.combine import cat_nodes, stack_nodes
+from tensordict_core.ops.compare import Comparison
+from tensordict_core.ops.compat.deprecated import OlderNames
+from tensordict_core.ops.compat.memmap import MemmapStubs
+from tensordict_core.ops.compat.modules import ModuleStubs
+from tensordict_core.ops.creation import Creation
+from tensordict_core.ops.flatten_keys import KeyFlattening
+from tensordict_core.ops.grad import Autograd
+from tensordict_core.ops.indexing import Indexing
+from tensordict_core.ops.io.format import Representation
+from tensordict_core.ops.io.pickling import State
+from tensordict_core.ops.io.to_python import Conversion
+from tensordict_core.ops.masking import Selection
+from tensordict_core.ops.parallel.distributed.collectives import Collectives
+from tensordict_core.ops.parallel.distributed.point_to_point import PointToPoint
+from tensordict_core.ops.parallel.multiprocessing.map import ProcessMapping
+from tensordict_core.ops.parallel.multiprocessing.shared_memory import Sharing
+from tensordict_core.ops.pointwise import Pointwise
+from tensordict_core.ops.properties import Attributes
+from tensordict_core.ops.reduce import Reduction
+from tensordict_core.ops.removal import Removal
+from tensordict_core.ops.shape import Shape
+from tensordict_core.ops.split import Parts
+from tensordict_core.ops.stack import Stacking
+from tensordict_core.ops.tensor_spec import Description
+from tensordict_core.ops.update import Updating
+from tensordict_core.torch_api import creation, dispatch, functions, operators
+
+__all__ = ["TensorCollection", "TensorDictBase"]
+
+
+class TensorCollection(
+    Removal,
+    Updating,
+    Indexing,
+    Shape,
+    Parts,
+    Stacking,
+    Pointwise,
+    Comparison,
+    Reduction,
+    Selection,
+    Casting,
+    Autograd,
+    Creation,
+    Applying,
+    KeyFlattening,
+    Conversion,
+    State,
+    ProcessMapping,
+    Sharing,
+    PointToPoint,
+    Collectives,
+    MemmapStubs,
+    ModuleStubs,
+    Locking,
+    Attributes,
+    Description,
+    Representation,
+    OlderNames,
+):
+    """Anything that holds tensors under keys and behaves like one tensor of its batch size."""
+
+    __slots__ = ("__weakref__",)
+
+    __array_ufunc__ = None
+    """NumPy leaves its operators to those of tensordicts: ``numpy.float64(2) * td`` is ``td * 2``."""
+
+    _combines_others = False
+    """Whether this container's ``_stack`` and ``_cat`` take columns with other containers in them."""
+
+    # What a container may override, beside the primitives -------------------------------------------------------------
+
+    def _entry_value(self, holder: Any = None, key: str = "") -> Any:
+        """What ``td[key]`` gives for an entry that is this node.
+
+        Given the container and the key that it was read by, what is written into it reaches them.
+        """
+        return self
+
+    def _put_node(self, index: Index, source: Any) -> Any:
+        """Write ``source`` into this entry at ``index``; the node that replaces the entry, usually itself."""
+        self._index_put(index, source)
+        return self
+
+    def _room(self, size: torch.Size, index: Index) -> Any:
+        """An empty node of batch size ``size`` that this node can be written into at ``index``."""
+        own = self._meta.batch_size[len(index.size) + len(size) - index.dims :]
+        return containers.dense._make({}, Meta(torch.Size((*size, *own)), self._meta.device))
+
+    @classmethod
+    def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
+        """Nodes of this kind, stacked lazily; a tensorclass wraps the lazy stack of what it holds."""
+        return containers.lazy._make(items, dim)
+
+    def _view_at(self, index: Index) -> Any:
+        """A live view of the part of this node that ``index`` selects; a tensorclass wraps that of what it holds."""
+        return containers.view._make(self, index)
+
+    def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any:
+        """The entries under the key of this one, stacked."""
+        return stack_nodes(column, dim)
+
+    def _cat_nodes(self, column: Sequence[Any], dim: int) -> Any:
+        """The entries under the key of this one, concatenated."""
+        return cat_nodes(column, dim)
+
+    def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """How a container that is no dictionary is stored: plain facts, and the nodes it is made of by name.
+
+        ``None`` stands for a dictionary of entries. A tensorclass is ``({}, {"_tensordict": what it holds})``. Facts
+        are JSON values. The parts are the nodes themselves, not copies, so that entries can be replaced in place.
+        """
+        return None
+
+    @classmethod
+    def _from_disk_form(cls, facts: dict[str, Any], parts: dict[str, Any]) -> Any:
+        """The container of the facts and parts that ``_disk_form`` of one gave."""
+        raise TypeError(f"{cls.__name__} is a dictionary of entries and is not put together from parts")
+
+    # torch functions and blocks --------------------------------------------------------------------------------------
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Runs ``torch`` functions that have a meaning for tensordicts; others are a ``TypeError``."""
+        handler = dispatch.HANDLERS.get(func) or operators.find_listed(func)
+        if handler is None:
+            return NotImplemented  # so that torch raises
+        return handler(*args, **kwargs) if kwargs else handler(*args)
+
+    def __enter__(self) -> Self:
+        """Start a block that undoes the operation which returned this tensordict (``lock_``, ``to_module``, ...).
+
+        Of one that returned a view or a copy (``view``, ``squeeze``, ``flatten_keys``, ``to``, ...) it writes what the
+        block adds or replaces back into the source, unless the block raises; what it deletes stays there.
+
+        >>> td = TensorDict({"a": torch.zeros(2, 3)}, [2, 3])
+        >>> with td.view(-1) as flat:
+        ...     flat["index"] = torch.arange(6)
+        >>> td["index"]
+        tensor([[0, 1, 2],
+                [3, 4, 5]])
+        """
+        if self._annotations is None:
+            self._annotations = {}
+        undo = self._last_exit
+        self._annotations.setdefault("exits", []).append(Block(undo, self) if isinstance(undo, WriteBack) else undo)
+        self._set_exit(None)
+        return self
+
+    def __exit__(self, kind: Any = None, *error: Any) -> None:
+        """End the block."""
+        undo = self._annotations["exits"].pop()  # type: ignore[index]  # it was put there before
+        if undo is not None and (kind is None or not isinstance(undo, Block)):
+            undo(self)
+
+
+class TensorDictBase(TensorCollection):
+    """The collections that are dictionaries: dense, lazily stacked, views, parameters.
+
+    ``isinstance(x, TensorDictBase)`` is how code asks for "a tensordict of any kind".
+    """
+
+    __slots__ = ()
+
+
+MutableMapping.register(TensorDictBase)  # type: ignore[type-abstract]  # a virtual base
+dispatch.register_operations()
+operators.register_operators()
+functions.register()
+creation.register()

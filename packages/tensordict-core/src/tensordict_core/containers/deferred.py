@@ -1,0 +1,59 @@
+"""Deferred: a `TensorDict` whose entries are put together when somebody first looks at them.
+
+An operation may return a tensordict that few callers read, such as the parameters that a ``with params.to_module(...)``
+block replaced. Making its nodes would cost more than the operation; the deferred one costs an object, and is a plain
+`TensorDict` from the first look on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensordict_core.base.meta import Meta
+from tensordict_core.containers.dense import TensorDict
+
+__all__ = ["deferred", "is_deferred"]
+
+
+class _Deferred(TensorDict):
+    """A tensordict whose slot of entries is empty as yet."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        # Python comes here for the one slot that `deferred` left empty, and only once.
+        if name != "_entries":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        entries = self._entries = self._annotations.pop("make")()  # type: ignore[union-attr]  # `deferred` put "make" there with the empty slot
+        self.__class__ = TensorDict  # type: ignore[assignment]  # a deferred tensordict becomes a plain one, of the same slots
+        return entries
+
+
+def deferred(make: Callable[[], dict[str, Any]], meta: Meta) -> TensorDict:
+    """A tensordict with the entries that ``make`` returns; called when they are first looked at.
+
+    Args:
+        make: Returns entries that are valid for ``meta``.
+        meta: The metadata.
+
+    >>> td = deferred(lambda: {"a": torch.zeros(2)}, TensorDict({})._meta)
+    >>> td["a"]
+    tensor([0., 0.])
+    """
+    self = object.__new__(_Deferred)
+    self._meta = meta
+    self._locked = False
+    self._holders = None
+    self._annotations = {"make": make}
+    self._last_exit = None
+    return self
+
+
+def is_deferred(td: Any) -> bool:
+    """Whether nobody has looked at the entries of a deferred tensordict yet.
+
+    >>> is_deferred(TensorDict({}))
+    False
+    """
+    return type(td) is _Deferred

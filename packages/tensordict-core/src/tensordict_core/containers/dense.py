@@ -1,0 +1,465 @@
+"""`TensorDict`: a node that keeps its entries in one plain dictionary.
+
+The dictionary holds tensors and nested nodes as they are. Shapes are checked once, when a value enters; results of
+operations are put together without checks, because an operation on valid leaves gives valid leaves.
+
+What is no node is a leaf: ``isinstance(value, Primitives)`` is asked throughout, because ``isinstance(value, Tensor)``
+runs Tensor's metaclass, which takes three times as long for parameters and nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.entry import to_entry
+from tensordict_core.base.keys import unravel_key_to_tuple
+from tensordict_core.base.meta import NO_META, Meta, as_batch_size, as_device, as_names, starts_with
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import KEEP, How, IsLeaf
+from tensordict_core.base.registry import containers
+from tensordict_core.base.tracing import is_compiling
+from tensordict_core.base.write_plan import Writes
+from tensordict_core.containers.collection import TensorDictBase
+
+if TYPE_CHECKING:
+    from tensordict_core.base.index import Index
+    from tensordict_core.base.shape_op import ShapeOp
+    from tensordict_core.containers.collection import TensorCollection
+
+__all__ = ["TensorDict"]
+
+_PLAIN = frozenset((Tensor,))
+
+
+def _holds_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
+    """Whether an entry asks for something under its key in another operand; text and empty nodes do not."""
+    if not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+        return True
+    return bool(value._leaves(is_leaf))
+
+
+class _Way(NamedTuple):
+    """A way to combine nodes of one key set entry by entry.
+
+    Attributes:
+        name: What errors call it.
+        doing: The same for their notes.
+        leaves: Combines the tensors under one key along a dimension.
+        nodes: The method of a node that combines the nodes under one key.
+        other_keys: What is raised where keys differ.
+    """
+
+    name: str
+    doing: str
+    leaves: Callable[..., Tensor]
+    nodes: str
+    other_keys: type[Exception]
+
+
+_STACK = _Way("stack", "stacking", torch.stack, "_stack_nodes", RuntimeError)
+_CAT = _Way("cat", "concatenating", torch.cat, "_cat_nodes", KeyError)
+
+
+def _columns(items: Sequence[Any], way: _Way) -> Iterable[tuple[str, Any]]:
+    """The keys that nodes share, each with the entries of all nodes under it.
+
+    Raises:
+        Exception: Keys differ; of the type that the way says.
+    """
+    tables: list[Any] = [item._entries for item in items]
+    keys = [*tables[0]]
+    for table in tables:
+        if [*table] != keys:
+            break
+    else:  # nearly always, and then no key is looked up
+        return zip(keys, zip(*[table.values() for table in tables]))  # noqa: B905 (of one length: the keys are equal)
+    for i, table in enumerate(tables):
+        if set(table) != set(keys):
+            raise way.other_keys(str(errors.keys_not_stackable(way.name, i, table, keys)))
+    return [(key, [table[key] for table in tables]) for key in keys]
+
+
+def _combined(items: Sequence[Any], dim: int, way: _Way) -> dict[str, Any]:
+    """The entries of nodes, combined along a dimension key by key."""
+    columns, combine = _columns(items, way), way.leaves
+    entries: dict[str, Any] = {}
+    for key, column in columns:
+        head = column[0]
+        try:
+            if type(head) is Tensor or not isinstance(head, Primitives):
+                entries[key] = combine(column, dim) if dim else combine(column)  # what torch need not read saves time
+            else:
+                entries[key] = getattr(head, way.nodes)(column, dim)
+        except (RuntimeError, TypeError) as error:
+            raise _not_combined(error, key, column, dim, way) from None
+    return entries
+
+
+def _not_combined(error: Exception, key: str, column: Sequence[Any], dim: int, way: _Way) -> Exception:
+    """What to raise where the entries under a key do not combine."""
+    if not isinstance(column[0], Primitives):
+        if any(isinstance(entry, Primitives) for entry in column):
+            why = f"key {key!r} is a tensor in one tensordict and a nested one in another"
+            return errors.not_stackable(way.name, why)
+        shapes = {tuple(leaf.shape) for leaf in column}
+        # sizes along the dimension add up, where there is one already
+        if len({shape if way is _STACK else (*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) > 1:
+            return errors.not_stackable(way.name, f"key {key!r} has the shapes {sorted(shapes)}")
+    error.add_note(f"while {way.doing} key {key!r}")
+    return error
+
+
+class TensorDict(TensorDictBase):
+    """A dictionary of tensors that share their leading dimensions and behaves like one tensor of that batch size.
+
+    Args:
+        source: Keys and values: tensors of shape ``[*batch_size, ...]``, numbers, arrays, nested dictionaries or
+            tensordicts; anything else is kept as non-tensor data. Keys may be nested (tuples).
+        batch_size: The leading dimensions that all entries share; by default none (``[]``), or those of ``source`` if
+            it is a tensordict.
+        device: Where every entry is moved; by default entries stay where they are.
+        names: A name (or ``None``) for each batch dimension.
+        non_blocking: Whether moves to ``device`` may be asynchronous.
+        lock: Whether the tensordict is locked from the start.
+        **kwargs: Entries by name, instead of ``source``.
+
+    Raises:
+        RuntimeError: A value does not start with the batch size.
+
+    >>> td = TensorDict({"obs": torch.zeros(3, 4), "nested": {"reward": torch.ones(3)}}, batch_size=[3])
+    >>> td["nested", "reward"]
+    tensor([1., 1., 1.])
+    >>> td[0].batch_size, td.reshape(3, 1)["obs"].shape
+    (torch.Size([]), torch.Size([3, 1, 4]))
+    """
+
+    __slots__ = ("_annotations", "_entries", "_holders", "_last_exit", "_locked", "_meta")
+
+    def __init__(
+        self,
+        source: Mapping[Any, Any] | TensorCollection | None = None,
+        batch_size: Sequence[int] | int | None = None,
+        device: torch.device | str | int | None = None,
+        names: Sequence[str | None] | None = None,
+        non_blocking: bool | None = None,
+        lock: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if source is None:
+            source = kwargs
+        elif kwargs:
+            raise ValueError(
+                f"pass entries as a dictionary or by name, not both; got a source and the names {sorted(kwargs)}"
+            )
+        is_node = isinstance(source, Primitives)
+        if batch_size is None and is_node:
+            size = source._meta.batch_size  # type: ignore[union-attr]  # is_node says that it is a container
+            names = source._meta.names if names is None else names  # type: ignore[union-attr]  # as above
+        else:
+            size = as_batch_size(batch_size)
+        meta = (
+            Meta(size, as_device(device), as_names(names, len(size)))
+            if size or device is not None or names is not None
+            else NO_META
+        )
+        self._meta = meta
+        self._entries: dict[str, Any] = {}
+        self._locked = False
+        self._holders = None
+        self._annotations = None
+        self._last_exit = None
+        dims = len(size)
+        entries = self._entries
+        first = size[0] if dims else None
+        plain = meta.device is None
+        try:
+            # fields of a tensorclass may hide items(): containers are asked by the name that none hides
+            items = source._items() if is_node else source.items()  # type: ignore[union-attr]  # what has no items() is refused below
+        except AttributeError:
+            raise TypeError(
+                f"TensorDict takes a mapping or a tensordict as source, got {type(source).__name__}; "
+                "use from_any for other structures"
+            ) from None
+        for key, value in items:
+            if type(key) is not str:
+                self._set_path(unravel_key_to_tuple(key), value, bool(non_blocking))
+            elif plain and type(value) is Tensor:
+                if dims:
+                    shape = value.shape
+                    # what starts_with says, in place for one dimension: the call would be half of what an entry costs
+                    if not (shape and shape[0] == first if dims == 1 else starts_with(shape, size)):
+                        raise errors.batch_mismatch(key, shape, size)
+                entries[key] = value
+            else:
+                entries[key] = to_entry(meta, key, value, non_blocking=bool(non_blocking))
+        if lock:
+            self.lock_()
+
+    @classmethod
+    def _make(cls, entries: dict[str, Any], meta: Meta) -> Self:
+        """A tensordict of entries that are known to be valid."""
+        self = object.__new__(cls)
+        self._entries = entries
+        self._meta = meta
+        self._locked = False
+        self._holders = None
+        self._annotations = None
+        self._last_exit = None
+        return self
+
+    def _set_path(self, path: tuple[str, ...], value: Any, non_blocking: bool) -> None:
+        """Store a value under a nested key, making the nodes on the way."""
+        if not path:
+            raise errors.empty_key()
+        self.set(path, value, non_blocking=non_blocking)
+
+    # entries ---------------------------------------------------------------------------------------------------------
+
+    def _keys(self) -> Iterable[str]:
+        return self._entries.keys()
+
+    def _get(self, key: str) -> Any:
+        return self._entries.get(key)
+
+    def _peek(self, key: str) -> Any:
+        return self._entries.get(key)
+
+    def _items(self) -> Iterable[tuple[str, Any]]:
+        return self._entries.items()
+
+    def _set(self, key: str, value: Any, inplace: bool) -> None:
+        if inplace:
+            old = self._entries.get(key)
+            if old is not None:
+                self._write(key, old, value)
+                return
+        self._entries[key] = value
+
+    def _storing(self) -> Callable[[Iterable[tuple[str, Tensor]]], None] | None:
+        return self._entries.update
+
+    def _del(self, key: str) -> None:
+        del self._entries[key]
+
+    def _rename(self, old: str, new: str) -> None:
+        self._entries[new] = self._entries.pop(old)
+
+    # leaves ----------------------------------------------------------------------------------------------------------
+
+    def _leaves(self, is_leaf: IsLeaf | None = None) -> list[Any]:
+        leaves = list(self._entries.values())
+        for value in leaves:
+            if type(value) is not Tensor and isinstance(value, Primitives):
+                leaves = []
+                self._collect(leaves, is_leaf)
+                break
+        return leaves
+
+    def _pairs(self, other: Any) -> tuple[list[Tensor], list[Tensor]] | None:
+        mine, theirs = self._entries, other._entries
+        if type(theirs) is not dict or len(theirs) != len(mine):
+            return None
+        get = theirs.get
+        operands: list[Any] = [get(key) for key in mine]
+        for value in operands:
+            if type(value) is not Tensor:
+                return None
+        leaves = list(mine.values())
+        for value in leaves:
+            if type(value) is not Tensor:
+                return None
+        return leaves, operands
+
+    def _plan_writes(
+        self, source: Any, chosen: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
+    ) -> None:
+        kind = type(source)
+        if chosen is not None or (kind is not TensorDict and kind is not dict):
+            super()._plan_writes(source, chosen, writes, prefix)
+            return
+        theirs: dict[Any, Any] = source if kind is dict else source._entries
+        values: list[Any] = list(theirs.values())
+        olds: list[Any] = list(map(self._entries.get, theirs))
+        # the usual leaves at once: the calls that find out what each is cost half of a copy
+        if not is_compiling() and _PLAIN.issuperset(map(type, values)) and _PLAIN.issuperset(map(type, olds)):
+            writes.extend([(*prefix, key) for key in theirs] if prefix else theirs, olds, values)
+            return
+        for key, value, old in zip(theirs, values, olds, strict=True):
+            if type(old) is TensorDict and type(value) is TensorDict:
+                old._plan_writes(value, None, writes, (*prefix, key))
+            elif isinstance(old, Tensor) and isinstance(value, Tensor):
+                writes.add((*prefix, key) if prefix else key, old, value)
+            else:
+                self._plan_item(key, value, None, writes, prefix)
+
+    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
+        for value in self._entries.values():
+            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+                out.append(value)
+            else:
+                value._collect(out, is_leaf)
+
+    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
+        for key, value in self._entries.items():
+            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+                out.append((*prefix, key))
+            else:
+                value._collect_keys(out, (*prefix, key), is_leaf)
+
+    def _collect_aligned(
+        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
+    ) -> None:
+        get = {}.get if other is None else other._entries.get
+        for key, value in self._entries.items():
+            found = get(key)
+            if found is None and missing is KEEP and _holds_leaves(value, is_leaf):
+                raise errors.unmatched_key((*prefix, key) if prefix else key, other)
+            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+                out.append(missing if found is None else found)
+            else:
+                value._collect_aligned(found, out, missing, is_leaf, (*prefix, key))
+
+    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
+        size = self._meta.batch_size
+        for value in self._entries.values():
+            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+                out.append(size)
+            else:
+                value._collect_sizes(out, is_leaf)
+
+    def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
+        entries: dict[str, Any] = {}
+        is_leaf, check = how.is_leaf, how.check
+        meta = self._meta if how.keeps_meta else how.meta(self._meta)
+        size = meta.batch_size
+        # a value is ready if a look at its first dimension shows that to_entry would take it as it is
+        ready = Tensor if meta.device is None and len(size) < 2 else None
+        first = size[0] if size else None
+        for key, value in self._entries.items():
+            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+                new = next(leaves)
+            else:
+                new = value._rebuild(leaves, how)
+            if new is None:
+                continue
+            if check and not (type(new) is ready and (first is None or ((own := new.shape) and own[0] == first))):
+                new = to_entry(meta, key, new)
+            entries[key] = new
+        if how.prune and not entries and self._entries:
+            return None
+        result = self._make(entries, meta)
+        if how.lock and self._locked:
+            result.lock_()
+        return result
+
+    # shape -----------------------------------------------------------------------------------------------------------
+
+    def _index(self, index: Index) -> Any:
+        idx, rows = index.idx, index.rows
+        if rows is None:
+            entries = {
+                key: value[idx] if type(value) is Tensor or not isinstance(value, Primitives) else value._index(index)
+                for key, value in self._entries.items()
+            }
+        else:
+            at, select = index.at, torch.index_select
+            entries = {
+                key: select(value, at, rows)
+                if type(value) is Tensor and value.is_cpu
+                else value._index(index)
+                if isinstance(value, Primitives)
+                # tensors of other types know themselves how rows of their first dimension are taken, as from a disk
+                else select(value, at, rows)
+                if at and value.is_cpu
+                else value[idx]
+                for key, value in self._entries.items()
+            }
+        return self._make(entries, index.meta(self._meta))
+
+    def _index_put(self, index: Index, value: Any) -> None:
+        self._write_at(index, value)
+
+    def _reshape(self, op: ShapeOp) -> Any:
+        result = self._make(op.entries(self._entries), op.meta(self._meta))
+        if op.lock and self._locked:
+            result.lock_()
+        return result
+
+    @classmethod
+    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        entries = _combined(items, dim, _STACK)
+        old = items[0]._meta
+        size, names, device = [*old.batch_size], old.names, old.device
+        size.insert(dim, len(items))
+        if names is not None:
+            names = (*names[:dim], None, *names[dim:])
+        if device is not None and any([item._meta.device != device for item in items]):
+            device = None
+        return cls._make(entries, Meta(torch.Size(size), device, names))
+
+    @classmethod
+    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        entries = _combined(items, dim, _CAT)
+        old = items[0]._meta
+        size = [*old.batch_size]
+        size[dim] = sum([item._meta.batch_size[dim] for item in items])
+        return cls._make(entries, old.resized(torch.Size(size), old.names))
+
+    def _unbind(self, dim: int) -> tuple[Any, ...]:
+        size = self._meta.batch_size
+        columns: dict[str, Sequence[Any]] = {
+            key: torch.unbind(value, dim)
+            if type(value) is Tensor or not isinstance(value, Primitives)
+            else value._unbind(dim)
+            for key, value in self._entries.items()
+        }
+        names = self._meta.names
+        if names is not None:
+            names = names[:dim] + names[dim + 1 :]
+            names = names if any(names) else None
+        meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device, names)
+        make = self._make
+        return tuple(make({key: column[i] for key, column in columns.items()}, meta) for i in range(size[dim]))
+
+    def _split(self, sizes: list[int], dim: int) -> Sequence[Any]:
+        columns: dict[str, Sequence[Any]] = {
+            key: torch.split_with_sizes(value, sizes, dim)
+            if not isinstance(value, Primitives)
+            else value._split(sizes, dim)
+            for key, value in self._entries.items()
+        }
+        old = self._meta
+        before, after = old.batch_size[:dim], old.batch_size[dim + 1 :]
+        metas = {n: old.resized(torch.Size((*before, n, *after)), old.names) for n in set(sizes)}
+        make = self._make
+        return [make({key: column[i] for key, column in columns.items()}, metas[n]) for i, n in enumerate(sizes)]
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    def _clone(self, recurse: bool) -> Self:
+        if recurse:
+            entries = {
+                key: torch.clone(value)
+                if type(value) is Tensor or not isinstance(value, Primitives)
+                else value._clone(True)
+                for key, value in self._entries.items()
+            }
+        else:
+            entries = {
+                key: value if not isinstance(value, Primitives) else value._clone(False)
+                for key, value in self._entries.items()
+            }
+        return self._make(entries, self._meta)
+
+    def _nodes(self) -> Iterable[TensorCollection]:
+        values: Iterable[Any] = self._entries.values()
+        nodes = [value for value in values if type(value) is not Tensor and isinstance(value, Primitives)]
+        return cast("list[TensorCollection]", nodes)
+
+
+containers.dense = TensorDict

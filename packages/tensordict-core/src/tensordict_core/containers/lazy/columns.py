@@ -1,0 +1,91 @@
+"""Columns: what the elements of a lazy stack hold under one key, and the ways to read them as one.
+
+Tensors of one shape are stacked; nodes make a lazy stack of their own; tensors of several shapes have no dense form and
+are read as a list, as a nested tensor, or padded to the longest.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.node import Primitives
+
+__all__ = ["as_nested", "as_padded", "combined", "stacked_lists"]
+
+
+def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
+    """The entries of a column as one: a stacked tensor, or a lazy stack of nodes.
+
+    Raises:
+        RuntimeError: The entries are tensors of several shapes, or tensors and nodes.
+    """
+    first = column[0]
+    if isinstance(first, Tensor):
+        try:
+            return torch.stack(list(column), dim)
+        except (RuntimeError, TypeError) as error:
+            shapes = [getattr(entry, "shape", None) for entry in column]
+            if any(not isinstance(entry, Tensor) for entry in column):
+                raise errors.mixed_column(key) from None
+            if any(shape != shapes[0] for shape in shapes):
+                raise errors.ragged(key, shapes) from None
+            error.add_note(f"while stacking key {key!r}")
+            raise
+    if any(not isinstance(entry, Primitives) for entry in column):
+        raise errors.mixed_column(key)
+    return type(first)._lazy(column, dim)
+
+
+def as_nested(column: Sequence[Tensor], dim: int, layout: torch.layout | None) -> Tensor:
+    """The tensors of a column as one nested tensor (jagged by default), the stack dimension first.
+
+    Raises:
+        ValueError: The stack dimension is not the first one, which nested tensors need.
+    """
+    if dim:
+        raise ValueError(
+            f"a nested tensor has its ragged components first, but the stack dim is {dim}; permute the stack dim to 0, "
+            "or read the entry with as_list=True or as_padded_tensor=True"
+        )
+    return torch.nested.as_nested_tensor(list(column), layout=torch.jagged if layout is None else layout)
+
+
+def as_padded(column: Sequence[Tensor], dim: int, side: str, value: float) -> Tensor:
+    """The tensors of a column, each padded to the longest in every dimension, and stacked.
+
+    Raises:
+        ValueError: ``side`` is neither ``"left"`` nor ``"right"``, or the tensors differ in rank.
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"padding_side is 'left' or 'right', got {side!r}; choose one of the two")
+    if len({tensor.ndim for tensor in column}) > 1:
+        raise ValueError(
+            f"padding needs tensors of one rank, got shapes {[list(t.shape) for t in column]}; "
+            "read them with as_list=True"
+        )
+    longest = [max(sizes) for sizes in zip(*(tensor.shape for tensor in column), strict=True)]
+    padded = []
+    for tensor in column:
+        room: list[int] = []
+        for n, longest_n in zip(reversed(tensor.shape), reversed(longest), strict=True):
+            room.extend((longest_n - n, 0) if side == "left" else (0, longest_n - n))
+        padded.append(torch.nn.functional.pad(tensor, room, value=value) if any(room) else tensor)
+    return torch.stack(padded, dim)
+
+
+def stacked_lists(columns: Sequence[Any], dim: int) -> list[Any]:
+    """Nested lists as one, the new dimension at ``dim``; ``None`` stands where a shorter list has no position.
+
+    >>> stacked_lists([["a"], ["b", "c"]], 0), stacked_lists([["a"], ["b", "c"]], 1)
+    ([['a'], ['b', 'c']], [['a', 'b'], [None, 'c']])
+    """
+    if not dim:
+        return list(columns)
+    rows = itertools.zip_longest(*(column or [] for column in columns))
+    return [stacked_lists(row, dim - 1) for row in rows]

@@ -1,0 +1,245 @@
+"""What a lazy stack hands to each of its elements as it is: operations on keys, metadata and updates.
+
+The result is a lazy stack of the elements' results, so nothing is combined on the way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tensordict_core.base import errors
+from tensordict_core.base.entry import to_entry
+from tensordict_core.base.meta import Meta
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.registry import containers
+from tensordict_core.base.write_plan import Merge, Writes
+from tensordict_core.containers.collection import TensorDictBase
+
+__all__ = ["LazyElementwise"]
+
+
+def _each(name: str, changes: bool = False) -> Any:
+    """The method ``name``, run on each element; ``changes``: where none of them is locked."""
+    general = getattr(TensorDictBase, name)
+
+    @functools.wraps(general)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tds = self.tensordicts
+        if not tds:
+            return general(self, *args, **kwargs)
+        if changes:
+            self._refuse_locked("keys would change")
+        results = [getattr(td, name)(*args, **kwargs) for td in tds]
+        if all(result is td for result, td in zip(results, tds, strict=True)):
+            return self
+        return self._again(results)
+
+    return method
+
+
+class LazyElementwise(TensorDictBase):
+    """Operations on keys and metadata, element by element."""
+
+    __slots__ = ()
+
+    exclude = _each("exclude")
+    filter_empty_ = _each("filter_empty_")
+    filter_non_tensor_data = _each("filter_non_tensor_data")
+    _flattened = _each("_flattened")
+    _flatten_ = _each("_flatten_", changes=True)
+    _unflattened = _each("_unflattened")
+    _unflatten_ = _each("_unflatten_", changes=True)
+
+    def __contains__(self: Any, key: Any) -> bool:
+        """Whether all elements have an entry under a key (nested keys included)."""
+        if not isinstance(key, str | tuple):
+            raise errors.bad_key(key)
+        tds = self.tensordicts
+        return bool(tds) and all(key in td for td in tds)
+
+    def select(
+        self: Any,
+        *keys: Any,
+        inplace: bool = False,
+        strict: bool = True,
+        as_tensordict: bool = False,
+    ) -> Any:
+        """The entries under some keys, of every element."""
+        if len(keys) == 1 and isinstance(keys[0], list):
+            keys = tuple(keys[0])
+        if strict:
+            for key in keys:
+                if key not in self:
+                    raise errors.missing_key(key, self._keys(), type(self).__name__)
+        results = [td.select(*keys, inplace=inplace, strict=strict) for td in self.tensordicts]
+        return self if inplace or not results else self._again(results)
+
+    def split_keys(self: Any, *key_sets: Any, inplace: bool = False, **kwargs: Any) -> Any:
+        """One lazy stack per set of keys, and one of the entries that are left."""
+        tds = self.tensordicts
+        if not tds:
+            return super().split_keys(*key_sets, inplace=inplace, **kwargs)
+        key_sets = tuple(self._as_key_sets(key_sets))  # for all elements alike
+        columns = list(zip(*(td.split_keys(*key_sets, inplace=inplace, **kwargs) for td in tds), strict=True))
+        parts = [self._again(column) for column in columns]
+        return (*parts[:-1], self) if inplace else tuple(parts)
+
+    def empty(self: Any, recurse: bool = False, **kwargs: Any) -> Any:
+        """A lazy stack of empty elements; a plain tensordict where a batch size or names are given."""
+        if kwargs.get("batch_size") is not None or kwargs.get("names") is not None or not self.tensordicts:
+            return super().empty(recurse, **kwargs)
+        return self._again([td.empty(recurse, **kwargs) for td in self.tensordicts])
+
+    # updates ---------------------------------------------------------------------------------------------------------
+
+    def _parts(self: Any, source: Any) -> Sequence[Any] | None:
+        """A source of values taken apart as this stack is; ``None`` where it is no tensordict of this batch size."""
+        if not isinstance(source, Primitives) or source._is_opaque:
+            return None
+        if isinstance(source, containers.lazy) and source.stack_dim == self.stack_dim:
+            return source.tensordicts
+        if len(source._meta.batch_size) <= self.stack_dim:
+            return None
+        return source._unbind(self.stack_dim)
+
+    def _plan_merge(
+        self: Any, source: Any, chosen: set[tuple[str, ...]] | None, merge: Merge, prefix: tuple[str, ...]
+    ) -> None:
+        parts = self._parts(source)
+        if parts is None or len(parts) != len(self.tensordicts):
+            super()._plan_merge(source, chosen, merge, prefix)
+            return
+        if self._locked:
+            raise errors.locked("update()")
+        for td, part in zip(self.tensordicts, parts, strict=True):
+            td._plan_merge(part, chosen, merge, prefix)
+
+    def _plan_writes(
+        self: Any, source: Any, chosen: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
+    ) -> None:
+        parts = self._parts(source)
+        if parts is None or len(parts) != len(self.tensordicts):
+            super()._plan_writes(source, chosen, writes, prefix)
+            return
+        for td, part in zip(self.tensordicts, parts, strict=True):
+            td._plan_writes(part, chosen, writes, prefix)
+
+    def _plan_entry(
+        self: Any, key: str, value: Any, below: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
+    ) -> None:
+        old = self._peek(key)
+        if old is None or (isinstance(old, Primitives) and not old._is_opaque):
+            super()._plan_entry(key, value, below, writes, prefix)
+            return
+        parts = self._parts_of_entry(to_entry(self._meta, (*prefix, key) if prefix else key, value))
+        for td, part in zip(self.tensordicts, parts, strict=True):
+            td._plan_entry(key, part, None, writes, prefix)
+
+    def _plan_set(self: Any, key: str, item: Any, merge: Merge, prefix: tuple[str, ...]) -> Any:
+        value = super()._plan_set(key, item, merge, prefix)
+        if value is not None:
+            self._refuse_locked(f"set({key!r})")
+        return value
+
+    # locks -----------------------------------------------------------------------------------------------------------
+
+    def _are_elements_locked(self: Any) -> bool:
+        tds = self.tensordicts
+        return bool(tds) and all(td.is_locked for td in tds)
+
+    def _refuse_locked(self: Any, what: str) -> None:
+        """Refuse a change of entries where an element is locked, though this stack is not."""
+        dense = containers.dense
+        for td in self.tensordicts:
+            if td._locked or (type(td) is not dense and td.is_locked):
+                raise errors.locked(what)
+
+    # metadata --------------------------------------------------------------------------------------------------------
+
+    def _inner(self: Any, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Values for the batch dimensions, without that of the stack dimension."""
+        return (*values[: self.stack_dim], *values[self.stack_dim + 1 :])
+
+    def _change_batch_size(self: Any, size: torch.Size) -> None:
+        old = self._meta
+        if size == old.batch_size:
+            return
+        dim = self.stack_dim
+        if len(size) <= dim or size[dim] != len(self.tensordicts):
+            raise RuntimeError(
+                f"the batch size {list(size)} does not keep the stack dim {dim} of size {len(self.tensordicts)} of a "
+                "lazy stack; make it dense first with to_tensordict()"
+            )
+        for td in self.tensordicts:
+            td._change_batch_size(torch.Size(self._inner(size)))
+        names = old.names
+        if names is not None:
+            names = (names + (None,) * len(size))[: len(size)]
+            names = names if any(name is not None for name in names) else None
+        self._set_meta(Meta(size, old.device, names))
+
+    def _put_names(self: Any, names: tuple[str | None, ...] | None) -> None:
+        self._set_meta(self._meta.named(names))
+        inner = None if names is None else self._inner(names)
+        for td in self.tensordicts:
+            td._put_names(inner if inner is not None and any(name is not None for name in inner) else None)
+
+    def auto_batch_size_(
+        self: Any,
+        batch_dims: int | None = None,
+        keep_compliant_size: bool = False,
+    ) -> Any:
+        """Set the batch size to the longest that the entries of each element share, of one length for all elements.
+
+        The stack dimension stays, and sizes that elements differ in read as -1.
+        """
+        if keep_compliant_size and batch_dims is not None and self.batch_dims == batch_dims:
+            return self
+        name = self._stack_name
+        for td in self.tensordicts:
+            td.auto_batch_size_(None if batch_dims is None else max(batch_dims - 1, self.stack_dim))
+        if self.tensordicts:
+            shortest = min((td._meta.batch_size for td in self.tensordicts), key=len)
+            for td in self.tensordicts:
+                td._change_batch_size(td._meta.batch_size[: len(shortest)])
+            if len(shortest) < self.stack_dim:
+                raise RuntimeError(
+                    f"an element has the batch size {list(shortest)} only, which does not reach the stack dim "
+                    f"{self.stack_dim}; make the stack dense first with to_tensordict()"
+                )
+            self._set_meta(self._make(self.tensordicts, self.stack_dim, name)._meta)
+        return self
+
+    @property
+    def depth(self: Any) -> int:
+        """The number of levels of nested tensordicts below this one."""
+        return max((td.depth for td in self.tensordicts), default=0)
+
+    # printing --------------------------------------------------------------------------------------------------------
+
+    def _describe(self: Any, key: str) -> str:
+        column = [td._peek(key) for td in self.tensordicts]
+        if not any(isinstance(entry, torch.Tensor) for entry in column):
+            return repr(self._get(key))
+        first = column[0]
+        if not all(isinstance(entry, torch.Tensor) for entry in column):
+            return f"mixed({', '.join(sorted({type(entry).__name__ for entry in column}))})"
+        try:
+            shape: Any = self._shape_of(key)
+        except RuntimeError:  # not even their numbers of dims agree
+            shape = "ragged"
+        dtype = first.dtype if len({entry.dtype for entry in column}) == 1 else "mixed"
+        return (
+            f"{type(first).__name__}(shape={shape}, device={first.device}, dtype={dtype}, is_shared={self.is_shared()})"
+        )
+
+    def _repr_meta(self: Any) -> list[str]:
+        common = set(self._keys())
+        own = {i: sorted(set(td._keys()) - common) for i, td in enumerate(self.tensordicts)}
+        exclusive = {i: keys for i, keys in own.items() if keys}
+        lines = [f"exclusive_fields={exclusive}"] if exclusive else []
+        return [*lines, *super()._repr_meta(), f"stack_dim={self.stack_dim}"]

@@ -1,0 +1,230 @@
+"""Indexing a lazy stack: the part of an index at the stack dimension chooses elements, the rest goes to each of them.
+
+Integers and slices choose the elements themselves, tensors choose them by number: nothing is copied. Only where tensors
+index the stack dimension and others together is the choice made position by position. Writes take the same ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.entry import to_entry
+from tensordict_core.base.index import Index
+from tensordict_core.base.meta import Meta
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.registry import containers
+
+__all__ = ["LazyIndexing", "nest"]
+
+Parts = tuple[Any, ...]
+
+
+def _is_tensor(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.ndim > 0
+
+
+def _place_of_tensors(parts: Parts) -> int:
+    """The first dimension of the result that index tensors make; in front where something stands between them."""
+    place: int | None = None
+    gap, size = False, 0
+    for part in parts:
+        if _is_tensor(part):
+            if place is None:
+                place = size
+            elif gap:
+                return 0
+            gap = False
+        elif part is None or isinstance(part, slice):
+            size += 1
+            gap = place is not None
+    return place or 0
+
+
+def nest(numbers: Sequence[int], size: Sequence[int], dim: int, element: Callable[[int], Any]) -> Any:
+    """Elements by number, lazily stacked in the shape ``size`` from dimension ``dim`` on; there is at least one."""
+    if not size:
+        return element(numbers[0])
+    n = len(numbers) // size[0]
+    parts = [nest(numbers[i * n : (i + 1) * n], size[1:], dim, element) for i in range(size[0])]
+    return type(parts[0])._lazy(parts, dim)
+
+
+def _chosen(td: Any, parts: Parts) -> Any:
+    """An element, or what ``parts`` select of it."""
+    if all(type(part) is slice and part == slice(None) for part in parts):
+        return td
+    return td._index(Index(parts, td._meta.batch_size))
+
+
+def _aim(td: Any, parts: Parts, piece: Any) -> tuple[Any, Index, Any]:
+    return td, Index(parts, td._meta.batch_size), piece
+
+
+class _Cut:
+    """An index, cut at the stack dimension.
+
+    Attributes:
+        part: What chooses the elements.
+        rest: The index of each element.
+        dim: The stack dimension of the result, where the elements are chosen by a slice.
+        held: Whether the elements' results have a dimension of size 1 in its place, which keeps index tensors apart
+            that were apart in the whole index.
+    """
+
+    __slots__ = ("at", "dim", "held", "part", "parts", "rest")
+
+    def __init__(self, index: Index, stack_dim: int) -> None:
+        self.parts = parts = index.parts
+        self.at: int | None = None
+        source = 0
+        for i, part in enumerate(parts):
+            if part is None:
+                continue
+            if source == stack_dim:
+                self.at = i
+                break
+            source += 1
+        at = self.at
+        self.part: Any = slice(None) if at is None else parts[at]
+        self.rest: Parts = parts if at is None else parts[:at] + parts[at + 1 :]
+        self.held = False
+        self.dim = 0
+        if isinstance(self.part, slice):
+            beyond = stack_dim - index.dims
+            self.dim = len(index.size) + beyond if beyond >= 0 else index.sources.index(stack_dim)
+            if at is not None and any(map(_is_tensor, parts[:at])) and any(map(_is_tensor, parts[at + 1 :])):
+                self.rest, self.held = (*parts[:at], None, *parts[at + 1 :]), True
+
+    @property
+    def others(self) -> bool:
+        """Whether index tensors stand at other dimensions too."""
+        return any(map(_is_tensor, self.rest))
+
+    def positions(self) -> tuple[torch.Size, list[Parts]]:
+        """For several index tensors: the shape that they make together, and the integer index of each position."""
+        at = [i for i, part in enumerate(self.parts) if _is_tensor(part)]
+        tensors: Any = torch.broadcast_tensors(*(self.parts[i] for i in at))  # type: ignore[no-untyped-call]  # torch does not type it
+        columns = [tensor.reshape(-1).tolist() for tensor in tensors]
+        indices = []
+        for row in zip(*columns, strict=True):
+            parts = list(self.parts)
+            for i, value in zip(at, row, strict=True):
+                parts[i] = value
+            indices.append(tuple(parts))
+        return tensors[0].shape, indices
+
+
+def _pieces(value: Any, size: torch.Size, first: int, dims: int) -> Sequence[Any] | None:
+    """A value taken apart along ``dims`` dimensions from ``first`` on, after it was broadcast to ``size``.
+
+    ``None`` where it is one number for all.
+    """
+    node = isinstance(value, Primitives)
+    if node:
+        value = value if value._meta.batch_size == size else value.expand(size)
+    elif not isinstance(value, Tensor) or not value.ndim:
+        return None
+    else:
+        value = value.expand(size if value.ndim <= len(size) else size + value.shape[len(size) :])
+    if dims > 1:
+        value = value.flatten(first, first + dims - 1)
+    parts: Sequence[Any] = value._unbind(first) if node else value.unbind(first)
+    return parts
+
+
+class LazyIndexing:
+    """Reading and writing the part of a lazy stack that an index selects."""
+
+    __slots__ = ()
+
+    def _index(self: Any, index: Index) -> Any:
+        tds = self.tensordicts
+        if not tds:
+            return self._sample()._index(index)
+        if index.has_bools:
+            first, second = index.apart()
+            return self._index(first)._index(second)
+        cut = _Cut(index, self.stack_dim)
+        part, rest = cut.part, cut.rest
+        if isinstance(part, slice):
+            elements = tds[part]
+            if not elements:
+                return self._sample()._index(index)
+            results = [_chosen(td, rest) for td in elements]
+            if cut.held:
+                results = [result.squeeze(cut.dim) for result in results]
+            return self._again(results, cut.dim)
+        if not _is_tensor(part):
+            return _chosen(tds[int(part)], rest)
+        if not index.size.numel():
+            return self._sample()._index(index)
+        place = _place_of_tensors(cut.parts)
+        if not cut.others:
+            results = [_chosen(td, rest) for td in tds]
+            return self._named(nest(part.reshape(-1).tolist(), part.shape, place, results.__getitem__), index)
+        if not self._is_ragged():
+            return self._solid()._index(index)
+        size, indices = cut.positions()
+        return self._named(nest(range(len(indices)), size, place, lambda i: self[indices[i]]), index)
+
+    def _set_entry_at(self: Any, name: str, index: Index, value: Any) -> None:
+        if not isinstance(value, Primitives | Tensor | int | float | complex):
+            value = to_entry(Meta(index.size), name, value)
+        if isinstance(value, Primitives):  # elements may replace theirs, as one value by several
+            self._index_put(index, containers.dense._make({name: value}, Meta(index.size)))
+        else:
+            self.select(name)._index_put(index, value)
+
+    def _named(self: Any, result: Any, index: Index) -> Any:
+        names = index.names(self._meta.names)
+        if names is not None:
+            result._put_names(names)
+        return result
+
+    def _index_put(self: Any, index: Index, value: Any) -> None:
+        aims = self._aims(index, value)
+        if len(aims) > 1:  # one element checks what is written into it itself
+            for td, at, piece in aims:
+                td._check_put(at, piece)
+        for td, at, piece in aims:
+            td._index_put(at, piece)
+
+    def _check_put(self: Any, index: Index, value: Any) -> None:
+        for td, at, piece in self._aims(index, value):
+            td._check_put(at, piece)
+
+    def _aims(self: Any, index: Index, value: Any) -> list[tuple[Any, Index, Any]]:
+        """What a write comes down to: elements, where each of them is written to, and what goes there.
+
+        Raises:
+            RuntimeError: The batch size of the value does not fit.
+        """
+        if isinstance(value, dict):
+            value = containers.dense(value, batch_size=index.size, device=self._meta.device)
+        if isinstance(value, Primitives):
+            self._check_fits(index, value)
+        if index.has_bools:
+            index = index.positions()
+        tds = self.tensordicts
+        size = index.meta(self._meta).batch_size
+        cut = _Cut(index, self.stack_dim)
+        part, rest = cut.part, cut.rest
+        if isinstance(part, slice):
+            elements = tds[part]
+            pieces = _pieces(value, size, cut.dim, 1)
+            if cut.held and pieces is not None:
+                pieces = [piece.unsqueeze(cut.dim) for piece in pieces]
+            return [_aim(td, rest, value if pieces is None else pieces[i]) for i, td in enumerate(elements)]
+        if not _is_tensor(part):
+            return [_aim(tds[int(part)], rest, value)]
+        if not cut.others:
+            pieces = _pieces(value, size, _place_of_tensors(cut.parts), part.ndim)
+            numbers = part.reshape(-1).tolist()
+            return [_aim(tds[number], rest, value if pieces is None else pieces[i]) for i, number in enumerate(numbers)]
+        shape, indices = cut.positions()
+        pieces = _pieces(value, size, _place_of_tensors(cut.parts), len(shape))
+        return [_aim(self, position, value if pieces is None else pieces[i]) for i, position in enumerate(indices)]

@@ -1,0 +1,182 @@
+"""Ragged entries of a lazy stack: those whose shapes differ between the elements, and the ways to read them.
+
+They have no dense form, so they are read as a list, as a nested tensor, or padded to the longest. Values that are no
+tensors are read as nested lists there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.keys import NestedKey
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.registry import containers
+from tensordict_core.containers.lazy.columns import as_nested, as_padded, stacked_lists
+from tensordict_core.containers.nontensor.data import is_non_tensor
+
+__all__ = ["LazyRagged"]
+
+_WAYS = ("as_list", "as_nested_tensor", "as_padded_tensor")
+
+
+def _shape_in(td: Any, name: str) -> torch.Size:
+    """The shape of a tensor of an element; what a view is a part of has another one than its part."""
+    if isinstance(td, containers.lazy):
+        return td._shape_of(name)
+    entry = td._get(name) if isinstance(td, containers.view) else td._peek(name)
+    return entry.shape  # type: ignore[no-any-return]  # `td` is Any: a node of any container
+
+
+class LazyRagged:
+    """Reading entries that do not stack, and making a plain tensordict of a stack that has some."""
+
+    __slots__ = ()
+
+    def _get_ragged(
+        self: Any,
+        key: str,
+        default: Any = None,
+        *,
+        as_list: bool = False,
+        as_nested_tensor: bool = False,
+        as_padded_tensor: bool = False,
+        padding_side: str = "right",
+        padding_value: float = 0.0,
+        layout: torch.layout | None = None,
+        **options: Any,
+    ) -> Any:
+        if options:
+            raise TypeError(
+                f"get() of a lazy stack takes no option {sorted(options)}; it takes as_list, as_nested_tensor ..."
+            )
+        first = self._peek(key)
+        if first is None:
+            return default
+        ways = [name for name, given in zip(_WAYS, (as_list, as_nested_tensor, as_padded_tensor), strict=True) if given]
+        if len(ways) > 1:
+            raise errors.two_ways(ways[0], ways[1], "how a ragged entry is read")
+        if not isinstance(first, Tensor) or not ways:
+            return self._get(key)
+        if as_list:
+            return [td._get_ragged(key, as_list=True) for td in self.tensordicts]
+        if not all(isinstance(td._peek(key), Tensor) for td in self.tensordicts):
+            raise errors.mixed_column(key)
+        if as_nested_tensor:
+            return as_nested([td._get(key) for td in self.tensordicts], self._stack_dim, layout)
+        column = [
+            td._get_ragged(key, as_padded_tensor=True, padding_side=padding_side, padding_value=padding_value)
+            for td in self.tensordicts
+        ]
+        return as_padded(column, self._stack_dim, padding_side, padding_value)
+
+    def _values(self: Any, key: str) -> list[Any]:
+        """The values of a non-tensor entry at every position, as nested lists, which may differ in length."""
+        columns = [
+            td._values(key) if isinstance(td, containers.lazy) else td._get(key).tolist() for td in self.tensordicts
+        ]
+        return stacked_lists(columns, self._stack_dim)
+
+    def _taken_apart(self: Any, value: Any) -> Sequence[Any]:
+        """The parts of a node for each element; those of values that are no tensors fit elements of several sizes."""
+        dim = self._stack_dim
+        if -1 not in value._meta.batch_size or not is_non_tensor(value):
+            return value._unbind(dim)  # type: ignore[no-any-return]  # `value` is Any: a node of any container
+        sizes = [td._meta.batch_size for td in self.tensordicts]
+        return value._unbind_ragged(dim, sizes)  # type: ignore[no-any-return]  # as above
+
+    def get_nestedtensor(self: Any, key: NestedKey, default: Any = None, *, layout: torch.layout | None = None) -> Any:
+        """An entry as a nested tensor, whose components are those of the elements.
+
+        Args:
+            key: A string or a nested key.
+            default: What to return where there is no such entry.
+            layout: The layout of the nested tensor; jagged by default.
+
+        >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)})])
+        >>> [len(part) for part in ragged.get_nestedtensor("a").unbind()]
+        [1, 2]
+        """
+        return self.get(key, default, as_nested_tensor=True, layout=layout)
+
+    def get_item_shape(self: Any, key: NestedKey) -> torch.Size:
+        """The shape of an entry, with -1 for dimensions whose size differs between the elements.
+
+        Raises:
+            KeyError: There is no such key.
+
+        >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)})])
+        >>> ragged.get_item_shape("a")
+        torch.Size([2, -1])
+        """
+        parent, name = self._find_parent(key)
+        if isinstance(parent, containers.lazy) and isinstance(parent._peek(name), Tensor):
+            return parent._shape_of(name)
+        return super().get_item_shape(key)  # type: ignore[misc, no-any-return]  # of the class that it is mixed into
+
+    def _shape_of(self: Any, name: str) -> torch.Size:
+        shapes = [_shape_in(td._inmost(), name) for td in self.tensordicts]
+        if len({len(shape) for shape in shapes}) > 1:
+            raise errors.ragged(name, shapes)
+        sizes = [column[0] if len(set(column)) == 1 else -1 for column in zip(*shapes, strict=True)]
+        return torch.Size((*sizes[: self._stack_dim], len(shapes), *sizes[self._stack_dim :]))
+
+    def entry_class(self: Any, key: NestedKey) -> type[Any]:
+        """The class of an entry, which need not be read to know it.
+
+        Raises:
+            KeyError: There is no such key.
+        """
+        parent, name = self._find_parent(key)
+        entry = parent._peek(name)
+        return type(entry) if isinstance(entry, Tensor) else super().entry_class(key)  # type: ignore[misc]  # of the class that it is mixed into
+
+    def _is_ragged(self: Any) -> bool:
+        """Whether some entry has no dense form: shapes differ between elements."""
+        tds = [td._inmost() for td in self.tensordicts]
+        if -1 in self._meta.batch_size:
+            return True
+        plain = {*map(type, tds)} <= {containers.dense}
+        for key in self._keys():
+            column = [td._peek(key) for td in tds]
+            first = column[0]
+            if isinstance(first, Tensor):
+                if not all(isinstance(entry, Tensor) for entry in column):
+                    return True
+                shapes = {entry.shape if plain else _shape_in(td, key) for td, entry in zip(tds, column, strict=True)}
+                if len(shapes) > 1 or -1 in shapes.pop():
+                    return True
+            elif not all(isinstance(entry, Primitives) for entry in column):
+                return True
+            elif not first._is_opaque:
+                lazy = type(first)._lazy(column, self._stack_dim)._inmost()
+                if isinstance(lazy, containers.lazy) and lazy._is_ragged():
+                    return True
+        return False
+
+    def densify(self: Any, *, layout: torch.layout = torch.jagged) -> Any:
+        """A plain tensordict: entries of one shape stacked, ragged ones as nested tensors.
+
+        Args:
+            layout: The layout of the nested tensors.
+
+        Raises:
+            ValueError: An entry is ragged and the stack dim is not 0.
+
+        >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)})])
+        >>> type(ragged.densify()).__name__
+        'TensorDict'
+        """
+        entries = {}
+        for key in self._keys():
+            if isinstance(self._peek(key), Tensor):
+                shapes = {_shape_in(td._inmost(), key) for td in self.tensordicts}
+                ragged = len(shapes) > 1 or -1 in shapes.pop()
+                entries[key] = self._get_ragged(key, as_nested_tensor=True, layout=layout) if ragged else self._get(key)
+            else:
+                entries[key] = self._get(key).densify(layout=layout)
+        return containers.dense._make(entries, self._meta)

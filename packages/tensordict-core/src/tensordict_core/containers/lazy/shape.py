@@ -1,0 +1,123 @@
+"""Shape operations of a lazy stack: an operation that leaves the stack dimension whole goes to each element.
+
+What mixes the stack dimension with others has a dense result where the entries stack, and otherwise gathers the
+positions of the batch, one by one, in their new order: that works for ragged entries too, and only what copies the rows
+of a tensor copies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensordict_core.base.registry import containers
+from tensordict_core.base.shape_op import BatchOp, Reshape, ShapeOp, Unsqueeze
+from tensordict_core.containers.lazy.indexing import nest
+from tensordict_core.containers.nontensor.grid import reshaped
+from tensordict_core.ops.combine import cat_nodes, stack_nodes
+
+__all__ = ["LazyReshaping"]
+
+
+def _rows(td: Any, dims: int) -> list[Any]:
+    """Every position of the first ``dims`` batch dimensions as a tensordict without them."""
+    if not dims:
+        return [td]
+    return [row for part in td._unbind(0) for row in _rows(part, dims - 1)]
+
+
+class LazyReshaping:
+    """Shape operations, and combining lazy stacks with each other."""
+
+    __slots__ = ()
+
+    def _reshape(self: Any, op: ShapeOp) -> Any:
+        result = self._reshaped(op)
+        if op.lock and self._locked:
+            result.lock_()
+        return result
+
+    def _reshaped(self: Any, op: ShapeOp) -> Any:
+        tds = self.tensordicts
+        if not tds:
+            return self._sample()._reshape(op)
+        at, dims = self.stack_dim, len(op.old)
+        # a nested stack may be one along a dimension of its own, behind those of the root that are reshaped
+        through = op.through_stack(at) if at < dims else (op, at + len(op.new) - dims)
+        if through is not None:
+            inner, dim = through
+            own = len(inner.old)  # a nested stack may have more
+            ragged = -1 in op.old
+            result = self._again(
+                [td._reshape(inner.resized(td._meta.batch_size[:own]) if ragged else inner) for td in tds], dim
+            )
+            return self._named_by(op, result)
+        if len(tds) == 1:
+            one = tds[0]._reshape(Unsqueeze(tds[0]._meta.batch_size, at))
+            if self._stack_name is not None:
+                one._put_names(self._meta.names)
+            return one._reshape(op)
+        if -1 in op.old:
+            op.resized(op.old)  # refuses what depends on sizes
+        if not self._is_ragged() and not (isinstance(op, Reshape) and not op.copies):
+            return self._solid()._reshape(op)
+        if not op.new.numel():
+            return self._sample()._reshape(op)
+        numbers = reshaped(op.old, op)
+        rows = _rows(self, dims)
+        element = (lambda i: rows[i]._clone(True)) if isinstance(op, BatchOp) else rows.__getitem__
+        result = nest(range(op.old.numel()) if numbers is None else numbers, op.new, 0, element)
+        return self._named_by(op, result)
+
+    def _named_by(self: Any, op: ShapeOp, result: Any) -> Any:
+        """The result with the names that it has whatever way it was made."""
+        names = op.names(self._meta.names)
+        if names != result._meta.names:
+            result._put_names(names)
+        return result
+
+    def _unbind(self: Any, dim: int) -> tuple[Any, ...]:
+        at = self.stack_dim
+        tds = self.tensordicts
+        if dim == at:
+            return tuple(tds)
+        if not tds:
+            return self._sample()._unbind(dim)  # type: ignore[no-any-return]  # a primitive gives Any
+        columns = zip(*(td._unbind(dim - (dim > at)) for td in tds), strict=True)
+        return tuple(self._again(column, at - (dim < at)) for column in columns)
+
+    @classmethod
+    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        first = items[0]
+        if _alike(items):
+            at = first.stack_dim
+            inner = dim - (dim > at)
+            columns = zip(*(item.tensordicts for item in items), strict=True)
+            return first._again([stack_nodes(column, inner) for column in columns], at + (dim <= at))
+        solid = [item._solid() for item in items]
+        return type(solid[0])._stack(solid, dim)
+
+    @classmethod
+    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        first = items[0]
+        # what is empty along the dimension adds no element
+        full = [item for item in items if item._meta.batch_size[dim]]
+        if full and all(isinstance(item, containers.lazy) and item.stack_dim == dim for item in full):
+            return full[0]._again([td for item in full for td in item.tensordicts], dim)
+        if _alike(items):
+            at = first.stack_dim
+            columns = zip(*(item.tensordicts for item in items), strict=True)
+            return first._again([cat_nodes(column, dim - (dim > at)) for column in columns], at)
+        solid = [item._solid() for item in items]
+        return type(solid[0])._cat(solid, dim)
+
+
+def _alike(items: Sequence[Any]) -> bool:
+    """Whether all are lazy stacks of one length along one dimension, so their elements pair up."""
+    first = items[0]
+    return all(
+        isinstance(item, containers.lazy)
+        and item.stack_dim == first.stack_dim
+        and len(item.tensordicts) == len(first.tensordicts) > 0
+        for item in items
+    )

@@ -1,0 +1,499 @@
+"""`LazyStackedTensorDict`: tensordicts in a list, read as if they were stacked along one dimension.
+
+Stacking costs nothing until an entry is read, and elements may differ: in the shapes of their entries, in their keys,
+in their batch sizes. Its keys are those that all elements have. Operations on leaves run on each element; writes reach
+the elements; taking the stack apart gives the elements themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import How, IsLeaf
+from tensordict_core.base.registry import containers
+from tensordict_core.base.shape_op import Unsqueeze
+from tensordict_core.containers.lazy.columns import combined
+from tensordict_core.containers.lazy.elementwise import LazyElementwise
+from tensordict_core.containers.lazy.from_dicts import LazyBuilding
+from tensordict_core.containers.lazy.indexing import LazyIndexing
+from tensordict_core.containers.lazy.ragged import LazyRagged
+from tensordict_core.containers.lazy.shape import LazyReshaping
+from tensordict_core.containers.nontensor.data import is_non_tensor
+
+if TYPE_CHECKING:
+    from tensordict_core.containers.collection import TensorCollection
+
+__all__ = ["LazyStackedTensorDict"]
+
+
+def _common_size(tds: Sequence[Any], strict: bool) -> torch.Size:
+    """The batch size of all elements; -1 where they differ."""
+    size: torch.Size = tds[0]._meta.batch_size
+    for i, td in enumerate(tds):
+        own = td._meta.batch_size
+        if own == size:
+            continue
+        if strict or len(own) != len(size):
+            raise errors.elements_differ(i, own, tds[0]._meta.batch_size)
+        size = torch.Size([n if n == m else -1 for n, m in zip(size, own, strict=True)])
+    return size
+
+
+def _meta_of(tds: Sequence[Any], dim: int, name: str | None, strict: bool = False) -> Meta:
+    first = tds[0]._meta
+    size = first.batch_size
+    device, names = first.device, first.names
+    for td in tds:
+        meta = td._meta
+        if meta is first:
+            continue
+        if meta.batch_size != size:
+            size = _common_size(tds, strict)
+            break
+    if device is not None and any(td._meta.device != device for td in tds):
+        device = None
+    if names is not None or name is not None:
+        inner = names or (None,) * len(size)
+        names = (*inner[:dim], name, *inner[dim:])
+        names = names if any(one is not None for one in names) else None
+    return Meta(torch.Size((*size[:dim], len(tds), *size[dim:])), device, names)
+
+
+class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElementwise, LazyBuilding):
+    """Tensordicts that are kept apart and stacked where they are read.
+
+    Args:
+        *tensordicts: The elements.
+        stack_dim: The batch dimension along which they are stacked.
+        hook_out: Called with each entry that is read, to give what is returned.
+        hook_in: Called with each value that is written, to give what is stored.
+        batch_size: The batch size of an empty stack: by default ``[0]``.
+        device: Where the elements are moved; by default they stay where they are.
+        names: A name (or ``None``) for each batch dimension.
+        stack_dim_name: The name of the stack dimension alone.
+        strict_shape: Whether elements must have one batch size; otherwise sizes that differ read as -1.
+
+    Raises:
+        RuntimeError: The batch sizes differ in number, or at all if ``strict_shape``.
+        TypeError: An element is no tensordict.
+
+    >>> td = LazyStackedTensorDict(TensorDict({"a": torch.zeros(3)}), TensorDict({"a": torch.ones(3)}))
+    >>> td["a"].shape, td[1]["a"]
+    (torch.Size([2, 3]), tensor([1., 1., 1.]))
+    >>> ragged = LazyStackedTensorDict(TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)}))
+    >>> ragged.get("a", as_list=True)
+    [tensor([0.]), tensor([1., 1.])]
+    """
+
+    __slots__ = (
+        "_annotations",
+        "_holders",
+        "_last_exit",
+        "_locked",
+        "_meta",
+        "_stack_dim",
+        "hook_in",
+        "hook_out",
+        "tensordicts",
+    )
+
+    _combines_others = True
+    _holds_slices = True
+
+    tensordicts: list[Any]
+    """The elements, in order."""
+    hook_out: Callable[[Any], Any] | None
+    """Called with each entry that is read, to give what is returned."""
+    hook_in: Callable[[Any], Any] | None
+    """Called with each value that is written, to give what is stored."""
+
+    def __init__(
+        self,
+        *tensordicts: Any,
+        stack_dim: int = 0,
+        hook_out: Callable[[Any], Any] | None = None,
+        hook_in: Callable[[Any], Any] | None = None,
+        batch_size: Sequence[int] | int | None = None,
+        device: torch.device | str | int | None = None,
+        names: Sequence[str | None] | None = None,
+        stack_dim_name: str | None = None,
+        strict_shape: bool = False,
+    ) -> None:
+        tds = list(tensordicts)
+        for i, td in enumerate(tds):
+            if not isinstance(td, Primitives) or td._is_opaque:
+                raise TypeError(
+                    f"a lazy stack holds tensordicts, got {type(td).__name__} at position {i}; "
+                    "convert it with from_any first"
+                )
+        target = as_device(device)
+        if target is not None:
+            tds = [td if td._meta.device == target else td.to(target) for td in tds]
+        inner = tds[0]._meta.batch_size if tds else as_batch_size([0] if batch_size is None else batch_size)[1:]
+        dims = len(inner) + 1
+        if not -dims <= stack_dim < dims:
+            raise errors.bad_dim(stack_dim, torch.Size((len(tds), *inner)))
+        dim = stack_dim % dims
+        if tds:
+            meta = _meta_of(tds, dim, stack_dim_name, strict_shape)
+        else:
+            meta = Meta(torch.Size((*inner[:dim], 0, *inner[dim:])), target)
+        self._start(tds, dim, meta)
+        self.hook_out = hook_out
+        self.hook_in = hook_in
+        if names is not None:
+            self._put_names(as_names(names, dims))
+
+    def _start(self, tds: list[Any], dim: int, meta: Meta) -> None:
+        self.tensordicts = tds
+        self._stack_dim = dim
+        self._meta = meta
+        self._locked = False
+        self._holders = None
+        self._annotations = None
+        self._last_exit = None
+        self.hook_out = None
+        self.hook_in = None
+
+    @classmethod
+    def _make(cls, tds: Sequence[Any], dim: int, name: str | None = None) -> Self:
+        """A stack of elements that are known to be valid."""
+        self = object.__new__(cls)
+        tds = list(tds)
+        self._start(tds, dim, _meta_of(tds, dim, name))
+        return self
+
+    def _again(self, tds: Iterable[Any], dim: int | None = None) -> Any:
+        """A stack of other elements with this one's name and hooks, in the class that the elements ask for."""
+        tds = list(tds)
+        dim = self._stack_dim if dim is None else dim
+        result = type(tds[0])._lazy(tds, dim)
+        stack, name = result._inmost(), self._stack_name
+        if isinstance(stack, LazyStackedTensorDict):
+            stack.hook_out, stack.hook_in = self.hook_out, self.hook_in
+            if name is not None:
+                stack._meta = _meta_of(tds, dim, name)
+        return result
+
+    # the list --------------------------------------------------------------------------------------------------------
+
+    @property
+    def stack_dim(self) -> int:
+        """The batch dimension along which the elements are stacked."""
+        return self._stack_dim
+
+    @property
+    def _stack_name(self) -> str | None:
+        names = self._meta.names
+        return None if names is None else names[self._stack_dim]
+
+    def append(self, tensordict: Any) -> None:
+        """Add an element at the end.
+
+        Args:
+            tensordict: A tensordict of the elements' batch size.
+
+        Raises:
+            RuntimeError: The stack is locked.
+            ValueError: The batch size differs.
+            TypeError: It is no tensordict.
+
+        >>> td = LazyStackedTensorDict(TensorDict({"a": 1}))
+        >>> td.append(TensorDict({"a": 2}))
+        >>> td["a"]
+        tensor([1, 2])
+        """
+        self.insert(len(self.tensordicts), tensordict)
+
+    def extend(self, tensordict: Any) -> None:
+        """Add several elements at the end.
+
+        Args:
+            tensordict: A list of tensordicts, or a tensordict that is taken apart along the stack dimension.
+
+        Raises:
+            RuntimeError: The stack is locked.
+            ValueError: A batch size differs.
+
+        >>> td = LazyStackedTensorDict(TensorDict({"a": 1}))
+        >>> td.extend([TensorDict({"a": 2}), TensorDict({"a": 3})])
+        >>> td["a"]
+        tensor([1, 2, 3])
+        """
+        items = tensordict.unbind(self._stack_dim) if isinstance(tensordict, Primitives) else tensordict  # type: ignore[attr-defined]  # of another family
+        self._insert(len(self.tensordicts), items)
+
+    def insert(self, index: int, tensordict: Any) -> None:
+        """Add an element before position ``index``.
+
+        Args:
+            index: The position, as in ``list.insert``.
+            tensordict: A tensordict of the elements' batch size.
+
+        Raises:
+            RuntimeError: The stack is locked.
+            ValueError: The batch size differs.
+            TypeError: It is no tensordict.
+
+        >>> td = LazyStackedTensorDict(TensorDict({"a": 1}))
+        >>> td.insert(0, TensorDict({"a": 2}))
+        >>> td["a"]
+        tensor([2, 1])
+        """
+        self._insert(index, [tensordict])
+
+    def _insert(self, index: int, items: Iterable[Any]) -> None:
+        new = [self._as_element(item) for item in items]
+        if not new:
+            return
+        tds, meta, dim = self.tensordicts, self._meta, self._stack_dim
+        first = tds[0] if tds else None
+        tds[index:index] = new
+        if tds[0] is first:  # what was added fits the rest, so a loop that appends looks at each element once
+            size = meta.batch_size
+            self._meta = Meta(torch.Size((*size[:dim], len(tds), *size[dim + 1 :])), meta.device, meta.names)
+        else:
+            self._meta = _meta_of(tds, dim, self._stack_name)
+
+    def _as_element(self, td: Any) -> Any:
+        """A tensordict as this stack takes one more."""
+        if not isinstance(td, Primitives) or td._is_opaque:
+            raise TypeError(f"a lazy stack holds tensordicts, got {type(td).__name__}; convert it with from_any first")
+        if self.is_locked:
+            raise errors.locked("an element would be added")
+        own = self._meta.batch_size
+        inner = own[: self._stack_dim] + own[self._stack_dim + 1 :]
+        new = td._meta.batch_size
+        if len(new) != len(inner) or any(n != m and m != -1 for n, m in zip(new, inner, strict=True)):
+            raise ValueError(
+                f"the elements of this lazy stack have batch size {list(inner)}, got one of {list(new)}; "
+                "expand or index it to that"
+            )
+        device = self._meta.device
+        return td if device is None or td._meta.device == device else td.to(device)  # type: ignore[attr-defined]  # of another family
+
+    # entries ---------------------------------------------------------------------------------------------------------
+
+    def _keys(self) -> Iterable[str]:
+        tds = self.tensordicts
+        if not tds:
+            return ()
+        first = tds[0]._keys()
+        for td in tds[1:]:
+            if td._keys() != first:
+                tables = [set(td._keys()) for td in tds[1:]]
+                return [key for key in first if all(key in table for table in tables)]
+        return first  # type: ignore[no-any-return]  # a primitive gives Any
+
+    def valid_keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: IsLeaf | None = None,
+        *,
+        sort: bool = False,
+    ) -> Any:
+        """The keys that all elements have, as ``keys``.
+
+        >>> td = LazyStackedTensorDict(TensorDict({"a": 1, "b": 2}), TensorDict({"a": 1}))
+        >>> list(td.valid_keys())
+        ['a']
+        """
+        return self.keys(include_nested, leaves_only, is_leaf, sort=sort)
+
+    def _column(self, key: str) -> list[Any] | None:
+        column = []
+        for td in self.tensordicts:
+            entry = td._get(key)
+            if entry is None:
+                return None
+            column.append(entry)
+        return column or None
+
+    def _get(self, key: str) -> Any:
+        column = self._column(key)
+        if column is None:
+            return None
+        if -1 in self._meta.batch_size and all(is_non_tensor(entry) for entry in column):
+            value = containers.non_tensor_stack._ragged(column, self._values(key), self._meta)
+        else:
+            value = combined(key, column, self._stack_dim)
+        if isinstance(value, Primitives):
+            stack = value._inmost()
+            if isinstance(stack, LazyStackedTensorDict):
+                stack.hook_out, stack.hook_in = self.hook_out, self.hook_in
+            if self._locked:
+                value._set_locked(True)
+            if self._meta.names is not None:
+                value._set_meta(self._named_below(value._meta))
+            return value
+        return value if self.hook_out is None else self.hook_out(value)
+
+    def _named_below(self, meta: Meta) -> Meta:
+        """The metadata of a nested stack with the name of this stack dimension, which its elements cannot know."""
+        name = self._meta.names[self._stack_dim] if self._meta.names is not None else None
+        dims = len(meta.batch_size)
+        if name is None or dims <= self._stack_dim:
+            return meta
+        names = list(meta.names or (None,) * dims)
+        names[self._stack_dim] = name
+        return meta.named(tuple(names))
+
+    def _peek(self, key: str) -> Any:
+        tensor, entry = None, None
+        for td in self.tensordicts:
+            entry = td._peek(key)
+            if entry is None:
+                return None
+            if tensor is None and isinstance(entry, Tensor):
+                tensor = entry
+        return self._get(key) if tensor is None and entry is not None else tensor
+
+    def _peek_items(self) -> Iterable[tuple[str, Any]]:
+        return [(key, self._peek(key)) for key in self._keys()]
+
+    def _set(self, key: str, value: Any, inplace: bool) -> None:
+        if inplace and (old := self._peek(key)) is not None:
+            self._write(key, old, value)  # all elements or none
+            return
+        self._refuse_locked(f"set({key!r})")
+        for td, part in zip(self.tensordicts, self._parts_of_entry(value), strict=True):
+            device = td._meta.device
+            if device is not None and isinstance(part, Tensor) and part.device != device:
+                part = part.to(device)
+            td._set(key, part, inplace)
+
+    def _parts_of_entry(self, value: Any) -> Sequence[Any]:
+        """What each element stores of a valid entry."""
+        if self.hook_in is not None:
+            value = self.hook_in(value)
+        return value.unbind(self._stack_dim) if isinstance(value, Tensor) else self._taken_apart(value)
+
+    def _del(self, key: str) -> None:
+        self._refuse_locked(f"del_({key!r})")
+        for td in self.tensordicts:
+            if td._peek(key) is not None:
+                td._del(key)
+
+    def _rename(self, old: str, new: str) -> None:
+        self._refuse_locked(f"rename_key_({old!r})")
+        for td in self.tensordicts:
+            td._rename(old, new)
+
+    def _move(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+        self._refuse_locked(f"rename_key_({old!r})")
+        for td in self.tensordicts:
+            td._move(old, new)
+
+    # leaves ----------------------------------------------------------------------------------------------------------
+
+    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
+        for td in self.tensordicts:
+            td._collect(out, is_leaf)
+
+    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
+        for td in self.tensordicts:
+            td._collect_keys(out, prefix, is_leaf)
+
+    def _collect_aligned(
+        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
+    ) -> None:
+        tds = self.tensordicts
+        if other is None:
+            others: Sequence[Any] = [None] * len(tds)
+        elif isinstance(other, LazyStackedTensorDict) and other._stack_dim == self._stack_dim:
+            others = other.tensordicts
+        else:
+            others = other._unbind(self._stack_dim)
+        if len(others) != len(tds):
+            raise RuntimeError(
+                f"the operands have {len(tds)} and {len(others)} elements along the stack dim {self._stack_dim}; "
+                "index or expand one of them"
+            )
+        for td, part in zip(tds, others, strict=True):
+            td._collect_aligned(part, out, missing, is_leaf, prefix)
+
+    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
+        for td in self.tensordicts:
+            td._collect_sizes(out, is_leaf)
+
+    def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
+        # the operand's last dimension goes with the last of the leading `dims` batch dimensions
+        at = self._stack_dim - (dims - operand.ndim)
+        if self._stack_dim >= dims or at < 0:
+            dims -= self._stack_dim < dims
+            for td in self.tensordicts:
+                td._line_up(operand, dims, out)
+            return
+        n = len(self.tensordicts)
+        parts = operand.expand(*operand.shape[:at], n, *operand.shape[at + 1 :]).unbind(at)
+        for td, part in zip(self.tensordicts, parts, strict=True):
+            td._line_up(part, dims - 1, out)
+
+    def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
+        tds = self.tensordicts
+        if not tds:
+            return self._clone(False)
+        inner = how
+        if how.size is not None and how.size(self._meta.batch_size) != self._meta.batch_size:
+            raise RuntimeError(
+                "a lazy stack cannot take results of another batch size, because it keeps its elements apart; "
+                "combine it first with densify() or to_tensordict()"
+            )
+        if how.names is not None or how.size is not None:
+            inner = How(device=how.device, lock=how.lock, is_leaf=how.is_leaf, prune=how.prune, check=how.check)
+        results = [td._rebuild(leaves, inner) for td in tds]
+        if how.prune and all(result is None for result in results):
+            return None
+        results = [td.empty() if result is None else result for td, result in zip(tds, results, strict=True)]
+        result = self._again(results)
+        if how.names is not None:
+            result._put_names(how.names(self._meta.names))
+        if how.lock and self._locked:
+            result.lock_()
+        return result
+
+    # combined forms --------------------------------------------------------------------------------------------------
+
+    def _solid(self) -> Any:
+        if not self.tensordicts:
+            return self._sample()
+        entries = {}
+        for key in self._keys():
+            value = self._get(key)
+            entries[key] = value if isinstance(value, Tensor) else value._solid()
+        return containers.dense._make(entries, self._meta)
+
+    def _sample(self) -> Any:
+        """A dense tensordict of this batch size with the keys and shapes of the first element, without a copy."""
+        size = self._meta.batch_size
+        if not self.tensordicts:
+            return containers.dense._make({}, self._meta)
+        first = self.tensordicts[0]
+        own = first._meta.batch_size
+        size = torch.Size((*own[: self._stack_dim], size[self._stack_dim], *own[self._stack_dim :]))
+        one = first.select(*self._keys())._reshape(Unsqueeze(own, self._stack_dim)).expand(size)
+        if self._stack_name is not None:
+            one._put_names(self._meta.names)
+        return one
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    def _clone(self, recurse: bool) -> Self:
+        result = object.__new__(type(self))
+        result._start([td._clone(recurse) for td in self.tensordicts], self._stack_dim, self._meta)
+        result.hook_out, result.hook_in = self.hook_out, self.hook_in
+        return result
+
+    def _nodes(self) -> Iterable[TensorCollection]:
+        return self.tensordicts
+
+
+containers.lazy = LazyStackedTensorDict

@@ -1,0 +1,178 @@
+"""A list that writes through: replacing an element replaces the row of the tensordict that the list was made of.
+
+The values of a `NonTensorStack` are read as such a list, too: replacing one replaces the value of its position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NoReturn, SupportsIndex
+
+from tensordict_core.base import errors
+from tensordict_core.base.index import Index
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.registry import containers
+
+__all__ = ["LinkedList", "linked_values"]
+
+
+class LinkedList(list[Any]):
+    """The rows of a tensordict as a list; an element that is replaced is written into the tensordict.
+
+    The tensordict has a fixed number of rows, so the list has too.
+
+    Args:
+        items: The elements.
+        source: What they were read from; ``source[i] = value`` must write a row.
+
+    >>> td = TensorDict({"a": torch.zeros(2)}, [2])
+    >>> rows = td.tolist(as_linked_list=True)
+    >>> rows[1] = {"a": 1.0}
+    >>> td["a"]
+    tensor([0., 1.])
+    """
+
+    def __init__(self, items: Iterable[Any], source: Any) -> None:
+        super().__init__(items)
+        self._source = source
+
+    def tolist(self) -> list[Any]:
+        """The elements as a list of its own, and lists in it as well."""
+        return [item.tolist() if isinstance(item, LinkedList) else item for item in self]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(index, slice):
+            positions = range(len(self))[index]
+            values = list(value)
+            self._check(positions, values)
+            for position, one in zip(positions, values, strict=True):
+                self[position] = one
+            return
+        position = range(len(self))[index]
+        inner = self[position]
+        if isinstance(inner, LinkedList) and isinstance(value, list):
+            inner[:] = value
+            return
+        self._source[position] = value
+        super().__setitem__(index, value)
+
+    def _check(self, positions: range, values: list[Any]) -> None:
+        """Refuse lists of other lengths, before one element is written."""
+        if len(values) != len(positions):
+            self._refuse(f"{len(positions)} elements were to be replaced by {len(values)}")
+        for position, one in zip(positions, values, strict=True):
+            inner = self[position]
+            if isinstance(inner, LinkedList) and isinstance(one, list):
+                inner._check(range(len(inner)), one)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise TypeError(
+            f"the rows of a tensordict are of a fixed number, and {what}; take list(rows) for a list of its own"
+        )
+
+    def __delitem__(self, index: Any) -> None:
+        self._refuse("one was to be deleted")
+
+    def append(self, value: Any) -> None:
+        """Refused: the length is fixed."""
+        self._refuse("one was to be added")
+
+    def extend(self, values: Iterable[Any]) -> None:
+        """Refused: the length is fixed."""
+        self._refuse("some were to be added")
+
+    def insert(self, index: SupportsIndex, value: Any) -> None:
+        """Refused: the length is fixed."""
+        self._refuse("one was to be added")
+
+    def pop(self, index: SupportsIndex = -1) -> NoReturn:
+        """Refused: the length is fixed."""
+        self._refuse("one was to be removed")
+
+    def remove(self, value: Any) -> None:
+        """Refused: the length is fixed."""
+        self._refuse("one was to be removed")
+
+    def clear(self) -> None:
+        """Refused: the length is fixed."""
+        self._refuse("all were to be removed")
+
+    def __iadd__(self, values: Iterable[Any]) -> NoReturn:  # type: ignore[misc]  # list gives Self, this refuses
+        self._refuse("some were to be added")
+
+    def __imul__(self, times: SupportsIndex) -> NoReturn:
+        self._refuse("the list was to be repeated")
+
+    def sort(self, **kwargs: Any) -> None:
+        """Sort the rows, each written to its new place."""
+        self[:] = sorted(self, **kwargs)
+
+    def reverse(self) -> None:
+        """Reverse the rows, each written to its new place."""
+        self[:] = list(self)[::-1]
+
+    def __reduce__(self) -> Any:
+        # a copy or a pickle is a list of its own: there is no tensordict on the other side
+        return list, (list(self),)
+
+
+class _Places:
+    """Where the values of a list go: neighbouring positions of a `NonTensorStack`."""
+
+    __slots__ = ("_first", "_flat", "_holder", "_key", "_stack")
+
+    def __init__(self, stack: Any, first: int, holder: Any, key: str) -> None:
+        self._stack, self._flat, self._first = stack, stack._flat, first
+        self._holder, self._key = holder, key
+
+    def __setitem__(self, number: int, value: Any) -> None:
+        stack, flat, position = self._stack, self._flat, self._first + number
+        holder = stack if self._holder is None else self._holder
+        if stack._locked or holder._locked:
+            raise errors.locked("a value of a non-tensor entry was to be replaced")
+        if stack._flat is not flat or -1 in holder._meta.batch_size:
+            raise RuntimeError(
+                "a list of values is written to while its entry has the batch size that it was read with, whose sizes "
+                "are known; read it again, or write to the elements of the stack"
+            )
+        old, flat[position] = flat[position], value._entry_value() if isinstance(value, Primitives) else value
+        if not isinstance(holder._inmost(), containers.lazy | containers.view):
+            return
+        size = holder._meta.batch_size  # the stack was made to be read, and its values are in elements or a parent
+        rest = position // stack._meta.batch_size[len(size) :].numel()
+        at: list[int] = []
+        for n in reversed(size):
+            rest, place = divmod(rest, n)
+            at.insert(0, place)
+        index = Index(tuple(at), size)
+        try:
+            holder._set_entry_at(self._key, index, stack._index(index))
+        except BaseException:
+            flat[position] = old
+            raise
+
+
+class _Rows:
+    """What stands for a list of lists, of which each is written by itself."""
+
+    __slots__ = ()
+
+    def __setitem__(self, number: int, value: Any) -> None:
+        raise TypeError(
+            f"a row of values is replaced by a list of as many, got {value!r}; give such a list, or write one of its "
+            "elements"
+        )
+
+
+def linked_values(stack: Any, holder: Any, key: str) -> LinkedList:
+    """The values of a `NonTensorStack`, read from a container under a key, as nested lists that write through."""
+    size, flat = stack._meta.batch_size, stack._flat
+    n = size[-1]
+    if len(size) == 1:
+        return LinkedList(flat, _Places(stack, 0, holder, key))
+    starts = range(0, size[:-1].numel() * n, n) if n else [0] * size[:-1].numel()
+    rows = [LinkedList(flat[start : start + n], _Places(stack, start, holder, key)) for start in starts]
+    for dim in range(len(size) - 2, 0, -1):
+        n = size[dim]
+        rows = [LinkedList(rows[i * n : (i + 1) * n], _Rows()) for i in range(size[:dim].numel())]
+    return LinkedList(rows, _Rows())

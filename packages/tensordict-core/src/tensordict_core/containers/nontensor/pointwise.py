@@ -1,0 +1,136 @@
+"""Values that are no tensors, position by position: compared, combined, and chosen by a mask.
+
+What `NonTensorData` and `NonTensorStack` hold is never computed with; where values are compared, the results are bool
+tensors of the batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.registry import containers
+from tensordict_core.containers.nontensor.grid import broadcast
+from tensordict_core.ops.factories.operands import over_batch_size
+
+if TYPE_CHECKING:
+    from tensordict_core.containers.nontensor.base import NonTensorDataBase
+
+__all__ = ["Compared", "choose", "compared", "different", "expands", "flat_values", "logical", "ordered", "same"]
+
+Compared = Callable[[Any, Any], Tensor]
+"""An operator of non-tensor data."""
+
+
+def flat_values(node: Any) -> list[Any]:
+    """The value of non-tensor data at each position, in order."""
+    if isinstance(node, containers.non_tensor_stack):
+        return node._flat
+    return [node._value] * node._meta.batch_size.numel()
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are equal; values that cannot be compared are the same only if identical."""
+    if a is b:
+        return True
+    try:
+        return type(a) is type(b) and bool(a == b)
+    except Exception:
+        return False
+
+
+def different(a: Any, b: Any) -> bool:
+    """Whether two values are not equal."""
+    return not same(a, b)
+
+
+def ordered(symbol: str, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], bool]:
+    """An order of two values, as Python has it."""
+
+    def order(a: Any, b: Any) -> bool:
+        try:
+            return bool(function(a, b))
+        except TypeError:
+            raise TypeError(
+                f"'{symbol}' orders values as Python does, which has no order of {a!r} and {b!r}; compare them with "
+                "== or take other values"
+            ) from None
+
+    return order
+
+
+def logical(symbol: str, function: Callable[[bool, bool], bool]) -> Callable[[Any, Any], bool]:
+    """A logical operation on two values, which are bools."""
+
+    def combine(a: Any, b: Any) -> bool:
+        for value in (a, b):
+            if not isinstance(value, bool | np.bool_):
+                raise TypeError(
+                    f"'{symbol}' of non-tensor data combines bools, got {value!r}; compare the values first, or read "
+                    "them with tolist()"
+                )
+        return bool(function(a, b))
+
+    return combine
+
+
+def compared(function: Callable[[Any, Any], bool], doc: str, *, of_any: bool = False) -> Compared:
+    """An operator that looks at the values of each position and gives a bool tensor of the batch size.
+
+    Args:
+        function: What it says of two values.
+        doc: Its docstring.
+        of_any: Whether any other value is one for all positions; otherwise lists and tensors have one for each.
+    """
+
+    def method(self: NonTensorDataBase, other: Any) -> Tensor:
+        if of_any:
+            plain = not isinstance(other, containers.non_tensor | containers.non_tensor_stack)
+            right: Any = containers.non_tensor._make(other, self._meta) if plain else other
+        else:
+            right = self._operand("a comparison", other)
+        a, b = self._meta.batch_size, right._meta.batch_size
+        size = a if a == b else torch.broadcast_shapes(a, b)  # type: ignore[no-untyped-call]  # torch does not type it
+        if isinstance(self, containers.non_tensor) and isinstance(right, containers.non_tensor):
+            return torch.full(size, function(self._value, right._value))
+        pairs = zip(broadcast(flat_values(self), a, size), broadcast(flat_values(right), b, size), strict=True)
+        return torch.tensor([function(x, y) for x, y in pairs], dtype=torch.bool).reshape(size)
+
+    method.__doc__ = doc
+    return method
+
+
+def choose(condition: Tensor, mine: Any, theirs: Any) -> Any:
+    """The values of ``mine`` where a bool tensor over its batch dimensions is true, those of ``theirs`` elsewhere.
+
+    Raises:
+        RuntimeError: The condition or the batch size of ``theirs`` cannot be expanded to that of ``mine``.
+
+    >>> from tensordict_core import NonTensorStack
+    >>> choose(torch.tensor([True, False]), NonTensorStack("a", "b"), NonTensorStack("c", "d")).tolist()
+    ['a', 'd']
+    """
+    meta = mine._meta
+    size, own = meta.batch_size, theirs._meta.batch_size
+    if own != size and not expands(own, size):
+        raise errors.values_shape(own, size)
+    if own == size and mine._has_values_of(theirs):  # and a condition that is being traced is not read
+        return mine._clone(True)
+    flags = over_batch_size(condition, size).reshape(-1).tolist()
+    if all(flags):
+        return mine._clone(True)
+    if isinstance(theirs, containers.non_tensor) and not any(flags):
+        return theirs._make(theirs._value, meta, theirs._metadata)
+    triples = zip(flags, flat_values(mine), broadcast(flat_values(theirs), own, size), strict=True)
+    stack = containers.non_tensor_stack
+    return stack._make([a if first else b for first, a, b in triples], meta)._placed(None, meta)
+
+
+def expands(own: torch.Size, size: torch.Size) -> bool:
+    """Whether one batch size can be expanded to another."""
+    return len(own) <= len(size) and all(n in (1, m) for n, m in zip(reversed(own), reversed(size), strict=False))

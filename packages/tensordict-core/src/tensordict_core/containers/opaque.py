@@ -1,0 +1,50 @@
+"""Opaque nodes: entries as a whole, with no keys below them.
+
+Non-tensor data and unbatched tensors share this: they are nodes, because they have a batch size, a device and a lock,
+and hold nothing that a key could name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tensordict_core.base import errors
+from tensordict_core.base.meta import Meta
+from tensordict_core.containers.collection import TensorCollection
+
+__all__ = ["OpaqueNode"]
+
+
+class OpaqueNode(TensorCollection):
+    """A node without entries; what it holds, its subclasses say."""
+
+    __slots__ = ("_annotations", "_holders", "_last_exit", "_locked", "_meta")
+
+    _is_opaque = True
+
+    def _start(self, meta: Meta) -> None:
+        self._meta = meta
+        self._locked = False
+        self._holders = None
+        self._annotations = None
+        self._last_exit = None
+
+    def _keys(self) -> Iterable[str]:
+        return ()
+
+    def _get(self, key: str) -> Any:
+        return None
+
+    def _plain_value(self) -> Any:
+        """What ``td[key]`` gives, with no list in it that is linked to the entry."""
+        return self._entry_value()
+
+    def _del(self, key: str) -> None:
+        raise errors.missing_key(key, (), type(self).__name__)
+
+    def _rename(self, old: str, new: str) -> None:
+        raise errors.missing_key(old, (), type(self).__name__)
+
+    def _nodes(self) -> Iterable[TensorCollection]:
+        return ()

@@ -1,0 +1,159 @@
+"""`TensorAttrs`: where a tensor lives, its dtype and its shape, as a value that tensordicts carry.
+
+``td.attrs()`` gives one for each leaf, and ``td.to(attrs)`` moves and casts each leaf to what is written under its key.
+A value of its own class rather than a tensordict of three entries, because nothing is ever done to one of the three
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.meta import as_device
+from tensordict_core.base.registry import containers
+from tensordict_core.base.write_plan import Writes
+from tensordict_core.containers.nontensor.data import MetaData, NonTensorDataBase
+from tensordict_core.ops.tensor_spec import FIELDS, describe_leaf
+
+__all__ = ["TensorAttrs"]
+
+
+class Attrs(NamedTuple):
+    """What `TensorAttrs` holds; ``None`` where nothing is said."""
+
+    tgt_device: torch.device | None = None
+    tgt_dtype: torch.dtype | None = None
+    tgt_shape: torch.Size | None = None
+
+
+class TensorAttrs(MetaData):
+    """Device, dtype and shape of a tensor, each ``None`` where nothing is said of it.
+
+    The names start with ``tgt_`` because ``device``, ``dtype`` and ``shape`` are those of the container itself.
+
+    Args:
+        tgt_device: The device, or the name of one.
+        tgt_dtype: The dtype.
+        tgt_shape: The shape.
+        batch_size: The batch size; a tensordict that stores it gives it its own.
+        device: The device that the surrounding tensordict has.
+        names: A name (or ``None``) for each batch dimension.
+
+    Raises:
+        TypeError: ``tgt_dtype`` is no dtype.
+
+    >>> attrs = TensorDict({"a": torch.zeros(3, dtype=torch.int32)}).attrs()
+    >>> attrs["a"].tgt_dtype, attrs["a"].tgt_shape
+    (torch.int32, torch.Size([3]))
+    >>> TensorDict({"a": 1.0, "b": 2.0}).to(attrs)
+    TensorDict(
+        fields={
+            a: Tensor(shape=torch.Size([]), device=cpu, dtype=torch.int32, is_shared=False),
+            b: Tensor(shape=torch.Size([]), device=cpu, dtype=torch.float32, is_shared=False)},
+        batch_size=torch.Size([]),
+        device=None,
+        is_shared=False)
+    """
+
+    __slots__ = ()
+
+    _value: Attrs
+
+    def __init__(
+        self,
+        tgt_device: torch.device | str | None = None,
+        tgt_dtype: torch.dtype | None = None,
+        tgt_shape: Sequence[int] | None = None,
+        *,
+        batch_size: Sequence[int] | int | None = None,
+        device: torch.device | str | None = None,
+        names: Sequence[str | None] | None = None,
+    ) -> None:
+        if not (tgt_dtype is None or isinstance(tgt_dtype, torch.dtype)):
+            raise TypeError(f"tgt_dtype is a torch.dtype or None, got {tgt_dtype!r}; write torch.float32, for one")
+        shape = None if tgt_shape is None else torch.Size(tgt_shape)
+        value = Attrs(as_device(tgt_device), tgt_dtype, shape)
+        super().__init__(value, batch_size=batch_size, device=device, names=names)
+
+    @classmethod
+    def from_tensor(cls, tensor: Tensor, *, fields: Sequence[str] = FIELDS) -> Self:
+        """What a tensor has.
+
+        Args:
+            tensor: The tensor.
+            fields: What is written down, of ``"device"``, ``"dtype"`` and ``"shape"``; the others are ``None``.
+
+        Raises:
+            TypeError: It is no tensor.
+            ValueError: A field is none of the three.
+
+        >>> TensorAttrs.from_tensor(torch.zeros(2, 3), fields=("dtype",))
+        TensorAttrs(tgt_device=None, tgt_dtype=torch.float32, tgt_shape=None)
+        """
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"from_tensor takes a tensor, got {type(tensor).__name__}; a tensordict has attrs()")
+        described: Self = describe_leaf(tensor, fields)
+        return described
+
+    def _entry_value(self, holder: Any = None, key: str = "") -> Any:
+        return self
+
+    def _plan_value(self, holder: Any, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:
+        self._check(value)
+        super()._plan_value(holder, key, value, writes, prefix)
+
+    def _replace_value(self, value: Any) -> None:
+        self._check(value)
+        self._value = value._value
+
+    def _check(self, value: Any) -> None:
+        if not isinstance(value, TensorAttrs):
+            got = value._entry_value() if isinstance(value, NonTensorDataBase) else value
+            raise TypeError(f"TensorAttrs takes another TensorAttrs in place, got {got!r}; use set() to replace it")
+
+    @property
+    def tgt_device(self) -> torch.device | None:
+        """The device of the tensor.
+
+        >>> TensorAttrs("cpu").tgt_device
+        device(type='cpu')
+        """
+        return self._value.tgt_device
+
+    @property
+    def tgt_dtype(self) -> torch.dtype | None:
+        """The dtype of the tensor.
+
+        >>> TensorAttrs("cpu").tgt_dtype is None
+        True
+        """
+        return self._value.tgt_dtype
+
+    @property
+    def tgt_shape(self) -> torch.Size | None:
+        """The shape of the tensor, batch dimensions included.
+
+        >>> TensorAttrs(tgt_shape=[3, 4]).tgt_shape
+        torch.Size([3, 4])
+        """
+        return self._value.tgt_shape
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """The three of them by name.
+
+        >>> TensorAttrs(tgt_dtype=torch.int8).to_dict()
+        {'tgt_device': None, 'tgt_dtype': torch.int8, 'tgt_shape': None}
+        """
+        return self._value._asdict()
+
+    def __repr__(self) -> str:
+        device, dtype, shape = self._value
+        said = ", ".join(f"{name}={value}" for name, value in zip(Attrs._fields, (device, dtype, shape), strict=True))
+        return f"{type(self).__name__}({said})"
+
+
+containers.attrs = TensorAttrs

@@ -1,0 +1,371 @@
+"""`SubTensorDict`: a live view of the part of a tensordict that an index selects.
+
+It keeps the parent and the index, nothing else: reading indexes the parent's entries, writing writes into them. A new
+key gets a place in the whole parent, with zeros where the view does not reach. Results of operations are tensordicts of
+their own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.entry import to_entry
+from tensordict_core.base.index import Index
+from tensordict_core.base.keys import unravel_key
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.predicates import is_leaf_nontensor
+from tensordict_core.base.rebuild import How, IsLeaf
+from tensordict_core.base.registry import containers
+from tensordict_core.base.write_plan import Merge, Writes
+from tensordict_core.containers.collection import TensorDictBase
+from tensordict_core.ops.factories.spec import operations
+
+if TYPE_CHECKING:
+    from tensordict_core.base.shape_op import ShapeOp
+    from tensordict_core.containers.collection import TensorCollection
+
+__all__ = ["SubTensorDict"]
+
+
+class SubTensorDict(TensorDictBase):
+    """A live view of the part of a tensordict that an index selects; ``td.view_at(index)`` makes one.
+
+    Args:
+        source: The tensordict.
+        idx: The index, as in ``source[idx]``.
+
+    Raises:
+        IndexError: The index does not fit the batch size.
+
+    >>> td = TensorDict({"a": torch.zeros(3)}, [3])
+    >>> SubTensorDict(td, 1).fill_("a", 1.0)["a"]
+    tensor(1.)
+    >>> td["a"]
+    tensor([0., 1., 0.])
+    """
+
+    __slots__ = ("_annotations", "_holders", "_last_exit", "_meta", "_parent", "_part")
+
+    def __init__(self, source: TensorCollection, idx: Any) -> None:
+        self._start(source, Index(idx, source._meta.batch_size))
+
+    def _start(self, parent: Any, part: Index) -> None:
+        self._parent = parent
+        self._part = part
+        self._meta = part.meta(parent._meta)
+        self._holders = None
+        self._annotations = None
+        self._last_exit = None
+
+    @classmethod
+    def _make(cls, parent: Any, part: Index) -> Self:
+        self = object.__new__(cls)
+        self._start(parent, part)
+        return self
+
+    @property
+    def parent(self) -> Any:
+        """The tensordict that this is a part of.
+
+        >>> td = TensorDict({"a": torch.zeros(3)}, [3])
+        >>> td.view_at(0).parent is td
+        True
+        """
+        return self._parent
+
+    @property
+    def idx(self) -> Any:
+        """The index of the part."""
+        return self._part.idx
+
+    def get_parent_tensordict(self) -> Any:
+        """The tensordict that this is a part of, as ``parent``."""
+        return self._parent
+
+    def _now(self) -> Any:
+        """The part as a tensordict of its own: views of the parent's entries, or copies where the index makes those."""
+        return self._named(self._parent._index(self._part))
+
+    def _named(self, part: Any) -> Any:
+        """What the index gave, with the names of this view."""
+        if self._meta.names != part._meta.names:
+            part._put_names(self._meta.names)
+        return part
+
+    def _shares(self) -> bool:
+        """Whether indexing gives views, so that what is written into them reaches the parent."""
+        whole = self._parent._inmost()
+        return not (
+            any(isinstance(part, bool) or (isinstance(part, Tensor) and part.ndim) for part in self._part.parts)
+            or (isinstance(whole, SubTensorDict) and not whole._shares())
+        )
+
+    # entries ---------------------------------------------------------------------------------------------------------
+
+    def _keys(self) -> Iterable[str]:
+        return self._parent._keys()  # type: ignore[no-any-return]  # a primitive gives Any
+
+    def _get(self, key: str) -> Any:
+        value = self._parent._get(key)
+        if isinstance(value, Primitives):
+            part = value._view_at(self._part)  # type: ignore[attr-defined]  # of another family
+            names = self._meta.names
+            if names is not None:  # those of the parent may be others
+                part._set_meta(part._meta.named(names + (part._meta.names or (None,) * len(part.shape))[len(names) :]))
+            return part
+        return None if value is None else value[self._part.idx]
+
+    def _peek(self, key: str) -> Any:
+        value = self._parent._peek(key)
+        return value if value is None or isinstance(value, Tensor) else self._get(key)
+
+    def _set(self, key: str, value: Any, inplace: bool) -> None:
+        old = self._parent._peek(key)
+        if isinstance(old, Tensor) and isinstance(value, Tensor):
+            self._check_entry(key, value, ())
+        self._parent._index_put(self._part, containers.dense._make({key: value}, self._meta))
+
+    def _plan_set(self, key: str, item: Any, merge: Merge, prefix: tuple[str, ...]) -> Any:
+        value = super()._plan_set(key, item, merge, prefix)
+        # to store is to write into the parent's entry where it has one: what does not fit there is found out before
+        if isinstance(value, Tensor) and isinstance(self._parent._peek(key), Tensor):
+            self._plan_entry(key, value, None, merge.writes, prefix)
+            return None
+        return value
+
+    def _plan_entry(
+        self, key: str, value: Any, below: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
+    ) -> None:
+        old = self._peek(key)
+        if old is None or (isinstance(old, Primitives) and not old._is_opaque):
+            super()._plan_entry(key, value, below, writes, prefix)
+            return
+        if isinstance(old, Tensor) and self._shares():
+            self._plan_part(key, value, writes, prefix)
+            return
+        # what fits is found out on what the index gives, a copy here, and written where it belongs
+        self._check_entry(key, value, prefix)
+        writes.then(functools.partial(self._set, key, to_entry(self._meta, key, value), True))
+
+    def _check_entry(self, key: str, value: Any, prefix: tuple[str, ...]) -> None:
+        """Refuse a value that cannot be written into an entry."""
+        writes = Writes()
+        self._plan_part(key, value, writes, prefix)
+        writes.check()
+
+    def _plan_part(self, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:
+        """Plan to write a value into what the index gives of an entry."""
+        # an entry of a lazy stack is made anew for each look, but what the index gives of the stack has its leaves
+        lazy = isinstance(self._whole(), containers.lazy)
+        part = self._now() if lazy else containers.dense._make({key: self._get(key)}, self._meta)
+        part._plan_entry(key, value, None, writes, prefix)
+
+    def _whole(self) -> Any:
+        """The container that keeps the entries of which this is a part, or a part of a part."""
+        whole = self._parent._inmost()
+        return whole._whole() if isinstance(whole, SubTensorDict) else whole
+
+    def _del(self, key: str) -> None:
+        self._parent._del(key)
+
+    def _rename(self, old: str, new: str) -> None:
+        self._parent._rename(old, new)
+
+    def _move(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+        self._parent._move(old, new)  # keys are those of the whole
+
+    def select(self, *keys: Any, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Any:
+        """The entries under some keys, in a tensordict of their own; ``inplace`` removes the others from the parent."""
+        if inplace:
+            return super().select(*keys, inplace=True, strict=strict)
+        return self._named(self._parent.select(*keys, strict=strict, as_tensordict=as_tensordict)._index(self._part))
+
+    def exclude(self, *keys: Any, inplace: bool = False) -> Any:
+        """The entries under other keys, in a tensordict of their own; ``inplace`` removes those of the parent."""
+        if inplace:
+            return super().exclude(*keys, inplace=True)
+        return self._named(self._parent.exclude(*keys)._index(self._part))
+
+    # leaves ----------------------------------------------------------------------------------------------------------
+
+    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
+        self._now()._collect(out, is_leaf)
+
+    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
+        self._parent._collect_keys(out, prefix, is_leaf)
+
+    def _collect_aligned(
+        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
+    ) -> None:
+        self._now()._collect_aligned(other, out, missing, is_leaf, prefix)
+
+    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
+        self._now()._collect_sizes(out, is_leaf)
+
+    def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
+        self._now()._line_up(operand, dims, out)
+
+    def _write_leaves(self, values: Sequence[Any], is_leaf: IsLeaf | None = None) -> None:
+        now = self._now()
+        now._write_leaves(values, is_leaf)
+        self._write_back(now)
+
+    def _write_back(self, now: Any) -> None:
+        """Put what was written into a copy of the part where it belongs; views are there already."""
+        if not self._shares():
+            self._parent._index_put(self._part, now)
+
+    def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
+        return self._now()._rebuild(leaves, how)
+
+    def _solid(self) -> Any:
+        return self._now()._solid()
+
+    # shape -----------------------------------------------------------------------------------------------------------
+
+    def _index(self, index: Index) -> Any:
+        return self._now()._index(index)
+
+    def _index_put(self, index: Index, value: Any) -> None:
+        if isinstance(value, dict):
+            value = containers.dense(value, batch_size=index.size, device=self._meta.device)
+        if self._locked:
+            self._check_put(index, value)  # what the index gives of a locked tensordict is not locked itself
+        now = self._now()
+        known = set(now._leaf_keys())
+        now._index_put(index, value)
+        # tensors of a view are those of the parent; new entries and values that are no tensors are not
+        if not self._shares() or set(_paths(now)) != known:
+            self._parent._index_put(self._part, now)
+
+    def _check_put(self, index: Index, value: Any) -> None:
+        now = self._now()
+        now._check_put(index, value)
+        if self._locked and isinstance(value, Primitives):
+            for key in set(_paths(value)).difference(_paths(now)):
+                raise errors.locked(f"the indexed write would add key {unravel_key(key)!r}")
+
+    def _set_entry_at(self, name: str, index: Index, value: Any) -> None:
+        now = self._now()
+        now._set_entry_at(name, index, value)
+        entry = now._get(name)
+        if isinstance(entry, Primitives):  # values that are no tensors are those of a copy
+            self._set(name, entry, False)
+        else:
+            self._write_back(now)
+
+    def _reshape(self, op: ShapeOp) -> Any:
+        return self._now()._reshape(op)
+
+    @classmethod
+    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        now = [_own(item) for item in items]
+        return type(now[0])._stack(now, dim)
+
+    @classmethod
+    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        now = [_own(item) for item in items]
+        return type(now[0])._cat(now, dim)
+
+    def _unbind(self, dim: int) -> tuple[Any, ...]:
+        return self._now()._unbind(dim)  # type: ignore[no-any-return]  # a primitive gives Any
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    def _clone(self, recurse: bool) -> Any:
+        return self._now()._clone(recurse)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self._clone(True)
+
+    def __reduce__(self) -> Any:
+        return _again, (self._now(),)
+
+    def _nodes(self) -> Iterable[TensorCollection]:
+        return [value for _, value in self._items() if isinstance(value, Primitives)]  # type: ignore[misc]  # narrowed by isinstance
+
+    def _change_batch_size(self, size: torch.Size) -> None:
+        if size != self._meta.batch_size:
+            raise RuntimeError(
+                f"the batch size of a view is what its index selects, {list(self._meta.batch_size)}, and cannot be set "
+                f"to {list(size)}; clone() the view to have a tensordict of its own"
+            )
+
+    @property
+    def _locked(self) -> bool:  # type: ignore[override]  # a slot elsewhere; a view is locked with its parent
+        return self._parent._locked  # type: ignore[no-any-return]  # a primitive gives Any
+
+    def _set_locked(self, locked: bool) -> None:
+        raise RuntimeError(
+            f"a view cannot be {'locked' if locked else 'unlocked'} apart from the tensordict it is a part of; "
+            f"{'lock' if locked else 'unlock'} that one (view.parent)"
+        )
+
+    def lock_(self) -> Self:
+        """Refused: a view is locked when its parent is.
+
+        Raises:
+            RuntimeError: The parent is not locked.
+        """
+        if not self._locked:
+            self._set_locked(True)
+        return self
+
+    def unlock_(self) -> Self:
+        """Refused: a view is locked when its parent is.
+
+        Raises:
+            RuntimeError: The parent is locked.
+        """
+        if self._locked:
+            self._set_locked(False)
+        return self
+
+    def is_memmap(self) -> bool:
+        """Never: a view has no files of its own."""
+        return False
+
+
+def _paths(td: Any) -> list[tuple[str, ...]]:
+    """The paths of tensors and of values that are no tensors."""
+    paths: list[tuple[str, ...]] = []
+    td._collect_keys(paths, (), is_leaf_nontensor)
+    return paths
+
+
+def _own(item: Any) -> Any:
+    return item._now() if isinstance(item, SubTensorDict) else item
+
+
+def _again(td: Any) -> Any:
+    """What a pickled view becomes: a tensordict of its own."""
+    return td
+
+
+def _through(name: str) -> Any:
+    """The in-place operation ``name``, also where the view's leaves are copies."""
+    general = getattr(TensorDictBase, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._shares():
+            return general(self, *args, **kwargs)
+        now = self._now()
+        general(now, *args, **kwargs)
+        self._write_back(now)
+        return self
+
+    method.__name__, method.__qualname__, method.__doc__ = name, f"SubTensorDict.{name}", general.__doc__
+    return method
+
+
+for _name in {spec.name for spec in operations() if spec.inplace} | {"zero_", "masked_fill_"}:
+    if hasattr(TensorDictBase, _name):
+        setattr(SubTensorDict, _name, _through(_name))
+
+containers.view = SubTensorDict

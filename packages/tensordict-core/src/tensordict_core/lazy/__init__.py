@@ -1,7 +1,0 @@
-"""Lazy stacks: tensordicts that are kept apart and combined only where they are read."""
-
-from __future__ import annotations
-
-from .stack import LazyStackedTensorDict
-
-__all__ = ["LazyStackedTensorDict"]

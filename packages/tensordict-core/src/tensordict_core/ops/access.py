@@ -1,0 +1,395 @@
+"""Access: reading and writing one entry by key, nested keys included.
+
+A string key costs one dictionary operation; a tuple walks the nodes on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.entry import to_entry
+from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
+from tensordict_core.base.meta import starts_with
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.options import current as options
+from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
+from tensordict_core.base.registry import containers
+from tensordict_core.base.views import ItemsView, KeysView, ValuesView
+from tensordict_core.base.write_plan import Merge, Writes
+
+if TYPE_CHECKING:
+    from tensordict_core.base.rebuild import NO_DEFAULT, IsLeaf
+
+__all__ = ["Access"]
+
+
+def _as_plain(key: Any) -> str | tuple[str, ...]:
+    """A key that is no tuple as a plain string: members of enumerations, and other subclasses of ``str``."""
+    return str.__str__(key) if isinstance(key, str) else unravel_key(key)
+
+
+class Access(Primitives):
+    """Entries by key: ``get``, ``set`` and their kind."""
+
+    __slots__ = ()
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    def get(self, key: NestedKey, default: Any = KEEP, **kwargs: Any) -> Any:
+        """The entry of a key as it is stored: a tensor or a node.
+
+        Non-tensor data come as `NonTensorData`; ``td[key]`` gives their value.
+
+        Args:
+            key: A string or a nested key.
+            default: What to return where there is no such entry; by default ``None`` (see `set_get_defaults_to_none`);
+                ``NO_DEFAULT`` raises a ``KeyError``.
+            **kwargs: What a container takes beside (a lazy stack: how to combine ragged entries).
+
+        >>> td = TensorDict({"a": {"b": torch.zeros(2)}}, batch_size=[2])
+        >>> td.get(("a", "b")), td.get("c") is None
+        (tensor([0., 0.]), True)
+        """
+        if kwargs:
+            path = unravel_key_to_tuple(key)
+            parent = self.get(path[:-1]) if len(path) > 1 else self
+            value = parent._get_ragged(path[-1], KEEP, **kwargs) if isinstance(parent, Primitives) else KEEP
+            return self._absent(key, default) if value is KEEP else value
+        if type(key) is str:
+            value = self._get(key)
+            return self._absent(key, default) if value is None else value
+        if not isinstance(key, tuple):
+            return self.get(_as_plain(key), default)
+        node: Any = self
+        for name in key:
+            if type(name) is not str:
+                return self.get(unravel_key(key), default)
+            if not isinstance(node, Primitives):
+                return self._absent(key, default)
+            node = node._get(name)
+        return self._absent(key, default) if node is None else node
+
+    def _absent(self, key: Any, default: Any) -> Any:
+        """What ``get`` gives where there is no entry."""
+        if default is KEEP:
+            if options.get_defaults_to_none:
+                return None
+        elif default is not NO_DEFAULT:
+            return default
+        raise errors.missing_key(key, self._keys(), type(self).__name__)
+
+    def _get_path_value(self, key: tuple[Any, ...]) -> Any:
+        """The value under a nested key, non-tensor data unwrapped."""
+        path = unravel_key_to_tuple(key)
+        holder: Any = self
+        node: Any = self
+        for depth, name in enumerate(path):
+            if not isinstance(node, Primitives):
+                raise errors.not_a_node(path[:depth], node)
+            value = node._get(name)
+            if value is None:
+                raise errors.missing_key(path[: depth + 1] if depth else name, node._keys(), type(node).__name__)
+            holder, node = node, value
+        return node._entry_value(holder, path[-1]) if isinstance(node, Primitives) else node
+
+    def get_non_tensor(self, key: NestedKey, default: Any = None) -> Any:
+        """The value of a non-tensor entry, unwrapped; other entries as ``get`` gives them.
+
+        >>> TensorDict({"s": "text"}).get_non_tensor("s")
+        'text'
+        """
+        value = self.get(key, None)
+        if value is None:
+            return default
+        return self._get_path_value((key,)) if isinstance(value, Primitives) else value
+
+    def get_item_shape(self, key: NestedKey) -> Any:
+        """The shape of an entry.
+
+        Raises:
+            KeyError: There is no such key.
+
+        >>> TensorDict({"a": torch.zeros(2, 3)}).get_item_shape("a")
+        torch.Size([2, 3])
+        """
+        value = Access.get(self, key)  # as it is stored: tensorclasses get values
+        if value is None:
+            raise errors.missing_key(key, self._keys(), type(self).__name__)
+        return value.shape
+
+    def entry_class(self, key: NestedKey) -> type[Any]:
+        """The class of an entry.
+
+        Raises:
+            KeyError: There is no such key.
+
+        >>> TensorDict({"a": torch.zeros(2)}).entry_class("a").__name__
+        'Tensor'
+        """
+        value = Access.get(self, key)  # as it is stored: tensorclasses get values
+        if value is None:
+            raise errors.missing_key(key, self._keys(), type(self).__name__)
+        return type(value)
+
+    def is_non_tensor(self, key: NestedKey) -> bool:
+        """Whether an entry is non-tensor data.
+
+        >>> TensorDict({"s": "text"}).is_non_tensor("s")
+        True
+        """
+        return getattr(self.entry_class(key), "_is_non_tensor", False)
+
+    def __contains__(self, key: Any) -> bool:
+        """Whether there is an entry under a key (nested keys included).
+
+        >>> ("a", "b") in TensorDict({"a": {"b": 1}})
+        True
+        """
+        if type(key) is str:
+            return self._peek(key) is not None
+        if not isinstance(key, tuple):
+            raise errors.bad_key(key)
+        return self._peek_path(unravel_key_to_tuple(key)) is not None
+
+    # views -----------------------------------------------------------------------------------------------------------
+
+    def keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: IsLeaf | None = None,
+        *,
+        sort: bool = False,
+    ) -> KeysView:
+        """A live view of the keys.
+
+        Args:
+            include_nested: Whether keys of nested tensordicts are included, as tuples.
+            leaves_only: Whether only leaves count: tensors, or what ``is_leaf`` says.
+            is_leaf: Says of a type whether its instances count as leaves.
+            sort: Whether keys come in alphabetical order.
+
+        >>> td = TensorDict({"a": 1, "b": {"c": 2}})
+        >>> list(td.keys()), list(td.keys(True, True))
+        (['a', 'b'], ['a', ('b', 'c')])
+        """
+        return KeysView(self, include_nested, leaves_only, is_leaf, sort)
+
+    def values(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: IsLeaf | None = None,
+        *,
+        sort: bool = False,
+    ) -> ValuesView:
+        """A live view of the entries, in the order of ``keys`` with the same arguments.
+
+        >>> [v.item() for v in TensorDict({"a": 1, "b": {"c": 2}}).values(True, True)]
+        [1, 2]
+        """
+        return ValuesView(self, include_nested, leaves_only, is_leaf, sort)
+
+    def items(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: IsLeaf | None = None,
+        *,
+        sort: bool = False,
+    ) -> ItemsView:
+        """A live view of the pairs of keys and entries, in the order of ``keys`` with the same arguments.
+
+        >>> [(k, v.item()) for k, v in TensorDict({"a": 1, "b": {"c": 2}}).items(True, True)]
+        [('a', 1), (('b', 'c'), 2)]
+        """
+        if not (include_nested or leaves_only or sort):
+            table = self._items()
+            if not isinstance(table, list):
+                return table  # type: ignore[return-value]  # the dictionary's own view is live and the fastest
+        return ItemsView(self, include_nested, leaves_only, is_leaf, sort)
+
+    def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
+        """The pairs of keys and entries of non-tensor data.
+
+        >>> [k for k, _ in TensorDict({"a": 1, "s": "text"}).non_tensor_items()]
+        ['s']
+        """
+        found = self.items(include_nested, is_leaf=lambda kind: getattr(kind, "_is_non_tensor", False))
+        return tuple((key, value) for key, value in found if getattr(type(value), "_is_non_tensor", False))
+
+    @property
+    def sorted_keys(self) -> list[str]:
+        """The keys of this node in alphabetical order."""
+        return sorted(self._keys())
+
+    # writing ---------------------------------------------------------------------------------------------------------
+
+    def set(
+        self, key: NestedKey, item: Any, inplace: bool | None = False, *, non_blocking: bool = False, **kwargs: Any
+    ) -> Self:
+        """Store an entry, replacing the one that is there; nodes on the way of a nested key are made.
+
+        Args:
+            key: A string or a nested key.
+            item: A tensor of shape ``[*batch_size, ...]``, a number, an array, a dictionary or tensordict, or anything
+                else as non-tensor data.
+            inplace: Whether the value is written into the entry that is there (``None``: only where it fits).
+            non_blocking: Whether a move to the tensordict's device may be asynchronous.
+            **kwargs: What a container takes beside.
+
+        Raises:
+            RuntimeError: The value does not start with the batch size, or the tensordict is locked.
+
+        >>> td = TensorDict({}, batch_size=[3]).set(("a", "b"), torch.ones(3))
+        >>> td["a", "b"]
+        tensor([1., 1., 1.])
+        """
+        if type(key) is str:
+            meta = self._meta
+            if self._locked:
+                if not inplace or self._peek(key) is None:
+                    raise errors.locked(f"set({key!r})")
+            # asked without type(), by which Dynamo would come to Tensor again, and compare the two at each call
+            elif not inplace and inplace is not None and meta.device is None and isinstance(item, Tensor):
+                size = meta.batch_size
+                if size and not starts_with(item.shape, size):
+                    raise errors.batch_mismatch(key, item.shape, size)
+                self._set(key, item, False)
+                return self
+            if item is self:
+                raise errors.holds_itself(key)
+            value = to_entry(meta, key, item, non_blocking=non_blocking)
+            if inplace is None:
+                inplace = self._fits_in_place(key, value)
+            self._set(key, value, inplace)
+            return self
+        path = unravel_key_to_tuple(key)
+        if not path:
+            raise errors.empty_key()
+        node: Any = self
+        made = None
+        for depth, name in enumerate(path[:-1]):
+            if item is node:
+                raise errors.holds_itself(key)
+            child = node._get(name)
+            if child is None:
+                if node._locked:
+                    raise errors.locked(f"set({key!r})")
+                node._set(name, containers.dense._make({}, node._meta), False)
+                made = made or (node, name)
+                child = node._get(name)
+            elif not isinstance(child, Primitives) or child._is_opaque:
+                raise errors.not_a_node(path[: depth + 1], child)
+            node = child
+        try:
+            node._store(path[-1], item, inplace, non_blocking=non_blocking)
+        except BaseException:
+            if made is not None:  # nodes on the way to an entry that is refused go again
+                parent, name = made
+                parent._del(name)
+            raise
+        return self
+
+    _store = set
+    """`set` under a name that no field hides: a node that another one holds is written by it."""
+
+    def _plan_set(self, key: str, item: Any, merge: Merge, prefix: tuple[str, ...]) -> Any:
+        """What is to be stored under a key by an update; ``None`` where it is planned to be written in place.
+
+        Refuses what ``set`` does. A container with a ``set`` of its own overrides it.
+        """
+        inplace = merge.inplace and self._peek(key) is not None
+        if self._locked and not inplace:
+            raise errors.locked(f"set({key!r})")
+        if item is self:
+            raise errors.holds_itself(key)
+        value = to_entry(self._meta, (*prefix, key) if prefix else key, item, non_blocking=merge.non_blocking)
+        if not inplace:
+            return value
+        self._plan_entry(key, value, None, merge.writes, prefix)  # type: ignore[attr-defined]  # of another family
+        return None
+
+    def _fits_in_place(self, key: str, value: Any) -> bool:
+        old = self._get(key)
+        return (
+            isinstance(old, Tensor)
+            and isinstance(value, Tensor)
+            and old.shape == value.shape
+            and old.dtype == value.dtype
+            and old.device == value.device
+        )
+
+    def set_(self, key: NestedKey, item: Any, *, non_blocking: bool = False) -> Self:
+        """Write a value into an entry that exists; locked tensordicts allow it.
+
+        Raises:
+            KeyError: There is no such entry.
+            RuntimeError: The shapes differ.
+
+        >>> td = TensorDict({"a": torch.zeros(2)}, batch_size=[2], lock=True)
+        >>> td.set_("a", torch.ones(2))["a"]
+        tensor([1., 1.])
+        """
+        parent, name = self._find_parent(key)
+        old = parent._peek(name)
+        if old is None:
+            raise errors.missing_key(key, parent._keys(), type(self).__name__)
+        parent._write(name, old, item, non_blocking)
+        return self
+
+    def set_non_tensor(self, key: NestedKey, value: Any) -> Self:
+        """Store a value as non-tensor data, even where ``set`` would make a tensor of it.
+
+        >>> TensorDict({}).set_non_tensor("n", 1)["n"]
+        1
+        """
+        path = unravel_key_to_tuple(key)
+        parent: Any = self
+        if len(path) > 1:
+            if self.get(path[:-1], None) is None:
+                self.set(path[:-1], {})
+            parent = self.get(path[:-1])
+        meta = parent._meta
+        return self.set(path, containers.non_tensor(value, batch_size=meta.batch_size, device=meta.device))
+
+    def create_nested(self, key: NestedKey | Sequence[NestedKey]) -> Self:
+        """Make an empty nested tensordict of this batch size under each key.
+
+        >>> td = TensorDict({}, batch_size=[3]).create_nested(("a", "b"))
+        >>> td["a", "b"].batch_size
+        torch.Size([3])
+        """
+        for one in key if isinstance(key, list) else [key]:
+            self.set(one, containers.dense._make({}, self._meta))  # type: ignore[arg-type]  # checked before
+        return self
+
+    def _write(self, key: str, old: Any, value: Any, non_blocking: bool = False) -> None:
+        """Write a value into the entry ``old``."""
+        if type(old) is Tensor and type(value) is Tensor and old.shape == value.shape and type(self._entries) is dict:
+            old.copy_(value, non_blocking)
+            return
+        writes = Writes()
+        self._plan_entry(key, value, None, writes, ())  # type: ignore[attr-defined]  # of another family
+        writes.run(non_blocking)
+
+    def _find_parent(self, key: NestedKey) -> tuple[Any, str]:
+        """The node that holds (or would hold) the last level of a key, and that level's name."""
+        if type(key) is str:
+            return self, key
+        path = unravel_key_to_tuple(key)
+        if not path:
+            raise errors.empty_key()
+        node: Any = self
+        for depth, name in enumerate(path[:-1]):
+            child = node._get(name)
+            if child is None:
+                raise errors.missing_key(path[: depth + 1], node._keys(), type(self).__name__)
+            if isinstance(child, Tensor):
+                raise errors.not_a_node(path[: depth + 1], child)
+            node = child
+        return node, path[-1]

@@ -1,0 +1,338 @@
+"""Casts: to another device or dtype.
+
+Every cast is `to`; the shorthands (``float()``, ``int8()``, ...) are one line each, because the factory holds what they
+share. Leaves that need no change are shared with the source, as in torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Self, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.meta import as_batch_size, as_device
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import KEEP, SAME, How
+from tensordict_core.base.tracing import is_compiling
+from tensordict_core.base.write_back import WriteBack
+from tensordict_core.ops.factories.spec import OpSpec, record
+from tensordict_core.ops.factories.typed import CastMethod
+from tensordict_core.ops.tensor_spec import as_described, describes
+
+__all__ = ["CastFilter", "Casting"]
+
+CastFilter: TypeAlias = "Callable[[tuple[str, ...], Any], bool]"
+"""Says of a leaf, by its key and itself, whether its dtype is cast."""
+
+
+def _cast_leaves(td: Any, change: Callable[[Tensor], Tensor], cast_filter: CastFilter | None) -> list[Tensor]:
+    leaves = td._leaves()
+    if cast_filter is None:
+        return [change(leaf) for leaf in leaves]
+    return [change(leaf) if cast_filter(key, leaf) else leaf for key, leaf in zip(td._leaf_keys(), leaves, strict=True)]
+
+
+class _Uncast(WriteBack):
+    """Entries that a cast changed have the device and dtype that they had; new ones are the source's to place."""
+
+    __slots__ = ()
+
+    copies = True
+
+    def back(self, value: Any, old: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.to(old.device, old.dtype) if isinstance(old, Tensor) else value
+        if value._is_opaque or old is None or isinstance(old, Tensor):
+            return value
+        pairs = zip(value._leaf_keys(), value._leaves(), strict=True)
+        leaves = [self.back(leaf, old.get(key, None)) for key, leaf in pairs]
+        return value._rebuild(iter(leaves), How(device=old._meta.device))
+
+
+def _cast_from(source: Any, result: Any) -> Any:
+    """The result of a cast, which knows where a block over it writes back."""
+    if result is source:
+        source._set_exit(None)
+        return source
+    way = _Uncast()
+    way.remember(source)
+    result._set_exit(way)
+    return result
+
+
+def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
+    """The method ``name`` that casts every leaf to ``dtype``."""
+
+    def method(self: Any, *, cast_filter: CastFilter | None = None) -> Any:
+        if cast_filter is None:
+            # type() does what to() does, and is the faster of the two to call
+            return _cast_from(self, self._rebuild(iter([leaf.type(dtype) for leaf in self._leaves()]), SAME))
+        leaves = _cast_leaves(self, lambda leaf: leaf.to(dtype), cast_filter)
+        return _cast_from(self, self._rebuild(iter(leaves), SAME))
+
+    example = f'>>> TensorDict({{"a": torch.ones(1)}}).{name}().dtype\n    {dtype}'
+    if dtype is torch.complex32:  # torch warns of it, rightly, so the example shows no more than the call
+        example = ">>> TensorDict({}).complex32().is_empty()\n    True"
+    method.__name__ = name
+    method.__qualname__ = f"TensorCollection.{name}"
+    method.__doc__ = f"""Every leaf cast to `{dtype}`; leaves that have it are shared.
+
+    Args:
+        cast_filter: Called with the key (a tuple) and the leaf; leaves for which it is false keep their dtype.
+
+    {example}
+    """
+    record(OpSpec(name, "cast", lambda tensor: tensor.to(dtype), parameters="rewrap"))
+    return cast(CastMethod, method)
+
+
+class Target(NamedTuple):
+    """What the arguments of ``to`` ask for; ``None`` where they say nothing."""
+
+    device: torch.device | None
+    dtype: torch.dtype | None
+    non_blocking: bool | None
+
+
+def _read_target(args: tuple[Any, ...], device: Any, dtype: Any, non_blocking: bool | None) -> Target:
+    """The positional forms of `torch.Tensor.to`, and their names."""
+    rest = list(args)
+    if rest:
+        first = rest.pop(0)
+        if isinstance(first, torch.dtype):
+            dtype = first
+        elif isinstance(first, Tensor):
+            device, dtype = first.device, first.dtype
+        elif isinstance(first, Primitives):
+            return _like(first)._replace(non_blocking=non_blocking)
+        elif first is None or isinstance(first, str | int | torch.device):
+            device = first
+            if rest and (rest[0] is None or isinstance(rest[0], torch.dtype)):
+                dtype = rest.pop(0)
+        else:
+            raise TypeError(
+                f"to() takes a device, a dtype, a tensor or a tensordict, got {type(first).__name__}; pass other "
+                "options by name"
+            )
+    if rest and isinstance(rest[0], bool):
+        non_blocking = rest.pop(0)
+    if rest:
+        raise TypeError(f"to() got the unexpected argument {rest[0]!r}; pass options by name")
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise TypeError(f"to() takes a torch.dtype as dtype, got {dtype!r}")
+    return Target(as_device(device), dtype, non_blocking)
+
+
+def _like(other: Any) -> Target:
+    return Target(other.device, other.dtype, None)
+
+
+def _pinned(leaves: list[Tensor], num_threads: int | None) -> list[Tensor]:
+    def pin(leaf: Tensor) -> Tensor:
+        return leaf if leaf.device.type != "cpu" or leaf.is_pinned() else leaf.pin_memory()
+
+    if not num_threads or len(leaves) < 2:
+        return [pin(leaf) for leaf in leaves]
+    with ThreadPoolExecutor(min(num_threads, len(leaves))) as pool:
+        return list(pool.map(pin, leaves))
+
+
+def _move(leaves: list[Tensor], device: torch.device, non_blocking: bool | None) -> list[Tensor]:
+    """The leaves on another device, copied side by side and waited for once where that is safe."""
+    if non_blocking is not None or is_compiling():
+        return [leaf.to(device, non_blocking=bool(non_blocking)) for leaf in leaves]
+    moved = [leaf.to(device, non_blocking=leaf.device != device) for leaf in leaves]
+    if device.type == "cpu":
+        # results on the host are read without a stream that orders the copies before them
+        for source in {leaf.device for leaf in leaves if leaf.device.type not in ("cpu", "meta")}:
+            torch.accelerator.synchronize(source)
+    return moved
+
+
+class Shorthands(Primitives):
+    """A cast for each dtype (a class of its own, because its names hide those of Python's types from annotations)."""
+
+    __slots__ = ()
+
+    bool = cast_to("bool", torch.bool)
+    uint8 = cast_to("uint8", torch.uint8)
+    uint16 = cast_to("uint16", torch.uint16)
+    uint32 = cast_to("uint32", torch.uint32)
+    uint64 = cast_to("uint64", torch.uint64)
+    int8 = cast_to("int8", torch.int8)
+    int16 = cast_to("int16", torch.int16)
+    int32 = cast_to("int32", torch.int32)
+    int64 = cast_to("int64", torch.int64)
+    short = cast_to("short", torch.int16)
+    int = cast_to("int", torch.int32)
+    long = cast_to("long", torch.int64)
+    float16 = cast_to("float16", torch.float16)
+    float32 = cast_to("float32", torch.float32)
+    float64 = cast_to("float64", torch.float64)
+    half = cast_to("half", torch.float16)
+    bfloat16 = cast_to("bfloat16", torch.bfloat16)
+    float = cast_to("float", torch.float32)
+    double = cast_to("double", torch.float64)
+    complex32 = cast_to("complex32", torch.complex32)
+    complex64 = cast_to("complex64", torch.complex64)
+    complex128 = cast_to("complex128", torch.complex128)
+
+
+class Casting(Shorthands):
+    """``to`` and its kind."""
+
+    __slots__ = ()
+
+    def to(
+        self,
+        *args: Any,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        other: Any = None,
+        non_blocking: bool | None = None,
+        memory_format: torch.memory_format | None = None,
+        batch_size: Sequence[int] | int | None = None,
+        cast_filter: CastFilter | None = None,
+        non_blocking_pin: bool = False,
+        num_threads: int | None = None,
+        inplace: bool = False,
+    ) -> Self:
+        """This tensordict on another device, with leaves of another dtype, or with another batch size.
+
+        The result is the tensordict itself where nothing is left to do; else a new one, which shares leaves that need
+        no change, and is locked if this one is. As a context manager it casts the entries that the block adds or
+        writes back to what they were, and stores them in this tensordict.
+
+        Args:
+            *args: A device, a device and a dtype, a dtype, a tensor or a tensordict whose device and dtype are taken
+                (the dtype if all its leaves share one), as in `torch.Tensor.to`; then ``non_blocking``. From what
+                ``attrs()`` gives, each leaf takes device and dtype of the leaf under its key.
+            device: The device, by name.
+            dtype: The dtype, by name.
+            other: A tensor or a tensordict whose device and dtype are taken.
+            non_blocking: Whether copies between devices may be asynchronous. By default they are, and results on the
+                host are waited for, once; if true, nothing is waited for.
+            memory_format: The memory format of leaves with four or five dimensions.
+            batch_size: The batch size of the result; alone, it is set on this tensordict, which is returned.
+            cast_filter: Called with the key (a tuple) and the leaf; leaves for which it is false keep their dtype.
+            non_blocking_pin: Whether leaves on the host are copied to pinned memory first.
+            num_threads: How many threads pin; by default the calling one.
+            inplace: Whether the new leaves replace those of this tensordict, which is returned.
+
+        Raises:
+            TypeError: The first argument says neither where nor what, or more than one argument does.
+            RuntimeError: ``inplace`` on a locked tensordict.
+
+        >>> td = TensorDict({"a": torch.ones(2)})
+        >>> td.to(torch.float64)["a"].dtype, td.to("cpu").device
+        (torch.float64, device(type='cpu'))
+        """
+        if other is not None:
+            if args or device is not None or dtype is not None:
+                raise TypeError("to(other=...) takes device and dtype from other; leave them out")
+            args = (other,)
+        if args and isinstance(args[0], Primitives) and describes(args[0]):
+            if len(args) > 1 or any(given is not None for given in (device, dtype, cast_filter, memory_format)):
+                raise TypeError(
+                    "to(attrs) takes device and dtype of each leaf from attrs, so no other device, dtype, filter or "
+                    "memory format goes with it; call to() again for those"
+                )
+            leaves, common = as_described(self, args[0], non_blocking)
+            result = self._rebuild(iter(leaves), How(device=common, lock=True))
+        else:
+            target = _read_target(args, device, dtype, non_blocking)
+            result = self._moved(target, memory_format, cast_filter, non_blocking_pin, num_threads)
+        if inplace and result is not self:
+            if self._locked:
+                raise errors.locked("to(inplace=True) replaces entries")
+            for key in list(self._keys()):
+                self._set(key, result._get(key), False)
+            self._set_meta(result._meta)
+            result = self
+        if batch_size is not None:
+            result.batch_size = as_batch_size(batch_size)
+        return cast(Self, _cast_from(self, result))
+
+    def _moved(
+        self,
+        target: Target,
+        memory_format: torch.memory_format | None,
+        cast_filter: CastFilter | None,
+        pin: bool,
+        num_threads: int | None,
+    ) -> Any:
+        device, dtype, non_blocking = target
+        if device == self._meta.device:
+            device = None
+        if device is None and dtype is None and memory_format is None:
+            return self
+        leaves = self._leaves()
+        if device is not None:
+            if pin and device.type not in ("cpu", "meta"):
+                leaves = _pinned(leaves, num_threads)
+            leaves = _move(leaves, device, non_blocking)
+        if dtype is not None:
+            if cast_filter is None:
+                leaves = [leaf.type(dtype) for leaf in leaves]  # does what to() does, and is the faster to call
+            else:
+                chosen = [cast_filter(*pair) for pair in zip(self._leaf_keys(), self._leaves(), strict=True)]
+                leaves = [leaf.to(dtype) if c else leaf for leaf, c in zip(leaves, chosen, strict=True)]
+        if memory_format is not None:
+            leaves = [leaf.to(memory_format=memory_format) if leaf.ndim in (4, 5) else leaf for leaf in leaves]
+        return self._rebuild(iter(leaves), How(device=KEEP if device is None else device, lock=True))
+
+    def cpu(self, **kwargs: Any) -> Self:
+        """This tensordict on the CPU; takes the options of ``to``.
+
+        >>> TensorDict({"a": 1}).cpu().device
+        device(type='cpu')
+        """
+        return self.to("cpu", **kwargs)
+
+    def cuda(self, device: int | str | torch.device | None = None, **kwargs: Any) -> Self:
+        """This tensordict on a CUDA device (the current one by default); takes the options of ``to``.
+
+        Raises:
+            RuntimeError: ``device`` is no CUDA device.
+
+        >>> TensorDict({"a": 1}).cuda("cpu")
+        Traceback (most recent call last):
+        RuntimeError: cuda() moves to a CUDA device, got cpu; use to('cpu')
+        """
+        if device is None:
+            return self.to("cuda", **kwargs)
+        if isinstance(device, str) and device.isdigit():
+            device = int(device)
+        found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if found.type != "cuda":
+            raise RuntimeError(f"cuda() moves to a CUDA device, got {found}; use to({str(found)!r})")
+        return self.to(found, **kwargs)
+
+    def type(self, dst_type: torch.dtype | str, *, cast_filter: CastFilter | None = None) -> Self:
+        """Every leaf cast to a dtype, which may be given as the name of a tensor type.
+
+        Args:
+            dst_type: The dtype, or a name such as ``"torch.IntTensor"``.
+            cast_filter: Called with the key (a tuple) and the leaf; leaves for which it is false keep their dtype.
+
+        >>> TensorDict({"a": 1.5}).type("torch.IntTensor")["a"]
+        tensor(1, dtype=torch.int32)
+        """
+        leaves = _cast_leaves(self, lambda leaf: leaf.type(dst_type), cast_filter)
+        return cast(Self, _cast_from(self, self._rebuild(iter(leaves), SAME)))
+
+    def as_tensor(self) -> Self:
+        """The same entries with every leaf as a plain tensor, without a copy.
+
+        Subclasses (memory-mapped tensors, parameters, ...) are seen through their data.
+
+        >>> td = TensorDict({"a": torch.nn.Parameter(torch.zeros(2))})
+        >>> type(td.as_tensor()["a"]) is torch.Tensor
+        True
+        """
+        leaves = [leaf if type(leaf) is Tensor else leaf.as_subclass(Tensor) for leaf in self._leaves()]
+        return cast(Self, self._rebuild(iter(leaves), SAME))

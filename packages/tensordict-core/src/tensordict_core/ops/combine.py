@@ -1,0 +1,213 @@
+"""Combining tensordicts: ``stack``, ``cat`` and their lazy and mixed forms.
+
+Nested nodes of a column are combined by the same functions as whole tensordicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tensordict_core.base import errors
+from tensordict_core.base.meta import as_names
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.shape_op import normal_dim
+from tensordict_core.torch_api.dispatch import implements
+
+__all__ = ["cat", "lazy_stack", "maybe_dense_stack", "same_keys", "stack"]
+
+
+def _nodes(items: Any, what: str) -> list[Any]:
+    nodes = list(items)
+    if not nodes:
+        raise RuntimeError(f"{what} expects a non-empty list of tensordicts; give at least one")
+    for node in nodes:
+        if not isinstance(node, Primitives):
+            i = [isinstance(node, Primitives) for node in nodes].index(False)
+            raise TypeError(
+                f"{what} takes tensordicts only, got {type(node).__name__} at position {i}; "
+                "convert it with from_any first"
+            )
+    return nodes
+
+
+def same_keys(nodes: Sequence[Any], what: str) -> None:
+    """Refuse nodes of different keys, where they are combined without looking at their entries.
+
+    Raises:
+        KeyError: Keys differ.
+    """
+    expected = set(nodes[0]._keys())
+    for i, node in enumerate(nodes):
+        keys = set(node._keys())
+        if keys != expected:
+            raise KeyError(str(errors.keys_not_stackable(what, i, keys, expected)))
+
+
+def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    """Tensordicts of one batch size and one key set, stacked along a new batch dimension; every leaf is copied once.
+
+    Args:
+        input: The tensordicts.
+        dim: Where the new dimension goes.
+        out: A tensordict that the result is written into.
+
+    Raises:
+        RuntimeError: Batch sizes, keys or shapes differ; ``lazy_stack`` and ``maybe_dense_stack`` take those.
+
+    >>> tds = [TensorDict({"a": torch.zeros(3)}, [3]) for _ in range(2)]
+    >>> stack(tds, 1)["a"].shape
+    torch.Size([3, 2])
+    """
+    nodes = _nodes(input, "stack")
+    first = nodes[0]
+    size = first._meta.batch_size
+    for node in nodes:
+        if node._meta.batch_size != size:
+            i = [node._meta.batch_size == size for node in nodes].index(False)
+            raise RuntimeError(
+                f"stack needs congruent batch sizes, but tensordict {i} has {list(node._meta.batch_size)} and "
+                f"tensordict 0 has {list(size)}; "
+                "expand or index them to one batch size"
+            )
+    result = _stack_same(nodes, normal_dim(dim, size, extra=1))
+    return result if out is None else out.update_(result)
+
+
+def _stack_same(nodes: list[Any], dim: int) -> Any:
+    """Nodes of one batch size, stacked by the container that can hold them all."""
+    return _common_container(nodes)._stack(nodes, dim)
+
+
+def _common_container(nodes: Sequence[Any]) -> Any:
+    """The type whose ``_stack`` and ``_cat`` combine these nodes: the first's, unless another claims the column."""
+    for node in nodes:
+        if node._combines_others:
+            return type(node)
+    return type(nodes[0])
+
+
+def _all_nodes(column: Sequence[Any], what: str) -> list[Any]:
+    """The nodes under one key; that all are is seen here."""
+    nodes = list(column)
+    for i, node in enumerate(nodes):
+        if not isinstance(node, Primitives):
+            raise errors.not_stackable(
+                what, f"one tensordict has a tensor where another has a nested one (position {i})"
+            )
+    return nodes
+
+
+def stack_nodes(column: Sequence[Any], dim: int) -> Any:
+    """The nested nodes under one key, stacked; their batch sizes start with the same one."""
+    nodes = _all_nodes(column, "stack")
+    size = nodes[0]._meta.batch_size
+    if any(node._meta.batch_size != size for node in nodes):
+        raise errors.not_stackable(
+            "stack", f"nested tensordicts have the batch sizes {[list(n._meta.batch_size) for n in nodes]}"
+        )
+    return _stack_same(nodes, dim)
+
+
+def cat_nodes(column: Sequence[Any], dim: int) -> Any:
+    """The nested nodes under one key, concatenated."""
+    return _common_container(_all_nodes(column, "cat"))._cat(column, dim)
+
+
+def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    """Tensordicts of one key set, concatenated along a batch dimension; every leaf is copied once.
+
+    Args:
+        input: The tensordicts; their batch sizes agree but for ``dim``.
+        dim: The batch dimension.
+        out: A tensordict that the result is written into.
+
+    Raises:
+        KeyError: Keys differ.
+        RuntimeError: Batch sizes differ in another dimension, or there is no batch dimension.
+
+    >>> tds = [TensorDict({"a": torch.zeros(3)}, [3]) for _ in range(2)]
+    >>> cat(tds, 0).batch_size
+    torch.Size([6])
+    """
+    nodes = _nodes(input, "cat")
+    size = nodes[0]._meta.batch_size
+    if not size:
+        raise errors.no_batch_dim("cat")
+    at = normal_dim(dim, size)
+    for i, node in enumerate(nodes):
+        own = node._meta.batch_size
+        if own == size:
+            continue
+        if len(own) != len(size) or own[:at] != size[:at] or own[at + 1 :] != size[at + 1 :]:
+            raise RuntimeError(
+                f"cat needs batch sizes that agree but for dimension {at}, "
+                f"got {list(own)} at position {i} and {list(size)} at position 0"
+            )
+    result = _common_container(nodes)._cat(nodes, at)
+    return result if out is None else out.update_(result)
+
+
+def lazy_stack(
+    input: Sequence[Any],
+    dim: int = 0,
+    *,
+    out: Any = None,
+    stack_dim_name: str | None = None,
+    strict_shape: bool = False,
+) -> Any:
+    """Tensordicts stacked without a copy: a container that keeps them apart and combines entries when they are read.
+
+    Args:
+        input: The tensordicts; entries may differ in shape and keys.
+        dim: Where the new dimension goes.
+        out: A tensordict that the result is written into.
+        stack_dim_name: The name of the new dimension.
+        strict_shape: Whether the tensordicts must have one batch size; otherwise sizes that differ read as -1.
+
+    Raises:
+        RuntimeError: The batch sizes differ in number, or at all if ``strict_shape``.
+
+    >>> tds = [TensorDict({"a": torch.zeros(n)}) for n in (2, 3)]
+    >>> td = lazy_stack(tds, stack_dim_name="trial")
+    >>> td.batch_size, td.names
+    (torch.Size([2]), ['trial'])
+    """
+    nodes = _nodes(input, "lazy_stack")
+    first = nodes[0]
+    at = normal_dim(dim, first._meta.batch_size, extra=1)
+    if strict_shape:
+        for i, node in enumerate(nodes):
+            if node._meta.batch_size != first._meta.batch_size:
+                raise errors.elements_differ(i, node._meta.batch_size, first._meta.batch_size)
+    result = type(first)._lazy(nodes, at)
+    if stack_dim_name is not None:
+        names = list(result.names)
+        names[at] = stack_dim_name
+        result._set_meta(result._meta.named(as_names(names, len(names))))
+    return result if out is None else out.update_(result)
+
+
+def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    """``stack`` where the tensordicts allow it, else ``lazy_stack``.
+
+    >>> type(maybe_dense_stack([TensorDict({"a": torch.zeros(n)}) for n in (2, 3)])).__name__
+    'LazyStackedTensorDict'
+    """
+    nodes = _nodes(input, "maybe_dense_stack")
+    try:
+        return stack(nodes, dim, out=out)
+    except RuntimeError:
+        return lazy_stack(nodes, dim, out=out)
+
+
+@implements(torch.stack)
+def _torch_stack(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    return stack(tensors, dim, out=out)
+
+
+@implements(torch.cat, torch.concat, torch.concatenate)
+def _torch_cat(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    return cat(tensors, dim, out=out)

@@ -1,0 +1,142 @@
+"""Comparisons, tests of values, and whether all or any of them hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import UNLOCKED
+from tensordict_core.ops.factories.operands import match
+from tensordict_core.ops.factories.spec import OpSpec, record
+from tensordict_core.ops.factories.typed import UnaryMethod
+from tensordict_core.ops.reduce_dims import Dim, over_leaves
+
+__all__ = ["Comparison"]
+
+
+def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
+    """An operator that compares leaf by leaf; non-tensor entries are compared by value."""
+
+    def method(self: Any, other: Any) -> Any:
+        if isinstance(other, Primitives) and (pairs := self._pairs(other)) is not None:
+            return self._rebuild(map(function, *pairs), UNLOCKED)
+        if other is None or isinstance(other, str):
+            return NotImplemented
+        leaves = self._leaves()
+        operands, scalar = match(name, self, leaves, other)
+        result = self._rebuild(map(function, leaves, repeat(operands) if scalar else operands), UNLOCKED)
+        if isinstance(other, Primitives) and name in ("__eq__", "__ne__"):
+            _compare_values(result, self, other, name == "__eq__")
+        return result
+
+    method.__name__ = name
+    method.__qualname__ = f"TensorCollection.{name}"
+    method.__doc__ = f"""``leaf {symbol} operand`` for every leaf, as bool leaves.
+
+    Args:
+        other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.
+
+    Raises:
+        KeyError: The keys of ``other`` differ.
+    """
+    record(OpSpec(name, "compare", function, torch_functions=(function, getattr(Tensor, function.__name__))))
+    return method
+
+
+def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:
+    """Replace non-tensor entries of ``result`` by whether their values are equal."""
+    for key, mine in left._peek_items():
+        if type(mine) is Tensor or not isinstance(mine, Primitives):
+            continue
+        theirs = right._peek(key)
+        if mine._is_non_tensor:
+            same = mine == theirs
+            result._set(key, same if equal else ~same, False)
+        else:
+            _compare_values(result._get(key), mine, theirs, equal)
+
+
+def _test(name: str) -> UnaryMethod:
+    """A test of every element of every leaf."""
+    function = getattr(torch, name)
+
+    def method(self: Any) -> Any:
+        return self._rebuild(iter([function(leaf) for leaf in self._leaves()]), UNLOCKED)
+
+    method.__name__ = name
+    method.__qualname__ = f"TensorCollection.{name}"
+    method.__doc__ = f"""`torch.{name}` of every leaf, as bool leaves.
+
+    >>> TensorDict({{"a": torch.tensor(1.0)}}).{name}()["a"].dtype
+    torch.bool
+    """
+    record(OpSpec(name, "test", function, torch_functions=(function,)))
+    return cast(UnaryMethod, method)
+
+
+class Comparison(Primitives):
+    """Comparisons and tests."""
+
+    __slots__ = ()
+
+    __eq__ = _comparison("__eq__", torch.eq, "==")
+    __ne__ = _comparison("__ne__", torch.ne, "!=")
+    __lt__ = _comparison("__lt__", torch.lt, "<")
+    __le__ = _comparison("__le__", torch.le, "<=")
+    __gt__ = _comparison("__gt__", torch.gt, ">")
+    __ge__ = _comparison("__ge__", torch.ge, ">=")
+    __hash__ = None  # type: ignore[assignment]  # as for every class with __eq__
+
+    isfinite = _test("isfinite")
+    isnan = _test("isnan")
+    isinf = _test("isinf")
+    isneginf = _test("isneginf")
+    isposinf = _test("isposinf")
+    isreal = _test("isreal")
+
+    def all(self, dim: Dim = None) -> Any:
+        """Whether all elements of all leaves are true.
+
+        Args:
+            dim: Batch dimensions, or ``"feature"`` for each leaf's own; the result is then a tensordict of bool leaves.
+
+        >>> td = TensorDict({"a": torch.tensor([1, 0])}, [2])
+        >>> td.all(), td.all(dim=0)["a"]
+        (False, tensor(False))
+        """
+        if dim is None:
+            return all(bool(leaf.all()) for leaf in self._leaves())
+        return over_leaves(self, lambda leaf, dims, keep: torch.all(leaf, dims, keep), dim, False)
+
+    def any(self, dim: Dim = None) -> Any:
+        """Whether any element of any leaf is true.
+
+        Args:
+            dim: Batch dimensions, or ``"feature"`` for each leaf's own; the result is then a tensordict of bool leaves.
+
+        >>> td = TensorDict({"a": torch.tensor([1, 0])}, [2])
+        >>> td.any(), td.any(dim=0)["a"]
+        (True, tensor(True))
+        """
+        if dim is None:
+            return any(bool(leaf.any()) for leaf in self._leaves())
+        return over_leaves(self, lambda leaf, dims, keep: torch.any(leaf, dims, keep), dim, False)
+
+    def __bool__(self) -> bool:
+        """Not defined.
+
+        Raises:
+            RuntimeError: Always; ``len``, ``is_empty`` and ``(a == b).all()`` say what was meant.
+        """
+        from tensordict_core.base import errors
+
+        raise errors.ambiguous_bool()
+
+
+record(OpSpec("all", "reduce", torch.all, torch_functions=(torch.all,)))
+record(OpSpec("any", "reduce", torch.any, torch_functions=(torch.any,)))

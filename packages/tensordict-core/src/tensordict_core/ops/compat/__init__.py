@@ -1,0 +1,3 @@
+"""Compatibility: deprecated names, and the methods that other distributions implement."""
+
+from __future__ import annotations

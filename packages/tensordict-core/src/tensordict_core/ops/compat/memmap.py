@@ -1,0 +1,484 @@
+"""Saving, loading and memory mapping: the methods that ``tensordict-memmap`` implements.
+
+Each is typed and documented here, and one line through `satellite`. The examples run where ``tensordict-memmap`` is
+installed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.keys import NestedKey
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.plugins import is_loaded, satellite
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+__all__ = ["MemmapStubs"]
+
+_NAME = "tensordict_memmap"
+
+
+class MemmapStubs(Primitives):
+    """``memmap``, ``save``, ``load`` and their kind."""
+
+    __slots__ = ()
+
+    def memmap(
+        self,
+        prefix: str | PathLike[str] | None = None,
+        copy_existing: bool = False,
+        *,
+        num_threads: int | None = None,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        existsok: bool = True,
+        robust_key: bool | None = None,
+        archive: bool | None = None,
+        compression: Any = None,
+        atomic: bool = True,
+        durable: bool = False,
+        checksum: bool = False,
+        pbar: bool = False,
+        format: str | None = None,
+    ) -> Any:
+        """Write all entries to disk and return a locked tensordict of the same structure that is mapped onto the files.
+
+        Args:
+            prefix: The folder; without one, entries go to anonymous shared memory.
+            copy_existing: Whether entries that are mapped to another place already are copied rather than refused.
+            num_threads: Threads that copy; by default a good number for this machine.
+            return_early: Whether to return a future at once.
+            share_non_tensor: Whether non-tensor values are shared between processes too.
+            existsok: Whether an earlier save may be replaced.
+            robust_key: Whether file names escape unusual characters of keys; always true here, accepted for
+                compatibility.
+            archive: Whether to write one archive file; by default decided by the ending ``.tdz``.
+            compression: How the archive is compressed; by default not.
+            atomic: Whether the save replaces an earlier one as a whole or not at all; otherwise files are overwritten
+                one by one.
+            durable: Whether files and folders are synced to the disk before this returns.
+            checksum: Whether checksums are recorded, which ``load_memmap(..., verify="full")`` compares. The result is
+                then mapped copy-on-write, so that they stay true.
+            pbar: Whether to show how many bytes are out.
+            format: ``"tree"`` for a folder with a file for each entry, ``"safetensors"`` for one file; by default
+                decided by the ending ``.safetensors``.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+            RuntimeError: An entry is mapped to another place and ``copy_existing`` is false.
+
+        >>> td = TensorDict({"a": torch.ones(3)}, [3]).memmap()
+        >>> td.is_memmap(), td.is_locked
+        (True, True)
+        """
+        return satellite(_NAME, "TensorDict.memmap").memmap(
+            self,
+            prefix,
+            copy_existing=copy_existing,
+            num_threads=num_threads,
+            return_early=return_early,
+            share_non_tensor=share_non_tensor,
+            existsok=existsok,
+            robust_key=robust_key,
+            archive=archive,
+            compression=compression,
+            atomic=atomic,
+            durable=durable,
+            checksum=checksum,
+            pbar=pbar,
+            format=format,
+        )
+
+    def memmap_(
+        self,
+        prefix: str | PathLike[str] | None = None,
+        copy_existing: bool = False,
+        *,
+        num_threads: int | None = None,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        existsok: bool = True,
+        robust_key: bool | None = None,
+        atomic: bool = True,
+        durable: bool = False,
+        checksum: bool = False,
+        pbar: bool = False,
+        format: str | None = None,
+    ) -> Any:
+        """As ``memmap``, for this tensordict itself: its entries are replaced by mapped ones, and it is locked.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+
+        >>> TensorDict({"a": torch.ones(3)}, [3]).memmap_().is_memmap()
+        True
+        """
+        return satellite(_NAME, "TensorDict.memmap_").memmap_(
+            self,
+            prefix,
+            copy_existing=copy_existing,
+            num_threads=num_threads,
+            return_early=return_early,
+            share_non_tensor=share_non_tensor,
+            existsok=existsok,
+            robust_key=robust_key,
+            atomic=atomic,
+            durable=durable,
+            checksum=checksum,
+            pbar=pbar,
+            format=format,
+        )
+
+    def memmap_like(
+        self,
+        prefix: str | PathLike[str] | None = None,
+        copy_existing: bool = False,
+        *,
+        existsok: bool = True,
+        num_threads: int | None = None,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        robust_key: bool | None = None,
+        archive: bool | None = None,
+        reserve: bool = False,
+    ) -> Any:
+        """A mapped tensordict of the same structure, filled with zeros.
+
+        Nothing is copied; expanded entries get files of their expanded size. Other arguments are those of ``memmap``.
+        Files take no space on the disk until they are written to; ``reserve=True`` takes it now, so that a disk that is
+        too small is an ``OSError`` now.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+
+        >>> TensorDict({"a": torch.ones(())}).expand(3).memmap_like()["a"].sum()
+        tensor(0.)
+        """
+        return satellite(_NAME, "TensorDict.memmap_like").memmap_like(
+            self,
+            prefix,
+            copy_existing=copy_existing,
+            existsok=existsok,
+            num_threads=num_threads,
+            return_early=return_early,
+            share_non_tensor=share_non_tensor,
+            robust_key=robust_key,
+            archive=archive,
+            reserve=reserve,
+        )
+
+    def save(
+        self,
+        prefix: str | PathLike[str],
+        copy_existing: bool = True,
+        *,
+        num_threads: int | None = None,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        existsok: bool = True,
+        robust_key: bool | None = None,
+        archive: bool | None = None,
+        compression: Any = None,
+        atomic: bool = True,
+        durable: bool = False,
+        checksum: bool = False,
+        pbar: bool = False,
+        format: str | None = None,
+    ) -> Any:
+        """Write all entries to disk without mapping them, and return this tensordict as it is.
+
+        Arguments are those of ``memmap``. With ``return_early=True`` it returns a future of this tensordict at once.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+        """
+        return satellite(_NAME, "TensorDict.save").save(
+            self,
+            prefix,
+            copy_existing=copy_existing,
+            num_threads=num_threads,
+            return_early=return_early,
+            share_non_tensor=share_non_tensor,
+            existsok=existsok,
+            robust_key=robust_key,
+            archive=archive,
+            compression=compression,
+            atomic=atomic,
+            durable=durable,
+            checksum=checksum,
+            pbar=pbar,
+            format=format,
+        )
+
+    def dumps(
+        self,
+        prefix: str | PathLike[str],
+        copy_existing: bool = True,
+        *,
+        num_threads: int | None = None,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        existsok: bool = True,
+        robust_key: bool | None = None,
+        archive: bool | None = None,
+        compression: Any = None,
+        atomic: bool = True,
+        durable: bool = False,
+        checksum: bool = False,
+        pbar: bool = False,
+        format: str | None = None,
+    ) -> Any:
+        """``save`` under another name."""
+        return self.save(
+            prefix,
+            copy_existing,
+            num_threads=num_threads,
+            return_early=return_early,
+            share_non_tensor=share_non_tensor,
+            existsok=existsok,
+            robust_key=robust_key,
+            archive=archive,
+            compression=compression,
+            atomic=atomic,
+            durable=durable,
+            checksum=checksum,
+            pbar=pbar,
+            format=format,
+        )
+
+    @classmethod
+    def load_memmap(
+        cls,
+        prefix: str | PathLike[str],
+        device: torch.device | str | None = None,
+        non_blocking: bool = False,
+        *,
+        out: Any = None,
+        robust_key: bool | None = None,
+        subpath: NestedKey | None = None,
+        mode: str | None = None,
+        num_threads: int | None = None,
+        allow_pickle: bool | None = None,
+        verify: str = "size",
+        keys: Any = None,
+        rows: Any = None,
+        like: Any = None,
+        strict: bool = True,
+        fill: float | None = None,
+        cast: bool = False,
+    ) -> Any:
+        """A tensordict mapped onto the files of a folder that ``memmap`` wrote (or the reference did).
+
+        Args:
+            prefix: The folder, or a sub-folder for a nested tensordict alone; a safetensors file, archive or
+                consolidated file; or an address such as ``s3://bucket/run``, whose bytes are read into memory.
+            device: Where entries are moved; by default they stay mapped. ``"meta"`` reads no data.
+            non_blocking: Whether moves may be asynchronous.
+            out: A tensordict that the values are written into.
+            robust_key: Accepted for compatibility; file names are read as they were written.
+            subpath: A nested key to load alone.
+            mode: How files are opened: ``"r+"`` to write through, ``"r"`` for private copies on write; by default
+                ``"r+"`` where there are no checksums.
+            num_threads: Threads that copy.
+            allow_pickle: Whether values without a JSON form may be unpickled.
+            verify: ``"size"`` compares the sizes of files, ``"full"`` reads them and compares the checksums that
+                ``checksum=True`` recorded, ``"none"`` takes files that are too long too.
+            keys: What to load alone: a pattern or several, ``[("encoder", "*"), "decoder.**.weight"]``. Tuples are
+                matched part by part, strings are split on ``.``; ``*``, ``?`` and ``[...]`` stand for characters of one
+                part, ``**`` for any number of parts, and what is named comes with all below it.
+            rows: What to take along the first batch dimension: a slice (stays mapped), a number, or several.
+            like: A tensordict of the structure that is wanted, on the ``meta`` device too.
+            strict: With ``like``, whether keys that are missing or unexpected, and other dtypes, are refused. Otherwise
+                what is missing keeps the values of ``like``, and what is unexpected is left out.
+            fill: With ``like``, the number that entries get which were not saved.
+            cast: With ``like``, whether entries are converted to its dtypes.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+            FileNotFoundError: The folder or the file of an entry is missing; the error names the key.
+            ValueError: A file is damaged; the error names the key.
+            KeyError: There is nothing under ``subpath``, or a pattern of ``keys`` names nothing.
+            RuntimeError: What is saved differs from ``like``; the error says all that does.
+
+        >>> _ = TensorDict({"a": torch.arange(4), "b": {"c": torch.ones(4), "d": torch.ones(4)}}, [4]).save("parts")
+        >>> part = TensorDict.load_memmap("parts", keys=["a", "b.c"], rows=slice(1, 3))
+        >>> part["a"].tolist(), ("b", "d") in part
+        ([1, 2], False)
+        """
+        return satellite(_NAME, "TensorDict.load_memmap").load_memmap(
+            prefix,
+            device=device,
+            non_blocking=non_blocking,
+            out=out,
+            robust_key=robust_key,
+            subpath=subpath,
+            mode=mode,
+            num_threads=num_threads,
+            allow_pickle=allow_pickle,
+            verify=verify,
+            keys=keys,
+            rows=rows,
+            like=like,
+            strict=strict,
+            fill=fill,
+            cast=cast,
+            cls=cls,
+        )
+
+    @classmethod
+    def load(cls, prefix: str | PathLike[str], *args: Any, **kwargs: Any) -> Any:
+        """``load_memmap`` under another name."""
+        return cls.load_memmap(prefix, *args, **kwargs)
+
+    def load_(self, prefix: str | PathLike[str], *args: Any, **kwargs: Any) -> Self:
+        """``load_memmap_`` under another name."""
+        return self.load_memmap_(prefix, *args, **kwargs)
+
+    def load_memmap_(
+        self,
+        prefix: str | PathLike[str],
+        robust_key: bool | None = None,
+        allow_pickle: bool | None = None,
+        mode: str | None = None,
+        *,
+        verify: str = "size",
+    ) -> Self:
+        """Write the values of a folder into the entries of this tensordict; ``verify`` is that of ``load_memmap``.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+        """
+        satellite(_NAME, "TensorDict.load_memmap_").load_memmap_(
+            self, prefix, allow_pickle=allow_pickle, mode=mode, verify=verify
+        )
+        return self
+
+    def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:
+        """Take in what other processes added to the folder that this tensordict is mapped onto.
+
+        Raises:
+            RuntimeError: The tensordict is not mapped onto a folder.
+        """
+        satellite(_NAME, "TensorDict.memmap_refresh_").memmap_refresh_(self, allow_pickle=allow_pickle)
+        return self
+
+    def make_memmap(
+        self,
+        key: NestedKey,
+        shape: torch.Size | Tensor,
+        *,
+        dtype: torch.dtype | None = None,
+        robust_key: bool | None = None,
+    ) -> Tensor:
+        """A new mapped entry of zeros, stored under ``key`` of a mapped tensordict (which may be locked).
+
+        Raises:
+            RuntimeError: The tensordict is not mapped.
+        """
+        result: Tensor = satellite(_NAME, "TensorDict.make_memmap").make_memmap(self, key, shape, dtype=dtype)
+        return result
+
+    def make_memmap_from_storage(
+        self,
+        key: NestedKey,
+        storage: torch.UntypedStorage,
+        shape: torch.Size | Tensor,
+        *,
+        dtype: torch.dtype | None = None,
+        robust_key: bool | None = None,
+    ) -> Tensor:
+        """A new mapped entry over a storage, stored under ``key`` of a mapped tensordict."""
+        result: Tensor = satellite(_NAME, "TensorDict.make_memmap_from_storage").make_memmap_from_storage(
+            self, key, storage, shape, dtype=dtype
+        )
+        return result
+
+    def make_memmap_from_tensor(
+        self, key: NestedKey, tensor: Tensor, *, copy_data: bool = True, robust_key: bool | None = None
+    ) -> Tensor:
+        """A new mapped entry of the shape and dtype of a tensor, with its values if ``copy_data``."""
+        result: Tensor = satellite(_NAME, "TensorDict.make_memmap_from_tensor").make_memmap_from_tensor(
+            self, key, tensor, copy_data=copy_data
+        )
+        return result
+
+    def is_memmap(self) -> bool:
+        """Whether there are leaves and all are memory mapped."""
+        return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_memmap").is_memmap(self))
+
+    def consolidate(
+        self,
+        filename: str | PathLike[str] | None = None,
+        *,
+        num_threads: int = 0,
+        device: torch.device | str | int | None = None,
+        non_blocking: bool = False,
+        inplace: bool = False,
+        return_early: bool = False,
+        use_buffer: bool = False,
+        share_memory: bool = False,
+        pin_memory: bool = False,
+        metadata: bool = False,
+    ) -> Any:
+        """Copy all leaves into one storage, and return a locked tensordict of views of it.
+
+        Args:
+            filename: A file to use as the storage, which ``from_consolidated`` (the reference's too) opens. Writes to
+                the result reach it.
+            num_threads: Threads that copy.
+            device: The device of the storage; by default that of the tensordict. Exclusive with ``filename``.
+            non_blocking: Whether copies between devices may be asynchronous.
+            inplace: Whether the views take the place of the leaves of this tensordict, which is returned.
+            return_early: With ``num_threads > 1``, whether to return a future at once.
+            use_buffer: Whether leaves go to a buffer in shared memory first, which is written to the file and then is
+                the storage: writes to the result do not reach the file.
+            share_memory: Whether the storage is shared memory.
+            pin_memory: Whether the storage is pinned.
+            metadata: Accepted for compatibility; a file always holds the structure.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+            TypeError: An entry has no place in one storage; the error names its key.
+
+        >>> td = TensorDict({"a": torch.zeros(2), "b": {"c": torch.ones(3)}}).consolidate()
+        >>> td.is_consolidated(), td["a"].untyped_storage().data_ptr() == td["b", "c"].untyped_storage().data_ptr()
+        (True, True)
+        """
+        return satellite(_NAME, "TensorDict.consolidate").consolidate(
+            self,
+            filename,
+            num_threads=num_threads,
+            device=device,
+            non_blocking=non_blocking,
+            inplace=inplace,
+            return_early=return_early,
+            use_buffer=use_buffer,
+            share_memory=share_memory,
+            pin_memory=pin_memory,
+            metadata=metadata,
+        )
+
+    @classmethod
+    def from_consolidated(cls, filename: str | PathLike[str]) -> Any:
+        """A tensordict over a file that ``consolidate`` wrote; writes to it stay in this process.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+            ValueError: The file is damaged.
+        """
+        return satellite(_NAME, "TensorDict.from_consolidated").from_consolidated(filename)
+
+    def is_consolidated(self) -> bool:
+        """Whether all leaves are views of one storage that ``consolidate`` made."""
+        return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_consolidated").is_consolidated(self))
+
+    @property
+    def saved_path(self) -> Path | None:
+        """The folder that this tensordict is mapped onto, or ``None``."""
+        return None if self._annotations is None else self._annotations.get("saved_path")

@@ -1,0 +1,135 @@
+"""Parameters of modules: the methods that ``tensordict-nn`` implements.
+
+Each is typed and documented here, and one line through `satellite`. The examples run where ``tensordict-nn`` is
+installed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.plugins import satellite
+
+__all__ = ["ModuleStubs"]
+
+_NAME = "tensordict_nn"
+
+
+class ModuleStubs(Primitives):
+    """``from_module``, ``to_module`` and their kind."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_module(
+        cls,
+        module: nn.Module,
+        as_module: bool = False,
+        lock: bool = False,
+        use_state_dict: bool = False,
+        filter_empty: bool = True,
+    ) -> Any:
+        """The parameters and buffers of a module as a tensordict, nested like the module.
+
+        Args:
+            module: The module.
+            as_module: Whether the result is a `TensorDictParams`, a module itself.
+            lock: Whether the result is locked; the function ``tensordict_nn.from_module`` locks by default.
+            use_state_dict: Whether to go through ``module.state_dict()``, with its hooks.
+            filter_empty: Whether sub-modules without parameters are left out.
+
+        Raises:
+            ImportError: ``tensordict-nn`` is not installed.
+
+        >>> TensorDict.from_module(torch.nn.Linear(3, 4)).sorted_keys
+        ['bias', 'weight']
+        """
+        return satellite(_NAME, "TensorDict.from_module").from_module(
+            module, as_module=as_module, lock=lock, use_state_dict=use_state_dict, filter_empty=filter_empty
+        )
+
+    @classmethod
+    def from_modules(
+        cls,
+        *modules: nn.Module,
+        as_module: bool = False,
+        lock: bool = True,
+        use_state_dict: bool = False,
+        lazy_stack: bool = False,
+        expand_identical: bool = False,
+    ) -> Any:
+        """The stacked parameters and buffers of several modules of one architecture.
+
+        Args:
+            *modules: The modules.
+            as_module: Whether the result is a `TensorDictParams`.
+            lock: Whether the result is locked.
+            use_state_dict: Whether to go through ``module.state_dict()``.
+            lazy_stack: Whether parameters are kept apart, so that gradients reach the modules.
+            expand_identical: Whether a parameter that all modules share is expanded rather than stacked.
+
+        Raises:
+            ImportError: ``tensordict-nn`` is not installed.
+        """
+        return satellite(_NAME, "TensorDict.from_modules").from_modules(
+            *modules,
+            as_module=as_module,
+            lock=lock,
+            use_state_dict=use_state_dict,
+            lazy_stack=lazy_stack,
+            expand_identical=expand_identical,
+        )
+
+    def to_module(
+        self,
+        module: nn.Module,
+        *,
+        inplace: bool | None = None,
+        return_swap: bool = True,
+        swap_dest: Any = None,
+        use_state_dict: bool = False,
+        non_blocking: bool = False,
+        preserve_module_state: bool = True,
+        memo: dict[int, Any] | None = None,
+    ) -> Any:
+        """Put the entries into a module as its parameters and buffers; as a context manager, for a block.
+
+        Args:
+            module: A module of this structure.
+            inplace: Whether values are written into the parameters that are there rather than put in their place.
+            return_swap: Whether the parameters that were there are returned.
+            swap_dest: A tensordict that takes them.
+            use_state_dict: Whether to go through ``module.load_state_dict``, with its hooks.
+            non_blocking: Whether copies may be asynchronous.
+            preserve_module_state: Whether a plain tensor that takes the place of a parameter becomes one, with the
+                ``requires_grad`` of the old. Tensors that require gradients and those of ``torch.func`` transforms are
+                put in as they are, so that gradients reach them.
+            memo: Accepted for compatibility.
+
+        Returns:
+            The parameters that were there, as a tensordict.
+
+        Raises:
+            ImportError: ``tensordict-nn`` is not installed.
+            KeyError: The module has no parameter or buffer of an entry's name.
+
+        >>> module = torch.nn.Linear(3, 4)
+        >>> zeros = TensorDict.from_module(module) * 0
+        >>> with zeros.to_module(module):
+        ...     module(torch.ones(3)).sum().item()
+        0.0
+        """
+        return satellite(_NAME, "TensorDict.to_module").to_module(
+            self,
+            module,
+            inplace=inplace,
+            return_swap=return_swap,
+            swap_dest=swap_dest,
+            use_state_dict=use_state_dict,
+            non_blocking=non_blocking,
+            preserve_module_state=preserve_module_state,
+            memo=memo,
+        )

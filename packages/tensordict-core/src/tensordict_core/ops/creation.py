@@ -1,0 +1,306 @@
+"""New tensordicts after the pattern of one: the same keys, dtypes and own dimensions, another batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.keys import unravel_key
+from tensordict_core.base.meta import Meta, as_batch_size, as_device
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import KEEP, How
+from tensordict_core.base.registry import containers
+from tensordict_core.ops.reduce_dims import batched
+
+__all__ = ["Creation"]
+
+
+def _as_size(size: tuple[Any, ...]) -> torch.Size:
+    if len(size) == 1 and not isinstance(size[0], int | torch.SymInt):
+        size = tuple(size[0])
+    return as_batch_size(size)
+
+
+def _blank_values(result: Any, source: Any) -> None:
+    """Positions of a new tensordict have no value yet: where the source has one for each, they are ``None``."""
+    for key in source._keys():
+        value = source._get(key)
+        if isinstance(value, containers.non_tensor_stack):
+            result._set(key, containers.non_tensor_stack._full(None, result._get(key)._meta), False)
+        elif isinstance(value, Primitives) and not value._is_opaque and not value._holds_slices:
+            _blank_values(result._get(key), value)
+
+
+def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
+    """The tree with its lazy stacks replaced by empty ones of the new batch size."""
+    if td._holds_slices:
+        new = torch.Size((*size, *td._meta.batch_size[dims:]))
+        at = td._inmost().stack_dim
+        if at >= len(new):
+            raise RuntimeError(
+                f"empty_lazy=True keeps the stack dimension {at}, which the new batch size {list(new)} does not "
+                "have; give it one"
+            )
+        rest = torch.Size((*new[:at], *new[at + 1 :]))
+        items = [containers.dense._make({}, Meta(rest, td._meta.device)) for _ in range(new[at])]
+        return containers.lazy.lazy_stack(items, at) if items else containers.dense._make({}, Meta(new))
+    entries = {}
+    for key in td._keys():
+        value = td._get(key)
+        entries[key] = value if isinstance(value, Tensor) or value._is_opaque else _without_slices(value, size, dims)
+    return containers.dense._make(entries, td._meta)
+
+
+def _new(
+    td: Any,
+    size: torch.Size,
+    create: Callable[..., Tensor],
+    device: Any,
+    requires_grad: bool,
+    empty_lazy: bool,
+    options: dict[str, Any],
+) -> Any:
+    dims = len(td._meta.batch_size)
+    target = td._meta.device if device is KEEP else as_device(device)
+    if device is not KEEP:
+        options["device"] = target
+    if empty_lazy:
+        return _new_without_slices(td, size, create, requires_grad, target, options)
+    td = td._solid()
+    flags = batched(td)
+    leaves = [
+        create(leaf, torch.Size((*size, *leaf.shape[dims:])) if has_batch else leaf.shape, **options)
+        for leaf, has_batch in zip(td._leaves(), flags, strict=True)
+    ]
+    if requires_grad:
+        leaves = [leaf.requires_grad_() for leaf in leaves]
+    same = len(size) == dims
+    how = How(
+        size=lambda own: torch.Size((*size, *own[dims:])),
+        names=(lambda own: own) if same else None,
+        device=target,
+    )
+    # an unbatched tensor keeps its values where the batch size changes, so it is replaced before
+    renewed = td if all(flags) else td._rebuild(iter(leaves), How(device=target))
+    result = renewed._rebuild(iter(leaves), how)
+    if size != td._meta.batch_size:
+        _blank_values(result, td)
+    return result
+
+
+def _new_without_slices(
+    td: Any, size: torch.Size, create: Callable[..., Tensor], requires_grad: bool, device: Any, options: dict[str, Any]
+) -> Any:
+    dims = len(td._meta.batch_size)
+    emptied = _without_slices(td, size, dims)
+    if td._holds_slices:
+        return emptied
+    entries: dict[str, Any] = {}
+    for key in td._keys():
+        value = td._get(key)
+        if isinstance(value, Tensor):
+            entries[key] = create(value, torch.Size((*size, *value.shape[dims:])), **options).requires_grad_(
+                requires_grad
+            )
+        elif value._is_opaque:
+            entries[key] = value._rebuild(iter(()), How(size=lambda own: torch.Size((*size, *own[dims:]))))
+        else:
+            nested = torch.Size((*size, *value._meta.batch_size[dims:]))
+            entries[key] = _new_without_slices(value, nested, create, requires_grad, device, options)
+    result = containers.dense._make(entries, Meta(size, device))
+    _blank_values(result, td)
+    return result
+
+
+def _options(dtype: torch.dtype | None, layout: torch.layout, pin_memory: bool | None) -> dict[str, Any]:
+    """What is asked for beside the defaults; each option costs torch time."""
+    options: dict[str, Any] = {}
+    if dtype is not None:
+        options["dtype"] = dtype
+    if layout is not torch.strided:
+        options["layout"] = layout
+    if pin_memory:
+        options["pin_memory"] = True
+    return options
+
+
+def _zeros(leaf: Tensor, size: torch.Size, **options: Any) -> Tensor:
+    return leaf.new_zeros(size, **options)
+
+
+def _ones(leaf: Tensor, size: torch.Size, **options: Any) -> Tensor:
+    return leaf.new_ones(size, **options)
+
+
+def _empty(leaf: Tensor, size: torch.Size, **options: Any) -> Tensor:
+    return leaf.new_empty(size, **options)
+
+
+class Creation(Primitives):
+    """``new_zeros`` and its kind."""
+
+    __slots__ = ()
+
+    def new_zeros(
+        self,
+        *size: Any,
+        dtype: torch.dtype | None = None,
+        device: Any = KEEP,
+        requires_grad: bool = False,
+        layout: torch.layout = torch.strided,
+        pin_memory: bool | None = None,
+        empty_lazy: bool = False,
+    ) -> Self:
+        """Zeros of another batch size: a leaf of shape ``[*batch_size, *own]`` becomes one of ``[*size, *own]``.
+
+        Args:
+            *size: The batch size, as integers or as one sequence.
+            dtype: The dtype of all leaves; by default each keeps its own.
+            device: The device of all leaves; by default each keeps its own.
+            requires_grad: Whether autograd records operations on the leaves.
+            layout: The layout of the leaves.
+            pin_memory: Whether they are in pinned memory.
+            empty_lazy: Whether lazy stacks of the result have no entries.
+
+        >>> TensorDict({"a": torch.ones(3, 4)}, [3]).new_zeros(2)["a"].shape
+        torch.Size([2, 4])
+        """
+        options = _options(dtype, layout, pin_memory)
+        return cast(Self, _new(self, _as_size(size), _zeros, device, requires_grad, empty_lazy, options))
+
+    def new_ones(
+        self,
+        *size: Any,
+        dtype: torch.dtype | None = None,
+        device: Any = KEEP,
+        requires_grad: bool = False,
+        layout: torch.layout = torch.strided,
+        pin_memory: bool | None = None,
+        empty_lazy: bool = False,
+    ) -> Self:
+        """Ones of another batch size; arguments as of ``new_zeros``.
+
+        >>> TensorDict({"a": torch.zeros(3)}, [3]).new_ones(2)["a"]
+        tensor([1., 1.])
+        """
+        options = _options(dtype, layout, pin_memory)
+        return cast(Self, _new(self, _as_size(size), _ones, device, requires_grad, empty_lazy, options))
+
+    def new_empty(
+        self,
+        *size: Any,
+        dtype: torch.dtype | None = None,
+        device: Any = KEEP,
+        requires_grad: bool = False,
+        layout: torch.layout = torch.strided,
+        pin_memory: bool | None = None,
+        empty_lazy: bool = False,
+    ) -> Self:
+        """Leaves of another batch size whose values are not set; arguments as of ``new_zeros``.
+
+        >>> TensorDict({"a": torch.zeros(3)}, [3]).new_empty(2, 2)["a"].shape
+        torch.Size([2, 2])
+        """
+        options = _options(dtype, layout, pin_memory)
+        return cast(Self, _new(self, _as_size(size), _empty, device, requires_grad, empty_lazy, options))
+
+    def new_full(
+        self,
+        size: Any,
+        fill_value: float | bool,
+        *,
+        dtype: torch.dtype | None = None,
+        device: Any = KEEP,
+        requires_grad: bool = False,
+        layout: torch.layout = torch.strided,
+        pin_memory: bool | None = None,
+        empty_lazy: bool = False,
+    ) -> Self:
+        """One number in every leaf, of another batch size.
+
+        Args:
+            size: The batch size, an integer or a sequence.
+            fill_value: The number.
+            dtype: The dtype of all leaves; by default each keeps its own.
+            device: The device of all leaves; by default each keeps its own.
+            requires_grad: Whether autograd records operations on the leaves.
+            layout: The layout of the leaves.
+            pin_memory: Whether they are in pinned memory.
+            empty_lazy: Whether lazy stacks of the result have no entries.
+
+        >>> TensorDict({"a": torch.zeros(3)}, [3]).new_full([2], 7)["a"]
+        tensor([7., 7.])
+        """
+        options = _options(dtype, layout, pin_memory)
+        return cast(
+            Self,
+            _new(
+                self,
+                _as_size((size,)),
+                lambda leaf, shape, **kwargs: leaf.new_full(shape, fill_value, **kwargs),
+                device,
+                requires_grad,
+                empty_lazy,
+                options,
+            ),
+        )
+
+    def new_tensor(
+        self,
+        data: Any,
+        *,
+        dtype: torch.dtype | None = None,
+        device: Any = KEEP,
+        requires_grad: bool = False,
+        pin_memory: bool | None = None,
+    ) -> Self:
+        """Copies of ``data``, one for each leaf and in its dtype.
+
+        Args:
+            data: A tensor, array, number or list: the batch size of the result is its shape; or a tensordict, from
+                which each leaf takes the entry of its key.
+            dtype: The dtype of all leaves; by default each keeps its own.
+            device: The device of all leaves; by default that of ``data``.
+            requires_grad: Whether autograd records operations on the leaves.
+            pin_memory: Whether they are in pinned memory.
+
+        Raises:
+            KeyError: ``data`` is a tensordict that lacks a key.
+
+        >>> TensorDict({"a": torch.zeros(3), "b": torch.zeros(3, dtype=torch.int64)}, [3]).new_tensor([1, 2])["b"]
+        tensor([1, 2])
+        """
+        td = self._solid()
+        leaves = td._leaves()
+        if isinstance(data, Primitives):
+            sources = td._align(data, KEEP)
+            size, source_device = data._meta.batch_size, data._meta.device
+            for key, source in zip(td._leaf_keys(), sources, strict=True):
+                if not isinstance(source, Tensor):
+                    raise TypeError(
+                        f"new_tensor needs a leaf under key {unravel_key(key)!r}, got {type(source).__name__}"
+                    )
+        else:
+            tensor = torch.as_tensor(data)
+            sources, size, source_device = [tensor] * len(leaves), tensor.shape, tensor.device
+        target = source_device if device is KEEP else as_device(device)
+        copies = []
+        for leaf, source in zip(leaves, sources, strict=True):
+            copy = source.detach().to(
+                device=source.device if device is KEEP else target,
+                dtype=leaf.dtype if dtype is None else dtype,
+                copy=True,
+            )
+            copies.append((copy.pin_memory() if pin_memory else copy).requires_grad_(requires_grad))
+        dims = len(td._meta.batch_size)
+        how = How(
+            size=lambda own: torch.Size((*size, *own[dims:])) if isinstance(data, Primitives) else size,
+            device=None if device is KEEP and td._meta.device is None else target,
+        )
+        result = td._rebuild(iter(copies), how)
+        if size != td._meta.batch_size:
+            _blank_values(result, td)
+        return cast(Self, result)

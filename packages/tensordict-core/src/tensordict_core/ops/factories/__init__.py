@@ -1,0 +1,3 @@
+"""Factories: operations as records, and the one algorithm behind each kind of them."""
+
+from __future__ import annotations

@@ -1,0 +1,248 @@
+"""Factories: each holds the one algorithm of its kind of operation and returns a method with a real signature.
+
+On plain eager code an operation on many leaves is one ``torch._foreach_*`` call; under ``torch.compile`` and
+``torch.func`` transforms it is a loop over leaves (see ``_compile``). Trees without leaves and non-tensor entries are
+handled here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import SAME, SHAPE_KEEPING, How
+from tensordict_core.base.tracing import may_fuse
+from tensordict_core.ops.factories.operands import broadcast_how, complete, match
+from tensordict_core.ops.factories.spec import OpSpec, record
+from tensordict_core.ops.factories.typed import BinaryMethod, ScaledMethod, UnaryMethod
+
+__all__ = ["binary", "map_leaves", "scaled", "unary"]
+
+
+def _finish(function: Any, name: str, doc: str) -> Any:
+    function.__name__ = name
+    function.__qualname__ = f"TensorCollection.{name}"
+    function.__doc__ = doc
+    return function
+
+
+def _refused(error: RuntimeError) -> bool:
+    """Whether a fused operation refused its leaves before it began: integers beside leaves that require gradients."""
+    return "Autograd not support dtype" in str(error)
+
+
+def map_leaves(td: Any, leaf: Callable[..., Tensor], how: How = SAME, *args: Any) -> Any:
+    """``leaf(tensor, *args)`` of every leaf, in the structure of ``td``."""
+    return td._rebuild(iter([leaf(tensor, *args) for tensor in td._leaves()]), how)
+
+
+def unary(
+    name: str, *, floating: bool = False, sample: str = "1.0", operators: tuple[str, ...] = ()
+) -> tuple[UnaryMethod, UnaryMethod]:
+    """The method ``name`` that applies ``torch.<name>`` to every leaf, and its in-place twin ``name_``.
+
+    Args:
+        name: The name of the method, of the ``torch`` function and, with ``_foreach_``, of its fused form if there is
+            one.
+        floating: Whether it is defined for floating-point (and complex) leaves only.
+        sample: The value that the docstring's example uses.
+        operators: The operator methods that stand for it.
+    """
+    leaf = getattr(torch, name)
+    leaf_ = getattr(Tensor, name + "_")
+    fused = getattr(torch, "_foreach_" + name, None)
+    fused_ = getattr(torch, f"_foreach_{name}_", None)
+
+    def method(self: Any) -> Any:
+        leaves = self._leaves()
+        if fused is not None and leaves and may_fuse():
+            try:
+                return self._rebuild(iter(fused(leaves)), SAME)
+            except RuntimeError as error:
+                if not _refused(error):
+                    raise
+        return self._rebuild(iter([leaf(tensor) for tensor in leaves]), SAME)
+
+    def method_(self: Any) -> Any:
+        leaves = self._leaves()
+        if fused_ is not None and leaves and may_fuse():
+            try:
+                fused_(leaves)
+                return self
+            except RuntimeError as error:
+                if not _refused(error):
+                    raise
+        for tensor in leaves:
+            leaf_(tensor)
+        return self
+
+    functions = tuple(f for f in (leaf, getattr(Tensor, name, None)) if f is not None)
+    SHAPE_KEEPING.update(functions)
+    record(OpSpec(name, "unary", leaf, floating=floating, torch_functions=functions, operators=operators))
+    record(OpSpec(name + "_", "unary", leaf_, inplace=True, floating=floating, parameters="data"))
+    doc = f"""The result of `torch.{name}` for every leaf.
+
+    Returns:
+        A tensordict of the same keys, batch size and device.
+
+    >>> TensorDict({{"a": torch.tensor({sample})}}).{name}()["a"].equal(torch.{name}(torch.tensor({sample})))
+    True
+    """
+    doc_ = f"""`torch.{name}` of every leaf, written into the leaf.
+
+    Returns:
+        The tensordict itself.
+
+    >>> td = TensorDict({{"a": torch.tensor({sample})}})
+    >>> td.{name}_() is td
+    True
+    """
+    return cast(UnaryMethod, _finish(method, name, doc)), cast(UnaryMethod, _finish(method_, name + "_", doc_))
+
+
+def _pair(name: str, td: Any, other: Any, default: Any) -> tuple[Any, list[Tensor], Any, bool, How]:
+    """The operands of a binary operation, matched: ``(td, leaves, operands, one for all, how)``."""
+    if isinstance(other, Primitives):
+        if default is not None:
+            td, other = complete(td, other, default)
+        elif (pairs := td._pairs(other)) is not None:
+            return td, *pairs, False, SAME
+    leaves = td._leaves()
+    operands, scalar = match(name, td, leaves, other)
+    return td, leaves, operands, scalar, broadcast_how(td, other, SAME)
+
+
+def _run(
+    leaf: Callable[..., Tensor], fused: Any, leaves: list[Tensor], operands: Any, scalar: bool, kwargs: dict[str, Any]
+) -> Iterable[Tensor]:
+    if fused is not None and leaves and may_fuse() and (not scalar or type(operands) is not bool):
+        try:
+            result: Iterable[Tensor] = fused(leaves, operands, **kwargs)
+            return result
+        except RuntimeError as error:
+            if not _refused(error):
+                raise
+    if scalar:
+        return [leaf(tensor, operands, **kwargs) for tensor in leaves]
+    return [leaf(tensor, operand, **kwargs) for tensor, operand in zip(leaves, operands, strict=True)]
+
+
+def _binary_methods(
+    name: str, leaf: Callable[..., Any], leaf_: Callable[..., Any] | None, fused: Any, fused_: Any, scaled_: bool
+) -> tuple[Any, Any]:
+    if scaled_:
+
+        def method(self: Any, other: Any, *, alpha: float | None = None, default: Any = None) -> Any:
+            td, leaves, operands, scalar, how = _pair(name, self, other, default)
+            if alpha is None:
+                return td._rebuild(iter(_run(leaf, fused, leaves, operands, scalar, {})), how)
+            # the fused forms take alpha for lists of tensors only
+            return td._rebuild(
+                iter(_run(leaf, None if scalar else fused, leaves, operands, scalar, {"alpha": alpha})), how
+            )
+
+        def method_(self: Any, other: Any, *, alpha: float | None = None) -> Any:
+            leaves = self._leaves()
+            operands, scalar = match(name + "_", self, leaves, other)
+            kwargs = {} if alpha is None else {"alpha": alpha}
+            _run(leaf_, None if kwargs and scalar else fused_, leaves, operands, scalar, kwargs)  # type: ignore[arg-type]  # checked before
+            return self
+    else:
+
+        def method(self: Any, other: Any, *, default: Any = None) -> Any:  # type: ignore[misc]  # one of two forms
+            td, leaves, operands, scalar, how = _pair(name, self, other, default)
+            return td._rebuild(iter(_run(leaf, fused, leaves, operands, scalar, {})), how)
+
+        def method_(self: Any, other: Any) -> Any:  # type: ignore[misc]  # one of two forms
+            leaves = self._leaves()
+            operands, scalar = match(name + "_", self, leaves, other)
+            _run(leaf_, fused_, leaves, operands, scalar, {})  # type: ignore[arg-type]  # checked before
+            return self
+
+    return method, method_
+
+
+_DEFAULT_DOC = """        default: What stands for a leaf that one side lacks: a number, or ``"intersection"`` to keep
+            the common leaves only. By default different keys are an error."""
+
+
+def _binary(
+    name: str,
+    torch_name: str,
+    *,
+    operators: tuple[str, ...],
+    scaled: bool = False,
+    integral: bool = False,
+    leaf: Callable[..., Any] | None = None,
+    leaf_: Callable[..., Any] | None = None,
+) -> tuple[Any, Any]:
+    torch_leaf = getattr(torch, torch_name)
+    leaf = torch_leaf if leaf is None else leaf
+    leaf_ = getattr(Tensor, torch_name + "_", None) if leaf_ is None else leaf_
+    fused = getattr(torch, "_foreach_" + torch_name, None)
+    fused_ = getattr(torch, f"_foreach_{torch_name}_", None)
+    method, method_ = _binary_methods(name, leaf, leaf_, fused, fused_, scaled)
+    functions = tuple(f for f in (torch_leaf, getattr(Tensor, torch_name, None)) if f is not None)
+    record(OpSpec(name, "binary", leaf, operators=operators, torch_functions=functions))
+    sample = "3" if integral else "3.0"
+    alpha = "\n        alpha: A factor for ``other``." if scaled else ""
+    doc = f"""The result of `torch.{torch_name}` of every leaf and its operand.
+
+    Args:
+        other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.{alpha}
+{_DEFAULT_DOC}
+
+    Raises:
+        KeyError: The keys of ``other`` differ and there is no ``default``.
+
+    >>> td = TensorDict({{"a": torch.tensor({sample})}})
+    >>> td.{name}(td)["a"].equal(torch.{torch_name}(torch.tensor({sample}), torch.tensor({sample})))
+    True
+    """
+    if leaf_ is not None:
+        record(OpSpec(name + "_", "binary", leaf_, inplace=True, parameters="data"))
+    doc_ = f"""`torch.{torch_name}` of every leaf and its operand, written into the leaf.
+
+    Args:
+        other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.{alpha}
+
+    Returns:
+        The tensordict itself.
+
+    >>> td = TensorDict({{"a": torch.tensor({sample})}})
+    >>> td.{name}_(td.clone()) is td
+    True
+    """
+    return _finish(method, name, doc), _finish(method_, name + "_", doc_)
+
+
+def binary(
+    name: str,
+    *,
+    torch_name: str | None = None,
+    operators: tuple[str, ...] = (),
+    integral: bool = False,
+    leaf: Callable[..., Any] | None = None,
+    leaf_: Callable[..., Any] | None = None,
+) -> tuple[BinaryMethod, BinaryMethod]:
+    """The method ``name`` that applies ``torch.<torch_name>`` to every leaf and its operand, and its in-place twin.
+
+    Args:
+        name: The name of the method.
+        torch_name: The name of the ``torch`` function, if another.
+        operators: The operator methods that stand for it.
+        integral: Whether the docstring's example needs integers.
+        leaf: What is applied to one leaf, where the ``torch`` function does not take a number.
+        leaf_: The same in place.
+    """
+    pair = _binary(name, torch_name or name, operators=operators, integral=integral, leaf=leaf, leaf_=leaf_)
+    return cast(tuple[BinaryMethod, BinaryMethod], pair)
+
+
+def scaled(name: str, *, operators: tuple[str, ...] = ()) -> tuple[ScaledMethod, ScaledMethod]:
+    """As `binary`, for the operations whose operand takes a factor ``alpha``."""
+    return cast(tuple[ScaledMethod, ScaledMethod], _binary(name, name, operators=operators, scaled=True))

@@ -1,0 +1,152 @@
+"""Operands: how what stands on the other side of an operation is matched to the leaves of a tensordict.
+
+A number or a tensor of one element goes to every leaf; a tensor is lined up with the batch dimensions, so a tensor of
+the batch size scales whole rows of every leaf; a tensordict is matched by key. ``default`` says what stands for leaves
+that one side lacks.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.keys import unravel_key
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.predicates import is_leaf_nontensor
+from tensordict_core.base.rebuild import KEEP, How
+from tensordict_core.base.registry import containers
+
+__all__ = ["batch_operand", "complete", "lined_up", "match", "over_batch_size", "with_leaves_as"]
+
+
+def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
+    """The tensor ``other``, lined up with the batch dimensions, once per leaf."""
+    if other.ndim == 0:
+        return [other] * len(leaves)
+    out: list[Tensor] = []
+    td._line_up(other, len(td._meta.batch_size), out)
+    return out
+
+
+def lined_up(tensor: Tensor, leaf: Tensor) -> Tensor:
+    """A tensor over the first dimensions of a leaf, with a dimension of size 1 for each further one."""
+    return tensor.reshape(tensor.shape + (1,) * (leaf.ndim - tensor.ndim)) if 0 < tensor.ndim < leaf.ndim else tensor
+
+
+def over_batch_size(mask: Tensor, size: torch.Size) -> Tensor:
+    """A mask over the first batch dimensions, expanded to all of them."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"a mask is a bool tensor, got {type(mask).__name__}; compare or wrap it with torch.tensor")
+    try:
+        return mask.reshape(mask.shape + (1,) * (len(size) - mask.ndim)).expand(size)
+    except RuntimeError:
+        raise errors.bad_mask(mask.shape, size) from None
+
+
+def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bool]:
+    """The operand for each leaf of ``td``, or one number for all; and whether it is one for all.
+
+    Raises:
+        KeyError: ``other`` is a tensordict with other leaves.
+        TypeError: ``other`` is no operand.
+    """
+    if isinstance(other, Primitives):
+        aligned = td._align(other, KEEP)
+        # lazy stacks have every leaf several times, so their counts say nothing
+        if len(aligned) != _count(other) or isinstance(td, containers.lazy):
+            mine, theirs = set(td._leaf_keys()), set(other._leaf_keys())
+            if mine != theirs:
+                raise errors.keys_mismatch(mine - theirs, theirs - mine)
+        return aligned, False
+    if isinstance(other, Tensor):
+        return batch_operand(td, leaves, other), False
+    if isinstance(other, bool | int | float | complex | torch.SymInt | torch.SymFloat | np.number | numbers.Number):
+        return other, True
+    if isinstance(other, np.ndarray):
+        return batch_operand(td, leaves, torch.as_tensor(other)), False
+    if isinstance(other, dict):
+        # a lazy stack takes its operand apart along its stack dim
+        size = td._meta.batch_size if isinstance(td, containers.lazy) else None
+        return match(name, td, leaves, containers.dense(other, batch_size=size))
+    raise errors.bad_operand(name, other)
+
+
+def _count(td: Any) -> int:
+    return len(td._leaves())
+
+
+def _entry_keys(td: Any) -> list[tuple[str, ...]]:
+    """The paths of all entries that are no nested tensordicts."""
+    keys: list[tuple[str, ...]] = []
+    td._collect_keys(keys, (), is_leaf_nontensor)
+    return keys
+
+
+def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
+    """Two tensordicts with the same leaves: common ones (``"intersection"``), or all, filled up with ``default``."""
+    if isinstance(default, str) and default != "intersection":
+        raise ValueError(f"default is a number, a tensor, 'intersection' or None, got {default!r}")
+    if isinstance(td, containers.lazy):
+        # elements have keys of their own
+        same_dim = isinstance(other, containers.lazy) and other.stack_dim == td.stack_dim
+        others = other.tensordicts if same_dim else other._unbind(td.stack_dim)
+        pairs = [complete(mine, theirs, default) for mine, theirs in zip(td.tensordicts, others, strict=True)]
+        return td._again([left for left, _ in pairs]), td._again([right for _, right in pairs])
+    other = other._solid()
+    if default == "intersection":
+        mine, theirs = _entry_keys(td), set(_entry_keys(other))
+        common = [key for key in mine if key in theirs]
+        return td.select(*common), other.select(*common)
+    mine, theirs = td._leaf_keys(), other._leaf_keys()
+    left, right = td._clone(False), other._clone(False)
+    for side, keys, source in ((left, set(mine), other), (right, set(theirs), td)):
+        for key in source._leaf_keys():
+            if key not in keys:
+                leaf = source.get(key)
+                value = torch.as_tensor(default, device=leaf.device)
+                side.set(key, value.to(torch.result_type(leaf, default)).expand(leaf.shape))
+    return left, right
+
+
+def broadcast_how(td: Any, other: Any, how: How) -> How:
+    """``how``, with the batch size that a tensor operand broadcasts the tensordict to."""
+    if not isinstance(other, Tensor) or not other.ndim:
+        return how
+    size = td._meta.batch_size
+    try:
+        new = torch.broadcast_shapes(size, other.shape)  # type: ignore[no-untyped-call]  # torch does not type it
+    except RuntimeError:
+        raise errors.no_broadcast(other.shape, size) from None
+    if new == size:
+        return how
+    dims = len(size)
+    return How(size=lambda own: torch.Size((*new, *own[dims:])))
+
+
+def with_leaves_as(td: Any, other: Any) -> Any:
+    """A tree with each leaf expanded to the shape that the leaf under its key has in ``other``.
+
+    Raises:
+        KeyError: ``other`` lacks a leaf.
+        RuntimeError: A size other than 1 would change.
+    """
+    leaves = []
+    for key, leaf, target in zip(td._leaf_keys(), td._leaves(), td._align(other, KEEP), strict=True):
+        if not isinstance(target, Tensor):
+            raise errors.not_a_node(key, leaf)
+        try:
+            leaves.append(leaf.expand(target.shape))
+        except RuntimeError:
+            raise errors.not_expandable(unravel_key(key), leaf.shape, target.shape) from None
+    dims = len(td._meta.batch_size)
+    sizes: list[torch.Size] = []
+    td._collect_sizes(sizes, None)
+    how = How(lock=True, check=True)
+    if any(1 in size[dims:] for size in sizes):  # what becomes of those dimensions, the leaves may say in several ways
+        how = How(size=lambda size: size[:dims], names=lambda names: names and names[:dims], lock=True, check=True)
+    return td._rebuild(iter(leaves), how)

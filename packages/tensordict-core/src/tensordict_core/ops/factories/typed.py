@@ -1,0 +1,170 @@
+"""What type checkers see of an operation that a factory made.
+
+At run time a factory returns a plain function with the right signature and docstring, because that is what is fastest
+to call and what tracers follow. These protocols say of it what the function cannot: that the result has the type of the
+tensordict it is called on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from tensordict_core.containers.collection import TensorCollection
+
+__all__ = [
+    "BinaryMethod",
+    "CastMethod",
+    "CastReduction",
+    "Operand",
+    "ScaledMethod",
+    "SpreadReduction",
+    "UnaryMethod",
+    "ValueReduction",
+]
+
+Operand: TypeAlias = "TensorCollection | Tensor | complex | int | float | bool"
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class UnaryMethod(Protocol):
+    """``td.op()``."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any = ...) -> Callable[[Any], Any]: ...
+    @overload
+    def __get__(self, instance: T, owner: Any = ...) -> Callable[[], T]: ...
+
+
+class BinaryCall(Protocol[R_co]):
+    """The call of a bound binary operation."""
+
+    def __call__(self, other: Operand, *, default: Any = ...) -> R_co: ...
+
+
+class BinaryMethod(Protocol):
+    """``td.op(other, default=...)``."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any = ...) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, instance: T, owner: Any = ...) -> BinaryCall[T]: ...
+
+
+class ScaledCall(Protocol[R_co]):
+    """The call of a bound binary operation whose operand can be scaled."""
+
+    def __call__(self, other: Operand, *, alpha: float | None = ..., default: Any = ...) -> R_co: ...
+
+
+class ScaledMethod(Protocol):
+    """``td.op(other, alpha=..., default=...)``."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any = ...) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, instance: T, owner: Any = ...) -> ScaledCall[T]: ...
+
+
+Dims: TypeAlias = "int | Sequence[int] | Literal['feature'] | None"
+
+
+class CastReductionCall(Protocol[R_co]):
+    """The call of a bound reduction that can cast before."""
+
+    @overload
+    def __call__(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        dtype: torch.dtype | None = ...,
+        reduce: Literal[False] | None = ...,
+        key_transform: Callable[[str], str] | None = ...,
+    ) -> R_co: ...
+    @overload
+    def __call__(
+        self, dim: Dims = ..., keepdim: bool = ..., *, dtype: torch.dtype | None = ..., reduce: Literal[True]
+    ) -> Tensor: ...
+
+
+class CastReduction(Protocol):
+    """``td.op(dim, keepdim, dtype=..., reduce=..., key_transform=...)``."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any = ...) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, instance: T, owner: Any = ...) -> CastReductionCall[T]: ...
+
+
+class SpreadReductionCall(Protocol[R_co]):
+    """The call of a bound reduction with a correction."""
+
+    @overload
+    def __call__(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        correction: float = ...,
+        reduce: Literal[False] | None = ...,
+        key_transform: Callable[[str], str] | None = ...,
+    ) -> R_co: ...
+    @overload
+    def __call__(
+        self, dim: Dims = ..., keepdim: bool = ..., *, correction: float = ..., reduce: Literal[True]
+    ) -> Tensor: ...
+
+
+class SpreadReduction(Protocol):
+    """``td.op(dim, keepdim, correction=..., reduce=..., key_transform=...)``."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any = ...) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, instance: T, owner: Any = ...) -> SpreadReductionCall[T]: ...
+
+
+class ValueReductionCall(Protocol[R_co]):
+    """The call of a bound reduction without options of its own."""
+
+    @overload
+    def __call__(
+        self,
+        dim: Dims = ...,
+        keepdim: bool = ...,
+        *,
+        reduce: Literal[False] | None = ...,
+        key_transform: Callable[[str], str] | None = ...,
+    ) -> R_co: ...
+    @overload
+    def __call__(self, dim: Dims = ..., keepdim: bool = ..., *, reduce: Literal[True]) -> Tensor: ...
+
+
+class ValueReduction(Protocol):
+    """``td.op(dim, keepdim, reduce=..., key_transform=...)``."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any = ...) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, instance: T, owner: Any = ...) -> ValueReductionCall[T]: ...
+
+
+class CastCall(Protocol[R_co]):
+    """The call of a bound cast."""
+
+    def __call__(self, *, cast_filter: Callable[[tuple[str, ...], Any], bool] | None = ...) -> R_co: ...
+
+
+class CastMethod(Protocol):
+    """``td.float(cast_filter=...)``."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any = ...) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, instance: T, owner: Any = ...) -> CastCall[T]: ...

@@ -1,0 +1,360 @@
+"""Flat and nested keys: ``a.b`` against ``("a", "b")``; and what makes one entry of several.
+
+Both directions rename and never copy, and both refuse to let two entries meet under one name.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.keys import KEY_SEPARATOR, NestedKey, unravel_key, unravel_key_to_tuple
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import IsLeaf
+from tensordict_core.base.registry import containers
+from tensordict_core.base.write_back import WriteBack
+
+__all__ = ["KeyFlattening"]
+
+
+def _is_entry(value: Any, is_leaf: IsLeaf | None) -> bool:
+    """Whether a value stays whole: a tensor, non-tensor data, or what ``is_leaf`` says."""
+    return isinstance(value, Tensor) or value._is_opaque or (is_leaf is not None and is_leaf(type(value)))
+
+
+def _flatten(
+    node: Any,
+    prefix: str,
+    path: tuple[str, ...],
+    separator: str,
+    is_leaf: IsLeaf | None,
+    out: dict[str, Any],
+    paths: Any,
+) -> None:
+    for key, value in node._items():
+        name = prefix + key
+        if type(value) is Tensor or _is_entry(value, is_leaf):
+            if name in out:
+                raise errors.keys_collide("flatten_keys", name, paths[name], (*path, key))
+            out[name] = value
+            paths[name] = (*path, key)
+        else:
+            _flatten(value, name + separator, (*path, key), separator, is_leaf, out, paths)
+
+
+def _nest(root: Any, key: str, value: Any, separator: str, clone: bool) -> None:
+    """Store an entry under the path that its flat key spells, where nothing may stand yet."""
+    path = key.split(separator)
+    node = root
+    for depth, name in enumerate(path[:-1]):
+        child = node._get(name)
+        if child is None:
+            node._set(name, containers.dense._make({}, root._meta), False)
+            child = node._get(name)
+        elif _is_entry(child, None):
+            raise errors.keys_collide("unflatten_keys", path[: depth + 1], separator.join(path[: depth + 1]), key)
+        node = child
+    old = node._get(path[-1])
+    if isinstance(value, Primitives) and not value._is_opaque:
+        if old is None:
+            node._set(path[-1], value._clone(False) if clone else value, False)
+            return
+        if not _is_entry(old, None):
+            for inner, entry in value._items():
+                if old._get(inner) is not None:
+                    raise errors.keys_collide("unflatten_keys", (*path, inner), separator.join((*path, inner)), key)
+                old._set(inner, entry, False)
+            return
+    if old is not None:
+        raise errors.keys_collide("unflatten_keys", tuple(path), key, tuple(path))
+    node._set(path[-1], value, False)
+
+
+class _Renamed(WriteBack):
+    """Entries under other keys than in the source: known ones have theirs, new ones get theirs spelled."""
+
+    __slots__ = ("found", "separator")
+
+    copies = True  # of what lazy stacks below hold
+    leaves_only = True
+
+    def __init__(self, source: Any, separator: str) -> None:
+        self.remember(source)
+        self.separator = separator
+        self.found: dict[tuple[str, ...], tuple[str, ...]] | None = None
+
+    def known(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        """The paths in the source by those in the result."""
+        raise TypeError(f"{type(self).__name__} knows no paths; define known()")
+
+    def spelled(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        """What an entry that is new is called in the source."""
+        raise TypeError(f"{type(self).__name__} has no rule for new keys; define spelled()")
+
+    def path(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        if self.found is None:
+            self.found = self.known()
+        place = self.found.get(path)
+        if place is None:
+            place = self.spelled(path)
+            if place in self.found.values():
+                raise errors.keys_collide("the block", unravel_key(place), unravel_key(path), place)
+        return place
+
+
+class _Flattened(_Renamed):
+    __slots__ = ("paths",)
+
+    def __init__(self, source: Any, separator: str, paths: dict[str, tuple[str, ...]]) -> None:
+        super().__init__(source, separator)
+        self.paths = paths
+
+    def known(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        return {(key,): path for key, path in self.paths.items()}
+
+    def spelled(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(self.separator.join(path).split(self.separator))
+
+
+class _Unflattened(_Renamed):
+    __slots__ = ()
+
+    def known(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        return {(*path[0].split(self.separator), *path[1:]): path for path in self.source()._leaf_keys()}  # type: ignore[union-attr]  # it is alive where it is written to
+
+    def spelled(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        return (self.separator.join(path),)
+
+
+class KeyFlattening(Primitives):
+    """``flatten_keys``, ``unflatten_keys`` and what combines entries under one key."""
+
+    __slots__ = ()
+
+    # renaming --------------------------------------------------------------------------------------------------------
+
+    def flatten_keys(
+        self, separator: str = KEY_SEPARATOR, inplace: bool = False, is_leaf: IsLeaf | None = None
+    ) -> Self:
+        """The entries of all levels in one, under keys joined with a separator. Nothing is copied.
+
+        Nested tensordicts without entries have no key in the result. As a context manager it writes the entries that
+        the block adds or replaces back into this tensordict (``inplace``: it nests the keys again).
+
+        Args:
+            separator: What stands between the levels of a key.
+            inplace: Whether this tensordict is changed instead.
+            is_leaf: Says of a type whether its instances stay whole; tensors and non-tensor data do anyway.
+
+        Returns:
+            An unlocked tensordict of the same batch size; this one if ``inplace``.
+
+        Raises:
+            KeyError: Two entries would get one key.
+            RuntimeError: The tensordict is locked and ``inplace``.
+
+        >>> td = TensorDict({"a": {"b": 1, "c": {"d": 2}}})
+        >>> list(td.flatten_keys(".").keys())
+        ['a.b', 'a.c.d']
+        >>> with td.flatten_keys("_") as flat:
+        ...     flat["a_e"] = 3
+        >>> td["a", "e"]
+        tensor(3)
+        """
+        if inplace:
+            if self._locked:
+                raise errors.locked("flatten_keys(inplace=True)")
+            self._flatten_(separator, is_leaf)
+            self._set_exit(lambda td: td.unflatten_keys(separator, inplace=True))
+            return self
+        paths: dict[str, Any] = {}
+        flat = self._flattened(separator, is_leaf, paths)
+        flat._set_exit(_Flattened(self, separator, paths))
+        return flat  # type: ignore[no-any-return]  # a primitive gives Any
+
+    def _flattened(self, separator: str, is_leaf: IsLeaf | None, paths: dict[str, Any]) -> Any:
+        entries: dict[str, Any] = {}
+        _flatten(self, "", (), separator, is_leaf, entries, paths)
+        return containers.dense._make(entries, self._meta)
+
+    def _flatten_(self, separator: str, is_leaf: IsLeaf | None) -> Any:
+        entries: dict[str, Any] = {}
+        _flatten(self, "", (), separator, is_leaf, entries, {})
+        for key in [key for key, value in self._items() if entries.get(key) is not value]:
+            self._del(key)
+        for key, value in entries.items():
+            if self._peek(key) is None:
+                self._set(key, value, False)
+        return self
+
+    def unflatten_keys(self, separator: str = KEY_SEPARATOR, inplace: bool = False) -> Self:
+        """The entries whose keys hold a separator, in nested tensordicts of this batch size. Nothing is copied.
+
+        As a context manager it writes the entries that the block adds or replaces back into this tensordict
+        (``inplace``: it flattens the keys again).
+
+        Args:
+            separator: What stands between the levels of a key.
+            inplace: Whether this tensordict is changed instead.
+
+        Returns:
+            An unlocked tensordict of the same batch size; this one if ``inplace``.
+
+        Raises:
+            KeyError: Two entries would get one key, or one would stand below another.
+            RuntimeError: The tensordict is locked and ``inplace``.
+
+        >>> TensorDict({"a.b": 1, "a.c.d": 2}).unflatten_keys(".")["a", "c", "d"]
+        tensor(2)
+        """
+        if inplace:
+            if self._locked:
+                raise errors.locked("unflatten_keys(inplace=True)")
+            self._unflatten_(separator)
+            self._set_exit(lambda td: td.flatten_keys(separator, inplace=True))
+            return self
+        nested = self._unflattened(separator)
+        nested._set_exit(_Unflattened(self, separator))
+        return nested  # type: ignore[no-any-return]  # a primitive gives Any
+
+    def _unflattened(self, separator: str) -> Any:
+        nested = containers.dense._make({}, self._meta)
+        for key, value in self._items():
+            _nest(nested, key, value, separator, True)
+        return nested
+
+    def _unflatten_(self, separator: str) -> Any:
+        self._unflattened(separator)  # finds every collision before anything is changed
+        for key, value in [(key, value) for key, value in self._items() if separator in key]:
+            self._del(key)
+            _nest(self, key, value, separator, False)
+        return self
+
+    # several entries as one ------------------------------------------------------------------------------------------
+
+    def _chosen_leaves(self, what: str, order: bool | Sequence[NestedKey] | None) -> list[Tensor]:
+        """The tensors of all levels, in the order asked for."""
+        found: dict[Any, Tensor] = dict(self.items(True, True))  # type: ignore[attr-defined]  # of another family
+        if not found:
+            raise RuntimeError(f"{what} needs at least one tensor, and this tensordict has none; set an entry first")
+        if order is True:
+            return [found[key] for key in builtins.sorted(found, key=unravel_key_to_tuple)]
+        if not order:
+            return list(found.values())
+        keys = [unravel_key(key) for key in order]
+        if set(keys) != set(found) or len(keys) != len(found):
+            raise RuntimeError(
+                f"{what} takes every key once in sorted, got {keys} for the keys {list(found)}; select the keys first"
+            )
+        return [found[key] for key in keys]
+
+    def cat_from_tensordict(
+        self, dim: int = 0, *, sorted: bool | Sequence[NestedKey] | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """All tensors (nested ones included) concatenated to one; non-tensor data have no part in it.
+
+        Args:
+            dim: The dimension of the tensors, batch dimensions counted.
+            sorted: ``True`` for alphabetical order of the keys, or all keys in the order wanted; by default the order
+                of the tensordict.
+            out: A tensor that the result is written into.
+
+        Raises:
+            RuntimeError: There is no tensor, ``sorted`` lacks a key, or shapes do not fit.
+
+        >>> TensorDict({"b": torch.zeros(1), "a": torch.ones(2)}).cat_from_tensordict(sorted=True)
+        tensor([1., 1., 0.])
+        """
+        return torch.cat(self._chosen_leaves("cat_from_tensordict", sorted), dim, out=out)
+
+    def stack_from_tensordict(
+        self, dim: int = 0, *, sorted: bool | Sequence[NestedKey] | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """All tensors (nested ones included) stacked to one; non-tensor data have no part in it.
+
+        Args:
+            dim: Where the new dimension goes, batch dimensions counted.
+            sorted: ``True`` for alphabetical order of the keys, or all keys in the order wanted; by default the order
+                of the tensordict.
+            out: A tensor that the result is written into.
+
+        Raises:
+            RuntimeError: There is no tensor, ``sorted`` lacks a key, or shapes differ.
+
+        >>> TensorDict({"b": torch.zeros(2), "a": torch.ones(2)}).stack_from_tensordict(-1)
+        tensor([[0., 1.],
+                [0., 1.]])
+        """
+        return torch.stack(self._chosen_leaves("stack_from_tensordict", sorted), dim, out=out)
+
+    def cat_tensors(self, *keys: NestedKey, out_key: NestedKey, dim: int = 0, keep_entries: bool = False) -> Self:
+        """Replace some entries by one: their concatenation.
+
+        Args:
+            *keys: The keys of the entries.
+            out_key: The key of the new entry.
+            dim: The dimension along which they are concatenated.
+            keep_entries: Whether the entries stay beside the new one.
+
+        Returns:
+            The tensordict itself.
+
+        Raises:
+            KeyError: There is no such entry.
+            RuntimeError: The tensordict is locked, or the result does not start with the batch size.
+
+        >>> TensorDict({"a": torch.zeros(1), "b": torch.ones(2)}).cat_tensors("a", "b", out_key="c")["c"]
+        tensor([0., 1., 1.])
+        """
+        return self._combine(torch.cat, "cat_tensors", keys, out_key, dim, keep_entries)
+
+    def stack_tensors(self, *keys: NestedKey, out_key: NestedKey, dim: int = 0, keep_entries: bool = False) -> Self:
+        """Replace some entries by one: their stack.
+
+        Args:
+            *keys: The keys of the entries.
+            out_key: The key of the new entry.
+            dim: Where the new dimension goes.
+            keep_entries: Whether the entries stay beside the new one.
+
+        Returns:
+            The tensordict itself.
+
+        Raises:
+            KeyError: There is no such entry.
+            RuntimeError: The tensordict is locked, or the result does not start with the batch size.
+
+        >>> TensorDict({"a": torch.zeros(2), "b": torch.ones(2)}).stack_tensors("a", "b", out_key="c")["c"].shape
+        torch.Size([2, 2])
+        """
+        return self._combine(torch.stack, "stack_tensors", keys, out_key, dim, keep_entries)
+
+    def _combine(
+        self, function: Any, what: str, keys: tuple[NestedKey, ...], out_key: NestedKey, dim: int, keep_entries: bool
+    ) -> Self:
+        if self._locked:
+            raise errors.locked(what)
+        if not keys:
+            raise ValueError(f"{what} needs at least one key; name the entries to combine")
+        entries = []
+        for key in keys:
+            value = self.get(key, None)  # type: ignore[attr-defined]  # of another family
+            if value is None:
+                raise errors.missing_key(key, self._keys(), type(self).__name__)
+            entries.append(value)
+        combined = function(entries, dim)
+        if keep_entries:
+            return self.set(out_key, combined)  # type: ignore[attr-defined, no-any-return]  # of another family
+        for key in keys:
+            self.del_(key)  # type: ignore[attr-defined]  # of another family
+        try:
+            return self.set(out_key, combined)  # type: ignore[attr-defined, no-any-return]  # of another family
+        except Exception:
+            for key, value in zip(keys, entries, strict=True):
+                self.set(key, value)  # type: ignore[attr-defined]  # of another family
+            raise

@@ -1,0 +1,166 @@
+"""How a tensordict prints: its entries one a line, in alphabetical order, then its metadata; or all in one short line.
+
+`set_printoptions` chooses what is said. A container overrides what it says of an entry or of itself, not the layout.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.options import PRINT_DEFAULTS, current
+
+__all__ = ["Representation", "describe"]
+
+_INDENT = " " * 4
+_SHORT_DTYPES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+
+
+def _indent(text: str) -> str:
+    return text.replace("\n", "\n" + _INDENT)
+
+
+def _is_shared(value: Tensor) -> bool:
+    try:
+        return bool(value.is_shared())  # type: ignore[no-untyped-call]  # torch does not type it
+    except Exception:  # fake, functorch and other wrapped tensors have no storage to ask
+        return False
+
+
+def describe(value: Any) -> str:
+    """One entry as it is printed.
+
+    >>> describe(torch.zeros(2))
+    'Tensor(shape=torch.Size([2]), device=cpu, dtype=torch.float32, is_shared=False)'
+    """
+    if not isinstance(value, Tensor):
+        return repr(value)
+    kind = type(value).__name__
+    if current.printing is PRINT_DEFAULTS:
+        return f"{kind}(shape={value.shape}, device={value.device}, dtype={value.dtype}, is_shared={_is_shared(value)})"
+    return f"{kind}({', '.join(_said(value, current.printing))})"
+
+
+def _said(value: Tensor, options: dict[str, Any]) -> list[str]:
+    """What the print options say of a tensor."""
+    said = []
+    if options["show_shape"]:
+        said.append(f"shape={value.shape}")
+    if options["show_field_device"]:
+        said.append(f"device={value.device}")
+    if options["show_dtype"]:
+        said.append(f"dtype={value.dtype}")
+    if options["show_field_is_shared"]:
+        said.append(f"is_shared={_is_shared(value)}")
+    if options["show_grad"]:
+        said.append(f"requires_grad={value.requires_grad}")
+    if options["show_is_contiguous"]:
+        said.append(f"is_contiguous={value.is_contiguous()}")
+    if options["show_is_view"]:
+        said.append(f"is_view={value._is_view()}")
+    if options["show_storage_size"]:
+        said.append(f"storage_size={value.untyped_storage().nbytes()}")
+    if options["plain"] and value.numel() and value.dtype != torch.bool and not value.is_complex():
+        numbers = value.detach().double()
+        said.append(f"mean={numbers.mean().item():.4g}, std={numbers.std(correction=0).item():.4g}")
+    return said
+
+
+def _short_dtype(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    letters = name.rstrip("0123456789")
+    return _SHORT_DTYPES.get(letters, letters) + name[len(letters) :]
+
+
+def _short(node: Any, key: str, dims: int) -> str:
+    """One entry in the one-line form; shapes without the batch size."""
+    try:
+        value = node._get(key)
+    except RuntimeError:  # the elements of a lazy stack have different shapes there
+        return "ragged"
+    if isinstance(value, Tensor):
+        dtype = _short_dtype(value.dtype) if current.printing["show_dtype"] else ""
+        return dtype + (str(list(value.shape[dims:])) if current.printing["show_shape"] else "")
+    if value._is_opaque:
+        held = value._entry_value()
+        return type(value if isinstance(held, list) else held).__name__
+    own = value._meta.batch_size
+    return (str(list(own[dims:])) if len(own) > dims else "") + _short_fields(value)
+
+
+def _short_fields(node: Any) -> str:
+    dims = len(node._meta.batch_size)
+    return "{" + ", ".join(f"{key}: {_short(node, key, dims)}" for key in _ordered(node)) + "}"
+
+
+def _ordered(node: Any) -> list[str]:
+    return sorted(node._keys()) if current.printing["sort_keys"] == "alphabetical" else list(node._keys())
+
+
+class Representation(Primitives):
+    """``repr(td)``."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """The entries and the metadata.
+
+        >>> print(TensorDict({"a": torch.zeros(2)}, [2]))
+        TensorDict(
+            fields={
+                a: Tensor(shape=torch.Size([2]), device=cpu, dtype=torch.float32, is_shared=False)},
+            batch_size=torch.Size([2]),
+            device=None,
+            is_shared=False)
+        """
+        if current.printing["compact"]:
+            return f"{type(self).__name__}({', '.join([*self._repr_short(), f'fields={_short_fields(self)}'])})"
+        fields = ",\n".join(f"{key}: {self._describe(key)}" for key in _ordered(self))
+        shown = _indent("\n" + fields) + "}" if fields else "}"
+        lines = [f"fields={{{_indent(shown) if fields else shown}", *self._repr_meta()]
+        return f"{type(self).__name__}(\n{_INDENT}" + f",\n{_INDENT}".join(lines) + ")"
+
+    def _repr_html_(self) -> str | None:
+        """A folding view of the tree for notebooks; ``None`` where the print options do not want one."""
+        if not current.printing["html"]:
+            return None
+        return f"<div style='font-family:monospace'>{self._folded(type(self).__name__)}</div>"
+
+    def _folded(self, title: str) -> str:
+        rows = []
+        for key in _ordered(self):
+            value = self._peek(key)
+            if isinstance(value, Primitives) and not value._is_opaque:
+                rows.append(f"<li>{value._folded(html.escape(key))}</li>")  # type: ignore[attr-defined]  # of another family
+            else:
+                rows.append(f"<li>{html.escape(key)}: {html.escape(self._describe(key))}</li>")
+        said = html.escape(", ".join(self._repr_short()))
+        return f"<details open><summary>{title} ({said})</summary><ul>{''.join(rows)}</ul></details>"
+
+    def _repr_short(self) -> list[str]:
+        """The metadata in the one-line form."""
+        meta, options = self._meta, current.printing
+        said = [f"batch_size={list(meta.batch_size)}"] if options["show_batch_size"] else []
+        if meta.device is not None and options["show_device"]:
+            said.append(f"device={meta.device}")
+        if meta.names is not None:
+            said.append(f"names={list(meta.names)}")
+        return said
+
+    def _describe(self, key: str) -> str:
+        """One entry as it is printed."""
+        return describe(self._get(key))
+
+    def _repr_meta(self) -> list[str]:
+        """What is printed behind the entries."""
+        options = current.printing
+        said = {
+            "show_batch_size": f"batch_size={self._meta.batch_size}",
+            "show_device": f"device={self._meta.device}",
+            "show_is_shared": f"is_shared={self.is_shared()}",  # type: ignore[attr-defined]  # of another family
+        }
+        return [text for option, text in said.items() if options[option]]

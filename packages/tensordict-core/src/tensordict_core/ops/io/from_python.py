@@ -1,0 +1,442 @@
+"""From other structures to tensordicts: dictionaries, tuples, dataclasses, lists, arrays.
+
+Each function makes a tree of plain tensordicts without batch size and sizes it at the end: to the batch size that was
+asked for, or to the longest that all entries share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.entry import as_tensor
+from tensordict_core.base.keys import NestedKey, unravel_key
+from tensordict_core.base.meta import as_batch_size
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.plugins import satellite
+from tensordict_core.base.registry import containers
+from tensordict_core.ops.combine import lazy_stack, maybe_dense_stack, stack
+
+if TYPE_CHECKING:
+    from tensordict_core.containers.dense import TensorDict
+
+__all__ = [
+    "from_any",
+    "from_dataclass",
+    "from_dict",
+    "from_list",
+    "from_namedtuple",
+    "from_tuple",
+    "fromkeys",
+    "make_tensordict",
+    "merge_tensordicts",
+    "sized",
+]
+
+
+def sized(
+    td: Any,
+    auto_batch_size: bool | None,
+    batch_dims: int | None,
+    batch_size: Sequence[int] | int | None,
+    names: Sequence[str | None] | None = None,
+) -> Any:
+    """The tree, sized as the caller asked."""
+    if batch_size is not None:
+        if batch_dims is not None:
+            raise errors.two_ways("batch_size", "batch_dims", "the batch size")
+        td.batch_size = batch_size
+    elif auto_batch_size or (batch_dims is not None and auto_batch_size is None):
+        td.auto_batch_size_(batch_dims)
+    if names is not None:
+        td.names = names
+    return td
+
+
+def _plain(input_dict: Mapping[Any, Any] | Primitives, device: Any) -> Any:
+    if isinstance(input_dict, Primitives):
+        return input_dict.to_tensordict() if device is None else input_dict.to_tensordict().to(device)  # type: ignore[attr-defined]  # of another family
+    if not isinstance(input_dict, Mapping):
+        raise errors.not_convertible("from_dict", "a dictionary or a tensordict", input_dict)
+    return containers.dense(input_dict, device=device)
+
+
+def from_dict(
+    d: Mapping[Any, Any] | Any,
+    *,
+    auto_batch_size: bool | None = None,
+    batch_dims: int | None = None,
+    device: Any = None,
+    batch_size: Sequence[int] | int | None = None,
+    names: Sequence[str | None] | None = None,
+) -> TensorDict:
+    """A tensordict of a dictionary; nested dictionaries become nested tensordicts.
+
+    Args:
+        d: The dictionary. Keys are strings or nested keys (tuples).
+        auto_batch_size: Whether the batch size is the longest that all entries share. By default there is none.
+        batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+        device: Where every entry is moved.
+        batch_size: The batch size, of nested tensordicts too.
+        names: A name (or ``None``) for each batch dimension.
+
+    Raises:
+        ValueError: Both ``batch_size`` and ``batch_dims`` are given.
+        RuntimeError: An entry does not start with the batch size.
+
+    >>> from tensordict_core import from_dict
+    >>> td = from_dict({"a": torch.zeros(3, 4), "b": {"c": torch.zeros(3, 5)}}, auto_batch_size=True)
+    >>> td.batch_size, td["b"].batch_size
+    (torch.Size([3]), torch.Size([3, 5]))
+    """
+    if batch_size is not None and batch_dims is None and not isinstance(d, Primitives) and isinstance(d, Mapping):
+        # one pass, and every entry is checked against the batch size under its own key
+        return containers.dense(d, batch_size=as_batch_size(batch_size), device=device, names=names)
+    td: TensorDict = sized(_plain(d, device), auto_batch_size, batch_dims, batch_size, names)
+    return td
+
+
+def from_list(
+    input: Sequence[Any],
+    *,
+    auto_batch_size: bool | None = None,
+    batch_dims: int | None = None,
+    device: Any = None,
+    batch_size: Sequence[int] | int | None = None,
+    names: Sequence[str | None] | None = None,
+    lazy: bool | None = None,
+) -> Any:
+    """The dictionaries or tensordicts of a list (of lists), stacked along new leading dimensions.
+
+    Args:
+        input: The list; an element may be a list again, which gives another dimension.
+        auto_batch_size: Whether the batch size grows to the longest that all entries share.
+        batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+        device: Where every entry is moved.
+        batch_size: The batch size of the stack.
+        names: A name (or ``None``) for each batch dimension.
+        lazy: ``True`` keeps the elements apart in a lazy stack, ``False`` insists on a dense one; by default they are
+            stacked densely where they can be.
+
+    Raises:
+        RuntimeError: The list is empty, or ``lazy=False`` and the elements differ.
+        TypeError: An element is no dictionary and no tensordict.
+
+    >>> from tensordict_core import from_list
+    >>> from_list([{"a": 1}, {"a": 2}])["a"]
+    tensor([1, 2])
+    """
+    combine = maybe_dense_stack if lazy is None else lazy_stack if lazy else stack
+
+    def build(items: Any) -> Any:
+        if not len(items):
+            raise RuntimeError("from_list needs at least one element; give a tensordict of that batch size instead")
+        nodes = []
+        for i, item in enumerate(items):
+            if isinstance(item, list | tuple):
+                nodes.append(build(item))
+            elif isinstance(item, Primitives):
+                nodes.append(item if device is None else item.to(device))  # type: ignore[attr-defined]  # of another family
+            elif isinstance(item, Mapping):
+                nodes.append(from_dict(item, device=device))
+            else:
+                raise TypeError(
+                    f"from_list takes dictionaries, tensordicts and lists of them, got {type(item).__name__} at "
+                    f"position {i}; convert a list of numbers with torch.tensor"
+                )
+        return combine(nodes, 0)
+
+    if not isinstance(input, list | tuple):
+        raise errors.not_convertible("from_list", "a list", input)
+    return sized(build(input), auto_batch_size, batch_dims, batch_size, names)
+
+
+def from_any(
+    obj: Any,
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: Any = None,
+    batch_size: Sequence[int] | int | None = None,
+) -> Any:
+    """A tensordict of any nested structure: dictionaries, tuples, named tuples, dataclasses, structured arrays.
+
+    Numeric data become tensors, a list that is none becomes a `NonTensorStack`, and what has no structure (a string,
+    ``None``, an object) comes back as it is.
+
+    Args:
+        obj: The structure.
+        auto_batch_size: Whether the batch size is the longest that all entries share.
+        batch_dims: The most batch dimensions to take.
+        device: Where every entry is moved.
+        batch_size: The batch size.
+
+    Raises:
+        RuntimeError: An entry does not start with the batch size.
+
+    >>> from tensordict_core import from_any
+    >>> td = from_any({"a": (torch.zeros(2), {"b": [1, 2]})})
+    >>> td["a", "1", "b"]
+    tensor([1, 2])
+    """
+    if isinstance(obj, Primitives):
+        td = obj._clone(False) if device is None else obj.to(device)  # type: ignore[attr-defined]  # of another family
+        if not (auto_batch_size or batch_dims is not None or batch_size is not None):
+            return obj if device is None else td
+    elif isinstance(obj, Tensor):
+        return obj if device is None else obj.to(device)
+    else:
+        td = _tree(obj, device)
+        if not isinstance(td, Primitives) or td._is_opaque:
+            return td
+    return sized(td, auto_batch_size or None, batch_dims, batch_size)
+
+
+def _tree(obj: Any, device: Any) -> Any:
+    """The tree of a structure, without batch size; a tensor or the object itself where it has no structure."""
+    if isinstance(obj, Tensor):
+        return obj
+    if isinstance(obj, Primitives):
+        return obj if device is None else obj.to(device)  # type: ignore[attr-defined]  # of another family
+    if isinstance(obj, Mapping):
+        return _node(obj.items(), device)
+    if isinstance(obj, tuple):
+        fields = _fields(obj)
+        return _node(zip(map(str, range(len(obj))) if fields is None else fields, obj, strict=True), device)
+    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+        return _node(((field.name, getattr(obj, field.name)) for field in dataclasses.fields(obj)), device)
+    if isinstance(obj, np.ndarray) and obj.dtype.names is not None:
+        node = _node(((name, obj[name]) for name in obj.dtype.names), device)
+        node.batch_size = obj.shape
+        return node
+    if isinstance(obj, list | np.ndarray):
+        tensor = as_tensor(obj, device)
+        if tensor is not None:
+            return tensor
+        return containers.non_tensor_stack.from_list(list(obj), device=device)
+    return obj
+
+
+def _fields(obj: Any) -> tuple[str, ...] | None:
+    """The field names of a named tuple, or of what compiled code returns as one (``torch.max``, ``time.gmtime``)."""
+    if not isinstance(obj, tuple):
+        return None
+    if not hasattr(obj, "n_sequence_fields"):
+        return getattr(obj, "_fields", None)
+    names: tuple[str, ...] = getattr(type(obj), "__match_args__", ())
+    return names if len(names) == len(obj) else None  # os.stat has positions without a name
+
+
+def _node(items: Iterable[tuple[Any, Any]], device: Any) -> Any:
+    return containers.dense({key: _tree(value, device) for key, value in items}, device=device)
+
+
+def from_tuple(
+    obj: tuple[Any, ...],
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: Any = None,
+    batch_size: Sequence[int] | int | None = None,
+) -> TensorDict:
+    """A tensordict of a tuple, whose elements get the keys ``"0"``, ``"1"``, ...
+
+    Args:
+        obj: The tuple; its elements may be any structure that ``from_any`` takes.
+        auto_batch_size: Whether the batch size is the longest that all entries share.
+        batch_dims: The most batch dimensions to take.
+        device: Where every entry is moved.
+        batch_size: The batch size.
+
+    Raises:
+        TypeError: It is no tuple.
+
+    >>> from tensordict_core import from_tuple
+    >>> from_tuple((torch.zeros(2), torch.ones(2)))["1"]
+    tensor([1., 1.])
+    """
+    if not isinstance(obj, tuple | list):
+        raise errors.not_convertible("from_tuple", "a tuple", obj)
+    td: TensorDict = sized(_tree(tuple(obj), device), auto_batch_size or None, batch_dims, batch_size)
+    return td
+
+
+def from_namedtuple(
+    named_tuple: Any,
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: Any = None,
+    batch_size: Sequence[int] | int | None = None,
+) -> TensorDict:
+    """A tensordict of a named tuple, with its fields as keys.
+
+    Args:
+        named_tuple: The named tuple, or what ``torch.max`` and its kind return; its fields may hold any structure that
+            ``from_any`` takes.
+        auto_batch_size: Whether the batch size is the longest that all entries share.
+        batch_dims: The most batch dimensions to take.
+        device: Where every entry is moved.
+        batch_size: The batch size.
+
+    Raises:
+        TypeError: It is no named tuple.
+
+    >>> from collections import namedtuple
+    >>> from tensordict_core import from_namedtuple
+    >>> Point = namedtuple("Point", "x y")
+    >>> from_namedtuple(Point(torch.zeros(2), torch.ones(2)), auto_batch_size=True)["y"]
+    tensor([1., 1.])
+    >>> from_namedtuple(torch.tensor([2, 0, 1]).max(0))["indices"]
+    tensor(0)
+    """
+    if _fields(named_tuple) is None:
+        raise errors.not_convertible("from_namedtuple", "a named tuple", named_tuple)
+    td: TensorDict = sized(_tree(named_tuple, device), auto_batch_size or None, batch_dims, batch_size)
+    return td
+
+
+def from_dataclass(
+    dataclass: Any,
+    *,
+    dest_cls: type[Any] | None = None,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    as_tensorclass: bool = False,
+    device: Any = None,
+    batch_size: Sequence[int] | int | None = None,
+) -> Any:
+    """A tensordict (or a tensorclass) of a dataclass instance.
+
+    Args:
+        dataclass: The instance; its fields may hold any structure that ``from_any`` takes. With ``as_tensorclass``, a
+            dataclass type gives the tensorclass of the same fields.
+        dest_cls: The tensorclass that the result is an instance of.
+        auto_batch_size: Whether the batch size is the longest that all entries share.
+        batch_dims: The most batch dimensions to take.
+        as_tensorclass: Whether the result is a tensorclass of the same fields.
+        device: Where every entry is moved.
+        batch_size: The batch size.
+
+    Raises:
+        TypeError: It is no dataclass instance.
+        ImportError: A tensorclass is asked for and ``tensordict-class`` is not installed.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Point:
+    ...     x: torch.Tensor
+    >>> TensorDict.from_dataclass(Point(torch.ones(2)))["x"]
+    tensor([1., 1.])
+    """
+    if as_tensorclass or dest_cls is not None:
+        return satellite("tensordict_class", "TensorDict.from_dataclass(as_tensorclass=True)").from_dataclass(
+            dataclass,
+            dest_cls=dest_cls,
+            auto_batch_size=auto_batch_size,
+            batch_dims=batch_dims,
+            device=device,
+            batch_size=batch_size,
+        )
+    if isinstance(dataclass, type) or not dataclasses.is_dataclass(dataclass):
+        raise errors.not_convertible("from_dataclass", "a dataclass instance", dataclass)
+    return sized(_tree(dataclass, device), auto_batch_size or None, batch_dims, batch_size)
+
+
+def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> TensorDict:
+    """A tensordict that has one value under several keys.
+
+    Args:
+        keys: The keys.
+        value: Their value.
+
+    >>> from tensordict_core import fromkeys
+    >>> fromkeys(["a", ("b", "c")], 1)["b", "c"]
+    tensor(1)
+    """
+    td = containers.dense()
+    for key in keys:
+        td.set(key, value)
+    return td
+
+
+def make_tensordict(
+    input_dict: Mapping[Any, Any] | None = None,
+    batch_size: Sequence[int] | int | None = None,
+    device: Any = None,
+    auto_batch_size: bool | None = None,
+    **kwargs: Any,
+) -> TensorDict:
+    """A tensordict of a dictionary, or of entries by name.
+
+    Args:
+        input_dict: The dictionary.
+        batch_size: The batch size.
+        device: Where every entry is moved.
+        auto_batch_size: Whether the batch size is the longest that all entries share.
+        **kwargs: More entries by name.
+
+    >>> from tensordict_core import make_tensordict
+    >>> make_tensordict(a=torch.zeros(3), b=torch.ones(3), auto_batch_size=True).batch_size
+    torch.Size([3])
+    """
+    entries = {**({} if input_dict is None else input_dict), **kwargs}
+    return from_dict(entries, batch_size=batch_size, device=device, auto_batch_size=auto_batch_size)
+
+
+def merge_tensordicts(
+    *tensordicts: Any,
+    callback_exist: Callable[..., Any] | Mapping[NestedKey, Callable[..., Any]] | None = None,
+) -> TensorDict:
+    """One tensordict with the entries of several; nested ones are merged, and the first to have a key gives its value.
+
+    Args:
+        *tensordicts: At least two tensordicts; the batch size is that of the first.
+        callback_exist: What makes one value of all that stand under the same key: a function that is called with them,
+            in order, or one for each such key.
+
+    Raises:
+        TypeError: One is no tensordict.
+        RuntimeError: There are less than two tensordicts, or an entry does not start with the batch size of the first.
+
+    >>> from tensordict_core import merge_tensordicts
+    >>> left, right = TensorDict({"a": 1, "b": 2}), TensorDict({"b": 3, "c": 4})
+    >>> merge_tensordicts(left, right).to_dict()
+    {'a': tensor(1), 'b': tensor(2), 'c': tensor(4)}
+    >>> merge_tensordicts(left, right, left, callback_exist=lambda *values: torch.stack(values))["b"]
+    tensor([2, 3, 2])
+    """
+    if len(tensordicts) < 2:
+        raise RuntimeError(f"merge_tensordicts takes at least 2 tensordicts, got {len(tensordicts)}; use clone for one")
+    for td in tensordicts:
+        if not isinstance(td, Primitives):
+            raise errors.not_convertible("merge_tensordicts", "tensordicts", td)
+    callbacks: Any = callback_exist
+    if isinstance(callback_exist, Mapping):
+        callbacks = {unravel_key(key): callback for key, callback in callback_exist.items()}
+    merged: TensorDict = tensordicts[0]._clone(False)
+    _merge(merged, tensordicts, callbacks, ())
+    return merged
+
+
+def _merge(target: Any, tds: Sequence[Any], callbacks: Any, prefix: tuple[str, ...]) -> None:
+    """Store what several nodes have in ``target``, a copy of the first."""
+    for key in dict.fromkeys(key for td in tds for key in td._keys()):
+        values = [value for value in (td._get(key) for td in tds) if value is not None]
+        nodes = [value for value in values if isinstance(value, Primitives) and not value._is_opaque]
+        callback = callbacks.get(unravel_key((*prefix, key))) if isinstance(callbacks, Mapping) else callbacks
+        first = values[0]
+        if len(nodes) == len(values) or (callback is None and nodes and nodes[0] is first):
+            if target._get(key) is None:
+                target._store(key, first._clone(False))
+            _merge(target._get(key), nodes, callbacks, (*prefix, key))
+        elif callback is not None and len(values) > 1:
+            plain = [value._entry_value() if isinstance(value, Primitives) else value for value in values]
+            target._store(key, callback(*plain))
+        elif target._get(key) is None:
+            target._store(key, first._clone(False) if isinstance(first, Primitives) else first)

@@ -1,0 +1,89 @@
+"""Pytrees: a tree of Python containers as a tensordict that knows which containers they were.
+
+Each node keeps the type and the context of its container in a non-tensor entry, so it survives operations, and
+``to_pytree`` puts the containers together again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as registry
+
+from tensordict_core.base.entry import as_tensor
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.registry import containers
+from tensordict_core.ops.io.from_python import sized
+
+__all__ = ["PYTREE_KEY", "from_pytree", "to_pytree"]
+
+PYTREE_KEY = "_pytree_type"
+"""The entry of a node that says which container it stands for."""
+
+
+def from_pytree(
+    pytree: Any,
+    *,
+    batch_size: Sequence[int] | int | None = None,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+) -> Any:
+    """A tensordict of a pytree, which ``to_pytree`` turns back: the containers' types are kept beside the leaves.
+
+    Dictionaries of strings keep their keys; the children of every other container get ``"0"``, ``"1"``, ...
+
+    Args:
+        pytree: The pytree; leaves are tensors, numbers, or anything else as non-tensor data.
+        batch_size: The batch size.
+        auto_batch_size: Whether the batch size is the longest that all leaves share.
+        batch_dims: The most batch dimensions to take.
+
+    Returns:
+        The tensordict; a leaf comes back as it is.
+
+    >>> from tensordict_core import from_pytree
+    >>> td = from_pytree([torch.zeros(2), {"a": (torch.ones(2), "text")}])
+    >>> td["1", "a", "0"]
+    tensor([1., 1.])
+    >>> (td + 1).to_pytree()
+    [tensor([1., 1.]), {'a': (tensor([2., 2.]), 'text')}]
+    """
+    td = _pytree_node(pytree)
+    if not isinstance(td, Primitives) or td._is_opaque:
+        return td
+    return sized(td, auto_batch_size or None, batch_dims, batch_size)
+
+
+def _pytree_node(tree: Any) -> Any:
+    if isinstance(tree, Primitives):
+        return tree
+    leaves, spec = registry.tree_flatten(tree, is_leaf=lambda node: node is not tree)
+    if spec.type is None:
+        return tree
+    keys = list(spec.context) if isinstance(tree, dict) else []
+    if not all(type(key) is str for key in keys) or len(keys) != len(leaves) or PYTREE_KEY in keys:
+        keys = [str(i) for i in range(len(leaves))]
+    entries: dict[str, Any] = {}
+    for key, leaf in zip(keys, leaves, strict=True):
+        value = _pytree_node(leaf)
+        known = isinstance(value, Tensor | Primitives) or as_tensor(value) is not None
+        entries[key] = value if known else containers.non_tensor(value)
+    entries[PYTREE_KEY] = containers.non_tensor((spec.type, spec.context))
+    return containers.dense(entries)
+
+
+def to_pytree(node: Any) -> Any:
+    """The pytree that a tree made by ``from_pytree`` stands for; any other tensordict comes back as it is."""
+    if not isinstance(node, Primitives):
+        return node
+    kind = node._get(PYTREE_KEY)
+    if kind is None:
+        return node._plain_value() if node._is_opaque else node  # type: ignore[attr-defined]  # of those that are opaque
+    values = [to_pytree(value) for key, value in node._items() if key != PYTREE_KEY]
+    pair = kind._entry_value()
+    while isinstance(pair, list):  # one for each position of a batch, all the same
+        pair = pair[0]
+    container, context = pair
+    return registry.SUPPORTED_NODES[container].unflatten_fn(values, context)

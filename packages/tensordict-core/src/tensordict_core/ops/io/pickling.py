@@ -1,0 +1,158 @@
+"""State: state dicts, pickling and deep copies.
+
+A pickle holds what a node is made of and nothing of its surroundings: who holds it locked is found again from the tree.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, Self
+
+import torch
+
+from tensordict_core.base.lock import _hold
+from tensordict_core.base.meta import Meta
+from tensordict_core.base.node import Primitives
+from tensordict_core.ops.io import state_dict as states
+
+__all__ = ["State", "trust"]
+
+_SURROUNDINGS = frozenset({"__weakref__", "__dict__", "_holders", "_last_exit"})
+"""Slots that say nothing of the node itself."""
+_REMEMBERED = (str, int, float, bool, PurePath)
+"""Types of annotations that mean the same in another process."""
+
+
+def _slots(cls: type[Any]) -> list[str]:
+    names: list[str] = []
+    for base in cls.__mro__:
+        own = base.__dict__.get("__slots__", ())
+        names.extend((own,) if isinstance(own, str) else own)
+    return [name for name in names if name not in _SURROUNDINGS]
+
+
+def _new(cls: type[Any]) -> Any:
+    """A node without contents, which ``__setstate__`` fills."""
+    return object.__new__(cls)
+
+
+def trust(*classes: Any) -> None:
+    """Let ``torch.load`` (and ``torch.export.load``) read pickles of these classes with ``weights_only=True``.
+
+    Reading one puts attributes into a node and runs nothing else, so it is as safe as reading a tensor. What nodes hold
+    is checked by itself: a value of a class that nobody trusts is still refused.
+    """
+    torch.serialization.add_safe_globals([_new, Meta, *classes])
+
+
+class State(Primitives):
+    """``state_dict``, ``load_state_dict`` and copying."""
+
+    __slots__ = ()
+
+    # state dicts -----------------------------------------------------------------------------------------------------
+
+    def state_dict(
+        self, destination: Any = None, prefix: str = "", keep_vars: bool = False, flatten: bool = True
+    ) -> OrderedDict[str, Any]:
+        """The contents as an ordered dictionary of tensors, as modules have it.
+
+        Nested keys are joined with dots. A batch size that is not the parent's, dim names, non-tensor values and the
+        stack dimension of a lazy stack, whose elements have the keys ``"0"``, ``"1"``, ..., stand beside the tensors
+        under reserved names (``__batch_size``, ``__names``, ``__value``, ``__stack_dim``). The attribute ``_metadata``,
+        which modules' state dicts have too, says the batch size and the device of each node.
+
+        Args:
+            destination: A dictionary to put the entries into.
+            prefix: What every key starts with.
+            keep_vars: Whether tensors stay attached to the graph of autograd; they are detached otherwise, and share
+                memory either way.
+            flatten: Whether nested tensordicts give joined keys rather than nested dictionaries.
+
+        Raises:
+            KeyError: Two entries would get one key (a key holds a dot), or a key is a reserved name.
+
+        >>> list(TensorDict({"a": torch.zeros(3), "b": {"c": torch.ones(3)}}, [3]).state_dict())
+        ['__batch_size', 'a', 'b.c']
+        """
+        out: OrderedDict[str, Any] = states.new_state() if destination is None else destination
+        states.put(self, out, prefix, keep_vars, flatten, torch.Size([]), True)
+        return out
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False, from_flatten: bool | None = None
+    ) -> Self:
+        """Take the contents of a state dict; an empty tensordict takes its keys and batch sizes too.
+
+        Tensors are written into the entries that exist. A key with a dot means what this tensordict has: an entry of
+        that very key, or a nested one; where it has neither, a nested one. Types of nested containers and devices stay
+        those of this tensordict.
+
+        Args:
+            state_dict: What ``state_dict`` returned (nested or flat), or a module's.
+            strict: Whether other keys than those of this tensordict are an error; otherwise new ones are added and
+                missing ones stay as they are.
+            assign: Whether the tensors themselves become the entries.
+            from_flatten: ``False`` takes keys with dots as they are; by default they name nested entries.
+
+        Returns:
+            The tensordict itself.
+
+        Raises:
+            RuntimeError: The keys differ (``strict``), shapes differ (not ``assign``), or entries would be added to a
+                locked tensordict.
+
+        >>> td = TensorDict({"a": torch.ones(3), "b": {"c": "text"}}, [3])
+        >>> TensorDict({}).load_state_dict(td.state_dict())["b", "c"]
+        'text'
+        """
+        states.load(self, state_dict, strict, assign, from_flatten)
+        return self
+
+    # pickling and copying --------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What the node is made of: its slots (and ``__dict__``), without lock holders and open blocks."""
+        state: dict[str, Any] = {}
+        for name in _slots(type(self)):
+            if hasattr(self, name):
+                state[name] = getattr(self, name)
+        notes = state.get("_annotations")
+        if notes is not None:
+            state["_annotations"] = {k: v for k, v in notes.items() if isinstance(v, _REMEMBERED)} or None
+        if hasattr(self, "__dict__"):
+            state["__dict__"] = self.__dict__
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Fill the node, and tell locked nodes below it that it holds them."""
+        # a container may have an idea of its own of what setting an attribute means
+        object.__setattr__(self, "_holders", None)
+        object.__setattr__(self, "_last_exit", None)
+        for name, value in state.items():
+            if name == "__dict__":
+                self.__dict__.update(value)
+            else:
+                object.__setattr__(self, name, value)
+        if self._locked:
+            _hold(self)
+
+    def __reduce__(self) -> Any:
+        state = self.__getstate__()  # first, because it completes a deferred tensordict and so changes its class
+        return _new, (type(self),), state
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy with its own nodes, tensors and values; what is shared within it stays shared. Never locked."""
+        state = self.__getstate__()
+        new: Self = _new(type(self))
+        memo[id(self)] = new
+        meta = state.pop("_meta", None)  # never changed, so copies share it
+        state = {name: copy.deepcopy(value, memo) for name, value in state.items()}
+        if meta is not None:
+            state["_meta"] = meta
+        state["_locked"] = False
+        new.__setstate__(state)
+        return new

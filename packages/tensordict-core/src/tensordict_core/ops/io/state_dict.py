@@ -1,0 +1,261 @@
+"""State dicts: a tree as an ordered dictionary of tensors, and back.
+
+Keys are joined with dots, as modules do it, so the state dict of a module's parameters loads in the module. What
+tensors cannot say stands beside them under reserved names: a batch size that is not the parent's, dim names, non-tensor
+values, the stack dimension of a lazy stack. So a tool that keeps nothing but entries (a checkpointing library) loses
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.keys import unravel_key
+from tensordict_core.base.meta import Meta, as_names
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.registry import containers
+
+__all__ = ["BATCH_SIZE", "NAMES", "STACK_DIM", "UNBATCHED", "VALUE", "VALUES", "load", "new_state", "put", "restore"]
+
+BATCH_SIZE: Final = "__batch_size"
+NAMES: Final = "__names"
+VALUE: Final = "__value"
+VALUES: Final = "__values"
+UNBATCHED: Final = "__unbatched"
+STACK_DIM: Final = "__stack_dim"
+RESERVED: Final = frozenset({BATCH_SIZE, NAMES, VALUE, VALUES, UNBATCHED, STACK_DIM, "__device"})
+
+
+# writing -------------------------------------------------------------------------------------------------------------
+
+
+def new_state() -> OrderedDict[str, Any]:
+    """A state dict without entries, with the attribute that describes the nodes."""
+    out: OrderedDict[str, Any] = OrderedDict()
+    out._metadata = {}  # type: ignore[attr-defined]  # torch keeps it so
+    return out
+
+
+def put(
+    node: Any, out: dict[str, Any], prefix: str, keep_vars: bool, flatten: bool, outer: torch.Size, root: bool
+) -> None:
+    """Put the state of a node into ``out``; ``outer`` is the batch size of the node that holds it."""
+
+    def add(name: str, value: Any) -> None:
+        if prefix + name in out:
+            raise KeyError(
+                f"two entries have the key {prefix + name!r} in the state dict; rename one, or pass flatten=False to "
+                "keep nested keys apart"
+            )
+        out[prefix + name] = value
+
+    meta = node._meta
+    described = getattr(out, "_metadata", None)
+    if described is not None:
+        facts = {"batch_size": meta.batch_size, "device": meta.device}
+        described.setdefault(prefix.removesuffix("."), {}).update(facts)
+    if isinstance(node, containers.lazy):
+        nodes: Iterator[tuple[str, Any]] = ((str(i), td) for i, td in enumerate(node.tensordicts))
+        add(STACK_DIM, node.stack_dim)
+        inner = meta.batch_size[: node.stack_dim] + meta.batch_size[node.stack_dim + 1 :]
+        empty = not node.tensordicts
+    else:
+        nodes = iter(()) if node._is_opaque else iter(node._items())
+        inner = meta.batch_size
+        empty = not (root or node._is_opaque or any(True for _ in node._keys()))
+    if empty or meta.batch_size != outer:  # an empty node has nothing else to be known by
+        add(BATCH_SIZE, meta.batch_size)
+    if meta.names is not None:
+        add(NAMES, list(meta.names))
+    if node._is_opaque:
+        if isinstance(node, containers.unbatched):
+            add(UNBATCHED, node.tensor if keep_vars else node.tensor.detach())
+        elif isinstance(node, containers.non_tensor_stack):
+            add(VALUES, node.tolist())
+        else:
+            add(VALUE, node._entry_value())
+    for key, value in nodes:
+        if key in RESERVED:
+            raise KeyError(f"the key {key!r} has a meaning of its own in state dicts; rename it first")
+        if isinstance(value, Tensor):
+            add(key, value if keep_vars else value.detach())
+        elif flatten:
+            put(value, out, f"{prefix}{key}.", keep_vars, True, inner, False)
+        else:
+            nested = new_state()
+            put(value, nested, "", keep_vars, False, inner, False)
+            add(key, nested)
+
+
+# reading -------------------------------------------------------------------------------------------------------------
+
+
+def _flat(state: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
+    """The entries of a (nested) state dict under flat keys, with what other writers keep in its ``_metadata`` alone."""
+    for key, value in state.items():
+        name = prefix + key
+        if isinstance(value, Mapping) and key.rpartition(".")[2] not in RESERVED:
+            _flat(value, name + ".", out)
+        else:
+            out[name] = value
+    described = getattr(state, "_metadata", None)
+    if described:
+        _take_described(described, prefix, out)
+
+
+def _take_described(described: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
+    """What the keys do not tell: sizes that are not the parent's, nodes without entries, non-tensor values."""
+    nodes = {name[:at] for name in out for at, char in enumerate(name) if char == "."}
+    for path, info in described.items():
+        if not (isinstance(info, Mapping) and "batch_size" in info):
+            continue
+        node = (prefix + path).removesuffix(".")
+        outer = described.get(path.rpartition(".")[0], {}).get("batch_size", ()) if path else ()
+        at = node + "." if node else ""
+        if info["batch_size"] != outer or (node and node not in nodes):
+            out.setdefault(at + BATCH_SIZE, info["batch_size"])
+        values = info.get("_non_tensor", {})
+        if info.get("_type") == "NonTensorData":
+            out.setdefault(at + VALUE, values["data"])
+        else:  # fields of a tensorclass
+            for key, value in values.items():
+                if value is not None:
+                    out.setdefault(f"{at}{key}.{VALUE}", value)
+
+
+def _group(saved: Mapping[str, Any], template: Any, split: bool) -> dict[str, Any]:
+    """The state by first level of the key: a leaf, or the state of a node.
+
+    A key with a dot is taken as the template has it: whole, or as the longest key of one of its nodes and the rest.
+    """
+    own = frozenset(() if template is None else template._keys())
+    groups: dict[str, Any] = {}
+    for name, value in saved.items():
+        parts = name.split(".")
+        starts = (".".join(parts[:i]) for i in range(len(parts), 0, -1))
+        key = next((start for start in starts if start in own), None)
+        if key is None:
+            key = parts[0] if split or parts[-1] in RESERVED else name
+        if name == key:
+            groups[key] = value
+        else:
+            groups.setdefault(key, {})
+            if not isinstance(groups[key], dict):
+                raise errors.keys_collide("load_state_dict", key, key, name)
+            groups[key][name[len(key) + 1 :]] = value
+    return groups
+
+
+def restore(saved: dict[str, Any], template: Any, split: bool, outer: torch.Size) -> Any:
+    """The tree that a flat state stands for; ``template`` is the node that it will be loaded into, if there is one."""
+    saved = dict(saved)
+    size = torch.Size(saved.pop(BATCH_SIZE, outer))
+    names = saved.pop(NAMES, None)
+    saved.pop("__device", None)  # entries go where the target is
+    meta = Meta(size, None, None if names is None else as_names(names, len(size)))
+    if VALUE in saved:
+        return containers.non_tensor._make(saved[VALUE], meta)
+    if VALUES in saved:
+        return containers.non_tensor_stack.from_list(saved[VALUES], batch_size=size)
+    if UNBATCHED in saved:
+        return containers.unbatched._make(saved[UNBATCHED], meta)
+    if STACK_DIM in saved:
+        return _restore_stack(saved, template, split, size, names)
+    node = containers.dense._make({}, meta)
+    for key, value in _group(saved, template, split).items():
+        below = None if template is None else template._peek(key)
+        if isinstance(value, dict):
+            value = restore(value, below if isinstance(below, Primitives) else None, split, size)
+        elif not isinstance(value, Tensor):
+            value = containers.non_tensor._make(value, Meta(size))
+        node._set(key, value, False)
+    return node
+
+
+def _restore_stack(saved: dict[str, Any], template: Any, split: bool, size: torch.Size, names: Any) -> Any:
+    dim = saved.pop(STACK_DIM)
+    parts = _group(saved, None, True)
+    items = list(template.tensordicts) if isinstance(template, containers.lazy) else []
+    templates = [*items, *[template] * (len(parts) - len(items))]
+    inner = size[:dim] + size[dim + 1 :] if len(size) > dim else size
+    tds = [restore(parts[str(i)], templates[i], split, inner) for i in range(len(parts))]
+    stack = containers.lazy._make(tds, dim) if tds else containers.lazy(batch_size=size, stack_dim=dim)
+    if names is not None:
+        stack.names = names
+    return stack
+
+
+def _paths(node: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of what a node holds, non-tensor data included; an element of a ragged lazy stack counts once."""
+    for key, value in node._peek_items():
+        if isinstance(value, Tensor) or value._is_opaque:
+            yield (*prefix, key)
+        else:
+            yield from _paths(value, (*prefix, key))
+
+
+def _sized(saved: Mapping[str, Any]) -> bool:
+    return any(name.rpartition(".")[2] in (BATCH_SIZE, STACK_DIM) for name in saved)
+
+
+def load(target: Any, state_dict: Mapping[str, Any], strict: bool, assign: bool, from_flatten: bool | None) -> None:
+    """Load a state dict into a tensordict; nothing is changed if the keys do not match."""
+    saved: dict[str, Any] = {}
+    _flat(state_dict, "", saved)
+    source = restore(
+        saved, target, from_flatten is not False, target._meta.batch_size if not _sized(saved) else torch.Size([])
+    )
+    if isinstance(source, containers.lazy) and not isinstance(target, containers.lazy):
+        source = source.to_tensordict()
+    if target.is_empty():
+        if target._locked:
+            raise errors.locked("load_state_dict would add entries")
+        meta = source._meta
+        target._change_batch_size(meta.batch_size)
+        if meta.names is not None:
+            target.names = meta.names
+    elif strict:
+        have, got = set(_paths(target)), set(_paths(source))
+        if have != got:
+            missing, unexpected = sorted(have - got), sorted(got - have)
+            raise errors.state_mismatch(map(unravel_key, missing), map(unravel_key, unexpected))
+    with torch.no_grad():
+        _take(target, source, assign, _sized(saved))
+
+
+def _take(target: Any, source: Any, assign: bool, sized: bool) -> None:
+    """Write or assign the entries of ``source``, which has the structure that ``target`` is to have."""
+    size = source._meta.batch_size
+    if isinstance(source, containers.lazy) and isinstance(target, containers.lazy):
+        if source.stack_dim != target.stack_dim or len(source.tensordicts) != len(target.tensordicts):
+            shapes = [(len(td.tensordicts), td.stack_dim) for td in (source, target)]
+            raise RuntimeError(
+                f"a lazy stack of {shapes[0][0]} elements along dim {shapes[0][1]} cannot be loaded into one of "
+                f"{shapes[1][0]} along dim {shapes[1][1]}; load it into an empty tensordict"
+            )
+        for own, new in zip(target.tensordicts, source.tensordicts, strict=True):
+            _take(own, new, assign, sized)
+        return
+    if sized and assign and size != target._meta.batch_size:
+        target._change_batch_size(torch.Size([]))
+    for key, value in source._items():
+        own = target._get(key)
+        nodes = isinstance(own, Primitives) and isinstance(value, Primitives)
+        if nodes and not own._is_opaque and not value._is_opaque:
+            _take(own, value, assign, sized)
+        elif not assign and (
+            type(own) is type(value) if nodes else isinstance(own, Tensor) and isinstance(value, Tensor)
+        ):
+            target._set(key, value, True)
+        else:
+            target._store(key, value)
+    if sized and size != target._meta.batch_size:
+        target._change_batch_size(size)
+    if source._meta.names is not None and source._meta.names != target._meta.names:
+        target.names = source._meta.names

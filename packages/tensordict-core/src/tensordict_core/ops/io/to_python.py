@@ -1,0 +1,351 @@
+"""Conversions: to dictionaries, lists, named tuples, pytrees and arrays, and the constructors from them.
+
+What a leaf becomes is said once, by ``convert_tensors``; what a node becomes is each method's own. The constructors are
+the functions of `_build` and `_pytrees`, under the names that users look for on the class.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.keys import NestedKey
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.registry import containers
+from tensordict_core.containers.nontensor.linked_list import LinkedList
+from tensordict_core.ops.io import from_python as build
+from tensordict_core.ops.io import from_pytree as pytrees
+
+if TYPE_CHECKING:
+    from tensordict_core.containers.dense import TensorDict
+
+__all__ = ["Conversion"]
+
+_namedtuple: Any = namedtuple  # type checkers want the fields spelled out, which are known only at run time
+
+ConvertTensors = bool | Literal["numpy"]
+
+
+def _leaf(value: Any, convert: ConvertTensors) -> Any:
+    """A leaf as ``convert_tensors`` asks: a tensor, a nested list or an array."""
+    if not convert or not isinstance(value, Tensor):
+        return value
+    return value.detach().cpu().numpy() if convert == "numpy" else value.tolist()
+
+
+def _checked(convert: Any) -> Any:
+    if convert not in (False, True, "numpy"):
+        raise ValueError(f"convert_tensors is True (lists), False (tensors) or 'numpy' (arrays), got {convert!r}")
+    return convert
+
+
+def _is_none(value: Any) -> bool:
+    return isinstance(value, containers.non_tensor) and value._entry_value() is None
+
+
+def _rows(td: Any, convert_nodes: bool, convert: ConvertTensors, tolist_first: bool, linked: bool) -> Any:
+    """The positions of a batch as nested lists."""
+    if not td._meta.batch_size:
+        if not convert_nodes:
+            return td
+        if td._is_opaque:
+            return _leaf(td._plain_value(), convert)
+        return td.to_dict(convert_tensors=convert, tolist_first=tolist_first)
+    rows = [_rows(row, convert_nodes, convert, tolist_first, linked) for row in td._unbind(0)]
+    return LinkedList(rows, td) if linked else rows
+
+
+class Conversion(Primitives):
+    """``from_dict``, ``to_dict`` and their kind."""
+
+    __slots__ = ()
+
+    # to other structures ---------------------------------------------------------------------------------------------
+
+    def to_dict(
+        self, *, retain_none: bool = True, convert_tensors: ConvertTensors = False, tolist_first: bool = False
+    ) -> dict[str, Any]:
+        """A dictionary of the entries; nested tensordicts become dictionaries, non-tensor data their values.
+
+        Args:
+            retain_none: Whether entries that are ``None`` are kept.
+            convert_tensors: Whether tensors become nested lists (``True``) or arrays (``"numpy"``).
+            tolist_first: Whether nested tensordicts that have a batch size become lists of dictionaries, as ``tolist``.
+
+        >>> TensorDict({"a": torch.zeros(2), "b": {"c": "text"}}).to_dict(convert_tensors=True)
+        {'a': [0.0, 0.0], 'b': {'c': 'text'}}
+        """
+        convert = _checked(convert_tensors)
+        out: dict[str, Any] = {}
+        for key, value in self._items():
+            if not isinstance(value, Primitives):
+                out[key] = _leaf(value, convert)
+            elif value._is_opaque:
+                if not retain_none and _is_none(value):
+                    continue
+                held = value._plain_value()  # type: ignore[attr-defined]  # of those that are opaque
+                out[key] = _rows(value, True, convert, True, False) if tolist_first else _leaf(held, convert)
+            elif tolist_first and value._meta.batch_size:
+                out[key] = _rows(value, True, convert, True, False)
+            else:
+                out[key] = value.to_dict(  # type: ignore[attr-defined]  # of another family
+                    retain_none=retain_none, convert_tensors=convert, tolist_first=tolist_first
+                )
+        return out
+
+    def tolist(
+        self,
+        *,
+        convert_nodes: bool = True,
+        convert_tensors: ConvertTensors = False,
+        tolist_first: bool = False,
+        as_linked_list: bool = False,
+    ) -> Any:
+        """The positions of the batch as a nested list of dictionaries; one dictionary without batch dimensions.
+
+        Args:
+            convert_nodes: Whether each position becomes a dictionary rather than stays a tensordict.
+            convert_tensors: Whether tensors become nested lists (``True``) or arrays (``"numpy"``).
+            tolist_first: Whether nested tensordicts of more batch dimensions become lists of dictionaries too.
+            as_linked_list: Whether an element of the list that is replaced is written into this tensordict.
+
+        >>> TensorDict({"a": torch.arange(2)}, [2]).tolist(convert_tensors=True)
+        [{'a': 0}, {'a': 1}]
+        """
+        return _rows(self, convert_nodes, _checked(convert_tensors), tolist_first, as_linked_list)
+
+    def numpy(self) -> Any:
+        """A dictionary of arrays that share the leaves' memory (CPU) or are copies of it; other values as they are.
+
+        Raises:
+            RuntimeError: A leaf requires a gradient; ``detach()`` first.
+            TypeError: NumPy has no such dtype.
+
+        >>> TensorDict({"a": torch.zeros(2), "s": "text"}).numpy()
+        {'a': array([0., 0.], dtype=float32), 's': 'text'}
+        """
+        out = {}
+        for key, value in self._items():
+            if isinstance(value, Tensor):
+                try:
+                    out[key] = value.numpy(force=value.device.type != "cpu")
+                except (RuntimeError, TypeError) as error:
+                    error.add_note(f"while converting key {key!r}")
+                    raise
+            else:
+                out[key] = value._plain_value() if value._is_opaque else value.numpy()
+        return out
+
+    def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
+        """A copy that is a `TensorDict` at every level, whatever the containers here; never locked.
+
+        Args:
+            retain_none: ``False`` drops the entries that are ``None``; they are kept otherwise.
+
+        Raises:
+            RuntimeError: A lazy stack has entries of several shapes under one key.
+
+        >>> from tensordict_core import lazy_stack
+        >>> td = lazy_stack([TensorDict({"a": 1}), TensorDict({"a": 2})])
+        >>> type(td.to_tensordict()).__name__
+        'TensorDict'
+        """
+        entries = {}
+        for key, value in self._items():
+            if isinstance(value, Tensor):
+                entries[key] = value.clone()
+            elif value._is_opaque:
+                if retain_none is not False or not _is_none(value):
+                    entries[key] = value._clone(True)
+            else:
+                entries[key] = value.to_tensordict(retain_none=retain_none)
+        return containers.dense._make(entries, self._meta)
+
+    def to_namedtuple(self, dest_cls: type[Any] | None = None) -> Any:
+        """A named tuple of the entries; nested tensordicts become named tuples too.
+
+        Args:
+            dest_cls: The named tuple's class; its fields must be the keys. By default one is made.
+
+        Raises:
+            TypeError: ``dest_cls`` has other fields.
+            ValueError: A key is no Python name, so it cannot be a field.
+
+        >>> TensorDict({"a": torch.zeros(1), "b": {"c": 1}}).to_namedtuple().b.c
+        tensor(1)
+        """
+        values = {}
+        for key, value in self._items():
+            if isinstance(value, Primitives):
+                value = value._plain_value() if value._is_opaque else value.to_namedtuple()  # type: ignore[attr-defined]  # of another family
+            values[key] = value
+        made: Any = dest_cls
+        if made is None:
+            try:
+                made = _namedtuple("GenericDict", list(values))
+            except ValueError as error:
+                raise ValueError(f"{error}; rename the key with rename_key_, or use to_dict") from None
+        fields = getattr(made, "_fields", None)
+        if fields is not None and set(fields) != set(values):
+            raise TypeError(
+                f"{made.__name__} has the fields {sorted(fields)} and the tensordict the keys {sorted(values)}; "
+                "select or rename keys first"
+            )
+        return made(**values)
+
+    def to_pytree(self) -> Any:
+        """The pytree that this tensordict stands for, if ``from_pytree`` made it; else the tensordict itself.
+
+        >>> TensorDict.from_pytree([torch.ones(1), (2,)]).to_pytree()
+        [tensor([1.]), (tensor(2),)]
+        """
+        return pytrees.to_pytree(self)
+
+    # from other structures -------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_dict(
+        cls,
+        input_dict: Mapping[Any, Any] | Any,
+        *,
+        auto_batch_size: bool | None = None,
+        batch_size: Sequence[int] | int | None = None,
+        device: Any = None,
+        batch_dims: int | None = None,
+        names: Sequence[str | None] | None = None,
+    ) -> Any:
+        """A tensordict of a dictionary; nested dictionaries become nested tensordicts.
+
+        Args:
+            input_dict: The dictionary. Keys are strings or nested keys (tuples).
+            auto_batch_size: Whether the batch size is the longest that all entries share. By default there is none.
+            batch_size: The batch size, of nested tensordicts too.
+            device: Where every entry is moved.
+            batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+            names: A name (or ``None``) for each batch dimension.
+
+        Raises:
+            ValueError: Both ``batch_size`` and ``batch_dims`` are given.
+            RuntimeError: An entry does not start with the batch size.
+
+        >>> TensorDict.from_dict({"a": torch.zeros(3, 4)}, batch_dims=1).batch_size
+        torch.Size([3])
+        """
+        return build.from_dict(
+            input_dict,
+            auto_batch_size=auto_batch_size,
+            batch_size=batch_size,
+            device=device,
+            batch_dims=batch_dims,
+            names=names,
+        )
+
+    def from_dict_instance(
+        self,
+        input_dict: Mapping[Any, Any] | Any,
+        *,
+        auto_batch_size: bool | None = None,
+        batch_size: Sequence[int] | int | None = None,
+        device: Any = None,
+        batch_dims: int | None = None,
+        names: Sequence[str | None] | None = None,
+    ) -> Any:
+        """As ``from_dict``, with the containers of this tensordict where a nested dictionary stands for one of them.
+
+        Args:
+            input_dict: The dictionary.
+            auto_batch_size: Whether the batch size is the longest that all entries share.
+            batch_size: The batch size.
+            device: Where every entry is moved.
+            batch_dims: The most batch dimensions to take.
+            names: A name (or ``None``) for each batch dimension.
+
+        >>> td = TensorDict({"a": torch.zeros(3)}, [3])
+        >>> td.from_dict_instance({"a": torch.ones(5)}, auto_batch_size=True)["a"]
+        tensor([1., 1., 1., 1., 1.])
+        """
+        if not isinstance(input_dict, Mapping) and not isinstance(input_dict, Primitives):
+            raise errors.not_convertible("from_dict_instance", "a dictionary or a tensordict", input_dict)
+        entries = {}
+        for key, value in input_dict.items():  # type: ignore[union-attr]  # Primitives say no items(), all containers have it
+            own = self._get(key) if type(key) is str else None
+            if isinstance(own, Primitives) and not own._is_opaque and isinstance(value, Mapping):
+                value = own.from_dict_instance(value, device=device)  # type: ignore[attr-defined]  # of another family
+            entries[key] = value
+        return self._from_entries(
+            entries,
+            auto_batch_size=auto_batch_size,
+            batch_size=batch_size,
+            device=device,
+            batch_dims=batch_dims,
+            names=names,
+        )
+
+    @classmethod
+    def from_list(
+        cls,
+        input: Sequence[Any],
+        *,
+        auto_batch_size: bool | None = None,
+        batch_size: Sequence[int] | int | None = None,
+        device: Any = None,
+        batch_dims: int | None = None,
+        names: Sequence[str | None] | None = None,
+        lazy: bool | None = None,
+    ) -> Any:
+        """The dictionaries or tensordicts of a list (of lists), stacked along new leading dimensions.
+
+        Args:
+            input: The list; an element may be a list again, which gives another dimension.
+            auto_batch_size: Whether the batch size grows to the longest that all entries share.
+            batch_size: The batch size of the stack.
+            device: Where every entry is moved.
+            batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+            names: A name (or ``None``) for each batch dimension.
+            lazy: ``True`` keeps the elements apart in a lazy stack, ``False`` insists on a dense one; by default they
+                are stacked densely where they can be.
+
+        Raises:
+            RuntimeError: The list is empty, or ``lazy=False`` and the elements differ.
+            TypeError: An element is no dictionary and no tensordict.
+
+        >>> TensorDict.from_list([{"a": 1}, {"a": 2}])["a"]
+        tensor([1, 2])
+        """
+        return build.from_list(
+            input,
+            auto_batch_size=auto_batch_size,
+            batch_size=batch_size,
+            device=device,
+            batch_dims=batch_dims,
+            names=names,
+            lazy=lazy,
+        )
+
+    @classmethod
+    def _from_entries(cls, entries: Mapping[Any, Any], **options: Any) -> Any:
+        """What ``from_dict_instance`` gives; containers that a dictionary can fill give one of their kind."""
+        return build.from_dict(entries, **options)
+
+    from_any = staticmethod(build.from_any)
+    from_tuple = staticmethod(build.from_tuple)
+    from_namedtuple = staticmethod(build.from_namedtuple)
+    from_dataclass = staticmethod(build.from_dataclass)
+    from_pytree = staticmethod(pytrees.from_pytree)
+
+    @classmethod
+    def fromkeys(cls, keys: Iterable[NestedKey], value: Any = 0) -> Any:
+        """A tensordict that has one value under several keys.
+
+        Args:
+            keys: The keys.
+            value: Their value.
+
+        >>> TensorDict.fromkeys(["a", ("b", "c")], 1)["b", "c"]
+        tensor(1)
+        """
+        return build.fromkeys(keys, value)

@@ -1,0 +1,336 @@
+"""Selections by content: ``where``, ``gather``, ``masked_select``, and padding, which adds what was not there.
+
+A condition, an index and a mask are lined up with the batch dimensions, so one decides for whole rows of every leaf.
+Non-tensor values are selected with them, position by position.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.keys import NestedKey, unravel_key
+from tensordict_core.base.meta import Meta
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import UNLOCKED, How
+from tensordict_core.base.registry import containers
+from tensordict_core.base.shape_op import BatchOp, normal_dim
+from tensordict_core.containers.nontensor.pointwise import choose, flat_values
+from tensordict_core.ops.factories.operands import complete, lined_up, match
+from tensordict_core.ops.reduce_dims import batched
+
+__all__ = ["Selection", "pad_values"]
+
+
+def _where_apart(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
+    """``where`` on each element of a lazy stack."""
+    dim, count = td._stack_dim, len(td.tensordicts)
+
+    def parts(operand: Any) -> Sequence[Any]:
+        whole_batch = isinstance(operand, Primitives) or (isinstance(operand, Tensor) and operand.ndim > dim)
+        return operand.unbind(dim) if whole_batch else [operand] * count
+
+    columns = zip(td.tensordicts, parts(condition), parts(other), strict=True)
+    return containers.lazy._make([mine.where(mask, theirs, pad=pad) for mine, mask, theirs in columns], dim)
+
+
+class Selection(Primitives):
+    """Parts of a tensordict chosen by tensors."""
+
+    __slots__ = ()
+
+    def where(
+        self,
+        condition: Tensor,
+        other: Any,
+        *,
+        out: Any = None,
+        pad: float | bool | None = None,
+        update_batch_size: bool = False,
+    ) -> Self:
+        """The entries of this tensordict where ``condition`` is true, those of ``other`` elsewhere.
+
+        Args:
+            condition: A bool tensor, lined up with the batch dimensions.
+            other: A tensordict, matched by key; a number; or a tensor, lined up with the batch dimensions unless it has
+                more dimensions than the batch.
+            out: A tensordict that the result is written into, in place where it has an entry.
+            pad: What stands for a leaf that one side lacks; by default that is an error. Non-tensor entries need none:
+                what one side lacks is taken from the other.
+            update_batch_size: Whether ``out`` takes the batch size of the result.
+
+        Raises:
+            KeyError: One side lacks a leaf and there is no ``pad``.
+
+        >>> td = TensorDict({"a": torch.ones(2, 2)}, [2])
+        >>> td.where(torch.tensor([True, False]), 0.0)["a"]
+        tensor([[1., 1.],
+                [0., 0.]])
+        """
+        if not isinstance(condition, Tensor):
+            raise TypeError(
+                f"where takes a bool tensor as condition, got {type(condition).__name__}; wrap it with torch.tensor"
+            )
+        try:
+            td: Any = self._solid()
+        except RuntimeError:
+            if not isinstance(self, containers.lazy):
+                raise
+            apart = _where_apart(self, condition, other, pad)  # elements of several shapes stay apart
+            return cast(Self, apart if out is None else _write_out(apart, out, update_batch_size))
+        if isinstance(other, Primitives):
+            other = other._solid()
+            td, other = (td, other) if pad is None else complete(td, other, pad)
+        leaves = td._leaves()
+        flags = batched(td)
+        if isinstance(other, Primitives):
+            operands: Any = _matched(td, other)
+            scalar = False
+        elif isinstance(other, Tensor) and other.ndim > len(td._meta.batch_size):
+            operands = [other] * len(leaves)
+            scalar = False
+        else:
+            operands, scalar = match("where", td, leaves, other)
+        if scalar:
+            operands = [operands] * len(leaves)
+        columns = zip(leaves, operands, flags, strict=True)
+        results = [
+            torch.where(lined_up(condition, mine), mine, theirs) if has else mine for mine, theirs, has in columns
+        ]
+        result = td._rebuild(iter(results), UNLOCKED)
+        if isinstance(other, Primitives):
+            _choose_values(result, td, other, condition)
+        return cast(Self, result if out is None else _write_out(result, out, update_batch_size))
+
+    def gather(self, dim: int, index: Tensor, out: Any = None, *, inplace: bool = False) -> Self:
+        """The rows that ``index`` names along a batch dimension, as `torch.gather` does.
+
+        Args:
+            dim: The batch dimension.
+            index: An integer tensor with as many dimensions as the batch (batch dimensions behind its own are taken
+                whole). Its shape is the batch size of the result.
+            out: A tensordict of that batch size that the result is written into.
+            inplace: Whether this tensordict takes the result.
+
+        Raises:
+            IndexError: ``dim`` is outside the dimensions of ``index``.
+
+        >>> td = TensorDict({"a": torch.arange(6).reshape(2, 3)}, [2, 3])
+        >>> td.gather(1, torch.tensor([[2], [0]]))["a"]
+        tensor([[2],
+                [3]])
+        """
+        if out is not None and inplace:
+            raise TypeError("gather takes either out or inplace=True; leave one out")
+        if not isinstance(index, Tensor):
+            raise TypeError(
+                f"gather takes an integer tensor as index, got {type(index).__name__}; wrap it with torch.tensor"
+            )
+        size = self._meta.batch_size
+        dims = index.ndim
+        if dims > len(size):
+            raise errors.bad_index_count(dims, size)
+        at = normal_dim(dim, size[:dims] if dim >= 0 else size)
+        if at >= dims:
+            raise errors.bad_dim(dim, size[:dims])
+        new = torch.Size((*index.shape, *size[dims:]))
+
+        def leaf(tensor: Tensor) -> Tensor:
+            if dims == 1:  # whole rows, which are copied as runs of bytes, of any dtype
+                return torch.index_select(tensor, 0, index)
+            own = tensor.shape[dims:]
+            return torch.gather(tensor, at, index.reshape(index.shape + (1,) * len(own)).expand(*index.shape, *own))
+
+        result = self._reshape(BatchOp(size, new, leaf, names=lambda names: names))
+        return cast(Self, result._replaces(self) if inplace else result if out is None else out.update_(result))
+
+    def masked_select(self, mask: Tensor, *, inplace: bool = False) -> Self:
+        """The positions of the batch where ``mask`` is true, as one batch dimension; a copy.
+
+        Args:
+            mask: A bool tensor of the batch size, or of its first dimensions.
+            inplace: Whether this tensordict takes the result.
+
+        Raises:
+            TypeError: ``mask`` is no bool tensor.
+
+        >>> TensorDict({"a": torch.arange(3)}, [3]).masked_select(torch.tensor([True, False, True]))["a"]
+        tensor([0, 2])
+        """
+        got: Any = getattr(mask, "dtype", type(mask).__name__)
+        if got is not torch.bool:
+            raise TypeError(f"masked_select takes a bool tensor as mask, got {got}; compare or cast it to bool first")
+        result = self[mask]  # type: ignore[index]  # of another family
+        return cast(Self, result._replaces(self) if inplace else result)
+
+    def pad(self, pad_size: Sequence[int], value: float = 0.0, inplace: bool = False, safe: bool = True) -> Self:
+        """The batch made longer, at both ends of each dimension, with positions that hold ``value``.
+
+        Args:
+            pad_size: How many positions are added before and behind the first batch dimension, the second, ...;
+                negative numbers cut positions off.
+            value: What the new positions hold; non-tensor entries hold ``None`` there.
+            inplace: Whether this tensordict takes the result.
+            safe: Whether ``pad_size`` is checked against the batch size before anything is done; without it, torch says
+                what is wrong.
+
+        Raises:
+            RuntimeError: ``pad_size`` does not fit the batch dimensions.
+
+        >>> TensorDict({"a": torch.ones(2)}, [2]).pad([1, 0], value=5.0)["a"]
+        tensor([5., 1., 1.])
+        """
+        sizes = [int(n) for n in pad_size]
+        size = self._meta.batch_size
+        if len(sizes) % 2:
+            raise RuntimeError(
+                f"pad_size must have an even number of entries, two per batch dimension, got {sizes}; add the "
+                "missing one"
+            )
+        if len(sizes) > 2 * len(size):
+            raise RuntimeError(
+                f"The length of pad_size must be <= 2 * the number of batch dimensions, got {sizes} for batch "
+                f"size {list(size)}; "
+                "pad the entries for their own dimensions"
+            )
+        ends = [(before, after) for before, after in zip(sizes[::2], sizes[1::2], strict=True)]
+        new = [n + sum(ends[i]) if i < len(ends) else n for i, n in enumerate(size)]
+        if safe and any(n < 0 for n in new):
+            raise RuntimeError(
+                f"pad_size {sizes} cuts off more than batch size {list(size)} has; use smaller negative numbers"
+            )
+
+        def leaf(tensor: Tensor) -> Tensor:
+            rest = tensor.ndim - len(ends)
+            flat = [n for pair in reversed(ends) for n in pair]
+            return torch.nn.functional.pad(tensor, [0, 0] * rest + flat, value=value)
+
+        td = self._solid()
+        rows = zip(td._leaves(), batched(td), strict=True)
+        how = How(size=lambda own: torch.Size((*new, *own[len(size) :])), names=lambda own: own)
+        result = td._rebuild(iter([leaf(tensor) if has_batch else tensor for tensor, has_batch in rows]), how)
+        pad_values(result, td, ends)
+        return cast(Self, result._replaces(self) if inplace else result)
+
+    def to_padded_tensor(self, padding: float = 0.0, mask_key: NestedKey | None = None) -> Self:
+        """Leaves that are nested tensors as padded ones; other leaves as they are.
+
+        Where the batch size has a ragged dimension (``-1``), that of the result is taken from the padded leaves.
+
+        Args:
+            padding: What is put behind shorter rows.
+            mask_key: Where a bool mask of the positions that are no padding is stored.
+
+        Raises:
+            RuntimeError: ``mask_key`` without a nested leaf that is ragged in a batch dimension.
+
+        >>> ragged = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)
+        >>> TensorDict({"a": ragged}, [2]).to_padded_tensor(-1.0)["a"]
+        tensor([[ 1., -1.],
+                [ 1.,  1.]])
+        """
+        size = self._meta.batch_size
+        leaves = self._leaves()
+        padded = [torch.nested.to_padded_tensor(leaf, padding) if leaf.is_nested else leaf for leaf in leaves]
+        ragged = [dim for dim, n in enumerate(size) if n == -1]
+        new = list(size)
+        for dim in ragged:
+            new[dim] = max((p.shape[dim] for p, leaf in zip(padded, leaves, strict=True) if leaf.is_nested), default=0)
+        dims = len(size)
+        how = How(size=lambda own: torch.Size((*new, *own[dims:])), names=lambda own: own)
+        result = self._rebuild(iter(padded), how)
+        if mask_key is not None:
+            nested = [leaf for leaf in leaves if leaf.is_nested]
+            if not ragged or not nested:
+                raise RuntimeError(
+                    f"mask_key needs a ragged batch dimension, and the batch size is {list(size)}; densify a lazy "
+                    "stack of tensordicts with "
+                    "different batch sizes first"
+                )
+            ones = torch.ones_like(nested[0], dtype=torch.int8)
+            mask = torch.nested.to_padded_tensor(ones, 0).bool()
+            result.set(mask_key, mask.flatten(dims).any(-1) if mask.ndim > dims else mask)
+        return cast(Self, result)
+
+    def _replaces(self, target: Any) -> Any:
+        """``target``, after it took the entries and the metadata of this tensordict."""
+        return target._in_place(self, True)
+
+
+def _matched(td: Any, other: Any) -> list[Any]:
+    """The leaves of ``other`` under the keys of ``td``; non-tensor entries need no match."""
+    found = td._align(other, None)
+    keys = td._leaf_keys()
+    for key, leaf in zip(keys, found, strict=True):
+        if leaf is None:
+            raise errors.missing_key(unravel_key(key), [unravel_key(one) for one in other._leaf_keys()])
+    if len(found) != len(other._leaves()):
+        raise errors.keys_mismatch((), [unravel_key(one) for one in set(other._leaf_keys()) - set(keys)])
+    return found  # type: ignore[no-any-return]  # a primitive gives Any
+
+
+def _write_out(result: Any, out: Any, update_batch_size: bool) -> Any:
+    if update_batch_size and out._meta.batch_size != result._meta.batch_size:
+        return out.update(result, update_batch_size=True)
+    return out.update(result, inplace=True)
+
+
+def _choose_values(result: Any, left: Any, right: Any, condition: Tensor) -> None:
+    """Take the non-tensor values of ``right`` into ``result`` where the condition is false."""
+    for key in left._keys():
+        mine, theirs = left._get(key), right._get(key)
+        if not isinstance(mine, Primitives) or theirs is None:
+            continue
+        if not mine._is_non_tensor:
+            _choose_values(result._get(key), mine, theirs, condition)
+        else:
+            result._set(key, choose(condition, mine, theirs), False)
+    for key in right._keys():
+        if left._get(key) is None and isinstance(right._get(key), Primitives):
+            result._set(key, right._get(key), False)
+
+
+def pad_values(result: Any, source: Any, ends: Sequence[tuple[int, int]]) -> None:
+    """Replace non-tensor entries of ``result`` by those of ``source`` with ``None`` at the added positions.
+
+    Args:
+        result: The padded tensordict.
+        source: What was padded.
+        ends: How many positions were added before and behind the first batch dimension, the second, ...
+    """
+    for key in source._keys():
+        entry = source._get(key)
+        if not isinstance(entry, Primitives):
+            continue
+        if not entry._is_non_tensor:
+            if not entry._is_opaque:
+                pad_values(result._get(key), entry, ends)
+            continue
+        values, meta = flat_values(entry), entry._meta
+        positions, size = list(range(len(values))), list(meta.batch_size)
+        for dim, (before, after) in enumerate(ends):
+            positions, size = _padded_positions(positions, size, dim, before, after)
+        flat = [None if i < 0 else values[i] for i in positions]
+        new = Meta(torch.Size(size), meta.device, result._get(key)._meta.names)
+        result._set(key, containers.non_tensor_stack._make(flat, new), False)
+
+
+def _padded_positions(
+    positions: list[int], size: list[int], dim: int, before: int, after: int
+) -> tuple[list[int], list[int]]:
+    """Positions of a batch, padded along one dimension with -1; plain integers, because tracers cannot read tensors."""
+    n, inner = size[dim], math.prod(size[dim + 1 :])
+    out: list[int] = []
+    for start in range(0, len(positions), max(n * inner, 1)) if positions else range(0):
+        rows = [positions[start + i * inner : start + (i + 1) * inner] for i in range(n)]
+        empty = [-1] * inner
+        kept = rows[max(-before, 0) : n - max(-after, 0)]
+        for row in [empty] * max(before, 0) + kept + [empty] * max(after, 0):
+            out.extend(row)
+    new = [*size[:dim], n + before + after, *size[dim + 1 :]]
+    return (out if positions else [-1] * math.prod(new)), new

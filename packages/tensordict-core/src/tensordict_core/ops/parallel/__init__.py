@@ -1,0 +1,3 @@
+"""Several processes: shared memory, worker pools and ``torch.distributed``."""
+
+from __future__ import annotations

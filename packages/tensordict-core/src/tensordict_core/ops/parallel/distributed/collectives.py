@@ -1,0 +1,322 @@
+"""Collectives: ``broadcast``, ``all_reduce`` and their kind.
+
+Where processes hold the same structure, leaves are reduced in place, small ones of one dtype joined. Where one end does
+not know the structure, it travels first, pickled (so between processes that trust each other), and then all leaves as
+one block of bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.node import Primitives
+from tensordict_core.ops.parallel.distributed.messages import (
+    BLOCK,
+    SMALL,
+    Block,
+    Transfer,
+    blocks,
+    process_group,
+    sorted_leaves,
+    values,
+)
+from tensordict_core.ops.parallel.packing import pack, unpack
+
+__all__ = ["Collectives"]
+
+
+def _wire(dist: Any, group: Any, device: torch.device) -> torch.device:
+    """Where a buffer must be to travel over a group: NCCL knows accelerators only."""
+    if dist.get_backend(group) == "nccl" and device.type == "cpu":
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _landing(device: Any, sender: torch.device) -> torch.device:
+    """Where the receiver wants the leaves: where it says, else on its own device of the sender's kind."""
+    if device is not None:
+        return torch.device(device)
+    return sender if sender.type == "cpu" else torch.device(sender.type, torch.accelerator.current_device_index())
+
+
+def _placed(skeleton: Any, buffer: Tensor, device: torch.device) -> Any:
+    """The tree of a skeleton on a device."""
+    td = unpack(skeleton, buffer if buffer.device == device else buffer.to(device))
+    return td if td._meta.device is None or td._meta.device == device else td.to(device)
+
+
+def _padded(buffer: Tensor, size: int, device: torch.device) -> Tensor:
+    out = torch.empty(size, dtype=torch.uint8, device=device)
+    out[: buffer.numel()].copy_(buffer)
+    return out
+
+
+def _buckets(td: Any, bucket_bytes: int | None) -> list[Block]:
+    """The leaves in the blocks that are reduced: in the sizes that suit, or in those that the caller wants."""
+    if bucket_bytes is None:
+        return blocks(sorted_leaves(td), limit=BLOCK, alone=SMALL)
+    return blocks(sorted_leaves(td), limit=bucket_bytes, alone=bucket_bytes)
+
+
+def _nothing() -> None:
+    """What remains to be done where nothing does."""
+
+
+class Collectives(Primitives):
+    """Operations of a whole process group."""
+
+    __slots__ = ()
+
+    # one to all and all to one ---------------------------------------------------------------------------------------
+
+    def broadcast(
+        self, src: int, *, group: Any = None, device: Any = None, _tensorclass_type: str | None = None
+    ) -> Self:
+        """The tensordict of one process, on every process of a group; all must call it.
+
+        The others need not know the structure and may call it on an empty tensordict, which stays as it is: use what is
+        returned. Structures are pickled, so use it between processes that trust each other.
+
+        Args:
+            src: The global rank of the process that has the tensordict.
+            group: The process group; by default the global one.
+            device: Where the leaves of the result are; by default on the device of the kind that they come from.
+            _tensorclass_type: Taken for compatibility; the class travels with the structure.
+
+        Returns:
+            This tensordict on ``src`` (moved if ``device`` is another); a new one on the others.
+
+        Raises:
+            RuntimeError: No process group was started.
+
+        >>> TensorDict({"a": 1}).broadcast(0)
+        Traceback (most recent call last):
+        ...
+        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        """
+        dist = process_group()
+        if dist.get_rank() == src:
+            skeleton, buffer = pack(self)
+            dist.broadcast_object_list([skeleton, buffer.numel(), buffer.device], src, group=group)
+            dist.broadcast(buffer.to(_wire(dist, group, buffer.device)), src, group=group)
+            return self if device is None else self.to(device)  # type: ignore[attr-defined]  # of another family
+        box: list[Any] = [None, None, None]
+        dist.broadcast_object_list(box, src, group=group)
+        skeleton, size, sender = box
+        landing = _landing(device, sender)
+        buffer = torch.empty(size, dtype=torch.uint8, device=_wire(dist, group, landing))
+        dist.broadcast(buffer, src, group=group)
+        return _placed(skeleton, buffer, landing)  # type: ignore[no-any-return]  # a skeleton is any container, or a tensor
+
+    def scatter(
+        self, src: int, tensordicts: Sequence[Any] | None = None, *, group: Any = None, device: Any = None
+    ) -> Self:
+        """One tensordict for each process of a group, handed out by one of them; all must call it.
+
+        The others may call it on an empty tensordict, which stays as it is: use what is returned. Structures are
+        pickled, so use it between processes that trust each other.
+
+        Args:
+            src: The global rank of the process that has the tensordicts.
+            tensordicts: The tensordicts in the order of the ranks of the group, on ``src``; of any structures. By
+                default this tensordict is taken apart along its first dimension.
+            group: The process group; by default the global one.
+            device: Where the leaves of the result are; by default on the device of the kind that they come from.
+
+        Returns:
+            The tensordict of this process.
+
+        Raises:
+            ValueError: There are more or fewer tensordicts than processes.
+
+        >>> TensorDict({"a": 1}).scatter(0)
+        Traceback (most recent call last):
+        ...
+        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        """
+        dist = process_group()
+        mine: list[Any] = [None]
+        if dist.get_rank() == src:
+            items = self._unbind(0) if tensordicts is None and self._meta.batch_size else tensordicts or ()
+            world = dist.get_world_size(group)
+            if len(items) != world:
+                raise ValueError(
+                    f"scatter hands out one tensordict to each of {world} processes, got {len(items)}; give as many"
+                )
+            packed = [pack(item) for item in items]
+            size = max(buffer.numel() for _, buffer in packed)
+            news = [(skeleton, buffer.numel(), size, buffer.device) for skeleton, buffer in packed]
+            dist.scatter_object_list(mine, news, src, group=group)
+            skeleton, own, size, sender = mine[0]
+            wire = _wire(dist, group, sender)
+            buffer = torch.empty(size, dtype=torch.uint8, device=wire)
+            dist.scatter(buffer, [_padded(part, size, wire) for _, part in packed], src, group=group)
+        else:
+            dist.scatter_object_list(mine, None, src, group=group)
+            skeleton, own, size, sender = mine[0]
+            buffer = torch.empty(size, dtype=torch.uint8, device=_wire(dist, group, _landing(device, sender)))
+            dist.scatter(buffer, None, src, group=group)
+        return _placed(skeleton, buffer[:own], _landing(device, sender))  # type: ignore[no-any-return]  # a skeleton is any container, or a tensor
+
+    def gather_and_stack(self, dst: int, group: Any = None) -> Self | None:
+        """Write the tensordicts of the other processes of a group into the rows of one; all must call it.
+
+        Args:
+            dst: The global rank of the process that gathers. Its tensordict has a row for each of the others, in the
+                order of their ranks, of the structure of their tensordicts.
+            group: The process group; by default the global one.
+
+        Returns:
+            This tensordict on ``dst``, ``None`` on the others.
+
+        Raises:
+            RuntimeError: The tensordict of ``dst`` has another number of rows.
+
+        >>> TensorDict({"a": 1}).gather_and_stack(0)
+        Traceback (most recent call last):
+        ...
+        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        """
+        dist = process_group()
+        if dist.get_rank() != dst:
+            self.send(dst, group=group)  # type: ignore[attr-defined]  # of another family
+            return None
+        ranks = range(dist.get_world_size()) if group is None else dist.get_process_group_ranks(group)
+        others = [rank for rank in ranks if rank != dst]
+        size = self._meta.batch_size
+        if not size or size[0] != len(others):
+            raise RuntimeError(
+                f"gather_and_stack needs one row for each of the {len(others)} other processes, and the tensordict has "
+                f"batch size {list(size)}; give one of batch size {[len(others), *size[1:]]}"
+            )
+        rows = self.detach()._unbind(0)  # type: ignore[attr-defined]  # of another family
+        under_way = [
+            (i, row, row.irecv(rank, group=group, return_premature=True))
+            for i, (row, rank) in enumerate(zip(rows, others, strict=True))
+        ]
+        for i, row, transfers in under_way:
+            for transfer in transfers:
+                transfer.wait()
+            if values(row) or not _shares(self, row):
+                with torch.no_grad():
+                    self[i] = row  # type: ignore[index]  # of another family
+        return self
+
+    # all to all ------------------------------------------------------------------------------------------------------
+
+    def all_gather(self, *, group: Any = None) -> list[Any]:
+        """The tensordicts of all processes of a group, on each of them; all must call it.
+
+        Their structures may differ. They are pickled, so use it between processes that trust each other.
+
+        Args:
+            group: The process group; by default the global one.
+
+        Returns:
+            New tensordicts in the order of the ranks.
+
+        >>> TensorDict({"a": 1}).all_gather()
+        Traceback (most recent call last):
+        ...
+        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        """
+        dist = process_group()
+        skeleton, buffer = pack(self)
+        news: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(news, (skeleton, buffer.numel(), buffer.device), group=group)
+        size = max(own for _, own, _ in news)
+        wire = _wire(dist, group, buffer.device)
+        buffers = [torch.empty(size, dtype=torch.uint8, device=wire) for _ in news]
+        dist.all_gather(buffers, _padded(buffer, size, wire), group=group)
+        return [
+            _placed(structure, part[:own], _landing(None, sender))
+            for (structure, own, sender), part in zip(news, buffers, strict=True)
+        ]
+
+    def reduce(
+        self,
+        dst: int,
+        op: Any = None,
+        async_op: bool = False,
+        return_premature: bool = False,
+        group: Any = None,
+        *,
+        bucket_bytes: int | None = None,
+    ) -> Any:
+        """Combine the leaves of all processes of a group in those of one, in place; all must call it.
+
+        Args:
+            dst: The global rank of the process that gets the result; the others' leaves stay as they are.
+            op: A ``torch.distributed.ReduceOp``; by default the sum.
+            async_op: Whether all messages are under way at once.
+            return_premature: With ``async_op``, whether the call does not wait; call ``wait()`` of each transfer that
+                is returned.
+            group: The process group; by default the global one.
+            bucket_bytes: How large messages of small leaves of one dtype grow; 0 sends each leaf alone.
+
+        Returns:
+            The transfers if ``async_op`` and ``return_premature``; else ``None``.
+
+        >>> TensorDict({"a": 1}).reduce(0)
+        Traceback (most recent call last):
+        ...
+        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        """
+        dist = process_group()
+        kept = dist.get_rank() != dst
+        op = dist.ReduceOp.SUM if op is None else op
+        transfers = []
+        for block in _buckets(self, bucket_bytes):
+            # backends use the senders' memory as they like, and theirs is to stay as it is
+            memory = block.memory.clone() if kept and not block.joined else block.memory
+            work = dist.reduce(memory, dst, op=op, group=group, async_op=async_op)
+            finish = _nothing if kept else block.read
+            if async_op:
+                transfers.append(Transfer(work, finish, memory))
+            else:
+                finish()
+        if return_premature and async_op:
+            return transfers
+        for transfer in transfers:
+            transfer.wait()
+        return None
+
+    def all_reduce(
+        self, op: Any = None, *, group: Any = None, async_op: bool = False, bucket_bytes: int | None = None
+    ) -> Any:
+        """Combine the leaves of all processes of a group, in place on each; all must call it.
+
+        Args:
+            op: A ``torch.distributed.ReduceOp``; by default the sum.
+            group: The process group; by default the global one.
+            async_op: Whether the call does not wait; call ``wait()`` of each transfer that is returned.
+            bucket_bytes: How large messages of small leaves of one dtype grow; 0 sends each leaf alone.
+
+        Returns:
+            The transfers if ``async_op``; else ``None``.
+
+        >>> TensorDict({"a": 1}).all_reduce()
+        Traceback (most recent call last):
+        ...
+        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        """
+        dist = process_group()
+        op = dist.ReduceOp.SUM if op is None else op
+        transfers = []
+        for block in _buckets(self, bucket_bytes):
+            work = dist.all_reduce(block.memory, op=op, group=group, async_op=async_op)
+            if async_op:
+                transfers.append(Transfer(work, block.read, block))
+            else:
+                block.read()
+        return transfers if async_op else None
+
+
+def _shares(td: Any, row: Any) -> bool:
+    """Whether what is written into a row is written into the tensordict."""
+    whole = {leaf.untyped_storage().data_ptr() for leaf in td._leaves()}
+    return all(leaf.untyped_storage().data_ptr() in whole for leaf in row._leaves())

@@ -1,0 +1,211 @@
+"""Messages: the leaves of a tree as few blocks of memory, in an order that both ends agree on without a word.
+
+Both ends have the same keys, shapes and dtypes, so each can say by itself which leaves travel together. Small leaves of
+one dtype are joined to one block; a large one is sent from where it is. Leaves are put in order of their keys, so the
+order in which entries were made does not matter.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+from tensordict_core.base import errors
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.registry import containers
+
+__all__ = [
+    "BLOCK",
+    "SMALL",
+    "Block",
+    "Transfer",
+    "blocks",
+    "process_group",
+    "sorted_leaves",
+    "tags",
+    "values",
+]
+
+SMALL = 1 << 18
+"""Leaves of fewer bytes are joined: below this, a message of its own costs more than the copy."""
+BLOCK = 1 << 22
+"""The bytes that a block of small leaves grows to."""
+
+
+def process_group() -> Any:
+    """``torch.distributed``, once a process group stands.
+
+    Raises:
+        RuntimeError: It is not available, or no group was started.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        raise RuntimeError("this build of PyTorch has no torch.distributed; install one that has")
+    if not dist.is_initialized():
+        raise RuntimeError("no process group was started; call torch.distributed.init_process_group first")
+    return dist
+
+
+def tags(first: int, pseudo_rand: bool) -> Iterator[int]:
+    """The tags of one message after the other.
+
+    >>> numbers = tags(3, False)
+    >>> next(numbers), next(numbers)
+    (3, 4)
+    """
+    if not pseudo_rand:
+        number = first
+        while True:
+            yield number
+            number += 1
+    drawn = random.Random(first)
+    while True:
+        yield drawn.randrange(1 << 24)
+
+
+@dataclass
+class Block:
+    """What one message carries: leaves of one dtype, and the block of memory that travels.
+
+    Attributes:
+        leaves: The leaves, detached.
+        memory: The values of the leaves, one after the other; that of the leaf itself where it is alone and contiguous.
+        joined: Whether the memory is a copy.
+    """
+
+    leaves: list[Tensor]
+    memory: Tensor
+    joined: bool
+
+    @property
+    def bytes(self) -> Tensor:
+        """The memory as bytes, which every backend carries whatever the dtype."""
+        return self.memory.reshape(-1).view(torch.uint8)
+
+    def read(self) -> None:
+        """Copy the memory into the leaves."""
+        if self.joined:
+            with torch.no_grad():
+                torch._foreach_copy_(self.leaves, _unflatten_dense_tensors(self.memory, self.leaves))  # type: ignore[no-untyped-call]  # torch does not type it
+
+
+def _is_block(leaf: Tensor) -> bool:
+    """Whether the memory of a leaf is its values, one after the other."""
+    return type(leaf) is Tensor and leaf.is_contiguous() and not leaf.is_conj() and not leaf.is_neg()
+
+
+def _block(leaves: list[Tensor], empty: bool) -> Block:
+    first = leaves[0]
+    if len(leaves) == 1 and _is_block(first):
+        return Block(leaves, first, False)
+    if empty:
+        size = sum(leaf.numel() for leaf in leaves)
+        return Block(leaves, torch.empty(size, dtype=first.dtype, device=first.device), True)
+    if first.dtype.is_complex or any(type(leaf) is not Tensor for leaf in leaves):
+        plain = [leaf.as_subclass(Tensor).resolve_conj().resolve_neg() for leaf in leaves]
+    else:
+        plain = leaves
+    return Block(leaves, _flatten_dense_tensors(plain), True)  # type: ignore[no-untyped-call]  # torch does not type it
+
+
+def sorted_leaves(td: Any) -> list[Tensor]:
+    """The leaves that hold anything, without a graph, in the order of their keys.
+
+    Raises:
+        TypeError: A leaf is no block of memory (sparse, quantized).
+    """
+    paths, leaves = td._leaf_keys(), td._leaves()
+    out = []
+    for i in sorted(range(len(leaves)), key=paths.__getitem__):
+        leaf = leaves[i]
+        if leaf.layout is not torch.strided or leaf.is_quantized:
+            raise errors.not_sendable(paths[i], leaf)
+        if leaf.numel():
+            out.append(leaf.detach() if leaf.requires_grad else leaf)
+    return out
+
+
+def blocks(leaves: Sequence[Tensor], *, limit: int = BLOCK, alone: int = SMALL, empty: bool = False) -> list[Block]:
+    """The blocks of leaves, as `sorted_leaves` gives them.
+
+    Args:
+        leaves: The leaves.
+        limit: The bytes that a block of joined leaves grows to.
+        alone: Leaves of so many bytes are not joined.
+        empty: Whether the memory of joined leaves is to be received, so their values need not be in it.
+
+    >>> [len(block.leaves) for block in blocks([torch.zeros(1), torch.ones(2), torch.zeros(1, dtype=torch.int64)])]
+    [2, 1]
+    """
+    out: list[Block] = []
+    pending: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], int]] = {}
+    for leaf in leaves:
+        size = leaf.nbytes
+        if size >= alone:
+            out.append(_block([leaf], empty))
+            continue
+        kind = leaf.dtype, leaf.device
+        group, total = pending.get(kind, ([], 0))
+        if group and total + size > limit:
+            out.append(_block(group, empty))
+            group, total = [], 0
+        group.append(leaf)
+        pending[kind] = group, total + size
+    # what is left goes first, so that it is under way while large ones are sent
+    return [*(_block(group, empty) for group, _ in pending.values()), *out]
+
+
+class Transfer:
+    """A message under way; ``wait`` ends it.
+
+    Args:
+        work: What ``torch.distributed`` gave for it.
+        finish: What remains to be done when it is there.
+        holds: What must live until then.
+    """
+
+    def __init__(self, work: Any, finish: Callable[[], None] | None = None, holds: Any = None) -> None:
+        self.work = work
+        self.finish = finish
+        self.holds = holds
+
+    def wait(self) -> bool:
+        """Wait until the message arrived and its values are in their leaves."""
+        if self.work is not None:
+            self.work.wait()
+            self.work = None
+            if self.finish is not None:
+                self.finish()
+            self.holds = None
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether ``wait`` would not wait."""
+        return self.work is None or bool(self.work.is_completed())
+
+
+def values(td: Any) -> list[Any]:
+    """The non-tensor nodes of a tree, in the order of their keys."""
+    found: list[tuple[tuple[str, ...], Any]] = []
+
+    def walk(node: Any, prefix: tuple[str, ...]) -> None:
+        if isinstance(node, containers.lazy):
+            for td in node.tensordicts:
+                walk(td, prefix)
+            return
+        for key, value in node._items():
+            if isinstance(value, Primitives):
+                if value._is_non_tensor:
+                    found.append(((*prefix, key), value))
+                elif not value._is_opaque:
+                    walk(value, (*prefix, key))
+
+    walk(td, ())
+    return [node for _, node in sorted(found, key=lambda pair: pair[0])]

@@ -1,0 +1,177 @@
+"""Chunks: which rows of a tensordict go to a worker together, and what a worker does with them.
+
+A chunk is named by its rows, not by its data: workers that were started for the job hold the tensordict already and
+index it themselves.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.node import Primitives
+from tensordict_core.ops.parallel.packing import pack, unpack
+
+__all__ = ["PACK_BELOW", "Chunk", "Job", "Packed", "cut", "opened", "run"]
+
+PACK_BELOW = 1 << 20
+"""Results of fewer bytes come back as one block through the pipe; larger ones through shared memory, leaf by leaf."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows along one dimension.
+
+    Attributes:
+        number: Which chunk it is.
+        dim: The dimension.
+        rows: A slice, one row (which loses the dimension), or the rows' numbers.
+        count: How many rows they are; ``None`` for one row without the dimension.
+    """
+
+    number: int
+    dim: int
+    rows: Any
+    count: int | None
+
+    @property
+    def index(self) -> tuple[Any, ...]:
+        """The index that takes the rows."""
+        return (*(slice(None),) * self.dim, self.rows)
+
+    def __str__(self) -> str:
+        if isinstance(self.rows, slice):
+            where = f"rows {self.rows.start} to {self.rows.stop - 1}"
+        elif isinstance(self.rows, int):
+            where = f"row {self.rows}"
+        else:
+            where = f"{self.count} shuffled rows"
+        return f"chunk {self.number} ({where} of dim {self.dim})"
+
+
+def cut(
+    size: Sequence[int],
+    dim: int,
+    chunksize: int | None,
+    num_chunks: int | None,
+    workers: int,
+    order: Tensor | None = None,
+) -> list[Chunk]:
+    """The chunks of a batch size.
+
+    Args:
+        size: The batch size.
+        dim: The dimension that is cut.
+        chunksize: The rows of each chunk; 0 for single rows without the dimension.
+        num_chunks: The number of chunks, instead.
+        workers: The number of chunks if neither is given.
+        order: The rows in the order to take; by default as they are.
+
+    Raises:
+        ValueError: Both numbers are given, or one is negative.
+
+    >>> [str(chunk) for chunk in cut([5], 0, 2, None, 1)]
+    ['chunk 0 (rows 0 to 1 of dim 0)', 'chunk 1 (rows 2 to 3 of dim 0)', 'chunk 2 (rows 4 to 4 of dim 0)']
+    """
+    if chunksize is not None and num_chunks is not None:
+        raise errors.two_ways("chunksize", "num_chunks", "how the rows are cut")
+    n = size[dim]
+    if chunksize is None:
+        parts = workers if num_chunks is None else num_chunks
+        if parts < 1:
+            raise ValueError(f"num_chunks is at least 1, got {parts}; or pass chunksize")
+        chunksize = max(1, -(-n // parts))
+    elif chunksize < 0:
+        raise ValueError(f"chunksize is a number of rows, or 0 for single rows without the dim, got {chunksize}")
+    if chunksize == 0:
+        rows = range(n) if order is None else order.tolist()
+        return [Chunk(i, dim, row, None) for i, row in enumerate(rows)]
+    starts = range(0, max(n, 1), chunksize)
+    if order is not None:
+        return [Chunk(i, dim, order[s : s + chunksize], min(chunksize, n - s)) for i, s in enumerate(starts)]
+    return [Chunk(i, dim, slice(s, min(s + chunksize, n)), min(chunksize, n - s)) for i, s in enumerate(starts)]
+
+
+class Packed(NamedTuple):
+    """A result as a skeleton and its bytes."""
+
+    skeleton: Any
+    data: bytes
+
+
+@dataclass
+class Job:
+    """What workers need to know for every chunk.
+
+    Attributes:
+        fn: What is called with a chunk.
+        source: The tensordict; ``None`` where chunks are sent themselves.
+        out: Where results are written by the worker, if it is memory that all see.
+        seed: What the random numbers of chunk 0 are seeded with; ``None`` leaves them as they are.
+        private: Whether results go to another process.
+        foreign: Whether that process shares no memory with the worker.
+    """
+
+    fn: Callable[[Any], Any]
+    source: Any = None
+    out: Any = None
+    seed: int | None = None
+    private: bool = False
+    foreign: bool = False
+
+
+def run(job: Job, chunk: Chunk, data: Any = None) -> Any:
+    """The result of one chunk, in the form in which it travels."""
+    if job.seed is not None:
+        # a seed for each chunk, so results do not depend on which worker gets which
+        seed = (job.seed + chunk.number) % (1 << 63)
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % (1 << 32))
+    result = job.fn(job.source[chunk.index] if data is None else data)
+    if job.out is not None and result is not None:
+        write(job.out, chunk, result)
+        return None
+    if not job.private:
+        return result
+    boxed = isinstance(result, Tensor)
+    if isinstance(result, Primitives) and (job.foreign or result.bytes() < PACK_BELOW):  # type: ignore[attr-defined]  # of another family
+        skeleton, buffer = pack(result, "cpu" if job.foreign else None)
+        return Packed(skeleton, buffer.numpy().tobytes()) if buffer.device.type == "cpu" else result
+    return result.detach().clone() if boxed and job.foreign else result
+
+
+def opened(result: Any) -> Any:
+    """A result that travelled, as the function returned it."""
+    if not isinstance(result, Packed):
+        return result
+    buffer = (
+        torch.frombuffer(bytearray(result.data), dtype=torch.uint8)
+        if result.data
+        else torch.empty(0, dtype=torch.uint8)
+    )
+    return unpack(result.skeleton, buffer)
+
+
+def write(out: Any, chunk: Chunk, result: Any) -> None:
+    """Write the result of a chunk into the same rows of ``out``.
+
+    Raises:
+        RuntimeError: The result has another number of rows.
+    """
+    expected = torch.Size(out.batch_size)
+    expected = expected[: chunk.dim] + (() if chunk.count is None else (chunk.count,)) + expected[chunk.dim + 1 :]
+    if not isinstance(result, Primitives) or result._meta.batch_size != expected:
+        got = list(result._meta.batch_size) if isinstance(result, Primitives) else type(result).__name__
+        raise RuntimeError(
+            f"with out, the result of {chunk} is a tensordict of batch size {list(expected)}, got {got}; return as "
+            "many rows as the chunk has, or leave out"
+        )
+    out[chunk.index] = result

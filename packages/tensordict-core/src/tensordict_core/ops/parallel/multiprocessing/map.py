@@ -1,0 +1,272 @@
+"""`map`: a function on the parts of a tensordict, in workers.
+
+The rows are cut into chunks (`chunks`), run by workers (`workers`), and their results taken in order; only a window of
+chunks is under way at a time, so a slow reader is not flooded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.shape_op import normal_dim
+from tensordict_core.ops.combine import cat, stack
+from tensordict_core.ops.parallel.multiprocessing.chunks import Chunk, Job, cut, opened, write
+from tensordict_core.ops.parallel.multiprocessing.progress import progress
+from tensordict_core.ops.parallel.multiprocessing.workers import Workers, start, worker_count
+
+__all__ = ["ProcessMapping"]
+
+KEEP_SHARED = 256
+"""With more results than this, those in shared memory are copied out of it: each holds a file descriptor a leaf."""
+
+
+def _results(workers: Workers, chunks: list[Chunk], window: int, pbar: bool) -> Iterator[tuple[Chunk, Any]]:
+    """The chunks and their results, in order; closes the workers at the end, however it comes."""
+    shown = progress(len(chunks), pbar)
+    crowded = len(chunks) > KEEP_SHARED
+    under_way: deque[tuple[Chunk, Callable[[], Any]]] = deque()
+    waiting = iter(chunks)
+    try:
+        while True:
+            while len(under_way) < window and (chunk := next(waiting, None)) is not None:
+                under_way.append((chunk, workers.submit(chunk)))
+            if not under_way:
+                return
+            chunk, wait = under_way.popleft()
+            try:
+                result = opened(wait())
+            except Exception as error:
+                error.add_note(f"while mapping {chunk}")
+                raise
+            if crowded and isinstance(result, Tensor | Primitives):
+                result = _unshared(result)
+            shown.update()
+            yield chunk, result
+    finally:
+        shown.close()
+        workers.close()
+
+
+def _unshared(result: Any) -> Any:
+    return result.clone() if result.is_shared() else result
+
+
+def _join(results: list[Any], dim: int, single: bool) -> Any:
+    """The results of all chunks as one."""
+    found = [result for result in results if result is not None]
+    if not found:
+        return None
+    for result in found:
+        if not isinstance(result, Tensor | Primitives):
+            raise TypeError(
+                f"map joins tensordicts and tensors, and the function returned {type(result).__name__}; wrap it in a "
+                "tensordict, or use map_iter for results of any kind"
+            )
+    if isinstance(found[0], Tensor):
+        return torch.stack(found, dim) if single else torch.cat(found, dim)
+    return stack(found, dim) if single else cat(found, dim)
+
+
+def _seed(generator: torch.Generator | None, pool: Any) -> int | None:
+    """What workers are seeded with, drawn from the generator or the global one; a user's pool is left as it is."""
+    if generator is None and pool is not None:
+        return None
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+class ProcessMapping(Primitives):
+    """``map`` and ``map_iter``."""
+
+    __slots__ = ()
+
+    def _workers(
+        self,
+        fn: Callable[[Any], Any],
+        out: Any,
+        chunks: list[Chunk],
+        generator: torch.Generator | None,
+        pool: Any,
+        **options: Any,
+    ) -> Workers:
+        if not callable(fn):
+            raise errors.not_callable("map", fn)
+        job = Job(fn, out=out, seed=_seed(generator, pool))
+        return start(self, job, chunks, pool=pool, **options)
+
+    def _cut(
+        self,
+        dim: int,
+        chunksize: int | None,
+        num_chunks: int | None,
+        num_workers: int | None,
+        pool: Any,
+        order: Tensor | None = None,
+    ) -> list[Chunk]:
+        size = self._meta.batch_size
+        if not size:
+            raise errors.no_batch_dim("map")
+        known = getattr(pool, "_processes", None) or getattr(pool, "_max_workers", None)
+        workers = known if isinstance(known, int) else max(1, worker_count(num_workers))
+        return cut(size, normal_dim(dim, size), chunksize, num_chunks, workers, order)
+
+    def map(
+        self,
+        fn: Callable[[Any], Any],
+        dim: int = 0,
+        num_workers: int | None = None,
+        *,
+        out: Any = None,
+        chunksize: int | None = None,
+        num_chunks: int | None = None,
+        pool: Any = None,
+        generator: torch.Generator | None = None,
+        max_tasks_per_child: int | None = None,
+        worker_threads: int = 1,
+        index_with_generator: bool = False,
+        pbar: bool = False,
+        mp_start_method: str | None = None,
+    ) -> Any:
+        """The results of a function for chunks of rows, computed by worker processes and joined in order.
+
+        Chunks share the memory of this tensordict: what the function writes into one in place is seen here, be the
+        leaves files that are mapped or plain tensors (which are moved into shared memory first).
+
+        Args:
+            fn: Called with a chunk; returns a tensordict, a tensor, or ``None``. A function of a module unless workers
+                are forked.
+            dim: The batch dimension whose rows are cut.
+            num_workers: The number of processes; by default one for each CPU, and 0 for none: it all happens here.
+            out: A tensordict of this batch size that the results are written into, in the rows of their chunks; by
+                the workers themselves where its memory is shared or mapped.
+            chunksize: The rows of a chunk; 0 for single rows without the dimension, whose results are stacked.
+            num_chunks: The number of chunks instead; by default one for each worker.
+            pool: A pool of ``multiprocessing`` or any executor of ``concurrent.futures`` (a cluster's included) to run
+                the chunks; it stays open. ``num_workers``, ``worker_threads``, ``max_tasks_per_child`` and
+                ``mp_start_method`` are its maker's business then.
+            generator: Draws the seed of the workers' random numbers (PyTorch's, NumPy's and Python's). Each chunk has a
+                seed of its own, so results do not depend on the number of workers. By default the global generator
+                draws it; the workers of a ``pool`` are seeded only if a generator is given.
+            max_tasks_per_child: The chunks that a process runs before it is replaced.
+            worker_threads: The threads of PyTorch in a worker.
+            index_with_generator: Whether a chunk for a ``pool`` is made when it is sent rather than all at the start.
+                Other workers make their chunks themselves.
+            pbar: Whether a progress bar is shown (a counter where tqdm is not installed).
+            mp_start_method: ``"fork"``, ``"spawn"`` or ``"forkserver"``; by default that of ``torch.multiprocessing``.
+
+        Returns:
+            The results, concatenated (stacked for ``chunksize=0``); ``out`` if given; ``None`` if they all are.
+
+        Raises:
+            ValueError: Both ``chunksize`` and ``num_chunks`` are given.
+            TypeError: The function returned something else.
+            Exception: What the function raised, with a note that names the chunk.
+
+        >>> td = TensorDict({"a": torch.arange(6)}, [6])
+        >>> td.map(lambda rows: rows * 2, chunksize=2, num_workers=0)["a"]
+        tensor([ 0,  2,  4,  6,  8, 10])
+        """
+        chunks = self._cut(dim, chunksize, num_chunks, num_workers, pool)
+        at = normal_dim(dim, self._meta.batch_size)
+        if out is not None and tuple(out.batch_size) != tuple(self._meta.batch_size):
+            raise RuntimeError(
+                f"out has batch size {list(out.batch_size)} and the tensordict {list(self._meta.batch_size)}; rows of "
+                "results go into the same rows of out, so give one of that batch size"
+            )
+        direct = out is not None and pool is None and out.is_shared()  # a user's workers do not hold it
+        workers = self._workers(
+            fn,
+            out if direct else None,
+            chunks,
+            generator,
+            pool,
+            num_workers=num_workers,
+            worker_threads=worker_threads,
+            max_tasks_per_child=max_tasks_per_child,
+            mp_start_method=mp_start_method,
+            eager=not index_with_generator,
+        )
+        results = []
+        for chunk, result in _results(workers, chunks, 8 * workers.count, pbar):
+            if out is None:
+                results.append(result)
+            elif result is not None:
+                write(out, chunk, result)
+        return _join(results, at, chunksize == 0) if out is None else out
+
+    def map_iter(
+        self,
+        fn: Callable[[Any], Any],
+        dim: int = 0,
+        num_workers: int | None = None,
+        *,
+        shuffle: bool = False,
+        chunksize: int | None = None,
+        num_chunks: int | None = None,
+        pool: Any = None,
+        generator: torch.Generator | None = None,
+        max_tasks_per_child: int | None = None,
+        worker_threads: int = 1,
+        index_with_generator: bool = True,
+        pbar: bool = False,
+        mp_start_method: str | None = None,
+    ) -> Iterator[Any]:
+        """The results of a function for chunks of rows, one after the other, while workers compute the next ones.
+
+        Workers are ahead of the reader by a few chunks and stop when the iterator is closed.
+
+        Args:
+            fn: Called with a chunk; may return anything.
+            dim: The batch dimension whose rows are cut.
+            num_workers: The number of processes; by default one for each CPU, and 0 for none.
+            shuffle: Whether chunks are made of rows in random order, drawn by ``generator``.
+            chunksize: The rows of a chunk; 0 for single rows without the dimension.
+            num_chunks: The number of chunks instead; by default one for each worker.
+            pool: A pool of ``multiprocessing`` or any executor of ``concurrent.futures``; it stays open.
+            generator: Draws the order of ``shuffle`` and the seed of the workers' random numbers, as in ``map``.
+            max_tasks_per_child: The chunks that a process runs before it is replaced.
+            worker_threads: The threads of PyTorch in a worker.
+            index_with_generator: Whether a chunk for a ``pool`` is made when it is sent rather than all at the start.
+            pbar: Whether a progress bar is shown.
+            mp_start_method: ``"fork"``, ``"spawn"`` or ``"forkserver"``; by default that of ``torch.multiprocessing``.
+
+        Returns:
+            An iterator over the results in the order of the chunks.
+
+        Raises:
+            ValueError: Both ``chunksize`` and ``num_chunks`` are given.
+            Exception: What the function raised, with a note that names the chunk.
+
+        >>> td = TensorDict({"a": torch.arange(4)}, [4])
+        >>> [rows["a"].tolist() for rows in td.map_iter(lambda rows: rows, chunksize=2, num_workers=0)]
+        [[0, 1], [2, 3]]
+        """
+        size = self._meta.batch_size
+        order = None
+        if shuffle and size:
+            order = torch.randperm(size[normal_dim(dim, size)], generator=generator)
+        chunks = self._cut(dim, chunksize, num_chunks, num_workers, pool, order)
+
+        def rows() -> Iterator[Any]:
+            workers = self._workers(
+                fn,
+                None,
+                chunks,
+                generator,
+                pool,
+                num_workers=num_workers,
+                worker_threads=worker_threads,
+                max_tasks_per_child=max_tasks_per_child,
+                mp_start_method=mp_start_method,
+                eager=not index_with_generator,
+            )
+            for _, result in _results(workers, chunks, 2 * workers.count + 2, pbar):
+                yield result
+
+        return rows()

@@ -1,0 +1,104 @@
+"""Memory that processes share, and memory that accelerators copy from without a detour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import SAME
+
+__all__ = ["Sharing"]
+
+
+def _pinned(leaf: Tensor) -> Tensor:
+    return leaf if leaf.device.type != "cpu" or leaf.is_pinned() else leaf.pin_memory()
+
+
+def _threaded(function: Callable[[Tensor], Tensor], leaves: list[Tensor], threads: int | None) -> list[Tensor]:
+    if not threads or threads < 2 or len(leaves) < 2:
+        return [function(leaf) for leaf in leaves]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(function, leaves))
+
+
+def _replace_leaves(node: Any, leaves: Any) -> None:
+    """Put new leaves, in the order of ``_leaves``, in the place of the old ones."""
+    items = getattr(node, "tensordicts", None)
+    if items is not None:
+        for item in items:
+            _replace_leaves(item, leaves)
+        return
+    for key, value in list(node._items()):
+        if isinstance(value, Tensor):
+            node._set(key, next(leaves), False)
+        elif value._is_opaque:
+            node._set(key, value._rebuild(leaves, SAME), False)
+        else:
+            _replace_leaves(value, leaves)
+
+
+class Sharing(Primitives):
+    """``share_memory_``, ``pin_memory`` and their kind."""
+
+    __slots__ = ()
+
+    def share_memory_(self) -> Self:
+        """Move every leaf into shared memory, so that other processes get it without a copy, and lock the tensordict.
+
+        What any of the processes writes in place is seen by all. Leaves on accelerators are shared as they are.
+
+        >>> td = TensorDict({"a": torch.zeros(3)}).share_memory_()
+        >>> td.is_shared(), td.is_locked
+        (True, True)
+        """
+        for leaf in self._leaves():
+            leaf.share_memory_()
+        return self.lock_()  # type: ignore[attr-defined, no-any-return]  # of another family
+
+    def pin_memory(self, num_threads: int | None = None, inplace: bool = False) -> Self:
+        """A tensordict with the leaves in pinned (page-locked) memory, from which copies may be asynchronous.
+
+        Args:
+            num_threads: The number of threads that copy; by default one.
+            inplace: Whether the leaves of this tensordict are replaced instead.
+
+        Raises:
+            RuntimeError: There is no accelerator, or the tensordict is locked and ``inplace``.
+
+        >>> td = TensorDict({"a": torch.zeros(3)})
+        >>> td.pin_memory()["a"].is_pinned() if torch.cuda.is_available() else True
+        True
+        """
+        if inplace and self._locked:
+            raise errors.locked("pin_memory(inplace=True)")
+        if not torch.accelerator.is_available():
+            raise RuntimeError(
+                "pin_memory needs an accelerator that copies from pinned memory, and this machine has none; use the "
+                "tensordict as it is"
+            )
+        leaves = iter(_threaded(_pinned, self._leaves(), num_threads))
+        if not inplace:
+            return self._rebuild(leaves, SAME)  # type: ignore[no-any-return]  # a primitive gives Any
+        _replace_leaves(self, leaves)
+        return self
+
+    def pin_memory_(self, num_threads: int = 0) -> Self:
+        """``pin_memory`` with ``inplace=True``.
+
+        Args:
+            num_threads: The number of threads that copy.
+
+        Raises:
+            RuntimeError: There is no accelerator, or the tensordict is locked.
+
+        >>> td = TensorDict({"a": torch.zeros(3)})
+        >>> td.pin_memory_() is td if torch.cuda.is_available() else True
+        True
+        """
+        return self.pin_memory(num_threads, inplace=True)

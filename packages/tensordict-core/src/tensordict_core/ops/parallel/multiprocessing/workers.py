@@ -1,0 +1,209 @@
+"""Workers: what runs chunks, behind one face: processes of our own, a pool or an executor of the user's, or nobody.
+
+Processes of our own get the job when they start (a forked one inherits it, so neither the tensordict nor the function
+is pickled) and then only the rows of each chunk.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.pool
+import os
+import random
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tensordict_core.ops.parallel.multiprocessing.chunks import Chunk, Job, run
+
+__all__ = ["Workers", "start", "worker_count"]
+
+Handle = Callable[[], Any]
+"""Waits for the result of a chunk."""
+
+
+class Workers(Protocol):
+    """What runs chunks."""
+
+    count: int
+
+    def submit(self, chunk: Chunk) -> Handle:
+        """Start a chunk; the handle waits for its result."""
+
+    def close(self) -> None:
+        """End what was started for the job."""
+
+
+def worker_count(num_workers: int | None) -> int:
+    """The number of worker processes: as asked for, else one for each CPU that this process may use.
+
+    Raises:
+        ValueError: It is negative.
+
+    >>> worker_count(3)
+    3
+    """
+    if num_workers is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if num_workers < 0:
+        raise ValueError(f"num_workers is a number of processes, or 0 for this process, got {num_workers}")
+    return num_workers
+
+
+_job: Job | None = None
+"""The job of this worker process."""
+
+
+def _begin(job: Job, threads: int) -> None:
+    global _job
+    _job = job
+    torch.set_num_threads(threads)
+
+
+def _run_own(chunk: Chunk) -> Any:
+    assert _job is not None, "the worker was started without a job"
+    return run(_job, chunk)
+
+
+class Nobody:
+    """Runs chunks in this process, when their results are asked for."""
+
+    count = 1
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def submit(self, chunk: Chunk) -> Handle:
+        """Put off the chunk."""
+        return lambda: self._run(chunk)
+
+    def _run(self, chunk: Chunk) -> Any:
+        states = random.getstate(), np.random.get_state()
+        try:
+            with torch.random.fork_rng(devices=[]):  # the chunk is seeded, this process keeps its random numbers
+                return run(self.job, chunk)
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class OwnProcesses:
+    """Processes that are started for one job."""
+
+    def __init__(
+        self, job: Job, count: int, threads: int, method: str | None, max_tasks: int | None, chunks: int
+    ) -> None:
+        context: Any = torch.multiprocessing.get_context(method)
+        self.count = max(1, min(count, chunks))
+        begin = (job, threads)
+        self.pool: Any = None
+        self.executor: Any = None
+        if max_tasks is not None and context.get_start_method() == "fork":
+            # an executor cannot replace forked workers, a pool can
+            self.pool = context.Pool(self.count, initializer=_begin, initargs=begin, maxtasksperchild=max_tasks)
+        else:
+            # an executor notices workers that die, a pool waits for them for ever
+            self.executor = ProcessPoolExecutor(
+                self.count, mp_context=context, initializer=_begin, initargs=begin, max_tasks_per_child=max_tasks
+            )
+
+    def submit(self, chunk: Chunk) -> Handle:
+        """Send the rows of the chunk to a worker."""
+        if self.pool is not None:
+            return self.pool.apply_async(_run_own, (chunk,)).get  # type: ignore[no-any-return]  # pools and executors of users are Any
+        return self.executor.submit(_run_own, chunk).result  # type: ignore[no-any-return]  # pools and executors of users are Any
+
+    def close(self) -> None:
+        """Stop the processes; chunks that have not begun are dropped."""
+        if self.pool is not None:
+            self.pool.terminate()
+            self.pool.join()
+        else:
+            self.executor.shutdown(wait=True, cancel_futures=True)
+
+
+class Borrowed:
+    """A pool or an executor of the user's, which gets each chunk as data and is left open."""
+
+    def __init__(self, pool: Any, source: Any, job: Job, eager: list[Chunk] | None) -> None:
+        self.pool = pool
+        self.source = source
+        self.is_pool = isinstance(pool, multiprocessing.pool.Pool)
+        # threads share everything, processes of this machine share memory, and of others we know nothing
+        threads = isinstance(pool, (ThreadPoolExecutor, multiprocessing.pool.ThreadPool))
+        self.compact = not (threads or self.is_pool or isinstance(pool, ProcessPoolExecutor))
+        self.job = replace(job, source=None, private=not threads, foreign=self.compact)
+        known = getattr(pool, "_processes", None) or getattr(pool, "_max_workers", None)
+        self.count = known if isinstance(known, int) else worker_count(None)
+        self.ready = {} if eager is None else {chunk.number: self._data(chunk) for chunk in eager}
+
+    def _data(self, chunk: Chunk) -> Any:
+        data = self.source[chunk.index]
+        if not self.compact:
+            return data
+        # a pickled view takes the whole storage along; a compact copy takes what it shows
+        return data.apply(_compact, filter_empty=False)
+
+    def submit(self, chunk: Chunk) -> Handle:
+        """Send the chunk."""
+        data = self.ready.pop(chunk.number, None)
+        arguments = (self.job, chunk, self._data(chunk) if data is None else data)
+        if self.is_pool:
+            return self.pool.apply_async(run, arguments).get  # type: ignore[no-any-return]  # pools and executors of users are Any
+        return self.pool.submit(run, *arguments).result  # type: ignore[no-any-return]  # pools and executors of users are Any
+
+    def close(self) -> None:
+        """The pool is the user's."""
+
+
+def _compact(leaf: Tensor) -> Tensor:
+    if type(leaf) is not Tensor or leaf.untyped_storage().nbytes() == leaf.nbytes:
+        return leaf
+    return leaf.clone(memory_format=torch.contiguous_format)
+
+
+def start(
+    source: Any,
+    job: Job,
+    chunks: list[Chunk],
+    *,
+    pool: Any,
+    num_workers: int | None,
+    worker_threads: int,
+    max_tasks_per_child: int | None,
+    mp_start_method: str | None,
+    eager: bool,
+) -> Workers:
+    """The workers of a job.
+
+    Raises:
+        TypeError: ``pool`` is no pool and no executor.
+        ValueError: A seed is given for the threads of an executor.
+    """
+    if pool is not None:
+        if not isinstance(pool, (multiprocessing.pool.Pool, Executor)) and not callable(getattr(pool, "submit", None)):
+            raise TypeError(
+                f"pool is a multiprocessing pool or an executor of concurrent.futures, got {type(pool).__name__}; pass "
+                "num_workers to have one made"
+            )
+        if job.seed is not None and isinstance(pool, (ThreadPoolExecutor, multiprocessing.pool.ThreadPool)):
+            raise ValueError(
+                "generator seeds the random numbers of worker processes, and the threads of this pool share those of "
+                "this process; seed them with torch.manual_seed, or pass a pool of processes"
+            )
+        return Borrowed(pool, source, job, chunks if eager else None)
+    count = worker_count(num_workers)
+    if count == 0:
+        return Nobody(replace(job, source=source))
+    for leaf in source._leaves():
+        if not leaf.is_cuda and not leaf.is_meta and leaf.layout is torch.strided:
+            leaf.share_memory_()  # so that what a worker writes in place is seen here
+    own = replace(job, source=source, private=True)
+    return OwnProcesses(own, count, worker_threads, mp_start_method, max_tasks_per_child, len(chunks))

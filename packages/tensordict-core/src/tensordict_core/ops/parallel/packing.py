@@ -1,0 +1,105 @@
+"""Packing: a tree as a skeleton and one buffer of bytes, so that many leaves travel as one message.
+
+The skeleton is the tree itself with a `Slot` (dtype, shape, place in the buffer) for each leaf that was packed; it is
+small and can be pickled. Leaves that are more than a plain block of memory (subclasses, sparse and nested tensors) stay
+in the skeleton and travel by their own means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.rebuild import UNLOCKED, How
+
+__all__ = ["Slot", "copy_into", "is_plain", "pack", "packed_size", "slots_of", "unpack"]
+
+_ALIGNMENT = 64
+"""Every leaf starts at a multiple of this, so that views of any dtype are aligned."""
+
+
+class Slot(NamedTuple):
+    """The place of a leaf in a buffer."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+    start: int
+    requires_grad: bool
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the leaf."""
+        return self.shape.numel() * self.dtype.itemsize
+
+
+def _is_slot(kind: type[Any]) -> bool:
+    return kind is Slot
+
+
+_SLOTS = How(is_leaf=_is_slot)
+
+
+def is_plain(leaf: Tensor) -> bool:
+    """Whether a leaf is a plain block of memory: no subclass, dense, not quantized."""
+    return type(leaf) is Tensor and leaf.layout is torch.strided and not leaf.is_quantized and not leaf.is_meta
+
+
+def slots_of(leaves: Sequence[Tensor]) -> list[Slot]:
+    """A place for each leaf, one after the other."""
+    slots, start = [], 0
+    for leaf in leaves:
+        slots.append(Slot(leaf.dtype, leaf.shape, start, leaf.requires_grad and leaf.is_leaf))
+        start += -(-slots[-1].nbytes // _ALIGNMENT) * _ALIGNMENT
+    return slots
+
+
+def packed_size(slots: Sequence[Slot]) -> int:
+    """The bytes of a buffer for all slots."""
+    return max((slot.start + slot.nbytes for slot in slots), default=0)
+
+
+def view(buffer: Tensor, slot: Slot) -> Tensor:
+    """The leaf in the buffer, sharing its memory."""
+    return buffer[slot.start : slot.start + slot.nbytes].view(slot.dtype).view(slot.shape)
+
+
+def copy_into(buffer: Tensor, slots: Sequence[Slot], leaves: Sequence[Tensor]) -> None:
+    """Write each leaf to its place."""
+    with torch.no_grad():
+        for slot, leaf in zip(slots, leaves, strict=True):
+            view(buffer, slot).copy_(leaf)
+
+
+def pack(td: Any, device: torch.device | str | None = None) -> tuple[Any, Tensor]:
+    """A skeleton of a tree and a buffer with its leaves.
+
+    Args:
+        td: The tree.
+        device: Where the buffer is; by default where the first leaf is.
+
+    >>> td = TensorDict({"a": torch.ones(3), "b": {"c": torch.zeros(2, dtype=torch.int64), "s": "text"}})
+    >>> skeleton, buffer = pack(td)
+    >>> buffer.dtype, unpack(skeleton, buffer)["b", "s"]
+    (torch.uint8, 'text')
+    """
+    leaves = td._leaves()
+    plain = [leaf for leaf in leaves if is_plain(leaf)]
+    slots = slots_of(plain)
+    if device is None:
+        device = plain[0].device if plain else "cpu"
+    buffer = torch.empty(packed_size(slots), dtype=torch.uint8, device=device)
+    copy_into(buffer, slots, plain)
+    places = iter(slots)
+    return td._rebuild(iter([next(places) if is_plain(leaf) else leaf for leaf in leaves]), UNLOCKED), buffer
+
+
+def unpack(skeleton: Any, buffer: Tensor) -> Any:
+    """The tree of a skeleton, whose leaves are views of the buffer."""
+    leaves = [
+        view(buffer, leaf).requires_grad_(leaf.requires_grad) if type(leaf) is Slot else leaf
+        for leaf in skeleton._leaves(_is_slot)
+    ]
+    return skeleton._rebuild(iter(leaves), _SLOTS)

@@ -1,0 +1,364 @@
+"""Pointwise operations: each is one line, because the factories hold the algorithms.
+
+Written out by hand are only the operations of three operands and those whose leaves need a choice of their own.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Self, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.index import Index
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import SAME, UNLOCKED
+from tensordict_core.base.registry import containers
+from tensordict_core.base.shape_op import normal_dim
+from tensordict_core.ops.factories.methods import binary, map_leaves, scaled, unary
+from tensordict_core.ops.factories.operands import batch_operand, match, over_batch_size
+from tensordict_core.ops.factories.spec import OpSpec, record
+from tensordict_core.ops.factories.typed import Operand
+
+__all__ = ["Pointwise"]
+
+Td = TypeVar("Td", bound=Primitives)
+
+
+def _maximum(tensor: Tensor, other: Any) -> Tensor:
+    return torch.maximum(tensor, other) if isinstance(other, Tensor) else tensor.clamp_min(other)
+
+
+def _minimum(tensor: Tensor, other: Any) -> Tensor:
+    return torch.minimum(tensor, other) if isinstance(other, Tensor) else tensor.clamp_max(other)
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    """What a gradient can still see after the tensor was written to."""
+    return tensor.clone() if tensor.requires_grad else tensor
+
+
+def _maximum_(tensor: Tensor, other: Any) -> Tensor:
+    return tensor.copy_(_maximum(_kept(tensor), other))
+
+
+def _minimum_(tensor: Tensor, other: Any) -> Tensor:
+    return tensor.copy_(_minimum(_kept(tensor), other))
+
+
+def _logical(name: str) -> Any:
+    function = getattr(torch if not name.endswith("_") else Tensor, name)
+
+    def leaf(tensor: Tensor, other: Any) -> Tensor:
+        return function(tensor, other if isinstance(other, Tensor) else torch.as_tensor(other, device=tensor.device))  # type: ignore[no-any-return]  # getattr gives Any
+
+    return leaf
+
+
+class Pointwise(Primitives):
+    """Operations on each element of each leaf."""
+
+    __slots__ = ()
+
+    abs, abs_ = unary("abs", operators=("__abs__",))
+    acos, acos_ = unary("acos", floating=True, sample="0.5")
+    asin, asin_ = unary("asin", floating=True, sample="0.5")
+    atan, atan_ = unary("atan", floating=True)
+    ceil, ceil_ = unary("ceil", floating=True)
+    cos, cos_ = unary("cos", floating=True)
+    cosh, cosh_ = unary("cosh", floating=True)
+    erf, erf_ = unary("erf", floating=True)
+    erfc, erfc_ = unary("erfc", floating=True)
+    exp, exp_ = unary("exp", floating=True)
+    expm1, expm1_ = unary("expm1", floating=True)
+    floor, floor_ = unary("floor", floating=True)
+    frac, frac_ = unary("frac", floating=True)
+    lgamma, lgamma_ = unary("lgamma", floating=True)
+    log, log_ = unary("log", floating=True)
+    log10, log10_ = unary("log10", floating=True)
+    log1p, log1p_ = unary("log1p", floating=True)
+    log2, log2_ = unary("log2", floating=True)
+    neg, neg_ = unary("neg", operators=("__neg__",))
+    reciprocal, reciprocal_ = unary("reciprocal", floating=True)
+    round, round_ = unary("round", floating=True)
+    sigmoid, sigmoid_ = unary("sigmoid", floating=True)
+    sign, sign_ = unary("sign")
+    sin, sin_ = unary("sin", floating=True)
+    sinh, sinh_ = unary("sinh", floating=True)
+    sqrt, sqrt_ = unary("sqrt", floating=True)
+    tan, tan_ = unary("tan", floating=True)
+    tanh, tanh_ = unary("tanh", floating=True)
+    trunc, trunc_ = unary("trunc", floating=True)
+
+    add, add_ = scaled("add", operators=("__add__", "__radd__"))
+    sub, sub_ = scaled("sub", operators=("__sub__",))
+    mul, mul_ = binary("mul", operators=("__mul__", "__rmul__"))
+    div, div_ = binary("div", operators=("__truediv__",))
+    pow, pow_ = binary("pow", operators=("__pow__",))
+    mod, mod_ = binary("mod", torch_name="remainder", operators=("__mod__",))
+    floor_divide, floor_divide_ = binary("floor_divide", operators=("__floordiv__",))
+    clamp_min, clamp_min_ = binary("clamp_min")
+    clamp_max, clamp_max_ = binary("clamp_max")
+    maximum, maximum_ = binary("maximum", leaf=_maximum, leaf_=_maximum_)
+    minimum, minimum_ = binary("minimum", leaf=_minimum, leaf_=_minimum_)
+    bitwise_and, bitwise_and_ = binary("bitwise_and", integral=True)
+    bitwise_or, bitwise_or_ = binary("bitwise_or", integral=True)
+    bitwise_xor, bitwise_xor_ = binary("bitwise_xor", integral=True)
+    logical_and, logical_and_ = binary("logical_and", leaf=_logical("logical_and"), leaf_=_logical("logical_and_"))
+    logical_or, logical_or_ = binary("logical_or", leaf=_logical("logical_or"), leaf_=_logical("logical_or_"))
+    logical_xor, logical_xor_ = binary("logical_xor", leaf=_logical("logical_xor"), leaf_=_logical("logical_xor_"))
+
+    def rsub(self, other: Operand, *, alpha: float | None = None, default: Any = None) -> Self:
+        """``other - alpha * leaf`` for every leaf.
+
+        Args:
+            other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.
+            alpha: A factor for the leaves.
+            default: What stands for a leaf that one side lacks, as in ``add``.
+
+        >>> TensorDict({"a": torch.tensor(1.0)}).rsub(3.0)["a"]
+        tensor(2.)
+        """
+        scaled_self = self if alpha is None else self.mul(alpha)
+        return scaled_self.neg().add(other, default=None if default is None else default)
+
+    def clamp(self, min: Any = None, max: Any = None, *, out: Self | None = None) -> Self:
+        """Every leaf with its values limited to the range from ``min`` to ``max``.
+
+        Args:
+            min: A number, a tensor or a tensordict; ``None`` for no limit.
+            max: The same.
+            out: A tensordict of the same keys that the result is written into.
+
+        Raises:
+            ValueError: Neither limit is given.
+
+        >>> TensorDict({"a": torch.tensor([0.0, 5.0])}).clamp(1, 2)["a"]
+        tensor([1., 2.])
+        """
+        if min is None and max is None:
+            raise ValueError("clamp needs min, max or both; give at least one limit")
+        result = self if min is None else self.clamp_min(min)
+        result = result if max is None else result.clamp_max(max)
+        return result if out is None else out.update_(result)  # type: ignore[attr-defined]  # of another family
+
+    def addcmul(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
+        """``leaf + value * other1 * other2`` for every leaf.
+
+        >>> td = TensorDict({"a": torch.tensor(1.0)})
+        >>> td.addcmul(td, td, value=2)["a"]
+        tensor(3.)
+        """
+        return _ternary(self, "addcmul", torch.addcmul, other1, other2, value=value)
+
+    def addcmul_(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
+        """``addcmul``, written into the leaves."""
+        return _ternary_(self, "addcmul_", Tensor.addcmul_, other1, other2, value=value)
+
+    def addcdiv(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
+        """``leaf + value * other1 / other2`` for every leaf.
+
+        >>> td = TensorDict({"a": torch.tensor(1.0)})
+        >>> td.addcdiv(td, td, value=2)["a"]
+        tensor(3.)
+        """
+        return _ternary(self, "addcdiv", torch.addcdiv, other1, other2, value=value)
+
+    def addcdiv_(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
+        """``addcdiv``, written into the leaves."""
+        return _ternary_(self, "addcdiv_", Tensor.addcdiv_, other1, other2, value=value)
+
+    def lerp(self, end: Any, weight: Any) -> Self:
+        """``leaf + weight * (end - leaf)`` for every leaf.
+
+        Args:
+            end: A tensordict of the same keys, or a tensor lined up with the batch dimensions.
+            weight: A number, a tensor or a tensordict.
+
+        >>> td = TensorDict({"a": torch.tensor(1.0)})
+        >>> td.lerp(td * 3, 0.5)["a"]
+        tensor(2.)
+        """
+        return _ternary(self, "lerp", torch.lerp, end, weight)
+
+    def lerp_(self, end: Any, weight: Any) -> Self:
+        """``lerp``, written into the leaves."""
+        return _ternary_(self, "lerp_", Tensor.lerp_, end, weight)
+
+    def masked_fill(self, mask: Tensor, value: float | bool) -> Self:
+        """Every leaf with ``value`` where the mask, lined up with the batch dimensions, is true.
+
+        Args:
+            mask: A bool tensor over the batch dimensions, or the first of them.
+            value: What is filled in.
+
+        >>> td = TensorDict({"a": torch.zeros(2, 2)}, batch_size=[2])
+        >>> td.masked_fill(torch.tensor([True, False]), 1)["a"].sum()
+        tensor(2.)
+        """
+        leaves = self._leaves()
+        masks = batch_operand(self, leaves, over_batch_size(mask, self._meta.batch_size))
+        return self._rebuild(iter([leaf.masked_fill(m, value) for leaf, m in zip(leaves, masks, strict=True)]), SAME)  # type: ignore[no-any-return]  # a primitive gives Any
+
+    def masked_fill_(self, mask: Tensor, value: float | bool) -> Self:
+        """``masked_fill``, written into the leaves."""
+        leaves = self._leaves()
+        masks = batch_operand(self, leaves, over_batch_size(mask, self._meta.batch_size))
+        for leaf, m in zip(leaves, masks, strict=True):
+            leaf.masked_fill_(m, value)
+        return self
+
+    def softmax(self, dim: int, dtype: torch.dtype | None = None) -> Self:
+        """The softmax of every leaf along a batch dimension.
+
+        Args:
+            dim: The batch dimension; negative ones are counted from the last batch dimension.
+            dtype: What leaves are cast to first.
+
+        Raises:
+            IndexError: ``dim`` is outside the batch dimensions.
+
+        >>> TensorDict({"a": torch.zeros(2, 3)}, batch_size=[2]).softmax(-1)["a"]
+        tensor([[0.5000, 0.5000, 0.5000],
+                [0.5000, 0.5000, 0.5000]])
+        """
+        at = normal_dim(dim, self._meta.batch_size)
+        if isinstance(self, containers.lazy) and self.stack_dim != at:
+            inner = at - (at > self.stack_dim)
+            return self._again([td.softmax(inner, dtype) for td in self.tensordicts])  # type: ignore[no-any-return]  # of lazy stacks, which have any class here
+        return map_leaves(self._solid(), lambda leaf: torch.softmax(leaf, at, dtype=dtype), SAME)  # type: ignore[no-any-return]  # a primitive gives Any
+
+    def zero_(self) -> Self:
+        """Fill every leaf with zeros.
+
+        >>> TensorDict({"a": torch.ones(1)}).zero_()["a"]
+        tensor([0.])
+        """
+        for leaf in self._leaves():
+            leaf.zero_()
+        return self
+
+    def fill_(self, key: Any, value: float | bool) -> Self:
+        """Fill one entry (every leaf below it, if it is nested) with a number.
+
+        Raises:
+            KeyError: There is no such entry.
+
+        >>> TensorDict({"a": torch.zeros(2)}).fill_("a", 3)["a"]
+        tensor([3., 3.])
+        """
+        parent, name = self._find_parent(key)  # type: ignore[attr-defined]  # of another family
+        entry = parent._peek(name)
+        if entry is None:
+            raise errors.missing_key(key, parent._keys(), type(self).__name__)
+        if not isinstance(entry, Primitives):
+            parent._set_entry_at(name, Index((), parent._meta.batch_size), value)
+        elif entry._is_opaque:
+            for leaf in entry._leaves():
+                leaf.fill_(value)
+        else:
+            entry._index_put(Index((), entry._meta.batch_size), value)
+        return self
+
+    # operators -------------------------------------------------------------------------------------------------------
+
+    def __abs__(self) -> Self:
+        return self.abs()
+
+    def __neg__(self) -> Self:
+        return self.neg()
+
+    def __invert__(self) -> Self:
+        return map_leaves(self, operator.invert, UNLOCKED)  # type: ignore[no-any-return]  # a primitive gives Any
+
+    def __add__(self, other: Any) -> Self:
+        return self.add(other)
+
+    def __radd__(self, other: Any) -> Self:
+        return self.add(other)
+
+    def __sub__(self, other: Any) -> Self:
+        return self.sub(other)
+
+    def __rsub__(self, other: Any) -> Self:
+        return self.rsub(other)
+
+    def __mul__(self, other: Any) -> Self:
+        return self.mul(other)
+
+    def __rmul__(self, other: Any) -> Self:
+        return self.mul(other)
+
+    def __truediv__(self, other: Any) -> Self:
+        return self.div(other)
+
+    def __rtruediv__(self, other: Any) -> Self:
+        return self.reciprocal().mul(other)
+
+    def __floordiv__(self, other: Any) -> Self:
+        return self.floor_divide(other)
+
+    def __mod__(self, other: Any) -> Self:
+        return self.mod(other)
+
+    def __pow__(self, other: Any) -> Self:
+        return self.pow(other)
+
+    def __rpow__(self, other: Any) -> Self:
+        leaves = self._leaves()
+        operands, scalar = match("__rpow__", self, leaves, other)
+        bases = [operands] * len(leaves) if scalar else operands
+        return self._rebuild(iter([torch.pow(base, leaf) for base, leaf in zip(bases, leaves, strict=True)]), SAME)  # type: ignore[no-any-return]  # a primitive gives Any
+
+    def __and__(self, other: Any) -> Self:
+        return self.bitwise_and(other)
+
+    def __or__(self, other: Any) -> Self:
+        return self.bitwise_or(other)
+
+    def __xor__(self, other: Any) -> Self:
+        return self.bitwise_xor(other)
+
+    __rand__ = __and__
+    __ror__ = __or__
+    __rxor__ = __xor__
+
+    def __iadd__(self, other: Any) -> Self:
+        return self.add_(other)
+
+    def __isub__(self, other: Any) -> Self:
+        return self.sub_(other)
+
+    def __imul__(self, other: Any) -> Self:
+        return self.mul_(other)
+
+    def __itruediv__(self, other: Any) -> Self:
+        return self.div_(other)
+
+    def __ipow__(self, other: Any) -> Self:
+        return self.pow_(other)
+
+
+def _each(name: str, td: Any, leaves: list[Tensor], other: Any) -> list[Any]:
+    operands, scalar = match(name, td, leaves, other)
+    return [operands] * len(leaves) if scalar else operands
+
+
+def _ternary(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:
+    leaves = td._leaves()
+    columns = zip(leaves, _each(name, td, leaves, other1), _each(name, td, leaves, other2), strict=True)
+    return cast(Td, td._rebuild(iter([leaf(*column, **kwargs) for column in columns]), SAME))
+
+
+def _ternary_(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:
+    leaves = td._leaves()
+    for column in zip(leaves, _each(name, td, leaves, other1), _each(name, td, leaves, other2), strict=True):
+        leaf(*column, **kwargs)
+    return td
+
+
+for _name in ("addcmul", "addcdiv", "lerp"):
+    record(OpSpec(_name, "ternary", getattr(torch, _name), torch_functions=(getattr(torch, _name),), floating=True))
+    record(OpSpec(_name + "_", "ternary", getattr(Tensor, _name + "_"), inplace=True, parameters="data", floating=True))

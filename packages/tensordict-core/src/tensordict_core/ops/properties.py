@@ -1,0 +1,394 @@
+"""What can be asked of a tensordict without touching its data: sizes, device, names, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.registry import containers
+
+__all__ = ["Attributes"]
+
+
+class Attributes(Primitives):
+    """Batch size, device, names, and questions about the leaves."""
+
+    __slots__ = ()
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """The leading dimensions that all entries share; settable to any that all entries start with.
+
+        Raises:
+            RuntimeError: On setting, an entry does not start with the new batch size.
+
+        >>> td = TensorDict({"a": torch.zeros(3, 4)}, [3])
+        >>> td.batch_size = [3, 4]
+        >>> td.batch_size
+        torch.Size([3, 4])
+        """
+        return self._meta.batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: Sequence[int] | int) -> None:
+        self._change_batch_size(as_batch_size(value))
+
+    def _change_batch_size(self, size: torch.Size) -> None:
+        old = self._meta
+        if size == old.batch_size:
+            return
+        dims = len(size)
+        for key in self._keys():
+            value = self._get(key)
+            shape = value._meta.batch_size if isinstance(value, Primitives) else value.shape
+            if shape[:dims] != size and not (isinstance(value, Primitives) and len(shape) < dims):
+                raise errors.batch_size_refused(key, shape, size)
+        for node in self._nodes():
+            own = node._meta.batch_size
+            if own[:dims] != size:
+                try:
+                    node._change_batch_size(size)
+                except RuntimeError as error:
+                    error.add_note("while changing the batch size of the tensordict that holds it")
+                    raise
+        names = old.names
+        if names is not None:
+            kept = min(len(names), dims)
+            names = as_names([*names[:kept], *(None,) * (dims - kept)], dims)
+        self._set_meta(Meta(size, old.device, names))
+
+    @property
+    def shape(self) -> torch.Size:
+        """The batch size."""
+        return self._meta.batch_size
+
+    @property
+    def batch_dims(self) -> int:
+        """The number of batch dimensions."""
+        return len(self._meta.batch_size)
+
+    @property
+    def ndim(self) -> int:
+        """The number of batch dimensions."""
+        return len(self._meta.batch_size)
+
+    def dim(self) -> int:
+        """The number of batch dimensions."""
+        return len(self._meta.batch_size)
+
+    def ndimension(self) -> int:
+        """The number of batch dimensions."""
+        return len(self._meta.batch_size)
+
+    def size(self, dim: int | None = None) -> Any:
+        """The batch size, or the size of one batch dimension.
+
+        >>> TensorDict({}, [3, 4]).size(-1)
+        4
+        """
+        return self._meta.batch_size if dim is None else self._meta.batch_size[dim]
+
+    def numel(self) -> int:
+        """The number of positions of the batch (1 without batch dimensions).
+
+        >>> TensorDict({}, [3, 4]).numel()
+        12
+        """
+        return self._meta.batch_size.numel()
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where all entries are, or ``None`` where they may differ."""
+        return self._meta.device
+
+    @device.setter
+    def device(self, value: Any) -> None:
+        raise RuntimeError(
+            f"the device cannot be set to {value}; use td.to({str(value)!r}) for a moved copy or clear_device_() to "
+            "unset it"
+        )
+
+    def clear_device_(self) -> Self:
+        """Unset the device here and below: entries stay where they are, new ones are no longer moved.
+
+        >>> TensorDict({"a": 1}, device="cpu").clear_device_().device is None
+        True
+        """
+        self._set_meta(self._meta.moved(None))
+        for node in self._nodes():
+            node.clear_device_()
+        return self
+
+    def auto_device_(self) -> Self:
+        """Set the device to the one that all leaves are on; unset it where they differ.
+
+        >>> TensorDict({"a": 1}).auto_device_().device
+        device(type='cpu')
+        """
+        devices = {leaf.device for leaf in self._leaves()}
+        self._put_device(devices.pop() if len(devices) == 1 else None)
+        return self
+
+    def _put_device(self, device: torch.device | None) -> None:
+        self._set_meta(self._meta.moved(as_device(device)))
+        for node in self._nodes():
+            node._put_device(device)
+
+    def auto_batch_size_(self, batch_dims: int | None = None, keep_compliant_size: bool = False) -> Self:
+        """Set the batch size to the longest that all entries share, nested tensordicts first.
+
+        Args:
+            batch_dims: The most batch dimensions to take.
+            keep_compliant_size: Whether a batch size with that many dimensions is kept.
+
+        Raises:
+            ValueError: ``batch_dims`` is no number of dimensions.
+
+        >>> td = TensorDict({"a": torch.zeros(3, 4), "b": torch.zeros(3, 5)})
+        >>> td.auto_batch_size_().batch_size
+        torch.Size([3])
+        """
+        if batch_dims is not None and (type(batch_dims) is not int or batch_dims < 0):
+            raise ValueError(f"batch_dims is a number of dimensions or None, got {batch_dims!r}; give 0 or more")
+        if keep_compliant_size and batch_dims is not None and self.batch_dims == batch_dims:
+            return self
+        for node in self._nodes():
+            if not node._is_opaque:
+                node.auto_batch_size_(batch_dims)
+        shapes = [
+            value.shape
+            for value in (self._get(key) for key in self._keys())
+            if isinstance(value, Tensor) or not (value._is_opaque or value.is_empty())
+        ]
+        if not shapes:
+            return self
+        size: list[int] = []
+        for sizes in zip(*shapes, strict=False):
+            if len(set(sizes)) > 1 or (batch_dims is not None and len(size) == batch_dims):
+                break
+            size.append(sizes[0])
+        new = torch.Size(size)
+        if new != self._meta.batch_size:
+            self._set_meta(Meta(new, self._meta.device))
+            for node in self._nodes():
+                # one value goes with any batch size; a value for each position keeps the positions that it has
+                spreads = node._is_opaque and not isinstance(node, containers.non_tensor_stack)
+                if spreads or node._meta.batch_size[: len(new)] != new:
+                    node._change_batch_size(new)
+        return self
+
+    # names -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[str | None]:
+        """A name (or ``None``) for each batch dimension; settable.
+
+        >>> TensorDict({}, [3, 4], names=["time", None]).names
+        ['time', None]
+        """
+        names = self._meta.names
+        return [None] * len(self._meta.batch_size) if names is None else list(names)
+
+    @names.setter
+    def names(self, value: Sequence[str | None] | None) -> None:
+        self._put_names(as_names(value, len(self._meta.batch_size)))
+
+    def _put_names(self, names: tuple[str | None, ...] | None) -> None:
+        self._set_meta(self._meta.named(names))
+        for node in self._nodes():
+            own = node._meta
+            if names is None:
+                rest = (None,) * len(self._meta.batch_size) + (own.names or ())[len(self._meta.batch_size) :]
+                node._put_names(rest if any(rest) else None)
+            else:
+                nested = own.names or (None,) * len(own.batch_size)
+                node._put_names(names + nested[len(names) :])
+
+    def rename_(self, *names: str | None, **rename_map: str) -> Self:
+        """Set the dim names: all of them in order, or some of them by their old name.
+
+        Raises:
+            RuntimeError: The number of names is not that of the batch dimensions.
+            ValueError: An old name is not there.
+
+        >>> TensorDict({}, [3], names=["a"]).rename_(a="b").names
+        ['b']
+        """
+        self.names = self._renamed(names, rename_map)
+        return self
+
+    def rename(self, *names: str | None, **rename_map: str) -> Self:
+        """As ``rename_``, on a shallow copy."""
+        out = self._clone(False)
+        out.names = self._renamed(names, rename_map)
+        return out
+
+    def _renamed(self, names: tuple[str | None, ...], rename_map: dict[str, str]) -> list[str | None] | None:
+        if names and rename_map:
+            raise ValueError("give names in order or by old name, not both")
+        if names == (None,) and self.batch_dims != 1:
+            return None
+        if not rename_map:
+            return list(names)
+        unknown = [old for old in rename_map if old not in self.names]
+        if unknown:
+            raise ValueError(f"no dimension is named {unknown[0]!r}; the names are {self.names}; use one of them")
+        return [rename_map.get(name, name) if name is not None else None for name in self.names]
+
+    def refine_names(self, *names: Any) -> Self:
+        """Name dimensions that have no name yet; ``...`` keeps those in its place.
+
+        Raises:
+            RuntimeError: A dimension has another name already.
+
+        >>> TensorDict({}, [3, 4]).refine_names(..., "x").names
+        [None, 'x']
+        """
+        own = self.names
+        given = list(names)
+        if ... in given:
+            at = given.index(...)
+            given[at : at + 1] = own[at : len(own) - (len(given) - at - 1)]
+        if len(given) != len(own):
+            raise RuntimeError(
+                f"refine_names got {len(given)} names for {len(own)} batch dimensions; "
+                "give one per dimension or use '...'"
+            )
+        for old, new in zip(own, given, strict=True):
+            if old is not None and new != old:
+                raise RuntimeError(f"refine_names cannot change the name {old!r} to {new!r}; use rename_ for that")
+        self.names = given
+        return self
+
+    # leaves ----------------------------------------------------------------------------------------------------------
+
+    def is_empty(self) -> bool:
+        """Whether there is no leaf and no non-tensor value here or below.
+
+        >>> TensorDict({"a": {}}).is_empty()
+        True
+        """
+        return all(not isinstance(value, Tensor) and value.is_empty() for _, value in self._peek_items())
+
+    def is_contiguous(self) -> bool:
+        """Whether every leaf is contiguous."""
+        return all(leaf.is_contiguous() for leaf in self._leaves())
+
+    def is_floating_point(self) -> bool:
+        """Whether every leaf has a floating-point dtype."""
+        return all(leaf.is_floating_point() for leaf in self._leaves())
+
+    def is_shared(self) -> bool:
+        """Whether there are leaves and all are in shared memory (or on an accelerator, which processes share)."""
+        leaves = self._leaves()
+        return bool(leaves) and all(isinstance(leaf, Tensor) and (leaf.is_cuda or _is_shared(leaf)) for leaf in leaves)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the device is a CUDA device."""
+        return self._meta.device is not None and self._meta.device.type == "cuda"
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the device is the CPU."""
+        return self._meta.device is not None and self._meta.device.type == "cpu"
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether the device is the meta device."""
+        return self._meta.device is not None and self._meta.device.type == "meta"
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype of all leaves, or ``None`` where they differ.
+
+        >>> TensorDict({"a": 1.0, "b": 1}).dtype is None
+        True
+        """
+        dtypes = {leaf.dtype for leaf in self._leaves()}
+        return dtypes.pop() if len(dtypes) == 1 else None
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether any leaf requires a gradient."""
+        return any(leaf.requires_grad for leaf in self._leaves())
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        for leaf in self._leaves():
+            leaf.requires_grad_(value)
+
+    @property
+    def depth(self) -> int:
+        """The number of levels of nested tensordicts below this one.
+
+        >>> TensorDict({"a": {"b": {"c": 1}}}).depth
+        2
+        """
+        depths = [node.depth + 1 for node in self._nodes() if not node._is_opaque]
+        return max(depths, default=0)
+
+    def bytes(self, *, count_duplicates: bool = True) -> int:
+        """The bytes of all leaves.
+
+        Args:
+            count_duplicates: Whether a leaf that stands under several keys counts each time.
+
+        >>> TensorDict({"a": torch.zeros(3)}).bytes()
+        12
+        """
+        return sum(leaf.nbytes for leaf in self._counted(count_duplicates))
+
+    def param_count(self, *, count_duplicates: bool = True) -> int:
+        """The number of elements of all leaves.
+
+        >>> TensorDict({"a": torch.zeros(3, 4)}).param_count()
+        12
+        """
+        return sum(leaf.numel() for leaf in self._counted(count_duplicates))
+
+    def _counted(self, count_duplicates: bool) -> list[Tensor]:
+        leaves = self._leaves()
+        return leaves if count_duplicates else list(dict.fromkeys(leaves))
+
+    def data_ptr(self, *, storage: bool = False) -> Any:
+        """The address of each leaf, as a plain tensordict of integers without batch dimensions.
+
+        The elements of a lazy stack, which hold its leaves, have the keys ``"0"``, ``"1"``, ...
+
+        Args:
+            storage: Whether the address is that of the storage, which views share, rather than of the first element.
+
+        >>> td = TensorDict({"a": torch.zeros(3)}, [3])
+        >>> (td[1:].data_ptr(storage=True) == td.data_ptr(storage=True)).all()
+        True
+        >>> sorted(TensorDict.lazy_stack([td, td]).data_ptr().keys(True, True))
+        [('0', 'a'), ('1', 'a')]
+        """
+        return _addresses(self, storage)
+
+
+def _addresses(node: Any, storage: bool) -> Any:
+    """The address of a tensor, or those of a node's leaves; ``None`` for what is no tensor."""
+    if isinstance(node, Tensor):
+        return torch.tensor(node.untyped_storage().data_ptr() if storage else node.data_ptr())
+    if node._is_opaque:
+        return None if node._is_non_tensor else _addresses(node._tensor, storage)
+    inmost = node._inmost()
+    stacked = isinstance(inmost, containers.lazy)
+    items = ((str(i), td) for i, td in enumerate(inmost.tensordicts)) if stacked else node._items()
+    found = ((key, _addresses(value, storage)) for key, value in items)
+    return containers.dense({key: address for key, address in found if address is not None})
+
+
+def _is_shared(leaf: Tensor) -> bool:
+    try:
+        return bool(leaf.is_shared())  # type: ignore[no-untyped-call]  # torch does not type it
+    except (RuntimeError, NotImplementedError):  # tensors without storage: meta, fake and wrapped ones
+        return False

@@ -1,0 +1,439 @@
+"""Reductions: over batch dimensions, over the entries' own dimensions, or over everything.
+
+Most are one line, a function of a tensor and dimensions; the factory adds what they share: ``dim`` and ``keepdim`` for
+batch dimensions, ``"feature"`` for each leaf's own, ``reduce`` for one tensor of all leaves, ``key_transform``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.keys import NestedKey
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import How
+from tensordict_core.base.tracing import may_fuse
+from tensordict_core.ops.factories.spec import OpSpec, record
+from tensordict_core.ops.factories.typed import CastReduction, SpreadReduction, ValueReduction
+from tensordict_core.ops.reduce_dims import (
+    Dim,
+    Dims,
+    Kernel,
+    as_tuple,
+    batch_dims,
+    batched,
+    over_leaves,
+    reduced,
+    rename_levels,
+    run,
+)
+
+__all__ = ["Reduction"]
+
+_ARGS = """dim: Batch dimensions (one, or a tuple), counted from their end if negative; ``"feature"`` for each leaf's
+            own dimensions; by default everything.
+        keepdim: Whether reduced dimensions stay as size 1."""
+_REDUCE = """reduce: Whether all leaves are reduced together, to one tensor. With ``dim`` they are concatenated along it
+            first; with ``"feature"`` the result has the batch size."""
+_TRANSFORM = "key_transform: Renames the key of each entry, at every level (not used with ``reduce``)."
+
+
+def _finish(method: Any, name: str, what: str, options: str, example: str, function: Any) -> Any:
+    method.__name__ = name
+    method.__qualname__ = f"TensorCollection.{name}"
+    method.__doc__ = f"""{what} of every leaf.
+
+    Args:
+        {_ARGS}
+        {options}{_REDUCE}
+        {_TRANSFORM}
+
+    Returns:
+        A tensordict, or a tensor if ``reduce``.
+
+    Raises:
+        IndexError: ``dim`` is outside the batch dimensions.
+        ValueError: ``reduce``, and there is no leaf.
+
+    >>> td = TensorDict({{"a": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}}, [2])
+    >>> td.{name}(dim=0)["a"]
+    {example}
+    """
+    functions: tuple[Any, ...] = (function,)
+    record(OpSpec(name, "reduce", function, torch_functions=functions, floating=name in _FLOATING))
+    return method
+
+
+_FLOATING = {"mean", "nanmean", "std", "var", "norm", "logsumexp", "quantile"}
+
+
+def reduction(
+    name: str, what: str, example: str, *, each_dim: bool = False, associative: bool = False
+) -> CastReduction:
+    """The method ``name`` that reduces with ``torch.<name>``, which takes a ``dtype``.
+
+    Args:
+        name: The name of the method and of the ``torch`` function.
+        what: What it computes, in words.
+        example: The result of the docstring's example.
+        each_dim: Whether the ``torch`` function takes one dimension only, so that several are reduced in turn.
+        associative: Whether leaves may be reduced apart before they are reduced together.
+    """
+    function = getattr(torch, name)
+
+    def method(
+        self: Any,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+        reduce: bool | None = None,
+        key_transform: Callable[[str], str] | None = None,
+    ) -> Any:
+        def kernel(leaf: Tensor, dims: Dims, keep: bool) -> Any:
+            if dims is None:
+                result = function(leaf, dtype=dtype)
+                return result.reshape((1,) * leaf.ndim) if keep else result
+            if not each_dim:
+                return function(leaf, dim=dims, keepdim=keep, dtype=dtype)
+            for d in sorted(as_tuple(dims), reverse=True):
+                leaf = function(leaf, dim=d, keepdim=keep, dtype=dtype)
+            return leaf
+
+        direct = dtype is None and isinstance(dim, int)  # then torch's function is the kernel as it is
+        return run(self, function if direct else kernel, dim, keepdim, reduce, key_transform, name, associative)
+
+    option = "dtype: What leaves are cast to before.\n        "
+    return cast(CastReduction, _finish(method, name, what, option, example, function))
+
+
+def spread(name: str, what: str, example: str) -> SpreadReduction:
+    """The method ``name`` that reduces with ``torch.<name>``, which takes a ``correction``."""
+    function = getattr(torch, name)
+
+    def method(
+        self: Any,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        correction: float = 1,
+        reduce: bool | None = None,
+        key_transform: Callable[[str], str] | None = None,
+    ) -> Any:
+        def kernel(leaf: Tensor, dims: Dims, keep: bool) -> Any:
+            return function(leaf, dim=dims, correction=correction, keepdim=keep)
+
+        return run(self, kernel, dim, keepdim, reduce, key_transform, name)
+
+    option = "correction: What the number of elements is lessened by in the divisor.\n        "
+    return cast(SpreadReduction, _finish(method, name, what, option, example, function))
+
+
+def extreme(name: str, what: str, example: str) -> ValueReduction:
+    """The method ``name`` that reduces with ``torch.<name>``, values only."""
+    function = getattr(torch, name)
+
+    def method(
+        self: Any,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        reduce: bool | None = None,
+        key_transform: Callable[[str], str] | None = None,
+    ) -> Any:
+        kernel = function if isinstance(dim, int) else _with_dims(function)
+        return run(self, kernel, dim, keepdim, reduce, key_transform, name, associative=True)
+
+    return cast(ValueReduction, _finish(method, name, what, "", example, function))
+
+
+def _with_dims(function: Callable[..., Tensor]) -> Kernel:
+    def kernel(leaf: Tensor, dims: Dims, keep: bool) -> Any:
+        return function(leaf, dim=() if dims is None else dims, keepdim=keep)
+
+    return kernel
+
+
+def _pair(td: Any, function: Any, dim: Dim, keepdim: bool | None, named: Any) -> Any:
+    """Values and indices along one dimension, as a named tuple of two tensordicts."""
+    if keepdim is None and not isinstance(dim, int):
+        raise TypeError(f"{function.__name__} runs along one batch dimension, got {dim!r}; give an integer")
+    if not isinstance(dim, int | str):
+        raise TypeError(f"{function.__name__} with indices takes one dim, got {dim!r}; use amax or amin for several")
+    options = {} if keepdim is None else {"keepdim": keepdim}
+    indices: list[Tensor] = []
+
+    def kernel(leaf: Tensor, dims: Any, keep: bool) -> Tensor:
+        (along,) = as_tuple(dims)
+        values, at = function(leaf, dim=along, **options)
+        indices.append(at)
+        return values  # type: ignore[no-any-return]  # `function` is any of torch's, which give values and positions
+
+    if keepdim is None:
+        td = td._solid()
+        dims = batch_dims(td, dim)  # type: ignore[arg-type]  # an integer: without keepdim others were refused above
+        rows = zip(td._leaves(), batched(td), strict=True)
+        values = td._rebuild(
+            iter([kernel(leaf, dims, False) if has_batch else leaf for leaf, has_batch in rows]), How()
+        )
+    else:
+        td = td._solid()
+        values = over_leaves(td, kernel, dim, keepdim)
+    found = iter(indices)
+    # an unbatched tensor is left alone, so there is no index to give for it
+    at = [next(found) if has_batch else leaf for leaf, has_batch in zip(td._leaves(), batched(td), strict=True)]
+    return named((values, values._rebuild(iter(at), How())))
+
+
+class Reduction(Primitives):
+    """Sums, means, extremes and their kind."""
+
+    __slots__ = ()
+
+    sum = reduction("sum", "The sum", "tensor([4., 6.])", associative=True)
+    mean = reduction("mean", "The mean", "tensor([2., 3.])")
+    prod = reduction("prod", "The product", "tensor([3., 8.])", each_dim=True, associative=True)
+    nansum = reduction("nansum", "The sum of the elements that are not NaN", "tensor([4., 6.])", associative=True)
+    nanmean = reduction("nanmean", "The mean of the elements that are not NaN", "tensor([2., 3.])")
+    std = spread("std", "The standard deviation", "tensor([1.4142, 1.4142])")
+    var = spread("var", "The variance", "tensor([2., 2.])")
+    amax = extreme("amax", "The largest element", "tensor([3., 4.])")
+    amin = extreme("amin", "The smallest element", "tensor([1., 2.])")
+
+    def max(
+        self,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        reduce: bool | None = None,
+        return_indices: bool = True,
+    ) -> Any:
+        """The largest element of every leaf; along a dimension, with the index where it stands.
+
+        Args:
+            dim: A batch dimension, or ``"feature"`` (then indices count in the leaf's own dimensions, flattened); by
+                default everything.
+            keepdim: Whether the reduced dimension stays as size 1.
+            reduce: Whether all leaves are reduced together, concatenated along ``dim`` if it is given.
+            return_indices: Whether indices are given too, where ``dim`` is.
+
+        Returns:
+            A tensordict; with ``dim``, the named tuple ``(values, indices)`` of two; a tensor (or such a tuple of two)
+            if ``reduce``.
+
+        >>> td = TensorDict({"a": torch.tensor([1, 3, 2])}, [3])
+        >>> td.max()["a"], td.max(dim=0).indices["a"]
+        (tensor(3), tensor(1))
+        """
+        return _extreme(self, torch.max, torch.amax, torch.return_types.max, dim, keepdim, reduce, return_indices)
+
+    def min(
+        self,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        reduce: bool | None = None,
+        return_indices: bool = True,
+    ) -> Any:
+        """The smallest element of every leaf; along a dimension, with the index where it stands.
+
+        Arguments are as those of ``max``.
+
+        >>> td = TensorDict({"a": torch.tensor([1, 3, 2])}, [3])
+        >>> td.min()["a"], td.min(dim=0).indices["a"]
+        (tensor(1), tensor(0))
+        """
+        return _extreme(self, torch.min, torch.amin, torch.return_types.min, dim, keepdim, reduce, return_indices)
+
+    def cummax(self, dim: int, *, reduce: bool | None = None, return_indices: bool = True) -> Any:
+        """The largest element so far along a batch dimension, of every leaf, with the index where it stands.
+
+        Args:
+            dim: A batch dimension.
+            reduce: Whether the leaves are concatenated along ``dim`` first; the result is then one of tensors.
+            return_indices: Whether indices are given too.
+
+        >>> TensorDict({"a": torch.tensor([1, 3, 2])}, [3]).cummax(0).values["a"]
+        tensor([1, 3, 3])
+        """
+        return _running(self, torch.cummax, torch.return_types.cummax, dim, reduce, return_indices)
+
+    def cummin(self, dim: int, *, reduce: bool | None = None, return_indices: bool = True) -> Any:
+        """The smallest element so far along a batch dimension, of every leaf. Arguments as of ``cummax``.
+
+        >>> TensorDict({"a": torch.tensor([3, 1, 2])}, [3]).cummin(0).values["a"]
+        tensor([3, 1, 1])
+        """
+        return _running(self, torch.cummin, torch.return_types.cummin, dim, reduce, return_indices)
+
+    def norm(
+        self,
+        *,
+        out: Self | None = None,
+        dtype: torch.dtype | None = None,
+        key_transform: Callable[[str], str] | None = None,
+    ) -> Self:
+        """The 2-norm of all elements of every leaf.
+
+        Args:
+            out: A tensordict of the result's keys that it is written into.
+            dtype: What leaves are cast to before.
+            key_transform: Renames the key of each entry, at every level.
+
+        Raises:
+            RuntimeError: A leaf has an integer dtype and there is no ``dtype``.
+
+        >>> TensorDict({"a": torch.tensor([3.0, 4.0])}).norm()["a"]
+        tensor(5.)
+        """
+        leaves = self._leaves()
+        if leaves and dtype is None and may_fuse() and all(leaf.is_floating_point() for leaf in leaves):
+            td = self._solid()
+            result = td._rebuild(iter(torch._foreach_norm(td._leaves())), How(size=lambda own: torch.Size([])))
+        else:
+            result = over_leaves(self, lambda leaf, dims, keep: _norm(leaf, dtype), None, False)
+        if key_transform is not None:
+            result = rename_levels(result, key_transform)
+        return result if out is None else out.update_(result)  # type: ignore[attr-defined, no-any-return]  # of another family
+
+    def logsumexp(self, dim: Dim = None, keepdim: bool = False, *, out: Self | None = None) -> Self:
+        """The logarithm of the sum of exponentials of every leaf, along batch dimensions.
+
+        Args:
+            dim: Batch dimensions (one, or a tuple) or ``"feature"``; by default all batch dimensions.
+            keepdim: Whether reduced dimensions stay as size 1.
+            out: A tensordict of the result's keys that it is written into.
+
+        Raises:
+            IndexError: ``dim`` is outside the batch dimensions.
+
+        >>> TensorDict({"a": torch.zeros(2, 3)}, [2]).logsumexp()["a"]
+        tensor([0.6931, 0.6931, 0.6931])
+        """
+        td = self._solid()
+        if dim is None or (not isinstance(dim, int | str) and not len(dim)):
+            dims = tuple(range(len(td._meta.batch_size)))
+            rows = zip(td._leaves(), batched(td), strict=True)
+            leaves = [torch.logsumexp(leaf, dims, keepdim) if dims and has else leaf.clone() for leaf, has in rows]
+            result = td._rebuild(iter(leaves), reduced(dims, keepdim))
+        else:
+            result = over_leaves(
+                td, lambda leaf, dims, keep: torch.logsumexp(leaf, () if dims is None else dims, keep), dim, keepdim
+            )
+        return result if out is None else out.update_(result)  # type: ignore[attr-defined, no-any-return]  # of another family
+
+    def quantile(
+        self,
+        q: float | Tensor,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        interpolation: str = "linear",
+        reduce: bool | None = None,
+        key_transform: Callable[[NestedKey], NestedKey] | None = None,
+    ) -> Any:
+        """The ``q``-th quantile of every leaf.
+
+        Args:
+            q: The quantile, from 0 to 1; a tensor of ``n`` of them gives every leaf a leading dimension of size ``n``,
+                and the batch too where ``dim`` is given.
+            dim: Batch dimensions (one, or a tuple), or ``"feature"``; by default everything.
+            keepdim: Whether reduced dimensions stay as size 1.
+            interpolation: What is taken between two elements: ``"linear"``, ``"lower"``, ``"higher"``, ``"midpoint"``,
+                ``"nearest"``.
+            reduce: Whether all leaves are reduced together, to one tensor.
+            key_transform: Renames the key of each entry, at every level.
+
+        >>> TensorDict({"a": torch.arange(5.0)}, [5]).quantile(0.5)["a"]
+        tensor(2.)
+        """
+
+        def kernel(leaf: Tensor, dims: Dims, keep: bool) -> Tensor:
+            if dims is None:
+                result = torch.quantile(leaf.reshape(-1), q, interpolation=interpolation)
+                return result.reshape(*result.shape, *(1,) * leaf.ndim) if keep else result
+            dims = as_tuple(dims)
+            rest = [d for d in range(leaf.ndim) if d not in dims]
+            result = torch.quantile(
+                leaf.permute(*rest, *dims).flatten(len(rest)), q, dim=-1, interpolation=interpolation
+            )
+            for d in sorted(dims) if keep else ():
+                result = result.unsqueeze(d + _leading(q))
+            return result
+
+        if reduce:
+            return run(self, kernel, dim, keepdim, True, None, "quantile")
+        result = run(self, kernel, dim, keepdim, None, key_transform, "quantile")  # type: ignore[arg-type]  # checked before
+        everything = dim is None or (not isinstance(dim, int | str) and not len(dim))
+        if not _leading(q) or everything:
+            return result
+        n = q.shape[0]  # type: ignore[union-attr]  # _leading is true of tensors only
+        how = How(size=lambda own: torch.Size([n, *own]), names=lambda own: None if own is None else (None, *own))
+        return result._rebuild(iter(result._leaves()), how)
+
+
+def _leading(q: float | Tensor) -> int:
+    return q.ndim if isinstance(q, Tensor) else 0
+
+
+def _norm(leaf: Tensor, dtype: torch.dtype | None) -> Tensor:
+    result: Tensor = torch.linalg.vector_norm(leaf if dtype is None else leaf.to(dtype))
+    return result
+
+
+def _extreme(
+    td: Any,
+    function: Any,
+    values_only: Any,
+    named: Any,
+    dim: Dim,
+    keepdim: bool,
+    reduce: bool | None,
+    return_indices: bool,
+) -> Any:
+    if dim is None or not return_indices:
+        return run(td, _with_dims(values_only), dim, keepdim, reduce, None, function.__name__, associative=True)
+    if reduce:
+        return run(
+            td,
+            lambda leaf, dims, keep: _one_dim(function, leaf, dims, keep),
+            dim,
+            keepdim,
+            True,
+            None,
+            function.__name__,
+        )
+    return _pair(td, function, dim, keepdim, named)
+
+
+def _one_dim(function: Any, leaf: Tensor, dims: Any, keep: bool) -> Any:
+    dims = as_tuple(dims)
+    if len(dims) != 1:
+        raise TypeError(f"{function.__name__} with indices takes one dim, got {dims}; use amax or amin for several")
+    return function(leaf, dims[0], keep)
+
+
+def _running(td: Any, function: Any, named: Any, dim: int, reduce: bool | None, return_indices: bool) -> Any:
+    if reduce:
+        if not isinstance(dim, int):
+            raise TypeError(f"{function.__name__} runs along one batch dimension, got {dim!r}; give an integer")
+        pair = run(td, lambda leaf, along, keep: function(leaf, along), dim, False, True, None, function.__name__)
+    else:
+        pair = _pair(td, function, dim, None, named)
+    return pair if return_indices else pair.values
+
+
+for _name in ("norm", "logsumexp", "quantile", "max", "min", "cummax", "cummin"):
+    _function = getattr(torch, _name)
+    record(
+        OpSpec(
+            _name,
+            "reduce",
+            _function,
+            torch_functions=() if _name == "norm" else (_function,),
+            floating=_name in _FLOATING,
+        )
+    )

@@ -1,0 +1,261 @@
+"""How a reduction runs over a tree: which dimensions of a leaf it takes, and every node's new batch size and names.
+
+A reduction takes everything (``dim=None``), batch dimensions, or each leaf's own dimensions (``"feature"``). What
+differs between reductions is one function on a tensor and dimensions; the rest is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.keys import unravel_key
+from tensordict_core.base.meta import Meta, Names
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import How
+from tensordict_core.base.registry import containers
+from tensordict_core.base.shape_op import normal_dim
+
+__all__ = [
+    "Dim",
+    "Dims",
+    "Kernel",
+    "as_tuple",
+    "batch_dims",
+    "batched",
+    "over_leaves",
+    "reduced",
+    "rename_levels",
+    "run",
+]
+
+Dim: TypeAlias = "int | Sequence[int] | Literal['feature'] | None"
+
+Dims: TypeAlias = "int | tuple[int, ...] | None"
+"""Dimensions of a tensor counted from the front: one, several, or all."""
+
+Kernel = Callable[[Tensor, Dims, bool], Any]
+"""A reduction of one tensor: over these dimensions, keeping them as size 1 or not; what torch's own functions take."""
+
+
+def batch_dims(td: Any, dim: int | Sequence[int]) -> tuple[int, ...]:
+    """Batch dimensions counted from the front.
+
+    Raises:
+        IndexError: One is outside the batch dimensions.
+    """
+    size = td._meta.batch_size
+    return (normal_dim(dim, size),) if isinstance(dim, int) else tuple([normal_dim(d, size) for d in dim])
+
+
+def as_tuple(dims: int | tuple[int, ...]) -> tuple[int, ...]:
+    """The dimensions that a kernel is given, as a tuple."""
+    return (dims,) if isinstance(dims, int) else dims
+
+
+def _shortest(dims: tuple[int, ...]) -> int | tuple[int, ...]:
+    """One dimension as a number: torch reads it faster, and not every reduction takes several."""
+    return dims[0] if len(dims) == 1 else dims
+
+
+def reduced(dims: tuple[int, ...], keepdim: bool) -> How:
+    """What becomes of nodes whose batch dimensions ``dims`` are reduced."""
+    if not keepdim and len(dims) == 1 and dims[0] < len(_ONE_LESS):
+        return _ONE_LESS[dims[0]]
+    return _reduced(dims, keepdim)
+
+
+def _reduced(dims: tuple[int, ...], keepdim: bool) -> How:
+    def size(own: torch.Size) -> torch.Size:
+        if keepdim:
+            return torch.Size([1 if i in dims else n for i, n in enumerate(own)])
+        return torch.Size([n for i, n in enumerate(own) if i not in dims])
+
+    def names(own: Names) -> Names:
+        if own is None or keepdim:
+            return own
+        kept = tuple([name for i, name in enumerate(own) if i not in dims])
+        return kept if any(name is not None for name in kept) else None
+
+    return How(size=size, names=names)
+
+
+_ONE_LESS = tuple(_reduced((dim,), False) for dim in range(4))
+"""What is asked for nearly always, made once."""
+
+
+def _collapsed(keepdim: bool) -> How:
+    """What becomes of nodes whose leaves are reduced to one element."""
+    if keepdim:
+        return How(size=lambda own: torch.Size([1] * len(own)), names=lambda own: own)
+    return How(size=lambda own: torch.Size([]))
+
+
+def batched(td: Any, is_leaf: Any = None) -> list[bool]:
+    """For each leaf, whether it has the batch dimensions of ``td``; an unbatched tensor has none and is left alone."""
+    sizes: list[torch.Size] = []
+    td._collect_sizes(sizes, is_leaf)
+    dims = len(td._meta.batch_size)
+    return [len(size) >= dims for size in sizes]
+
+
+def _each(td: Any, kernel: Kernel, dims: Dims, keepdim: bool, is_leaf: Any = None) -> list[Any]:
+    leaves = td._leaves(is_leaf)
+    results: list[Any] = []
+    try:
+        if td._nodes():
+            for leaf, has_batch in zip(leaves, batched(td, is_leaf), strict=True):
+                results.append(kernel(leaf, dims, keepdim) if has_batch else leaf)
+        else:
+            for leaf in leaves:
+                results.append(kernel(leaf, dims, keepdim))
+    except (RuntimeError, TypeError, IndexError) as error:
+        error.add_note(f"while reducing key {unravel_key(td._leaf_keys(is_leaf)[len(results)])!r}")
+        raise
+    return results
+
+
+def over_leaves(td: Any, kernel: Kernel, dim: Dim, keepdim: bool) -> Any:
+    """The reduction of each leaf, in the structure of ``td``."""
+    td = td._solid()
+    if isinstance(dim, str):
+        return over_features(td, kernel, dim, keepdim)
+    if dim is None or (not isinstance(dim, int) and not len(dim)):
+        return td._rebuild(iter(_each(td, kernel, None, keepdim)), _collapsed(keepdim))
+    dims = batch_dims(td, dim)
+    return td._rebuild(iter(_each(td, kernel, _shortest(dims), keepdim)), reduced(dims, keepdim))
+
+
+def _is_node(kind: type[Any]) -> bool:
+    return issubclass(kind, Primitives) and not kind._is_opaque
+
+
+def check_feature(dim: str, keepdim: bool) -> None:
+    """Refuse any other word than ``"feature"``, and ``keepdim`` beside it."""
+    if dim != "feature":
+        raise TypeError(f"dim is an integer, a tuple of integers, 'feature' or None, got {dim!r}")
+    if keepdim:
+        raise TypeError("dim='feature' reduces dimensions of which leaves have different numbers; leave keepdim out")
+
+
+def over_features(td: Any, kernel: Kernel, dim: str, keepdim: bool) -> Any:
+    """The reduction of each leaf over the dimensions behind its node's batch dimensions."""
+    check_feature(dim, keepdim)
+    at = len(td._meta.batch_size)
+
+    def feature_kernel(entry: Any, dims: Any, keep: bool) -> Any:
+        if isinstance(entry, Primitives):
+            return over_features(entry, kernel, dim, keepdim)
+        return kernel(features(entry, dims), dims, keep)
+
+    return td._rebuild(iter(_each(td, feature_kernel, at, False, _is_node)), How(is_leaf=_is_node))
+
+
+def features(leaf: Tensor, batch_dims: int) -> Tensor:
+    """The dimensions of a leaf behind its batch dimensions, as one (of size 1 where there is none)."""
+    return leaf.unsqueeze(-1) if leaf.ndim == batch_dims else leaf.flatten(batch_dims)
+
+
+def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associative: bool) -> Any:
+    """One tensor of all leaves together.
+
+    Raises:
+        ValueError: There is no leaf.
+    """
+    if dim is None or (not isinstance(dim, int | str) and not len(dim)):
+        if keepdim:
+            raise TypeError(f"{name}(reduce=True) without dim gives a tensor without dimensions; leave keepdim out")
+        leaves = _some(td._leaves(), name)
+        if len(leaves) == 1:
+            return kernel(leaves[0], None, False)
+        if associative and sum(leaf.numel() for leaf in leaves) > _JOINED:
+            parts = [kernel(leaf, None, False) for leaf in leaves]
+            dtype = parts[0].dtype
+            for part in parts[1:]:
+                dtype = torch.promote_types(dtype, part.dtype)
+            return kernel(torch.stack([part.to(dtype) for part in parts]), None, False)
+        return kernel(torch.cat([leaf.reshape(-1) for leaf in leaves]), None, False)
+    td = td._solid()
+    leaves = _some([leaf for leaf, has_batch in zip(td._leaves(), batched(td), strict=True) if has_batch], name)
+    if isinstance(dim, str):
+        check_feature(dim, keepdim)
+        size = len(td._meta.batch_size)
+        return kernel(torch.cat([features(leaf, size) for leaf in leaves], size), (size,), False)
+    dims = batch_dims(td, dim)
+    try:
+        joined = torch.cat(leaves, dims[0])
+    except RuntimeError as error:
+        shapes = ", ".join(
+            f"{unravel_key(key)!r}: {list(leaf.shape)}" for key, leaf in zip(td._leaf_keys(), td._leaves(), strict=True)
+        )
+        raise RuntimeError(
+            f"{name}(reduce=True, dim={dim}) concatenates the leaves along that dim, but their shapes differ in "
+            "another "
+            f"({shapes}); reduce without dim, or reduce each leaf first"
+        ) from error
+    return kernel(joined, _shortest(dims), keepdim)
+
+
+_JOINED = 1 << 16
+"""The most elements that are joined in a copy: one call beats many on few elements, and costs memory on many."""
+
+
+def _some(leaves: list[Tensor], name: str) -> list[Tensor]:
+    if not leaves:
+        raise ValueError(
+            f"{name}(reduce=True) reduces all leaves to one tensor, and this tensordict has none; check "
+            "is_empty() first"
+        )
+    return leaves
+
+
+def run(
+    td: Any,
+    kernel: Kernel,
+    dim: Dim,
+    keepdim: bool,
+    reduce: bool | None,
+    key_transform: Callable[[str], str] | None,
+    name: str,
+    associative: bool = False,
+) -> Any:
+    """A reduction with all its options.
+
+    Args:
+        td: The tensordict.
+        kernel: The reduction of one tensor.
+        dim: What is reduced.
+        keepdim: Whether reduced batch dimensions stay as size 1.
+        reduce: Whether all leaves give one tensor together.
+        key_transform: Renames the keys of the result.
+        name: The operation, for messages.
+        associative: Whether leaves may be reduced apart before they are reduced together.
+    """
+    if reduce:
+        return over_all(td, kernel, dim, keepdim, name, associative)
+    result = over_leaves(td, kernel, dim, keepdim)
+    return result if key_transform is None else rename_levels(result, key_transform)
+
+
+def rename_levels(td: Any, rename: Callable[[str], str]) -> Any:
+    """The same entries with every key, at every level, replaced by what ``rename`` makes of it.
+
+    Raises:
+        TypeError: The new key is no string.
+        KeyError: Two keys of one level get the same name.
+    """
+    entries: dict[str, Any] = {}
+    for key in td._keys():
+        new = rename(key)
+        if type(new) is not str:
+            raise errors.bad_key(new)
+        if new in entries:
+            raise KeyError(f"key_transform gives the name {new!r} to two keys, {key!r} and another; make it injective")
+        value = td._get(key)
+        nested = isinstance(value, Primitives) and not value._is_opaque
+        entries[new] = rename_levels(value, rename) if nested else value
+    return containers.dense._make(entries, Meta(td._meta.batch_size, td._meta.device, td._meta.names))

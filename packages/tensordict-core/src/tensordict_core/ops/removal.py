@@ -1,0 +1,191 @@
+"""Removal: entries that go, or go by another name.
+
+Both change the keys of a node, so both are refused where it is locked; the entries themselves stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from tensordict_core.base import errors
+from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
+from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
+from tensordict_core.base.registry import containers
+from tensordict_core.ops.access import Access
+
+__all__ = ["Removal"]
+
+
+class Removal(Access):
+    """``del_``, ``pop``, ``rename_key_`` and their kind."""
+
+    __slots__ = ()
+
+    def del_(self, key: NestedKey) -> Self:
+        """Remove an entry.
+
+        Raises:
+            KeyError: There is no such entry.
+            RuntimeError: The tensordict is locked.
+
+        >>> list(TensorDict({"a": 1, "b": 2}).del_("a").keys())
+        ['b']
+        """
+        parent, name = self._find_parent(key)
+        if parent._locked:
+            raise errors.locked(f"del_({key!r})")
+        if parent._peek(name) is None:
+            raise errors.missing_key(key, parent._keys(), type(self).__name__)
+        parent._del(name)
+        return self
+
+    def __delitem__(self, key: NestedKey) -> None:
+        """Remove an entry, as ``del_``."""
+        self.del_(key)
+
+    def pop(self, key: NestedKey, default: Any = KEEP) -> Any:
+        """Remove an entry and return it, as ``get`` would.
+
+        Raises:
+            KeyError: There is no such entry and no ``default``.
+
+        >>> td = TensorDict({"a": 1})
+        >>> td.pop("a"), td.pop("a", None)
+        (tensor(1), None)
+        """
+        if self._locked and key in self:
+            raise errors.locked(f"pop({key!r})")
+        value = self.get(key, None)
+        if value is None:
+            if default is KEEP or default is NO_DEFAULT:
+                parent, _ = self._find_parent(key)
+                raise errors.missing_key(key, parent._keys(), type(self).__name__)
+            return default
+        self.del_(key)
+        return value._plain_value() if getattr(type(value), "_is_non_tensor", False) else value
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove the last entry and return its key and value.
+
+        Raises:
+            KeyError: There is no entry.
+
+        >>> TensorDict({"a": 1}).popitem()
+        ('a', tensor(1))
+        """
+        keys = list(self._keys())
+        if not keys:
+            raise KeyError("popitem(): the tensordict is empty; test it with is_empty()")
+        return keys[-1], self.pop(keys[-1])
+
+    def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
+        """The entry of a key, after storing ``default`` there if it was absent.
+
+        >>> TensorDict({}).setdefault("a", torch.ones(1))
+        tensor([1.])
+        """
+        if self.get(key, None) is None:
+            self.set(key, default, inplace)
+        return self.get(key)
+
+    def rename_key_(self, old_key: NestedKey, new_key: NestedKey, safe: bool = False) -> Self:
+        """Give an entry another key (nested keys included).
+
+        Args:
+            old_key: A key that exists.
+            new_key: Its new name.
+            safe: Whether an entry under the new name is an error rather than replaced.
+
+        Raises:
+            KeyError: There is no such entry, or ``safe`` and the name is taken.
+            RuntimeError: The tensordict is locked.
+
+        >>> list(TensorDict({"a": 1}).rename_key_("a", "b").keys())
+        ['b']
+        """
+        old, new = unravel_key_to_tuple(old_key), unravel_key_to_tuple(new_key)
+        parent, name = self._find_parent(old)
+        if parent._locked:
+            raise errors.locked(f"rename_key_({old_key!r})")
+        if parent._peek(name) is None:
+            raise errors.missing_key(old_key, parent._keys(), type(self).__name__)
+        if old == new:
+            return self
+        if safe and new in self:
+            raise errors.existing_key(new_key)
+        if old[:-1] == new[:-1]:
+            parent._rename(name, new[-1])
+        else:
+            self._move(old, new)
+        return self
+
+    def _move(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+        """Take an entry from one node to another below this one."""
+        parent, name = self._find_parent(old)
+        value = parent._get(name)
+        # the new key may lead through the entry's own name, which is free once the entry has gone
+        parent._del(name)
+        try:
+            self.set(new, value)
+        except BaseException:
+            parent._set(name, value, False)
+            raise
+
+    def rename_keys(self, mapping: dict[NestedKey, NestedKey], *, strict: bool = True) -> Self:
+        """A shallow copy with some keys renamed, without the nested tensordicts that this left no entry in.
+
+        Args:
+            mapping: New keys by old keys.
+            strict: Whether a key that is not there is an error rather than passed over.
+
+        Raises:
+            KeyError: A key is not there (``strict``), or two entries would get one name.
+
+        >>> list(TensorDict({"a": 1}).rename_keys({"a": "b"}).keys())
+        ['b']
+        >>> list(TensorDict({"a": {"b": 1}}).rename_keys({("a", "b"): "c"}).keys())
+        ['c']
+        """
+        out: Any = self._clone(False)
+        moved, left = [], []
+        for old, new in mapping.items():
+            value = out.get(old, None)
+            if value is None:
+                if strict:
+                    raise errors.missing_key(old, out._keys(), type(self).__name__)
+                continue
+            out.del_(old)
+            moved.append((unravel_key_to_tuple(new), value))
+            left.append(unravel_key_to_tuple(old)[:-1])
+        # a node that an entry moves into stays, with its batch size
+        entered = {new[:depth] for new, _ in moved for depth in range(len(new))}
+        for path in left:
+            while path and path not in entered and _has_nothing(out.get(path, None)):
+                out.del_(path)
+                path = path[:-1]
+        for new, value in moved:
+            if out.get(new, None) is not None:
+                raise errors.existing_key(new)
+            out.set(new, value)
+        return out  # type: ignore[no-any-return]  # a primitive gives Any
+
+    def clear(self) -> Self:
+        """Remove all entries.
+
+        Raises:
+            RuntimeError: The tensordict is locked.
+
+        >>> TensorDict({"a": 1}).clear().is_empty()
+        True
+        """
+        for key in list(self._keys()):
+            self.del_(key)
+        return self
+
+
+def _has_nothing(node: Any) -> bool:
+    """Whether a node is there without any entry, and no element of a lazy stack has one of its own."""
+    inmost = None if node is None else node._inmost()
+    if isinstance(inmost, containers.lazy):
+        return all(map(_has_nothing, inmost.tensordicts))
+    return inmost is not None and not list(inmost._keys())

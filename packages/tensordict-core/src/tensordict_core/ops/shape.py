@@ -1,0 +1,401 @@
+"""Shape operations of a tensordict: they change the batch dimensions and leave every leaf's own dimensions alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.shape_op import (
+    BatchOp,
+    Expand,
+    Permute,
+    Reshape,
+    ShapeOp,
+    Squeeze,
+    Unsqueeze,
+    infer_size,
+    normal_dim,
+)
+from tensordict_core.ops.factories.operands import with_leaves_as
+
+__all__ = ["Shape"]
+
+
+def _ints(args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Sizes or dims given one by one or as one sequence."""
+    if len(args) == 1 and isinstance(args[0], list | tuple | torch.Size):
+        return tuple(args[0])
+    return args
+
+
+class Shape(Primitives):
+    """Reshaping, reordering, expanding and repeating the batch dimensions."""
+
+    __slots__ = ()
+
+    # views -----------------------------------------------------------------------------------------------------------
+
+    def _rearranged(self, op: ShapeOp) -> Self:
+        """The result of an operation that has an inverse, by which a block over it writes back."""
+        result = self._reshape(op)
+        op.remember(self)
+        result._set_exit(op)
+        return result  # type: ignore[no-any-return]  # a primitive gives Any
+
+    def _unchanged(self) -> Self:
+        """This tensordict, where there is nothing to do, and nothing to write back."""
+        self._set_exit(None)
+        return self
+
+    def view(self, *shape: Any, size: Sequence[int] | None = None, batch_size: Sequence[int] | None = None) -> Self:
+        """The same data with the batch dimensions in another shape; never copies.
+
+        Args:
+            *shape: The new batch size, one size inferred if ``-1``; or a dtype, to view every leaf as.
+            size: The new batch size, by name.
+            batch_size: The same under another name; with a dtype, the batch size of the result.
+
+        Raises:
+            RuntimeError: The sizes do not fit, or a leaf's strides do not allow a view.
+
+        >>> TensorDict({"a": torch.zeros(4, 3)}, [4]).view(2, -1)["a"].shape
+        torch.Size([2, 2, 3])
+        """
+        if len(shape) == 1 and isinstance(shape[0], torch.dtype):
+            dtype = shape[0]
+            return self.apply(lambda leaf: leaf.view(dtype), batch_size=batch_size)  # type: ignore[attr-defined, no-any-return]  # of another family
+        if not shape:
+            shape = tuple(size if size is not None else batch_size if batch_size is not None else ())
+        return self._regroup(shape, "view", False)
+
+    def reshape(self, *shape: Any, size: Sequence[int] | None = None) -> Self:
+        """The batch dimensions in another shape; copies only where a view is impossible.
+
+        Raises:
+            RuntimeError: The sizes do not fit.
+
+        >>> TensorDict({"a": torch.zeros(4, 3)}, [4]).reshape(2, 2).batch_size
+        torch.Size([2, 2])
+        """
+        return self._regroup(shape if shape or size is None else tuple(size), "reshape", True)
+
+    def _regroup(self, shape: tuple[Any, ...], what: str, copies: bool) -> Self:
+        old = self._meta.batch_size
+        new = infer_size(shape, old.numel(), what)
+        if new == old:
+            return self._unchanged()
+        return self._rearranged(Reshape(old, new, copies))
+
+    def unsqueeze(self, *args: int, dim: int | None = None) -> Self:
+        """A new batch dimension of size 1 at ``dim``.
+
+        Raises:
+            IndexError: ``dim`` is outside the range that the batch dimensions allow.
+
+        >>> TensorDict({"a": torch.zeros(4, 3)}, [4]).unsqueeze(-1)["a"].shape
+        torch.Size([4, 1, 3])
+        """
+        (at,) = args or (dim,)
+        size = self._meta.batch_size
+        return self._rearranged(Unsqueeze(size, normal_dim(at, size, extra=1)))  # type: ignore[arg-type]  # checked before
+
+    def squeeze(self, *args: int | None, dim: int | None = None) -> Self:
+        """Without the batch dimension ``dim`` if its size is 1; by default without all such dimensions.
+
+        Raises:
+            IndexError: There is no such dimension.
+
+        >>> TensorDict({"a": torch.zeros(1, 4)}, [1, 4]).squeeze().batch_size
+        torch.Size([4])
+        """
+        at = args[0] if args else dim
+        size = self._meta.batch_size
+        if at is None:
+            dims = tuple(i for i, n in enumerate(size) if n == 1)
+        else:
+            found = normal_dim(at, size)
+            dims = (found,) if size[found] == 1 else ()
+        return self._rearranged(Squeeze(size, dims)) if dims else self._unchanged()
+
+    def permute(self, *args: Any, dims: Sequence[int] | None = None) -> Self:
+        """The batch dimensions in another order.
+
+        Raises:
+            ValueError: The order does not name each batch dimension once.
+
+        >>> TensorDict({"a": torch.zeros(3, 4, 5)}, [3, 4]).permute(1, 0)["a"].shape
+        torch.Size([4, 3, 5])
+        """
+        order = _ints(args) if args or dims is None else tuple(dims)
+        size = self._meta.batch_size
+        try:
+            normal = tuple(normal_dim(d, size) for d in order)
+        except IndexError:
+            normal = ()
+        if sorted(normal) != list(range(len(size))):
+            raise ValueError(
+                f"permute needs each of the {len(size)} batch dimensions once, got {list(order)}; "
+                "a tensordict has no access to the entries' own dimensions"
+            )
+        if normal == tuple(range(len(size))):
+            return self._unchanged()
+        return self._rearranged(Permute(size, normal))
+
+    def transpose(self, dim0: int, dim1: int) -> Self:
+        """Two batch dimensions swapped.
+
+        >>> TensorDict({"a": torch.zeros(3, 4, 5)}, [3, 4]).transpose(0, 1).batch_size
+        torch.Size([4, 3])
+        """
+        size = self._meta.batch_size
+        order = list(range(len(size)))
+        a, b = normal_dim(dim0, size), normal_dim(dim1, size)
+        order[a], order[b] = order[b], order[a]
+        return self.permute(order)
+
+    def swapaxes(self, axis0: int, axis1: int) -> Self:
+        """``transpose`` under the name of NumPy."""
+        return self.transpose(axis0, axis1)
+
+    def swapdims(self, axis0: int, axis1: int) -> Self:
+        """``transpose`` under another name."""
+        return self.transpose(axis0, axis1)
+
+    def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
+        """Batch dimensions moved from ``source`` to ``destination``, the others in their order.
+
+        >>> TensorDict({"a": torch.zeros(2, 3, 4)}, [2, 3, 4]).movedim(0, -1).batch_size
+        torch.Size([3, 4, 2])
+        """
+        size = self._meta.batch_size
+        sources = [source] if isinstance(source, int) else list(source)
+        targets = [destination] if isinstance(destination, int) else list(destination)
+        if len(sources) != len(targets):
+            raise RuntimeError(f"movedim needs as many destinations as sources, got {targets} for {sources}")
+        placed = {normal_dim(t, size): normal_dim(s, size) for s, t in zip(sources, targets, strict=True)}
+        rest = iter(d for d in range(len(size)) if d not in placed.values())
+        return self.permute([placed[i] if i in placed else next(rest) for i in range(len(size))])
+
+    def moveaxis(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
+        """``movedim`` under the name of NumPy."""
+        return self.movedim(source, destination)
+
+    def expand(self, *args: Any, size: Sequence[int] | None = None) -> Self:
+        """The batch dimensions broadcast to a shape, without a copy; ``-1`` keeps a size.
+
+        Raises:
+            RuntimeError: A size other than 1 would change.
+
+        >>> TensorDict({"a": torch.zeros(3)}, [3]).expand(2, 3)["a"].shape
+        torch.Size([2, 3])
+        """
+        old = self._meta.batch_size
+        target = list(_ints(args) if args or size is None else size)
+        extra = len(target) - len(old)
+        if extra < 0:
+            raise RuntimeError(
+                f"expand to {target} has fewer dimensions than the batch size {list(old)}; name at least as many"
+            )
+        for i, n in enumerate(old):
+            wanted = target[extra + i]
+            if type(wanted) is int and wanted == -1:  # a symbolic size of a traced program is not compared
+                target[extra + i] = n
+            elif n not in (1, wanted):
+                raise RuntimeError(
+                    f"incompatible expanded shape {target} for the batch size {list(old)}: "
+                    "only sizes of 1 can be expanded; use repeat to copy rows"
+                )
+        new = torch.Size(target)
+        return self if new == old else self._reshape(Expand(old, new))
+
+    def expand_as(self, other: Any) -> Self:
+        """``expand`` to the shape of a tensor, or to the batch size and the leaves of a tensordict.
+
+        Args:
+            other: The tensor or the tensordict; entries that this tensordict lacks count for nothing.
+
+        Raises:
+            KeyError: ``other`` lacks a leaf.
+            RuntimeError: A size other than 1 would change.
+
+        >>> td, other = TensorDict({"a": torch.zeros(3, 1)}, [3]), TensorDict({"a": torch.zeros(2, 3, 4)}, [2, 3])
+        >>> td.expand_as(other)["a"].shape
+        torch.Size([2, 3, 4])
+        """
+        expanded = self.expand(other.shape)
+        return with_leaves_as(expanded, other) if isinstance(other, Primitives) else expanded
+
+    def broadcast_to(self, shape: Sequence[int]) -> Self:
+        """``expand`` under the name of NumPy."""
+        return self.expand(*shape)
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1, *, inplace: bool = False) -> Self:
+        """The batch dimensions from ``start_dim`` to ``end_dim`` (included) as one.
+
+        >>> TensorDict({"a": torch.zeros(2, 3, 4)}, [2, 3]).flatten(0, 1)["a"].shape
+        torch.Size([6, 4])
+        """
+        size = self._meta.batch_size
+        if not size:
+            return self._in_place(self.unsqueeze(0), inplace)
+        start, end = normal_dim(start_dim, size), normal_dim(end_dim, size)
+        if end < start:
+            raise ValueError(f"flatten needs start_dim before end_dim, got {start_dim} and {end_dim}")
+        return self._in_place(self.reshape(*size[:start], size[start : end + 1].numel(), *size[end + 1 :]), inplace)
+
+    def unflatten(self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False) -> Self:
+        """The batch dimension ``dim`` as several, one size inferred if ``-1``.
+
+        >>> TensorDict({"a": torch.zeros(6, 4)}, [6]).unflatten(0, (2, 3)).batch_size
+        torch.Size([2, 3])
+        """
+        size = self._meta.batch_size
+        at = normal_dim(dim, size)
+        inner = infer_size(tuple(unflattened_size), size[at], "unflatten")
+        return self._in_place(self.reshape(*size[:at], *inner, *size[at + 1 :]), inplace)
+
+    def atleast_1d(self) -> Self:
+        """With at least one batch dimension, added in front."""
+        return self if self._meta.batch_size else self.unsqueeze(0)
+
+    def atleast_2d(self) -> Self:
+        """With at least two batch dimensions, added as `torch.atleast_2d` does."""
+        td = self.atleast_1d()
+        return td if len(td._meta.batch_size) > 1 else td.unsqueeze(0)
+
+    def atleast_3d(self) -> Self:
+        """With at least three batch dimensions, added as `torch.atleast_3d` does."""
+        td = self.atleast_2d()
+        return td if len(td._meta.batch_size) > 2 else td.unsqueeze(-1)
+
+    # rearrangements --------------------------------------------------------------------------------------------------
+
+    def _batch_op(self, function: Any, new: Sequence[int] | None = None, names: Any = None) -> Self:
+        size = self._meta.batch_size
+        return self._reshape(BatchOp(size, size if new is None else torch.Size(new), function, names=names))  # type: ignore[no-any-return]  # a primitive gives Any
+
+    def flip(self, *dims: Any) -> Self:
+        """The batch dimensions ``dims`` in reverse order (a copy, as in torch).
+
+        >>> TensorDict({"a": torch.arange(3)}, [3]).flip(0)["a"]
+        tensor([2, 1, 0])
+        """
+        size = self._meta.batch_size
+        normal = [normal_dim(d, size) for d in _ints(dims)]
+        return self._batch_op(lambda leaf: leaf.flip(normal))
+
+    def fliplr(self) -> Self:
+        """The second batch dimension in reverse order."""
+        return self.flip(1)
+
+    def flipud(self) -> Self:
+        """The first batch dimension in reverse order."""
+        return self.flip(0)
+
+    def roll(
+        self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None, *, inplace: bool = False
+    ) -> Self:
+        """The entries rolled along batch dimensions; without ``dims`` the batch is rolled as if flat.
+
+        >>> TensorDict({"a": torch.arange(3)}, [3]).roll(1, 0)["a"]
+        tensor([2, 0, 1])
+        """
+        size = self._meta.batch_size
+        if dims is None:
+            return self._in_place(self.reshape(-1).roll(shifts, 0).reshape(size), inplace)
+        normal = [normal_dim(d, size) for d in ([dims] if isinstance(dims, int) else dims)]
+        return self._in_place(self._batch_op(lambda leaf: leaf.roll(shifts, normal)), inplace)
+
+    def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
+        """The plane of two batch dimensions rotated ``k`` times by 90 degrees.
+
+        >>> TensorDict({"a": torch.zeros(2, 3)}, [2, 3]).rot90().batch_size
+        torch.Size([3, 2])
+        """
+        size = self._meta.batch_size
+        a, b = (normal_dim(d, size) for d in dims)
+        new = list(size)
+        order = list(range(len(new)))
+        if k % 2:
+            new[a], new[b] = new[b], new[a]
+            order[a], order[b] = b, a
+        return self._batch_op(lambda leaf: leaf.rot90(k, (a, b)), new, lambda names: tuple(names[i] for i in order))
+
+    def repeat(self, *repeats: Any, inplace: bool = False) -> Self:
+        """The batch repeated along each batch dimension (a copy, as in torch).
+
+        >>> TensorDict({"a": torch.arange(2)}, [2]).repeat(2)["a"]
+        tensor([0, 1, 0, 1])
+        """
+        counts = _ints(repeats)
+        size = self._meta.batch_size
+        if len(counts) != len(size):
+            raise ValueError(
+                f"repeat needs one number per batch dimension, got {list(counts)} for batch size {list(size)}; "
+                "use expand to add dimensions"
+            )
+        new = [n * c for n, c in zip(size, counts, strict=True)]
+        return self._in_place(
+            self._batch_op(lambda leaf: leaf.repeat(*counts, *(1,) * (leaf.ndim - len(counts))), new), inplace
+        )
+
+    def tile(self, *dims: Any) -> Self:
+        """``repeat`` with missing leading counts taken as 1."""
+        counts = _ints(dims)
+        missing = len(self._meta.batch_size) - len(counts)
+        return self.repeat(*(1,) * max(missing, 0), *counts)
+
+    def repeat_interleave(
+        self, repeats: Tensor | int, dim: int | None = None, *, output_size: int | None = None, inplace: bool = False
+    ) -> Self:
+        """Each slice along a batch dimension repeated; without ``dim`` the batch is flattened first.
+
+        Args:
+            repeats: How often: one number, or one per slice.
+            dim: The batch dimension.
+            output_size: The size of the result along ``dim``, if known.
+            inplace: Whether this tensordict takes the result.
+
+        >>> TensorDict({"a": torch.arange(2)}, [2]).repeat_interleave(2, 0)["a"]
+        tensor([0, 0, 1, 1])
+        """
+        if dim is None:
+            return self._in_place(self.reshape(-1).repeat_interleave(repeats, 0, output_size=output_size), inplace)
+        size = self._meta.batch_size
+        at = normal_dim(dim, size)
+        total = (
+            size[at] * repeats
+            if isinstance(repeats, int)
+            else int(repeats.sum()) * (size[at] if repeats.numel() == 1 else 1)
+        )
+        new = (*size[:at], total, *size[at + 1 :])
+        return self._in_place(
+            self._batch_op(lambda leaf: leaf.repeat_interleave(repeats, at, output_size=output_size), new), inplace
+        )
+
+    def _in_place(self, result: Self, inplace: bool) -> Self:
+        """The result, or this tensordict after it took the result's entries."""
+        if not inplace:
+            return result
+        if self._locked:
+            raise errors.locked("the operation replaces entries")
+        if self._holds_slices:
+            stack = self._inmost()
+            at = stack.stack_dim
+            if at >= len(result._meta.batch_size):
+                raise RuntimeError(
+                    f"the result of batch size {list(result._meta.batch_size)} has no dimension {at} for a lazy stack "
+                    "to hold its elements along; take it without inplace=True"
+                )
+            stack.tensordicts[:] = result._inmost().unbind(at)
+            self._set_meta(result._meta)
+            return self
+        for key in list(result._keys()):
+            self._set(key, result._get(key), False)
+        self._set_meta(result._meta)
+        return self

@@ -1,0 +1,134 @@
+"""Parts of a tensordict along a batch dimension: its slices, ranges of them, and pieces of one size or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.shape_op import normal_dim
+
+__all__ = ["Parts"]
+
+
+class Parts(Primitives):
+    """Taking apart along a batch dimension."""
+
+    __slots__ = ()
+
+    def unbind(self, dim: int = 0) -> tuple[Self, ...]:
+        """The slices along a batch dimension, as views.
+
+        Raises:
+            IndexError: There is no such dimension.
+
+        >>> [td["a"].item() for td in TensorDict({"a": torch.arange(2)}, [2]).unbind(0)]
+        [0, 1]
+        """
+        size = self._meta.batch_size
+        if not size:
+            raise errors.no_batch_dim("unbind")
+        return self._unbind(normal_dim(dim, size))
+
+    def narrow(self, dim: int, start: int | Tensor, length: int) -> Self:
+        """The ``length`` slices along a batch dimension from ``start`` on, as a view.
+
+        >>> TensorDict({"a": torch.arange(4)}, [4]).narrow(0, 1, 2)["a"]
+        tensor([1, 2])
+        """
+        size = self._meta.batch_size
+        at = normal_dim(dim, size)
+        first = int(start) + (size[at] if int(start) < 0 else 0)
+        if not 0 <= first <= first + length <= size[at]:
+            raise RuntimeError(
+                f"narrow: start {int(start)} and length {length} exceed size {size[at]} of dimension {at}"
+            )
+        return self[(slice(None),) * at + (slice(first, first + length),)]  # type: ignore[index, no-any-return]  # of another family
+
+    def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+        """Pieces of ``split_size`` slices (the last may be smaller), or of the given sizes, as views.
+
+        Raises:
+            RuntimeError: The sizes do not add up to the size of the dimension.
+
+        >>> [td.batch_size[0] for td in TensorDict({"a": torch.arange(5)}, [5]).split(2)]
+        [2, 2, 1]
+        """
+        size = self._meta.batch_size
+        if not size:
+            raise errors.no_batch_dim("split")
+        at = normal_dim(dim, size)
+        total = size[at]
+        if isinstance(split_size, int):
+            if split_size < 0 or (split_size == 0 and total):
+                raise RuntimeError(
+                    f"split needs a positive split_size, got {split_size}; use chunk for a number of pieces"
+                )
+            sizes = [min(split_size, total - start) for start in range(0, total, split_size or 1)] or [0]
+        else:
+            given: Any = split_size
+            sizes = list(given) if isinstance(given, Iterable) else [given]
+            if not all(hasattr(n, "__index__") for n in sizes):
+                raise TypeError(f"split takes an integer or a sequence of integers, got {split_size!r}; give sizes")
+            if sum(sizes) != total or any(n < 0 for n in sizes):
+                raise RuntimeError(
+                    f"split sizes {sizes} must not be negative and must add up to {total}, the size of dimension {at}; "
+                    "change one of them"
+                )
+        return self._pieces(sizes, at)
+
+    def _pieces(self, sizes: list[int], dim: int) -> tuple[Self, ...]:
+        pieces: tuple[Self, ...] = tuple(self._split(sizes, dim))
+        if self._locked:
+            for piece in pieces:
+                piece.lock_()  # type: ignore[attr-defined]  # of another family
+        return pieces
+
+    def _split(self, sizes: list[int], dim: int) -> Sequence[Any]:
+        """Consecutive pieces of these sizes along ``dim``; containers with a faster way override it."""
+        pieces, start = [], 0
+        for n in sizes:
+            pieces.append(self[(slice(None),) * dim + (slice(start, start + n),)])  # type: ignore[index]  # of another family
+            start += n
+        return pieces
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
+        """At most ``chunks`` pieces of equal size (the last may be smaller) along a batch dimension, as views.
+
+        >>> len(TensorDict({"a": torch.arange(5)}, [5]).chunk(2))
+        2
+        """
+        if chunks < 1:
+            raise ValueError(f"chunk needs a positive number of chunks, got {chunks}; use split for pieces of a size")
+        size = self._meta.batch_size
+        total = size[normal_dim(dim, size)] if size else 0
+        if not total:
+            return self.split([0] * chunks if size else 1, dim)  # as of a tensor: nothing makes any number of pieces
+        return self.split(-(-total // chunks), dim)
+
+    def tensor_split(self, indices_or_sections: Any, dim: int = 0) -> tuple[Self, ...]:
+        """Pieces along a batch dimension: a number of nearly equal ones, or cut at the given indices.
+
+        >>> [td.batch_size[0] for td in TensorDict({"a": torch.arange(5)}, [5]).tensor_split(2)]
+        [3, 2]
+        """
+        size = self._meta.batch_size
+        if not size:
+            raise errors.no_batch_dim("tensor_split")
+        at = normal_dim(dim, size)
+        pieces = torch.empty(size[at], device="meta").tensor_split(
+            indices_or_sections if isinstance(indices_or_sections, int | Tensor) else tuple(indices_or_sections)
+        )
+        sizes = [len(piece) for piece in pieces]
+        return self._pieces(sizes, at) if sum(sizes) == size[at] else self._cut_at(indices_or_sections, at)
+
+    def _cut_at(self, indices: Any, dim: int) -> tuple[Self, ...]:
+        cuts = [0, *[int(i) for i in indices], self._meta.batch_size[dim]]
+        return tuple(
+            self[(slice(None),) * dim + (slice(a, b),)]  # type: ignore[index]  # of another family
+            for a, b in zip([0, *cuts[1:-1]], cuts[1:], strict=True)
+        )

@@ -1,0 +1,168 @@
+"""Combining tensordicts and taking them apart again, as methods: stacks, lazy stacks, and live views of a part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.index import Index
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import UNLOCKED
+from tensordict_core.base.registry import containers
+from tensordict_core.base.shape_op import normal_dim
+from tensordict_core.ops import combine
+
+if TYPE_CHECKING:
+    from tensordict_core.containers.view import SubTensorDict
+
+__all__ = ["Stacking"]
+
+
+class Stacking(Primitives):
+    """``stack``, ``cat``, their lazy forms, and the ways between dense and lazy."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+        """Tensordicts of one batch size and one key set, stacked along a new batch dimension.
+
+        Args:
+            input: The tensordicts.
+            dim: Where the new dimension goes.
+            out: A tensordict that the result is written into.
+
+        Raises:
+            RuntimeError: Batch sizes, keys or shapes differ.
+
+        >>> TensorDict.stack([TensorDict({"a": 1}), TensorDict({"a": 2})])["a"]
+        tensor([1, 2])
+        """
+        return combine.stack(input, dim, out=out)
+
+    @staticmethod
+    def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+        """Tensordicts of one key set, concatenated along a batch dimension.
+
+        Args:
+            input: The tensordicts; their batch sizes agree but for ``dim``.
+            dim: The batch dimension.
+            out: A tensordict that the result is written into.
+
+        Raises:
+            KeyError: Keys differ.
+            RuntimeError: Batch sizes differ in another dimension.
+
+        >>> TensorDict.cat([TensorDict({"a": torch.zeros(2)}, [2])] * 2).batch_size
+        torch.Size([4])
+        """
+        return combine.cat(input, dim, out=out)
+
+    lazy_stack = staticmethod(combine.lazy_stack)
+
+    @staticmethod
+    def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+        """``stack`` where the tensordicts allow it, else ``lazy_stack``.
+
+        Args:
+            input: The tensordicts.
+            dim: Where the new dimension goes.
+            out: A tensordict that the result is written into.
+
+        >>> type(TensorDict.maybe_dense_stack([TensorDict({"a": 1}), TensorDict({"a": 2})])).__name__
+        'TensorDict'
+        """
+        return combine.maybe_dense_stack(input, dim, out=out)
+
+    def to_lazystack(self, dim: int = 0) -> Any:
+        """The slices along a batch dimension, as a lazy stack that shares their memory.
+
+        A lazy stack along that dimension is returned as it is.
+
+        Args:
+            dim: The batch dimension.
+
+        Raises:
+            RuntimeError: There is no batch dimension.
+
+        >>> td = TensorDict({"a": torch.zeros(3)}, [3]).to_lazystack()
+        >>> type(td).__name__, len(td.tensordicts)
+        ('LazyStackedTensorDict', 3)
+        """
+        at = normal_dim(dim, self._meta.batch_size) if self._meta.batch_size else dim
+        inmost = self._inmost()
+        if isinstance(inmost, containers.lazy) and inmost.stack_dim == at:
+            return self
+        parts = self.unbind(dim)  # type: ignore[attr-defined]  # of another family
+        return type(parts[0])._lazy(parts, at) if parts else self
+
+    def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
+        """This tree with its lazy stacks combined: entries of one shape stacked, ragged ones as nested tensors.
+
+        Args:
+            layout: The layout of the nested tensors.
+
+        >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(n)}) for n in (1, 2)])
+        >>> [len(part) for part in ragged.densify()["a"].unbind()]
+        [1, 2]
+        """
+        out = None
+        for key, value in self._items():
+            if isinstance(value, Primitives):
+                dense = value.densify(layout=layout)  # type: ignore[attr-defined]  # of another family
+                if dense is not value:
+                    out = self._clone(False) if out is None else out
+                    out._set(key, dense, False)
+        return self if out is None else out
+
+    def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Self:
+        """This tree with contiguous leaves: those that are not are copied, the others shared; lazy stacks are combined.
+
+        Args:
+            canonical: Whether a leaf must have the strides that a new tensor of its shape has, dimensions of size 1
+                included.
+            inplace: Whether this tensordict takes the copies, and is returned.
+
+        Raises:
+            RuntimeError: It is locked and ``inplace``, or entries of a lazy stack do not stack.
+
+        >>> td = TensorDict({"a": torch.zeros(4, 3).T}, [3])
+        >>> td.is_contiguous(), td.contiguous().is_contiguous()
+        (False, True)
+        """
+
+        def copy(leaf: Tensor) -> Tensor:
+            if canonical and leaf.stride() != torch.empty(leaf.shape, device="meta").stride():
+                return leaf.clone(memory_format=torch.contiguous_format)
+            return leaf.contiguous()
+
+        result = self._solid()
+        result = result._rebuild(iter([copy(leaf) for leaf in result._leaves()]), UNLOCKED)
+        return self._in_place(result, inplace)  # type: ignore[attr-defined, no-any-return]  # of another family
+
+    def view_at(self, index: Any) -> SubTensorDict:
+        """A live view of the part of every entry that ``index`` selects.
+
+        Reading it indexes the entries of this tensordict; writing to it writes into them, and a new key gets a place in
+        all of it.
+
+        Args:
+            index: As in ``td[index]``.
+
+        Raises:
+            IndexError: The index does not fit the batch size.
+
+        >>> td = TensorDict({"a": torch.zeros(3)}, [3])
+        >>> view = td.view_at(torch.tensor([0, 2]))
+        >>> view["a"] = torch.ones(2)
+        >>> td["a"]
+        tensor([1., 0., 1.])
+        """
+        return self._view_at(Index(index, self._meta.batch_size))  # type: ignore[attr-defined, no-any-return]  # of another family
+
+    def _get_sub_tensordict(self, idx: Any) -> Self:
+        """``view_at`` under the name that programs of this field know."""
+        return self.view_at(idx)  # type: ignore[return-value]  # a view stands for it

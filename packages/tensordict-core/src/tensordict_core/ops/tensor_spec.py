@@ -1,0 +1,139 @@
+"""Descriptions: what device, dtype and shape each leaf has, as a tensordict, and how such a one is read by ``to``.
+
+`TensorAttrs`, the value that stands for a leaf, is a container of its own module; this one makes trees of it from trees
+of tensors, and looks in them for the leaves of another tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.meta import as_device
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.registry import containers
+
+__all__ = ["FIELDS", "Description", "as_described", "describe_leaf", "describes"]
+
+FIELDS = ("device", "dtype", "shape")
+
+
+class Description(Primitives):
+    """``attrs``."""
+
+    __slots__ = ()
+
+    def attrs(self, *, fields: Sequence[str] = FIELDS, num_threads: int | None = None) -> Any:
+        """Device, dtype and shape of each leaf, as a tensordict of `TensorAttrs` under the same keys.
+
+        It has no batch size and no device; non-tensor data stand in it as they are. What the elements of a lazy stack
+        differ in is ``None``, a shape that they share counts the stack dimension. ``other.to(td.attrs())`` gives each
+        leaf of another tensordict the device and the dtype of the leaf of this one.
+
+        Args:
+            fields: What is written down, of ``"device"``, ``"dtype"`` and ``"shape"``; the others are ``None``.
+            num_threads: Taken for compatibility: nothing is copied, so threads would have nothing to do.
+
+        Raises:
+            ValueError: A field is none of the three.
+
+        >>> attrs = TensorDict({"a": torch.zeros(2), "b": {"c": torch.ones(2).bool()}}, [2]).attrs(fields=["dtype"])
+        >>> attrs["b", "c"]
+        TensorAttrs(tgt_device=None, tgt_dtype=torch.bool, tgt_shape=None)
+        """
+        return _described(self, _wanted(fields))
+
+
+def _wanted(fields: Sequence[str]) -> tuple[bool, ...]:
+    """Which of `FIELDS` are asked for."""
+    names = (fields,) if isinstance(fields, str) else tuple(fields)
+    for name in names:
+        if name not in FIELDS:
+            raise ValueError(f"attrs() knows the fields 'device', 'dtype' and 'shape', got {name!r}; name those")
+    return tuple(field in names for field in FIELDS)
+
+
+def describe_leaf(leaf: Tensor, fields: Sequence[str]) -> Any:
+    """The description of one tensor.
+
+    >>> describe_leaf(torch.zeros(2), ("dtype",)).tgt_dtype
+    torch.float32
+    """
+    return _described(leaf, _wanted(fields))
+
+
+def _described(node: Any, wanted: tuple[bool, ...]) -> Any:
+    if isinstance(node, Tensor):
+        facts: tuple[Any, ...] = (node.device, node.dtype, node.shape)
+        return containers.attrs(*(fact if wants else None for fact, wants in zip(facts, wanted, strict=True)))
+    if node._is_non_tensor:
+        return node._clone(False)
+    if node._is_opaque:
+        return _described(node._tensor, wanted)
+    inmost = node._inmost()
+    if isinstance(inmost, containers.lazy) and inmost.tensordicts:
+        parts = [_described(part, wanted) for part in inmost.tensordicts]
+        return _merged(parts, inmost._stack_dim)
+    return containers.dense({key: _described(value, wanted) for key, value in node._items()})
+
+
+def _merged(parts: list[Any], dim: int) -> Any:
+    """The description of a lazy stack from those of its elements."""
+    first = parts[0]
+    if any(type(part) is not type(first) for part in parts):
+        return first
+    if isinstance(first, containers.attrs):
+        values = list(zip(*(part._value for part in parts), strict=True))
+        device, dtype, shape = [one[0] if all(other == one[0] for other in one) else None for one in values]
+        return containers.attrs(device, dtype, None if shape is None else (*shape[:dim], len(parts), *shape[dim:]))
+    if first._is_non_tensor:
+        return first._stack(parts, dim) if all(p.batch_size == first.batch_size for p in parts) else first
+    keys = dict.fromkeys(key for part in parts for key in part._keys())
+    columns = {key: [part._get(key) for part in parts if part._get(key) is not None] for key in keys}
+    return containers.dense({key: _merged(column, dim) for key, column in columns.items()})
+
+
+def describes(other: Any) -> bool:
+    """Whether a tensordict holds descriptions of leaves rather than leaves.
+
+    >>> describes(TensorDict({"a": {"b": 1}}).attrs()), describes(TensorDict({"a": {"b": 1}}))
+    (True, False)
+    """
+    if isinstance(other, containers.attrs):
+        return True
+    if not isinstance(other, Primitives) or other._is_opaque:
+        return False
+    return any(describes(value) for _, value in other._peek_items() if not isinstance(value, Tensor))
+
+
+def _find(attrs: Any, path: tuple[str, ...]) -> Any:
+    """What is written of the leaf at ``path``: under its key, or of all that is below a key above it."""
+    for key in path:
+        if isinstance(attrs, containers.attrs) or attrs is None:
+            break
+        attrs = attrs._get(key)
+    return attrs if isinstance(attrs, containers.attrs) else None
+
+
+def as_described(td: Any, attrs: Any, non_blocking: bool | None) -> tuple[list[Tensor], torch.device | None]:
+    """The leaves of ``td`` on the devices and with the dtypes that ``attrs`` writes of them, and their common device.
+
+    Leaves of which nothing is written are shared. The device is ``None`` where they are on several, or ``td`` has none.
+    """
+    leaves = []
+    for path, leaf in zip(td._leaf_keys(), td._leaves(), strict=True):
+        found = _find(attrs, path)
+        if found is not None:
+            device = as_device(found.tgt_device)
+            leaf = leaf.to(
+                leaf.device if device is None else device,
+                leaf.dtype if found.tgt_dtype is None else found.tgt_dtype,
+                non_blocking=bool(non_blocking),
+            )
+        leaves.append(leaf)
+    devices = {leaf.device for leaf in leaves}
+    known = td._meta.device is not None and len(devices) == 1
+    return leaves, devices.pop() if known else td._meta.device if not devices else None

@@ -1,0 +1,162 @@
+"""Asserting that two tensordicts are close, with a message that names every entry that is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
+from tensordict_core.base.node import Primitives
+
+__all__ = ["assert_allclose_td", "assert_close"]
+
+
+def assert_close(
+    actual: Any,
+    expected: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    equal_nan: bool = True,
+    intersection: bool = False,
+    msg: str = "",
+    prefix: NestedKey = (),
+) -> bool:
+    """Assert that two tensordicts have the same keys, and leaves of one shape, dtype, device and close values.
+
+    Non-tensor values must be equal.
+
+    Args:
+        actual: The tensordict that is checked.
+        expected: What it should be.
+        rtol: The relative tolerance; by default that of `torch.testing.assert_close` for the dtype.
+        atol: The absolute tolerance; likewise, and given together with ``rtol``.
+        equal_nan: Whether NaN equals NaN.
+        intersection: Whether keys that only one of them has are passed over.
+        msg: Is put at the end of the message.
+        prefix: A key that is put before those of the message.
+
+    Returns:
+        True.
+
+    Raises:
+        AssertionError: Entries differ; the message names each with the largest difference, and where it stands.
+        KeyError: Keys differ and not ``intersection``.
+        TypeError: One of them is no tensordict.
+
+    >>> a = TensorDict({"x": torch.zeros(3), "y": {"z": torch.ones(3)}})
+    >>> assert_close(a, a.clone())
+    True
+    >>> assert_close(a, a + 0.5)
+    Traceback (most recent call last):
+    AssertionError: the tensordicts are not close, in 2 of 4 comparisons:
+      'x': largest difference 0.5 at (0,) (3 of 3 elements differ by more than 1e-05 + 1.3e-06 * |expected|)
+      ('y', 'z'): largest difference 0.5 at (0,) (3 of 3 elements differ by more than 1e-05 + 1.3e-06 * |expected|)
+    """
+    for value in (actual, expected):
+        if not isinstance(value, Primitives):
+            raise TypeError(
+                f"assert_close compares two tensordicts, got {type(value).__name__}; use torch.testing.assert_close"
+            )
+    at = unravel_key_to_tuple(prefix) if prefix else ()
+    found: list[str] = []
+    count = _compare(actual, expected, at, rtol, atol, equal_nan, intersection, found)
+    if found:
+        head = f"the tensordicts are not close, in {len(found)} of {count} comparisons:\n  " + "\n  ".join(found)
+        raise AssertionError(f"{head}\n{msg}" if msg else head)
+    return True
+
+
+assert_allclose_td = assert_close
+"""`assert_close` under its older name."""
+
+
+def _entries(td: Any) -> dict[str, Any]:
+    if td._holds_slices:
+        # a lazy stack is compared element by element, so entries that do not stack are compared too
+        return {str(i): element for i, element in enumerate(td._inmost().tensordicts)}
+    return {key: td._get(key) for key in td._keys()}
+
+
+def _compare(
+    actual: Any,
+    expected: Any,
+    at: tuple[str, ...],
+    rtol: float | None,
+    atol: float | None,
+    equal_nan: bool,
+    intersection: bool,
+    found: list[str],
+) -> int:
+    """Append what differs to ``found``; the number of comparisons made."""
+    if actual._meta.batch_size != expected._meta.batch_size:
+        found.append(
+            f"{_show(at)}: batch size {list(actual._meta.batch_size)} instead of {list(expected._meta.batch_size)}"
+        )
+    if actual._holds_slices != expected._holds_slices:
+        left = {key: actual._get(key) for key in actual._keys()}
+        right = {key: expected._get(key) for key in expected._keys()}
+    else:
+        left, right = _entries(actual), _entries(expected)
+    if not intersection and left.keys() != right.keys():
+        raise errors.keys_mismatch(
+            [unravel_key((*at, key)) for key in left if key not in right],
+            [unravel_key((*at, key)) for key in right if key not in left],
+        )
+    count = 1
+    for key, mine in left.items():
+        if key not in right:
+            continue
+        theirs, path = right[key], (*at, key)
+        if isinstance(mine, Primitives) and isinstance(theirs, Primitives) and not mine._is_opaque:
+            count += _compare(mine, theirs, path, rtol, atol, equal_nan, intersection, found)
+            continue
+        count += 1
+        if isinstance(mine, Tensor) and isinstance(theirs, Tensor):
+            difference = _difference(mine, theirs, rtol, atol, equal_nan)
+        elif isinstance(mine, Primitives) and isinstance(theirs, Primitives):
+            difference = _value_difference(mine, theirs)
+        else:
+            difference = f"{type(mine).__name__} instead of {type(theirs).__name__}"
+        if difference:
+            found.append(f"{_show(path)}: {difference}")
+    return count
+
+
+def _show(path: tuple[str, ...]) -> str:
+    return repr(unravel_key(path)) if path else "the root"
+
+
+def _value_difference(mine: Any, theirs: Any) -> str:
+    same = mine == theirs
+    if bool(same.all()):
+        return ""
+    return f"value {mine._entry_value()!r} instead of {theirs._entry_value()!r}"
+
+
+def _difference(mine: Tensor, theirs: Tensor, rtol: float | None, atol: float | None, equal_nan: bool) -> str:
+    for name in ("shape", "dtype", "device"):
+        a, b = getattr(mine, name), getattr(theirs, name)
+        if a != b:
+            return f"{name} {list(a) if name == 'shape' else a} instead of {list(b) if name == 'shape' else b}"
+    try:
+        torch.testing.assert_close(mine, theirs, rtol=rtol, atol=atol, equal_nan=equal_nan)
+    except AssertionError as error:
+        if mine.is_nested or mine.layout is not torch.strided:
+            return str(error).splitlines()[0]
+    else:
+        return ""
+    default_rtol, default_atol = torch.testing._comparison.get_tolerances(mine, theirs, rtol=rtol, atol=atol)
+    exact = mine.dtype is torch.bool or not (mine.is_floating_point() or mine.is_complex())
+    a, b = (mine.long(), theirs.long()) if exact else (mine, theirs)
+    gap = (a - b).abs()
+    far = ~torch.isclose(a, b, default_rtol, default_atol, equal_nan)
+    gap = torch.where(far, torch.where(gap.isnan(), torch.full_like(gap, torch.inf), gap) if not exact else gap, 0)
+    where = tuple(int(i) for i in torch.unravel_index(gap.argmax(), gap.shape)) if gap.ndim else ()
+    limit = f"{default_atol:g} + {default_rtol:g} * |expected|"
+    return (
+        f"largest difference {gap.max().item():.6g} at {where} ({int(far.sum())} of {far.numel()} elements differ "
+        f"by more than {limit})"
+    )

@@ -1,0 +1,288 @@
+"""Functions of torch that are methods of a tensordict under the same name, and those with an algorithm of their own.
+
+Operations that are records (`_ops`) enter the dispatch table by themselves; combining functions and the ``*_like``
+family have files of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.node import Primitives
+from tensordict_core.base.rebuild import KEEP, UNLOCKED
+from tensordict_core.base.shape_op import normal_dim
+from tensordict_core.ops.factories.operands import match
+from tensordict_core.torch_api.dispatch import HANDLERS, implements
+
+__all__ = ["register"]
+
+
+def _as_method(name: str, **renamed: str) -> Callable[..., Any]:
+    """A handler that calls the method ``name``; ``renamed`` says how torch calls its arguments."""
+
+    def handler(*args: Any, **kwargs: Any) -> Any:
+        for theirs, ours in renamed.items():
+            if theirs in kwargs:
+                kwargs[ours] = kwargs.pop(theirs)
+        if not args:
+            args = (kwargs.pop("tensor" if "tensor" in kwargs else "input"),)
+        if kwargs.get("out", 0) is None:
+            del kwargs["out"]
+        return getattr(args[0], name)(*args[1:], **kwargs)
+
+    return handler
+
+
+METHODS: tuple[tuple[Any, str, dict[str, str]], ...] = (
+    (torch.split, "split", {"split_size_or_sections": "split_size"}),
+    (torch.tensor_split, "tensor_split", {}),
+    (torch.unbind, "unbind", {}),
+    (torch.chunk, "chunk", {}),
+    (torch.narrow, "narrow", {}),
+    (torch.squeeze, "squeeze", {}),
+    (torch.unsqueeze, "unsqueeze", {}),
+    (torch.permute, "permute", {}),
+    (torch.transpose, "transpose", {}),
+    (torch.swapaxes, "swapaxes", {}),
+    (torch.swapdims, "swapdims", {}),
+    (torch.movedim, "movedim", {}),
+    (torch.moveaxis, "moveaxis", {}),
+    (torch.reshape, "reshape", {"shape": "size"}),
+    (torch.flatten, "flatten", {}),
+    (torch.unflatten, "unflatten", {"sizes": "unflattened_size"}),
+    (torch.broadcast_to, "broadcast_to", {"size": "shape"}),
+    (torch.tile, "tile", {}),
+    (torch.repeat_interleave, "repeat_interleave", {}),
+    (torch.flip, "flip", {}),
+    (torch.fliplr, "fliplr", {}),
+    (torch.flipud, "flipud", {}),
+    (torch.roll, "roll", {}),
+    (torch.rot90, "rot90", {}),
+    (torch.gather, "gather", {}),
+    (torch.masked_select, "masked_select", {}),
+    (torch.masked_fill, "masked_fill", {}),
+    (torch.softmax, "softmax", {}),
+    (torch.clamp, "clamp", {}),
+    (torch.clip, "clamp", {}),
+    (torch.rsub, "rsub", {}),
+    (torch.detach, "detach", {}),
+    (torch.numel, "numel", {}),
+    (torch.is_floating_point, "is_floating_point", {}),
+)
+"""Functions, the methods that stand for them, and how torch calls the arguments that are called otherwise here."""
+
+ALIASES: tuple[tuple[Any, Any], ...] = (
+    (torch.absolute, torch.abs),
+    (torch.negative, torch.neg),
+    (torch.multiply, torch.mul),
+    (torch.subtract, torch.sub),
+    (torch.divide, torch.div),
+    (torch.true_divide, torch.div),
+)
+"""Other names that torch has for operations of ours."""
+
+
+def register() -> None:
+    """Enter the functions that are methods into the dispatch table."""
+    for function, name, renamed in METHODS:
+        implements(function)(_as_method(name, **renamed))
+    for alias, function in ALIASES:
+        HANDLERS[alias] = HANDLERS[function]
+
+
+@implements(torch.atleast_1d, torch.functional.atleast_1d)
+def _atleast_1d(*tensors: Any) -> Any:
+    return _each("atleast_1d", tensors)
+
+
+@implements(torch.atleast_2d, torch.functional.atleast_2d)
+def _atleast_2d(*tensors: Any) -> Any:
+    return _each("atleast_2d", tensors)
+
+
+@implements(torch.atleast_3d, torch.functional.atleast_3d)
+def _atleast_3d(*tensors: Any) -> Any:
+    return _each("atleast_3d", tensors)
+
+
+def _each(name: str, tensors: tuple[Any, ...]) -> Any:
+    if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
+        tensors = tuple(tensors[0])
+    results = tuple(getattr(one, name)() for one in tensors)
+    return results[0] if len(results) == 1 else results
+
+
+@implements(torch.ravel)
+def _ravel(input: Any) -> Any:
+    return input.reshape(-1)
+
+
+@implements(torch.clone)
+def _clone(input: Any, *, memory_format: torch.memory_format | None = None) -> Any:
+    if memory_format is None or memory_format is torch.preserve_format:
+        return input.clone()
+    return input._rebuild(iter([leaf.clone(memory_format=memory_format) for leaf in input._leaves()]), UNLOCKED)
+
+
+@implements(torch.where)
+def _where(condition: Tensor, input: Any, other: Any, *, out: Any = None) -> Any:
+    if isinstance(condition, Primitives):
+        raise TypeError("torch.where takes a bool tensor as condition, got a tensordict; combine its entries first")
+    if isinstance(input, Primitives):
+        return input.where(condition, other, out=out)  # type: ignore[attr-defined]  # of another family
+    return other.where(~condition, input, out=out)
+
+
+@implements(torch.select)
+def _select(input: Any, dim: int, index: int) -> Any:
+    return input[(slice(None),) * normal_dim(dim, input._meta.batch_size) + (index,)]
+
+
+@implements(torch.index_select)
+def _index_select(input: Any, dim: int, index: Tensor, *, out: Any = None) -> Any:
+    result = input[(slice(None),) * normal_dim(dim, input._meta.batch_size) + (index,)]
+    return result if out is None else out.update_(result)
+
+
+@implements(torch.broadcast_tensors, torch.functional.broadcast_tensors)
+def _broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
+    if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
+        tensors = tuple(tensors[0])
+    size = torch.broadcast_shapes(*(one.shape for one in tensors))  # type: ignore[no-untyped-call]  # torch does not type it
+    return tuple(one.expand(size) for one in tensors)
+
+
+# comparisons of two tensordicts --------------------------------------------------------------------------------------
+
+
+def _pairs(name: str, input: Any, other: Any) -> list[tuple[Any, Any]]:
+    """The leaves of two tensordicts under the same keys."""
+    if not isinstance(input, Primitives) or not isinstance(other, Primitives):
+        wrong = other if isinstance(input, Primitives) else input
+        raise TypeError(f"torch.{name} compares two tensordicts, got {type(wrong).__name__}; compare with == instead")
+    leaves = input._leaves()
+    return list(zip(leaves, match(name, input, leaves, other)[0], strict=True))
+
+
+@implements(torch.equal)
+def _equal(input: Any, other: Any) -> bool:
+    """Whether two tensordicts have one batch size, the same keys, and equal values, non-tensor ones included."""
+    if not isinstance(input, Primitives) or not isinstance(other, Primitives):
+        return False
+    if input._meta.batch_size != other._meta.batch_size or set(input._leaf_keys()) != set(other._leaf_keys()):
+        return False
+    pairs = zip(input._leaves(), input._align(other, None), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs) and _same_values(input, other)
+
+
+def _same_values(left: Any, right: Any) -> bool:
+    if set(left._keys()) != set(right._keys()):
+        return False
+    for key in left._keys():
+        mine, theirs = left._get(key), right._get(key)
+        if not isinstance(mine, Primitives):
+            continue
+        if not isinstance(theirs, Primitives):
+            return False
+        equal: Any = mine == theirs if mine._is_non_tensor else None
+        same = _same_values(mine, theirs) if equal is None else bool(equal.all())
+        if not same:
+            return False
+    return True
+
+
+@implements(torch.allclose)
+def _allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    return all(torch.allclose(a, b, rtol, atol, equal_nan) for a, b in _pairs("allclose", input, other))
+
+
+@implements(torch.isclose)
+def _isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+    results = [torch.isclose(a, b, rtol, atol, equal_nan) for a, b in _pairs("isclose", input, other)]
+    return input._rebuild(iter(results), UNLOCKED)
+
+
+# gradients -----------------------------------------------------------------------------------------------------------
+
+
+def _flat(tensors: Any) -> list[Any]:
+    """The leaves of tensordicts, and tensors, in a sequence of both."""
+    if isinstance(tensors, Primitives | Tensor):
+        tensors = (tensors,)
+    return [leaf for one in tensors for leaf in (one._leaves() if isinstance(one, Primitives) else [one])]
+
+
+def _flat_grads(grads: Any, outputs: Sequence[Any]) -> list[Any] | None:
+    """The gradients of the outputs, in the order of their leaves."""
+    if grads is None:
+        return None
+    if isinstance(grads, Primitives | Tensor):
+        grads = (grads,)
+    out: list[Any] = []
+    for grad, output in zip(grads, outputs, strict=True):
+        if isinstance(output, Tensor):
+            out.append(grad)
+        elif grad is None:
+            out.extend([None] * len(output._leaves()))
+        elif isinstance(grad, Primitives):
+            out.extend(output._align(grad, KEEP))
+        else:
+            raise TypeError(f"the gradient of a tensordict is a tensordict of its keys, got {type(grad).__name__}")
+    return out
+
+
+def _restored(flat: Sequence[Any], like: Sequence[Any]) -> Any:
+    """Gradients in the structure of the inputs they belong to; entries without one are left out."""
+    leaves = iter(flat)
+    results = [one._rebuild(leaves, UNLOCKED) if isinstance(one, Primitives) else next(leaves) for one in like]
+    # torch hands over one input in a tuple, so whether it stood alone is not known: one tensordict gives one tensordict
+    return results[0] if len(results) == 1 and isinstance(like[0], Primitives) else tuple(results)
+
+
+@implements(torch.autograd.grad)
+def _grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> Any:
+    flat = torch.autograd.grad(
+        _flat(outputs),
+        _flat(inputs),
+        _flat_grads(grad_outputs, outputs),
+        retain_graph=retain_graph,
+        create_graph=create_graph,
+        only_inputs=only_inputs,
+        allow_unused=allow_unused,
+        is_grads_batched=is_grads_batched,
+        materialize_grads=materialize_grads,
+    )
+    return _restored(flat, inputs)
+
+
+@implements(torch.autograd.backward)
+def _backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    given = grad_variables if grad_tensors is None else grad_tensors
+    torch.autograd.backward(
+        _flat(tensors),
+        _flat_grads(given, tensors),
+        retain_graph=retain_graph,
+        create_graph=create_graph,
+        inputs=None if inputs is None else _flat(inputs),
+    )

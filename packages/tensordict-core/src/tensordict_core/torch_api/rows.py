@@ -1,0 +1,144 @@
+"""Rows by the value of one entry: which of them another tensordict has too, and which repeat an earlier one.
+
+Both cut an entry into slices along a batch dimension and ask ``torch.unique`` which of them are equal, so values are
+compared exactly and in one sort. And tensors that get dimensions on the right, which is how a tensor of the batch size
+meets one of more dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.keys import NestedKey
+
+__all__ = ["DeviceType", "IndexType", "expand_as_right", "expand_right", "isin", "remove_duplicates"]
+
+DeviceType: TypeAlias = torch.device | str | int
+"""What says where: a device, its name, or the number of an accelerator."""
+
+IndexType: TypeAlias = int | slice | str | Tensor | list[Any] | tuple[Any, ...] | None
+"""What stands in the brackets of ``td[...]``."""
+
+
+def _column(function: str, td: Any, key: NestedKey, dim: int) -> tuple[Tensor, int]:
+    """The entry under ``key`` and the dimension counted from the front."""
+    size = td.batch_size
+    if not -len(size) <= dim < len(size):
+        raise ValueError(f"dim {dim} is none of the {len(size)} batch dimensions of {list(size)}; {function} takes one")
+    value = td.get(key, None)
+    if value is None:
+        raise errors.missing_key(key, td.keys(), type(td).__name__)
+    if not isinstance(value, Tensor):
+        raise KeyError(
+            f"{function} compares tensors, but key {key!r} holds a {type(value).__name__}; name a leaf of it"
+        )
+    return value, dim % len(size)
+
+
+def isin(input: Any, reference: Any, key: NestedKey, dim: int = 0) -> Tensor:
+    """Which rows of a tensordict have a value under ``key`` that some row of another has too.
+
+    Args:
+        input: The tensordict whose rows are looked up.
+        reference: The one that they are looked up in.
+        key: The entry that is compared; a row is its slice along ``dim``.
+        dim: The batch dimension.
+
+    Returns:
+        A bool tensor of the length of ``dim``.
+
+    Raises:
+        KeyError: There is no tensor under ``key`` in one of them.
+        ValueError: ``dim`` is no batch dimension, or rows have other shapes there.
+
+    >>> one, other = TensorDict({"x": torch.tensor([1, 2, 3])}, [3]), TensorDict({"x": torch.tensor([3, 1])}, [2])
+    >>> isin(one, other, "x")
+    tensor([ True, False,  True])
+    """
+    mine, dim = _column("isin", input, key, dim)
+    if len(reference.batch_size) != len(input.batch_size):
+        raise ValueError(
+            f"isin compares rows of equally many batch dimensions, got the batch sizes {list(input.batch_size)} and "
+            f"{list(reference.batch_size)}; reshape one of them"
+        )
+    theirs, _ = _column("isin", reference, key, dim)
+    if mine.shape[:dim] + mine.shape[dim + 1 :] != theirs.shape[:dim] + theirs.shape[dim + 1 :]:
+        raise ValueError(
+            f"isin compares rows of one shape, but key {key!r} has the shapes {list(mine.shape)} and "
+            f"{list(theirs.shape)}, which differ beside dim {dim}; reshape one of them"
+        )
+    _, group = torch.unique(torch.cat([mine, theirs], dim), dim=dim, return_inverse=True)
+    return torch.isin(group[: mine.shape[dim]], group[mine.shape[dim] :])
+
+
+def remove_duplicates(input: Any, key: NestedKey, dim: int = 0, *, return_indices: bool = False) -> Any:
+    """The rows of a tensordict without those whose value under ``key`` an earlier one has, sorted by that value.
+
+    Args:
+        input: The tensordict.
+        key: The entry that is compared; a row is its slice along ``dim``.
+        dim: The batch dimension.
+        return_indices: Whether to say of each row where in the result its value is.
+
+    Returns:
+        The tensordict; with ``return_indices``, that and an integer tensor of the length of ``dim``.
+
+    Raises:
+        KeyError: There is no tensor under ``key``.
+        ValueError: ``dim`` is no batch dimension.
+
+    >>> td = TensorDict({"x": torch.tensor([7, 1, 7, 3]), "y": torch.arange(4)}, [4])
+    >>> remove_duplicates(td, "x")["y"]
+    tensor([1, 3, 0])
+    """
+    column, dim = _column("remove_duplicates", input, key, dim)
+    values, group = torch.unique(column, dim=dim, return_inverse=True)
+    count = column.shape[dim]
+    first = torch.full((values.shape[dim],), count, dtype=torch.int64, device=column.device)
+    first.scatter_reduce_(0, group, torch.arange(count, device=column.device), "amin")
+    result = input[(slice(None),) * dim + (first,)]
+    return (result, group) if return_indices else result
+
+
+def expand_right(tensor: Any, shape: Sequence[int]) -> Any:
+    """A tensor with dimensions added on the right, expanded to a shape without a copy.
+
+    Args:
+        tensor: The tensor, or a tensordict of which the batch size is expanded.
+        shape: The shape; it starts with that of the tensor, or the tensor has size 1 there.
+
+    Raises:
+        RuntimeError: It does not.
+
+    >>> expand_right(torch.arange(2), (2, 3))
+    tensor([[0, 0, 0],
+            [1, 1, 1]])
+    """
+    own = tuple(tensor.shape)
+    if len(shape) < len(own) or any(n not in (1, m) for n, m in zip(own, shape, strict=False)):
+        raise RuntimeError(
+            f"the shape {list(own)} cannot be expanded on the right to {list(shape)}, which must start with it up to "
+            "sizes of 1; reshape the tensor first"
+        )
+    return tensor.reshape(own + (1,) * (len(shape) - len(own))).expand(tuple(shape))
+
+
+def expand_as_right(tensor: Any, dest: Any) -> Any:
+    """A tensor with dimensions added on the right, expanded to the shape of another without a copy.
+
+    Args:
+        tensor: The tensor, or a tensordict of which the batch size is expanded.
+        dest: The tensor or tensordict whose shape is taken.
+
+    Raises:
+        RuntimeError: The shape of ``dest`` does not start with that of ``tensor``.
+
+    >>> expand_as_right(torch.arange(2), torch.zeros(2, 3)).shape
+    torch.Size([2, 3])
+    """
+    return expand_right(tensor, dest.shape)

@@ -1,0 +1,3 @@
+"""Command line: ``python -m tensordict_memmap``."""
+
+from __future__ import annotations

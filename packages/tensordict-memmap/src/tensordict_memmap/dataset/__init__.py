@@ -1,0 +1,3 @@
+"""Datasets: saved folders that grow by rows while others read them."""
+
+from __future__ import annotations

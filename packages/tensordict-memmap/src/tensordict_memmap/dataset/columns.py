@@ -1,0 +1,267 @@
+"""Columns: the leaf files of a dataset as its writer sees them, a row a run of bytes in each.
+
+Rows are written behind those that count, by positional writes, so that a full disk is an error and no signal, and a
+row that was half written is one that nobody sees. A batch is compared with the saved structure before a byte of it is
+written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from math import prod
+from typing import Any
+
+import torch
+
+from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, is_non_tensor
+from tensordict_core.extension import TensorCollection
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine.reserve import named, reserve_file
+from tensordict_memmap.engine.sink import Outlet
+from tensordict_memmap.engine.sources import Piece
+from tensordict_memmap.engine.tuning import JOB
+from tensordict_memmap.engine.write_plan import write_into
+from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, show
+from tensordict_memmap.schema import nontensor as values
+
+__all__ = ["Column", "check_growable", "line_up", "write_rows"]
+
+
+class Column:
+    """The file of one leaf, open for writing until it is closed.
+
+    Args:
+        root: the absolute path of the saved folder.
+        leaf: the leaf, whose first dimension is the rows.
+    """
+
+    __slots__ = ("fd", "key", "leaf", "path", "row_bytes", "row_shape", "size")
+
+    def __init__(self, root: str, leaf: Leaf) -> None:
+        self.leaf = leaf
+        self.key: Any = leaf.key[0] if len(leaf.key) == 1 else leaf.key
+        self.path = f"{root}/{leaf.file}"
+        self.row_shape = leaf.shape[1:]
+        self.row_bytes = prod(self.row_shape) * leaf.dtype.itemsize
+        self.fd = -1
+        self.size = 0
+
+    def open(self, rows: int) -> None:
+        """Opens the file; one with other names is copied first, for those names stand for what it holds now.
+
+        Raises:
+            ValueError: if it does not hold that many rows.
+        """
+        if not self.row_bytes:
+            return
+        flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(self.path).st_nlink > 1:
+                draft = f"{self.path}.{secrets.token_hex(8)}"
+                shutil.copyfile(self.path, draft)
+                os.replace(draft, self.path)
+        self.fd = os.open(self.path, flags if rows else flags | os.O_CREAT, 0o666)
+        self.size = os.fstat(self.fd).st_size
+        if self.size < rows * self.row_bytes:
+            raise ValueError(
+                f"key {self.key!r} takes {rows * self.row_bytes} bytes for {rows} rows, and its file {self.path} has "
+                f"{self.size}; restore it or save again"
+            )
+
+    def grow(self, rows: int) -> None:
+        """Makes the file long enough, with a hole for a tail."""
+        if rows * self.row_bytes > self.size:
+            with self.named():
+                os.ftruncate(self.fd, rows * self.row_bytes)
+            self.size = rows * self.row_bytes
+
+    def cut(self, rows: int) -> None:
+        """Gives back what lies behind a number of rows."""
+        if self.fd >= 0 and self.size > rows * self.row_bytes:
+            os.ftruncate(self.fd, rows * self.row_bytes)
+            self.size = rows * self.row_bytes
+
+    def reserve(self, rows: int) -> None:
+        """Takes the blocks for a number of rows in all."""
+        if self.row_bytes:
+            with self.named():
+                reserve_file(self.fd, rows * self.row_bytes)
+            self.size = max(self.size, rows * self.row_bytes)
+
+    def clear(self, start: int, stop: int) -> None:
+        """Makes rows zero that earlier writers may have left something in; holes stay holes."""
+        position, end = start * self.row_bytes, min(stop * self.row_bytes, self.size)
+        while position < end:
+            try:
+                data = os.lseek(self.fd, position, os.SEEK_DATA)
+            except (AttributeError, OSError) as error:  # without SEEK_DATA, everything may be data
+                if getattr(error, "errno", None) == errno.ENXIO:
+                    return
+                data = position
+            if data >= end:
+                return
+            count = min(JOB, end - data)
+            zeros = torch.zeros(count, dtype=torch.uint8)
+            with self.named():
+                system.write_at(self.fd, zeros.data_ptr(), count, data)
+            position = data + count
+
+    def named(self) -> AbstractContextManager[None]:
+        """Adds the key and the file to errors of the system."""
+        return named(self.key, self.path)
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            self.close()
+
+
+def write_rows(columns: Sequence[Column], tensors: Sequence[torch.Tensor], start: int, threads: int | None) -> None:
+    """Writes the rows of a batch, one tensor for each column, from a row on."""
+    large = []
+    for column, tensor in zip(columns, tensors, strict=True):
+        if not column.row_bytes:
+            continue
+        source = tensor.detach().as_subclass(torch.Tensor)
+        plain = source.device.type == "cpu" and source.is_contiguous() and not (source.is_conj() or source.is_neg())
+        if plain and source.nbytes < JOB:
+            with column.named():
+                system.write_at(column.fd, source.data_ptr(), source.nbytes, start * column.row_bytes)
+            column.size = max(column.size, start * column.row_bytes + source.nbytes)
+        else:
+            large.append((column, source))
+    if large:
+        write_into(
+            [(Outlet(column.fd), Piece(column.key, source, start * column.row_bytes)) for column, source in large],
+            threads=threads,
+        )
+    for column, source in large:
+        column.size = max(column.size, start * column.row_bytes + source.nbytes)
+
+
+# --- what can be appended to, and what can be appended
+
+
+def check_growable(node: Node, where: str) -> Dense:
+    """The dictionary at the root of a saved tree, which must be one whose leaves all have rows.
+
+    Raises:
+        ValueError: if it cannot grow; the error names the key.
+    """
+    content = node
+    while isinstance(content, Parts) and WRAPPED in content.parts:
+        content = content.parts[WRAPPED]
+    if isinstance(content, Dense) and not content.batch_size:
+        raise ValueError(
+            f"a dataset grows along its first batch dimension, and {where} has the batch size []; save it with rows"
+        )
+    _check_node(node, where)
+    assert isinstance(content, Dense)
+    return content
+
+
+def _check_node(node: Node, where: str) -> None:
+    here = f"key {show(node.key)}" if node.key else where
+    if isinstance(node, Parts):
+        if WRAPPED not in node.parts:
+            raise ValueError(f"lazy stacks cannot grow, and {here} is one; save it as td.contiguous()")
+        _check_node(node.parts[WRAPPED], where)
+    elif isinstance(node, Value):
+        if node.stack:
+            raise ValueError(
+                f"stacks of non-tensor values cannot grow, and {here} is one; store its rows as a tensor, or all of it "
+                "as one value"
+            )
+    else:
+        for entry in node.entries.values():
+            if not isinstance(entry, Leaf):
+                _check_node(entry, where)
+            elif entry.layout != "strided":
+                raise ValueError(f"nested tensors cannot grow, and key {show(entry.key)} is one; pad it to one shape")
+
+
+def line_up(node: Node, batch_size: tuple[int, ...], rows: Any, *, one: bool) -> tuple[int, list[torch.Tensor]]:
+    """The number of rows of a batch and its leaves in the order of the saved ones; one row where ``one``.
+
+    Raises:
+        TypeError: if it is no tensordict or tensorclass.
+        ValueError: if keys, classes, dtypes, trailing shapes or non-tensor values differ; the error names the key.
+    """
+    if not isinstance(rows, TensorCollection):
+        raise TypeError(f"rows are a tensordict or a tensorclass, not {type(rows).__name__}; make one of them first")
+    size, saved = tuple(rows.batch_size), batch_size[1:]
+    if (size if one else size[1:]) != saved or not (one or size):
+        wanted = ", ".join(map(str, saved)) if one else ", ".join(["n", *map(str, saved)])
+        raise ValueError(
+            f"rows have the batch size of the saved ones, [{wanted}], and these have {list(size)}; reshape them"
+        )
+    out: dict[str, torch.Tensor] = {}
+    number = 1 if one else size[0]
+    _line_up(node, rows, () if one else (number,), out)
+    return number, [out[leaf.file] for leaf in leaves(node)]
+
+
+def _line_up(node: Node, rows: Any, number: tuple[int, ...], out: dict[str, torch.Tensor]) -> None:
+    here = f"key {show(node.key)}" if node.key else "the rows"
+    if isinstance(rows, LazyStackedTensorDict):
+        rows = rows.contiguous()
+    if isinstance(node, Parts):
+        form = rows._disk_form() if isinstance(rows, TensorCollection) else None
+        if form is None or WRAPPED not in form[1] or (node.cls is not None and type(rows) is not node.cls):
+            raise ValueError(
+                f"rows are what was saved, and {here}: {type(rows).__name__} where a {node.type_name} was; convert it"
+            )
+        _line_up(node.parts[WRAPPED], form[1][WRAPPED], number, out)
+        return
+    assert isinstance(node, Dense)
+    if not isinstance(rows, TensorCollection) or is_non_tensor(rows) or rows._disk_form() is not None:
+        raise ValueError(
+            f"rows are what was saved, and {here}: {type(rows).__name__} where a tensordict was; convert it"
+        )
+    given = dict(rows._items())
+    if given.keys() != node.entries.keys():
+        raise ValueError(
+            f"rows have the keys that were saved, and {here} have {sorted(map(str, given))} where there are "
+            f"{sorted(node.entries)}; add or leave out what differs"
+        )
+    for name, entry in node.entries.items():
+        value = given[name]
+        if isinstance(entry, Leaf):
+            if (
+                not isinstance(value, torch.Tensor)
+                or value.dtype != entry.dtype
+                or tuple(value.shape) != number + entry.shape[1:]
+            ):
+                kind = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+                raise ValueError(
+                    f"rows have the dtypes and shapes of the saved ones, and key {show(entry.key)} is {kind} where "
+                    f"{entry.dtype} {list(number + entry.shape[1:])} fits; convert or reshape it"
+                )
+            out[entry.file] = value
+        elif isinstance(entry, Value):
+            _check_value(entry, value)
+        else:
+            _line_up(entry, value, number, out)
+
+
+def _check_value(saved: Value, value: Any) -> None:
+    if isinstance(value, NonTensorStack):
+        found = value.reshape(-1).tolist()
+    else:
+        found = [value.data if isinstance(value, NonTensorData) else value]
+    if not all(values.is_same(saved.value, one) for one in found):
+        raise ValueError(
+            f"a non-tensor value stays as it was saved for all rows, and key {show(saved.key)} holds {found[0]!r:.100} "
+            f"where {saved.value!r:.100} was; store what differs by row as a tensor"
+        )

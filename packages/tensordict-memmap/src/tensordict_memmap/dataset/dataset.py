@@ -1,0 +1,318 @@
+"""Datasets that grow: a saved folder to which rows are added while others read it.
+
+Rows are written behind those that count, then counted in one step, when the manifest is replaced (``growth.py``). So a
+reader sees whole rows, the same number of each leaf, and a writer that is killed loses the rows that were not counted
+yet. There is one writer, or there are several of ranges that do not overlap; locks that end with their process see to
+it. A dataset is a saved folder like any other: ``load_memmap`` opens it, and so does the reference.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tensordict_memmap.dataset.columns import check_growable
+from tensordict_memmap.dataset.writer import Writer, write_empty
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.formats import tree
+from tensordict_memmap.loading.calls import load_memmap
+from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage.manifest import NAME, Manifest
+
+__all__ = ["MemmapDataset", "append_memmap"]
+
+
+class MemmapDataset:
+    """Rows on disk: read by any number of processes, and grown by one, or by several that fill ranges of their own.
+
+    Made by :meth:`create` and :meth:`open`. It has a length and is indexed as a tensordict is, so it goes into a
+    ``DataLoader`` as it is; ``collate_fn`` then gets a tensordict with the rows of a batch, read in one indexing.
+
+    >>> import torch
+    >>> from tensordict_core import TensorDict
+    >>> row = TensorDict({"image": torch.zeros(2, 2), "label": torch.tensor(0)})
+    >>> with MemmapDataset.create("digits", row) as digits:
+    ...     digits.append(row)
+    ...     digits.extend(row.expand(3))
+    >>> digits = MemmapDataset.open("digits")
+    >>> len(digits), digits[torch.tensor([2, 0])]["image"].shape
+    (4, torch.Size([2, 2, 2]))
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], tensordict: Any, allow_pickle: bool | None, seen: system.Stamp | None
+    ) -> None:
+        self._path = os.path.realpath(path)
+        self._td = tensordict
+        self._allow_pickle = allow_pickle
+        self._writer: Writer | None = None
+        self._seen = seen  # the manifest that the tensordict is as new as, or newer
+
+    # --- making one
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        like: Any,
+        *,
+        capacity: int = 0,
+        reserve: bool = False,
+        durable: bool = False,
+        existsok: bool = False,
+    ) -> Self:
+        """Makes a dataset without rows, and opens it for writing.
+
+        Args:
+            path: the folder. It appears whole or not at all.
+            like: one row: a tensordict or tensorclass whose values are not used. Non-tensor values are the same for all
+                rows.
+            capacity: how many rows to make room for. They do not count yet, and take no space on the disk.
+            reserve: whether to take that space now, so that a full disk shows now.
+            durable: whether rows survive a power failure once they count.
+            existsok: whether an earlier save may be replaced.
+
+        Raises:
+            RuntimeError: The folder holds something and ``existsok`` is False.
+            ValueError: The row holds what cannot grow: a lazy stack, a nested tensor, a stack of non-tensor values.
+            OSError: The system refuses, a full disk among others; the error names the key, and nothing is left.
+
+        >>> import torch
+        >>> from tensordict_core import TensorDict
+        >>> dataset = MemmapDataset.create("made", TensorDict({"a": torch.zeros(3)}), capacity=100)
+        >>> len(dataset), os.path.getsize("made/a.memmap")
+        (0, 1200)
+        """
+        root = os.path.realpath(path)
+        if not existsok:
+            commit.check_new(root)
+        node = tree.plan(like.unsqueeze(0)[:0], tie=False)
+        check_growable(node, "the row")
+
+        def write(folder: str) -> Manifest:
+            return write_empty(node, folder, capacity, reserve, durable)
+
+        commit.save_folder(root, write, durable=durable, existsok=existsok)
+        return cls.open(root, mode="r+", durable=durable, allow_pickle=True)  # what this process has written
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        mode: str = "r",
+        *,
+        part: tuple[int, int] | None = None,
+        durable: bool = False,
+        allow_pickle: bool | None = None,
+    ) -> Self:
+        """Opens a saved tensordict, whoever saved it, to read its rows or to add some.
+
+        Args:
+            path: the folder.
+            mode: ``"r"`` reads, and keeps what is written to entries in this process; ``"r+"`` writes.
+            part: with ``"r+"``, the rows ``(start, stop)`` to fill as one of several writers. Rows count once all rows
+                before them do. A range that was begun is opened again under the same numbers and goes on where it
+                counts.
+            durable: whether rows survive a power failure once they count.
+            allow_pickle: whether non-tensor values without a JSON form may be unpickled.
+
+        Raises:
+            BlockingIOError: Another writer holds some of the rows.
+            FileNotFoundError: There is no saved tensordict.
+            ValueError: It cannot grow, or ``part`` overlaps rows that count or belong to another range.
+        """
+        if mode not in ("r", "r+"):
+            raise ValueError(f"a dataset is opened with mode 'r' or 'r+', not {mode!r}; use 'r+' to write")
+        if mode == "r":
+            if part is not None:
+                raise ValueError("a part is filled, not read; pass mode='r+', or leave part out and index the dataset")
+            seen = _stamp(path)
+            return cls(path, load_memmap(path, mode="r", allow_pickle=allow_pickle), allow_pickle, seen)
+        writer = Writer(os.path.realpath(path), part, durable, allow_pickle)
+        made = cls(path, None, allow_pickle, None)
+        made._writer = writer
+        return made
+
+    # --- reading
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return Path(self._path)
+
+    @property
+    def tensordict(self) -> Any:
+        """The rows that count, as a locked tensordict or tensorclass over the files."""
+        if self._td is None:
+            mode = "r" if self._writer is None else "r+"
+            self._td = load_memmap(self._path, mode=mode, allow_pickle=self._allow_pickle)
+        return self._td
+
+    def __len__(self) -> int:
+        """How many rows count."""
+        if self._td is None and self._writer is not None:
+            return self._writer.growth.rows
+        return len(self.tensordict)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Rows, or an entry by key, as a tensordict gives them."""
+        return self.tensordict[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """The rows that a ``DataLoader`` asks for, in one indexing."""
+        return self.tensordict.__getitems__(indices)
+
+    def refresh(self) -> int:
+        """Takes in the rows that count by now; what was read before stays as it is.
+
+        Returns:
+            How many rows there are.
+
+        >>> import torch
+        >>> from tensordict_core import TensorDict
+        >>> writer = MemmapDataset.create("live", TensorDict({"a": torch.tensor(0)}))
+        >>> reader = MemmapDataset.open("live")
+        >>> writer.append(TensorDict({"a": torch.tensor(7)}))
+        >>> len(reader), reader.refresh()
+        (0, 1)
+        """
+        stamp = _stamp(self._path)
+        if stamp != self._seen or self._td is None:
+            self._td = None
+            if self._writer is not None:
+                self._writer.look()
+            rows = len(self.tensordict)
+            self._seen = stamp
+            return rows
+        return len(self)
+
+    def __reduce__(self) -> Any:
+        """Travels to other processes as a reader of the same rows."""
+        tensordict = self.tensordict  # of a writer, what counts now
+        return type(self), (self._path, tensordict, self._allow_pickle, self._seen)
+
+    def __repr__(self) -> str:
+        """The folder and the number of rows."""
+        return f"{type(self).__name__}({self._path!r}, rows={len(self)})"
+
+    # --- writing
+
+    def append(self, row: Any, *, commit: bool = True) -> None:
+        """Adds one row, of the batch size that a row has.
+
+        Args:
+            row: the row, with the keys, classes, dtypes and shapes of the others.
+            commit: whether it counts at once. Counting takes longer than writing: rows that may wait for each other are
+                written with False, and counted by :meth:`commit`.
+
+        Raises:
+            ValueError: It is not like the others; the error names the key, and nothing was written.
+            OSError: The system refuses, a full disk among others; the rows that count are as they were.
+        """
+        self._written(self._check_writer().write(row, one=True), commit)
+
+    def extend(self, rows: Any, *, commit: bool = True, threads: int | None = None) -> None:
+        """Adds rows, along the first batch dimension; the arguments are those of :meth:`append`.
+
+        Args:
+            rows: the rows.
+            commit: whether they count at once.
+            threads: how many threads write, a good number for this machine if None.
+        """
+        self._written(self._check_writer().write(rows, one=False, threads=threads), commit)
+
+    def _written(self, rows: int, commit: bool) -> None:
+        if rows and commit:
+            self.commit()
+
+    def commit(self) -> None:
+        """Makes all rows count that were written, in one step that readers see as a whole."""
+        if self._check_writer().commit():
+            self._td = None
+
+    def resize(self, rows: int) -> None:
+        """Makes a number of rows count: new ones are zeros and take no space yet, those cut off are gone for readers.
+
+        Ranges that other writers began are given up.
+        """
+        self._check_writer().resize(rows)
+        self._td = None
+
+    def reserve(self, rows: int) -> None:
+        """Takes the space on the disk for a number of rows in all, so that a full disk shows now.
+
+        Raises:
+            OSError: There is not enough; the error names the key, and the files are as they were.
+        """
+        self._check_writer().reserve(rows)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Writes over rows that count, in place; readers may see a part of what is written."""
+        if self._check_writer().part is not None:
+            raise RuntimeError("rows that count are overwritten by the one writer of all; open it without a part")
+        self.tensordict[index] = value
+
+    def close(self) -> None:
+        """Makes all rows count that were written, and lets others write. Reading goes on."""
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            try:
+                writer.commit()
+            finally:
+                writer.close()
+                self._td = None
+
+    def __enter__(self) -> Self:
+        """Closes the dataset at the end of the block; after an error, rows that do not count are given up."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        elif self._writer is not None:
+            self._writer.close()
+            self._writer, self._td = None, None
+
+    def _check_writer(self) -> Writer:
+        if self._writer is None:
+            raise RuntimeError(f"rows are added by a writer, and this one reads; open {self._path} with mode='r+'")
+        return self._writer
+
+
+def _stamp(path: str | os.PathLike[str]) -> system.Stamp | None:
+    return system.stamp(os.path.join(path, NAME))
+
+
+def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bool | None = None) -> None:
+    """Appends rows to a saved tensordict, along its first batch dimension; all of them count at once, or none.
+
+    Args:
+        prefix: the folder, whoever saved it.
+        rows: the rows, with the keys, classes, dtypes and trailing shapes of the saved ones. Non-tensor values stay as
+            they were saved, and must be equal in ``rows``.
+        allow_pickle: whether saved non-tensor values without a JSON form may be unpickled, to compare them.
+
+    Raises:
+        ValueError: ``prefix`` is no folder, or ``rows`` cannot be appended to what it holds; the error names the key.
+        BlockingIOError: Another writer is at work.
+        OSError: The system refuses, a full disk among others; the saved rows are as they were.
+
+    >>> import torch
+    >>> from tensordict_core import TensorDict
+    >>> _ = TensorDict({"a": torch.zeros(3, 2)}, [3]).save("appended")
+    >>> append_memmap("appended", TensorDict({"a": torch.ones(2, 2)}, [2]))
+    >>> load_memmap("appended")["a"].sum(-1).tolist()
+    [0.0, 0.0, 0.0, 2.0, 2.0]
+    """
+    if not os.path.isdir(prefix):
+        raise ValueError(
+            f"rows are appended to a folder that was saved, and {os.fspath(prefix)} is none; an archive is unpacked "
+            "with unpack_memmap first"
+        )
+    if not hasattr(rows, "batch_size"):
+        raise TypeError(f"rows are a tensordict or a tensorclass, not {type(rows).__name__}; make one of them first")
+    with MemmapDataset.open(prefix, "r+", allow_pickle=allow_pickle) as dataset:
+        dataset.extend(rows)

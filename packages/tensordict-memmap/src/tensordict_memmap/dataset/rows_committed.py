@@ -1,0 +1,137 @@
+"""Growth: what makes a saved folder a dataset that grows, said in one place, its manifest. Pure: it touches no file.
+
+Files of a dataset may be longer than its rows: rows are written first and counted afterwards, when the manifest is
+replaced in one step. So the number of rows in the manifest is the truth, for all leaves and nested nodes at once. The
+``meta.json`` files follow it, one by one and deepest first, for readers that know no manifest; whoever does know it
+reads their shapes as if they had that number already. Where another program has written the ``meta.json`` since, as the
+manifest can tell by a hash, that program's word counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import xxhash
+
+from tensordict_memmap.schema import nontensor as values
+
+__all__ = ["LOCK", "Growth", "Part", "fingerprint", "resized"]
+
+LOCK = "tensordict.lock"
+"""The name of the file that writers of a dataset lock; it is empty, and no manifest lists it."""
+
+_ROOM = 19
+"""The most digits of a number of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A range of rows that one of several writers fills: ``start`` to ``stop``, of which those before ``done`` are."""
+
+    start: int
+    stop: int
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How far a dataset has grown.
+
+    Args:
+        rows: how many rows there are.
+        shown: the most there have been, for files are not cut below what readers may have mapped.
+        meta: fingerprints of the ``meta.json`` in the saved folder that this goes with: the last one and the next.
+        parts: the ranges behind ``rows`` that were begun.
+
+    >>> Growth(3, 3).with_part(Part(5, 8, 8)).rows
+    3
+    >>> Growth(3, 3).with_part(Part(5, 8, 8)).with_part(Part(3, 5, 5))
+    Growth(rows=8, shown=8, meta=(), parts=())
+    """
+
+    rows: int
+    shown: int
+    meta: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = field(default=())
+
+    def record(self) -> dict[str, Any]:
+        """The JSON form."""
+        parts = [[part.start, part.stop, part.done] for part in self.parts]
+        return {"rows": self.rows, "shown": self.shown, "meta": list(self.meta)} | ({"parts": parts} if parts else {})
+
+    @classmethod
+    def read(cls, record: Any) -> Growth:
+        """Reads the JSON form, and trusts nothing in it.
+
+        Raises:
+            ValueError: if it is not valid.
+        """
+        try:
+            rows, shown, meta = record["rows"], record["shown"], record["meta"]
+            parts = [Part(*part) for part in record.get("parts", ())]
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"{record!r:.100} does not say how far a dataset has grown") from error
+        numbers = [0, rows, shown]
+        for part in parts:
+            numbers += [part.start, part.done, part.stop]
+        if (
+            any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers)
+            or shown < rows
+            or any(not part.start <= part.done <= part.stop or part.done < rows for part in parts)
+            or not isinstance(meta, list)
+            or not all(isinstance(mark, str) for mark in meta)
+        ):
+            raise ValueError(f"{record!r:.100} does not say how far a dataset has grown")
+        return cls(rows, shown, tuple(meta), tuple(parts))
+
+    def with_part(self, part: Part) -> Growth:
+        """As it is once a range is filled up to ``part.done``: rows count where all rows before them do."""
+        parts = sorted([*(other for other in self.parts if other.start != part.start), part], key=lambda p: p.start)
+        rows, open_parts = self.rows, []
+        for other in parts:
+            if other.start <= rows:
+                rows = max(rows, other.done)
+            if other.done < other.stop or other.start > rows:
+                open_parts.append(other)
+        return Growth(rows, max(rows, self.shown), self.meta, tuple(open_parts))
+
+
+def fingerprint(document: bytes) -> str:
+    """What tells one ``meta.json`` from another.
+
+    >>> fingerprint(b"{}")
+    'xxh64:...'
+    """
+    return f"xxh64:{xxhash.xxh64_hexdigest(document)}"
+
+
+def resized(document: bytes, rows: int) -> bytes:
+    """A ``meta.json`` with the first dimension of the node and of its leaves replaced, in a length that stays the same.
+
+    What is no valid description is returned as it is, for those to complain about who read it.
+
+    >>> resized(b'{"a":{"shape":[3,2],"dtype":"torch.uint8"},"shape":[3]}', 12).rstrip()
+    b'{"a":{"shape":[12,2],"dtype":"torch.uint8"},"shape":[12]}'
+    """
+    try:
+        try:
+            record = orjson.loads(document)
+        except orjson.JSONDecodeError:
+            record = values.loads(document)
+    except ValueError:
+        return document
+    if not isinstance(record, dict) or "NonTensor" in str(record.get("_type")) or "shape" not in record:
+        return document
+    tables = [record, record["_entries"]] if isinstance(record.get("_entries"), dict) else [record]
+    leaves = [about for table in tables for about in table.values() if isinstance(about, dict) and "dtype" in about]
+    found = [record["shape"], *(about.get("shape") for about in leaves if not about.get("is_nested"))]
+    shapes = [shape for shape in found if isinstance(shape, list) and shape]
+    for shape in shapes:
+        shape[0] = rows
+    try:
+        written = orjson.dumps(record)
+    except (TypeError, orjson.JSONEncodeError):  # lone surrogates in keys
+        written = values.dumps(record)
+    return written + b" " * (len(shapes) * (_ROOM - len(str(rows))))

@@ -1,0 +1,302 @@
+"""Writers: who adds rows to a dataset holds its lock and its open files, and knows what was written and what counts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from dataclasses import replace
+from typing import Any
+
+from tensordict_memmap.dataset.columns import Column, check_growable, line_up, write_rows
+from tensordict_memmap.dataset.range_locks import EVERY_ROW, RowLock
+from tensordict_memmap.dataset.rows_committed import LOCK, Growth, Part, fingerprint, resized
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine.sources import Piece
+from tensordict_memmap.engine.write_plan import FileWrite, write_files
+from tensordict_memmap.formats import tree
+from tensordict_memmap.formats.names import META
+from tensordict_memmap.formats.parse_tree import parse
+from tensordict_memmap.formats.tree import Dense, Leaf, Value, show
+from tensordict_memmap.loading.calls import load_memmap
+from tensordict_memmap.storage import locks as flock
+from tensordict_memmap.storage import ownership as owned
+from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage.folder import SavedFolder, described_in
+from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
+
+__all__ = ["Writer", "write_empty"]
+
+
+class Writer:
+    """Holds the lock and the open files of a dataset, and knows what was written and what counts."""
+
+    def __init__(self, root: str, part: tuple[int, int] | None, durable: bool, allow_pickle: bool | None) -> None:
+        self.root, self.durable = root, durable
+        self.part: Part | None = None
+        self.guard = threading.RLock()
+        self.columns: list[Column] = []
+        if part is not None and not 0 <= part[0] < part[1]:
+            raise ValueError(f"a part is a range of rows (start, stop), and {part} is none; pass start < stop")
+        commit.recover(root)
+        if not os.path.exists(os.path.join(root, META)):
+            raise FileNotFoundError(f"a dataset is opened where a tensordict was saved, and {root} has no {META}")
+        if owned.read_manifest(root) is None and owned.manifest_for(root) is not None:
+            raise ValueError(f"{root} is a part of a save, whose rows go with those beside it; open the whole")
+        self.lock = RowLock(os.path.join(root, LOCK), EVERY_ROW if part is None else part)
+        try:
+            self._open(part, allow_pickle)
+        except BaseException:
+            self.close(cut=False)
+            raise
+
+    def _open(self, part: tuple[int, int] | None, allow_pickle: bool | None) -> None:
+        with flock.locked(self.root):
+            folder = SavedFolder(self.root)
+            manifest = folder.count(owned.read_manifest(self.root))
+            if manifest is not None and not manifest.complete:
+                raise ValueError(f"the save in {self.root} was stopped while it overwrote files in place; save again")
+            self.node = parse(folder)
+            content = check_growable(self.node, "what was saved")
+            rows = content.batch_size[0]
+            self.batch_size = content.batch_size
+            self.columns = [Column(self.root, leaf) for leaf in tree.leaves(self.node)]
+            if part is None:
+                owned.remove_drafts(self.root)
+            for column in self.columns:
+                column.open(rows)
+            for value in tree.nodes(self.node):
+                if isinstance(value, Value) and value.pickle is not None:
+                    value.value = load_memmap(self.root, subpath=value.key, allow_pickle=allow_pickle).data
+            self._describe(manifest)
+            old = manifest.growth if manifest is not None else None
+            kept = folder.rows is not None and old is not None
+            self.growth = old if kept and old is not None else Growth(rows, rows)
+            if part is not None:
+                self._take_part(part)
+            if not kept or part is not None or self.documents != self._documents(rows):
+                self._publish(self.growth)
+        self.counted = self.growth.rows if self.part is None else self.part.done
+        self.written = self.counted
+        self.room = min((column.size // column.row_bytes for column in self.columns if column.row_bytes), default=0)
+        self.lasting = max(self.room, self.growth.shown)
+
+    def _describe(self, manifest: Manifest | None) -> None:
+        """What the manifest and the descriptions hold beside the number of rows."""
+        self.documents: dict[str, bytes] = {}
+        self.files = dict(manifest.files) if manifest is not None else {}
+        self.names: dict[str, dict[str, str]] = manifest.names if manifest is not None else {}
+        for node in tree.nodes(self.node):
+            path = f"{node.folder}/{META}" if node.folder else META
+            document = system.read_file(os.path.join(self.root, path))
+            if document is None:
+                continue
+            if isinstance(node, Value):
+                self.files.setdefault(path, Entry(len(document)))
+                if node.pickle is not None:
+                    self.files.setdefault(node.pickle, Entry(os.path.getsize(os.path.join(self.root, node.pickle))))
+            else:
+                self.documents[path] = document
+
+    def _take_part(self, part: tuple[int, int]) -> None:
+        start, stop = part
+        for other in self.growth.parts:
+            if (other.start, other.stop) == part:
+                self.part = other
+            elif start < other.stop and other.start < stop:
+                raise ValueError(
+                    f"parts do not overlap, and rows {other.start} to {other.stop} were begun by another writer; open "
+                    "them as they are"
+                )
+        if self.part is None:
+            if start < self.growth.rows:
+                raise ValueError(
+                    f"a part is filled behind the {self.growth.rows} rows that count, and {part} starts before; open "
+                    "the dataset without a part to overwrite rows"
+                )
+            self.part = Part(start, stop, start)
+            self.growth = replace(self.growth, parts=(*self.growth.parts, self.part))
+        for column in self.columns:
+            column.grow(stop)
+
+    def look(self) -> None:
+        """Takes in what other writers have counted since."""
+        if self.part is not None:
+            with self.guard:
+                latest = owned.read_manifest(self.root)
+                if latest is not None and latest.growth is not None:
+                    self.growth = latest.growth
+
+    # --- rows
+
+    def write(self, rows: Any, *, one: bool, threads: int | None = None) -> int:
+        """Writes rows behind those that were written, and says how many."""
+        number, tensors = line_up(self.node, self.batch_size, rows, one=one)
+        with self.guard:
+            self._check_alive()
+            end = self.written + number
+            if self.part is not None and end > self.part.stop:
+                raise ValueError(
+                    f"this writer fills the rows {self.part.start} to {self.part.stop}, and {end - self.part.stop} of "
+                    "these are behind; open another part for them"
+                )
+            if self.part is None:
+                self._check_no_parts()
+                if end > self.room:
+                    self._make_room(end)
+            write_rows(self.columns, tensors, self.written, threads)
+            self.written = end
+        return number
+
+    def _make_room(self, rows: int) -> None:
+        ahead = rows + rows // 2
+        try:
+            for column in self.columns:
+                column.grow(ahead)
+        except OSError:  # a limit on the size of files
+            ahead = rows
+        self.room = ahead
+
+    def commit(self) -> bool:
+        """Counts what was written, and says whether there was any."""
+        with self.guard:
+            if self.written == self.counted:
+                return False
+            self._check_alive()
+            if self.durable:
+                for column in self.columns:
+                    if column.fd >= 0:
+                        os.fsync(column.fd)
+            with flock.locked(self.root):
+                if self.part is None:
+                    self._publish(replace(self.growth, rows=self.written, shown=max(self.written, self.growth.shown)))
+                else:
+                    self.part = replace(self.part, done=self.written)
+                    latest = owned.read_manifest(self.root)
+                    growth = self.growth if latest is None or latest.growth is None else latest.growth
+                    self._publish(growth.with_part(self.part))
+            self.counted = self.written
+            return True
+
+    def resize(self, rows: int) -> None:
+        """Makes a number of rows count, new ones as zeros."""
+        if rows < 0:
+            raise ValueError(f"a dataset has a number of rows, and {rows} is none; pass 0 or more")
+        with self.guard:
+            self._check_alive()
+            if self.part is not None:
+                raise RuntimeError("a dataset is resized by the one writer of all rows; open it without a part")
+            self.commit()
+            for column in self.columns:
+                column.clear(self.counted, rows)
+                column.grow(rows)
+            with flock.locked(self.root):
+                self._publish(Growth(rows, max(rows, self.growth.shown)))
+            self.counted = self.written = rows
+            self.room = max(self.room, rows)
+
+    def reserve(self, rows: int) -> None:
+        """Takes the space for a number of rows in all."""
+        with self.guard:
+            self._check_alive()
+            sizes = [column.size for column in self.columns]
+            try:
+                for column in self.columns:
+                    column.reserve(rows)
+            except OSError:
+                for column, size in zip(self.columns, sizes, strict=True):
+                    if column.fd >= 0 and column.size > size and self.part is None:
+                        os.ftruncate(column.fd, size)
+                        column.size = size
+                raise
+            self.room = max(self.room, rows)
+            self.lasting = max(self.lasting, rows)
+
+    # --- what counts
+
+    def _publish(self, growth: Growth) -> None:
+        """Replaces the manifest, and then the descriptions; the lock above the folder is held."""
+        if not self.lock.is_held():
+            raise RuntimeError(
+                f"rows are added to the dataset that was opened, and {self.root} was saved over since; open it again"
+            )
+        rows = growth.rows
+        documents = self._documents(rows)
+        described = described_in(self.root)
+        current = system.read_file(os.path.join(self.root, described)) or b""
+        growth = replace(growth, meta=(fingerprint(current), fingerprint(documents[described])))
+        files = self.files | {path: Entry(len(document)) for path, document in documents.items()}
+        files |= {column.leaf.file: Entry(rows * column.row_bytes) for column in self.columns if column.row_bytes}
+        manifest = Manifest(files, self.names, growth=growth)
+        system.replace_file(os.path.join(self.root, NAME), manifest.dumps(), self.durable)
+        # Whoever knows no manifest meets more rows below than above while this goes on, never fewer.
+        order = sorted(documents, key=lambda path: path.count("/"), reverse=rows >= self.growth.rows)
+        for path in order:
+            place = os.path.join(self.root, *path.split("/"))
+            if system.read_file(place) != documents[path]:
+                system.replace_file(place, documents[path], self.durable)
+        self.growth = growth
+
+    def _documents(self, rows: int) -> dict[str, bytes]:
+        return {path: resized(document, rows) for path, document in self.documents.items()}
+
+    def _check_alive(self) -> None:
+        if self.lock.fd < 0:
+            raise RuntimeError(
+                "a writer belongs to the process that opened it, and this one was closed, or forked with its process; "
+                "open the dataset again"
+            )
+
+    def _check_no_parts(self) -> None:
+        if self.growth.parts:
+            first = self.growth.parts[0]
+            raise RuntimeError(
+                f"rows are added behind all others, and rows {first.start} to {first.stop} were begun by a writer of a "
+                f"part; finish them with part=({first.start}, {first.stop}), or give them up with resize(len(dataset))"
+            )
+
+    def close(self, *, cut: bool = True) -> None:
+        """Closes the files and lets others write; ``cut`` gives room back that nobody asked for."""
+        with self.guard:
+            for column in self.columns:
+                if cut and self.part is None and self.lock.is_held():
+                    with contextlib.suppress(OSError):
+                        column.cut(max(self.lasting, self.growth.shown))
+                column.close()
+            self.lock.close()
+
+
+def write_empty(node: tree.Node, folder: str, capacity: int, reserve: bool, durable: bool) -> Manifest:
+    """Writes a dataset without rows into an empty folder."""
+    entries: dict[str, Entry] = {}
+    names: dict[str, dict[str, str]] = {}
+    files: list[FileWrite] = []
+    for one in tree.nodes(node):
+        place = one.folder + "/" if one.folder else ""
+        os.makedirs(f"{folder}/{one.folder}", exist_ok=True)
+        for name, document in tree.describe(one).items():
+            document = resized(document, 0) if name == META else document
+            entries[place + name] = Entry(len(document))
+            files.append(FileWrite(f"{folder}/{place}{name}", [Piece(show(one.key) if one.key else name, document)]))
+        if isinstance(one, Dense) and one.escaped:
+            names[one.folder] = {
+                key: stem + (".memmap" if isinstance(one.entries[key], Leaf) else "")
+                for key, stem in one.escaped.items()
+            }
+    write_files(files, durable=durable)
+    for leaf in tree.leaves(node):
+        column = Column(folder, leaf)
+        if column.row_bytes:
+            column.open(0)
+            try:
+                if reserve:
+                    column.reserve(capacity)
+                else:
+                    column.grow(capacity)
+                if durable:
+                    os.fsync(column.fd)
+            finally:
+                column.close()
+            entries[leaf.file] = Entry(0)
+    described = system.read_file(os.path.join(folder, described_in(folder))) or b""
+    return Manifest(entries, names, growth=Growth(0, 0, (fingerprint(described),)))

@@ -1,0 +1,127 @@
+"""Saves that go on in the background: a future with progress, and a way to stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from typing import Any
+
+from tensordict_memmap.engine.progress import shown
+
+__all__ = ["Cancelled", "Progress", "SaveFuture", "carry_out"]
+
+Progress = Callable[[int], None]
+"""Takes the number of bytes that just went out."""
+
+Cancelled = Callable[[], bool]
+"""Whether to stop."""
+
+
+def carry_out(
+    run: Callable[[Progress | None, Cancelled | None], Any],
+    result: Callable[[], Any],
+    total: int,
+    *,
+    early: bool = False,
+    pbar: bool = False,
+) -> Any:
+    """Does a save that is planned, now or in the background.
+
+    Args:
+        run: does it.
+        result: what it gives once it is done.
+        total: the bytes that will be written.
+        early: whether to return a `SaveFuture` of the result at once.
+        pbar: whether to show how far it is.
+    """
+
+    def work(progress: Progress | None, cancelled: Cancelled | None) -> Any:
+        if pbar:
+            with shown(total, progress) as report:
+                run(report, cancelled)
+        else:
+            run(progress, cancelled)
+        return result()
+
+    return SaveFuture(work, total) if early else work(None, None)
+
+
+class SaveFuture(Future[Any]):
+    """What a save with ``return_early=True`` returns: `result` waits for it and gives the mapped tensordict.
+
+    Which entries there are is settled when the save is asked for: later changes to the tensordict do not reach it.
+    Their values are read while the save goes on, without a copy, which would double the memory: change tensors in place
+    only once `done` says True, or save a ``clone()``.
+
+    Args:
+        work: what saves; called in a thread with a function that takes the bytes just written, and one that says
+            whether to stop.
+        total: the bytes that will be written.
+
+    >>> from tensordict_core import TensorDict
+    >>> future = TensorDict({"a": torch.arange(3)}, [3]).memmap("in_background", return_early=True)
+    >>> future.result()["a"].tolist(), future.progress
+    ([0, 1, 2], 1.0)
+    """
+
+    def __init__(self, work: Callable[[Progress, Cancelled], Any], total: int) -> None:
+        super().__init__()
+        self.bytes_total = total
+        self._written = 0
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._start = time.monotonic()
+        self._end: float | None = None
+        self.set_running_or_notify_cancel()
+        self._thread = threading.Thread(target=self._run, args=(work,), name="tensordict-save")
+        self._thread.start()
+
+    def _run(self, work: Callable[[Progress, Cancelled], Any]) -> None:
+        try:
+            result = work(self._add, self._stop.is_set)
+        except BaseException as error:  # whatever it is, the caller of result() gets it
+            self._end = time.monotonic()
+            self.set_exception(error)
+        else:
+            self._end = time.monotonic()
+            self.set_result(result)
+
+    def _add(self, nbytes: int) -> None:
+        with self._lock:
+            self._written += nbytes
+
+    @property
+    def bytes_written(self) -> int:
+        """How many bytes went out so far."""
+        return self._written
+
+    @property
+    def progress(self) -> float:
+        """The part of the bytes that went out, from 0 to 1."""
+        if self.done() and not self.exception():
+            return 1.0
+        return min(self._written / self.bytes_total, 1.0) if self.bytes_total else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The speed so far, or of the whole save once it is done."""
+        spent = (self._end or time.monotonic()) - self._start
+        return self._written / spent if spent > 0 else 0.0
+
+    def cancel(self) -> bool:
+        """Asks the save to stop and waits until it did; it leaves no trace, and an earlier save as it was.
+
+        Returns:
+            Whether it was stopped; False where it was done already, or too far to stop.
+        """
+        if self.done():
+            return False
+        self._stop.set()
+        self._thread.join()
+        return isinstance(self.exception(), CancelledError)
+
+    def cancelled(self) -> bool:
+        """Whether `cancel` stopped the save."""
+        return self.done() and isinstance(self.exception(), CancelledError)

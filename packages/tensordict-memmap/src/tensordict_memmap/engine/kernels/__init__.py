@@ -1,0 +1,3 @@
+"""Kernels: what Numba compiles, and how compiled code is cached and loaded."""
+
+from __future__ import annotations

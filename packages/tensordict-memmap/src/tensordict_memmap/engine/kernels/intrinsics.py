@@ -1,0 +1,183 @@
+"""Intrinsics: what kernels need and Numba has no word for, written in LLVM's own language.
+
+Addresses are 64-bit integers, and nothing assumes that they are a multiple of anything but where it says so.
+"""
+
+# mypy: ignore-errors
+# Numba infers the types of what kernels call when it compiles them.
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from tensordict_memmap.engine.kernels.digest import SCRAMBLE_KEY, SCRAMBLE_PRIME, STRIPE, STRIPES
+
+MOST_AXES = 64
+"""What torch and NumPy allow."""
+
+_LONG = ir.IntType(64)
+_EIGHT = ir.VectorType(_LONG, 8)
+
+
+@intrinsic
+def load(typingctx, address, unit):
+    """Reads an item of the type that ``unit`` points to; no alignment is assumed, since files need not have any."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.data_model_manager[signature.return_type]
+        pointer = builder.inttoptr(arguments[0], data.get_data_type().as_pointer())
+        return data.from_data(builder, builder.load(pointer, align=1))
+
+    return unit.dtype(types.int64, unit), generate
+
+
+@intrinsic
+def store(typingctx, address, value):
+    """Writes an item; no alignment is assumed."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.data_model_manager[signature.args[1]]
+        pointer = builder.inttoptr(arguments[0], data.get_data_type().as_pointer())
+        builder.store(data.as_data(builder, arguments[1]), pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, value), generate
+
+
+@intrinsic
+def counters(typingctx):
+    """A number for each axis, on the stack."""
+
+    def generate(context, builder, signature, arguments):
+        with builder.goto_entry_block():
+            room = builder.alloca(ir.ArrayType(_LONG, MOST_AXES))
+        return builder.bitcast(room, _LONG.as_pointer())
+
+    return types.CPointer(types.int64)(), generate
+
+
+@intrinsic
+def bytes_of(typingctx, unit):
+    """The bytes of an item, known when the kernel is compiled, so that neighbouring items become one vector."""
+
+    def generate(context, builder, signature, arguments):
+        return context.get_constant(types.int64, signature.args[0].dtype.bitwidth // 8)
+
+    return types.int64(unit), generate
+
+
+@intrinsic
+def transpose_8x8(typingctx, target, target_step, source, source_step, unit):
+    """Moves eight vectors of eight items and transposes them in registers.
+
+    Interleaving vector ``i`` with vector ``i + 4``, three times over, is the transposition of an 8 x 8 matrix.
+    """
+
+    def generate(context, builder, signature, arguments):
+        into, into_step, out_of, out_step, _ = arguments
+        item = ir.IntType(signature.args[4].dtype.bitwidth)
+        vector = ir.VectorType(item, 8)
+
+        def pointer(base, step, i):
+            address = builder.add(base, builder.mul(step, ir.Constant(step.type, i)))
+            return builder.inttoptr(address, vector.as_pointer())
+
+        def mask(lanes):
+            return ir.Constant(ir.VectorType(ir.IntType(32), 8), lanes)
+
+        low, high = mask([0, 8, 1, 9, 2, 10, 3, 11]), mask([4, 12, 5, 13, 6, 14, 7, 15])
+        rows = [builder.load(pointer(out_of, out_step, i), align=1) for i in range(8)]
+        for _ in range(3):
+            pairs = [(rows[i], rows[i + 4]) for i in range(4)]
+            rows = [builder.shuffle_vector(a, b, half) for a, b in pairs for half in (low, high)]
+        for i in range(8):
+            builder.store(rows[i], pointer(into, into_step, i), align=1)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64, types.int64, unit), generate
+
+
+@intrinsic
+def stream_line(typingctx, target, source):
+    """Moves 64 bytes to an aligned address by stores that go to memory at once."""
+
+    def generate(context, builder, signature, arguments):
+        into, out_of = (builder.inttoptr(address, _EIGHT.as_pointer()) for address in arguments)
+        line = builder.store(builder.load(out_of, align=1), into, align=64)
+        line.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64), generate
+
+
+@intrinsic
+def fence(typingctx):
+    """Orders such stores before what comes."""
+
+    def generate(context, builder, signature, arguments):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+def _eight(builder, address, offset=0):
+    """The eight numbers at an address."""
+    address = builder.add(address, ir.Constant(_LONG, offset))
+    return builder.load(builder.inttoptr(address, _EIGHT.as_pointer()), align=1)
+
+
+def _each(number):
+    return ir.Constant(_EIGHT, [number] * 8)
+
+
+def _take_stripe(builder, sums, data, key):
+    """The sums after another stripe: each gets the number beside its own, and the product of its own's keyed halves."""
+    keyed = builder.xor(data, key)
+    product = builder.mul(builder.and_(keyed, _each(0xFFFFFFFF)), builder.lshr(keyed, _each(32)))
+    beside = builder.shuffle_vector(data, data, ir.Constant(ir.VectorType(ir.IntType(32), 8), [1, 0, 3, 2, 5, 4, 7, 6]))
+    return builder.add(builder.add(sums, beside), product)
+
+
+@intrinsic
+def hash_stripe(typingctx, sums, data, key):
+    """Takes `STRIPE` bytes into the sums of a hash."""
+
+    def generate(context, builder, signature, arguments):
+        into, out_of, secret = arguments
+        taken = _take_stripe(builder, _eight(builder, into), _eight(builder, out_of), _eight(builder, secret))
+        builder.store(taken, builder.inttoptr(into, _EIGHT.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def hash_block(typingctx, sums, data, secret):
+    """Takes `STRIPES` stripes into the sums of a hash, and scrambles them."""
+
+    def generate(context, builder, signature, arguments):
+        into, out_of, secret = arguments
+        taken = _eight(builder, into)
+        for stripe in range(STRIPES):  # keys lie 8 bytes apart
+            taken = _take_stripe(
+                builder, taken, _eight(builder, out_of, STRIPE * stripe), _eight(builder, secret, 8 * stripe)
+            )
+        shifted = builder.xor(taken, builder.lshr(taken, _each(47)))
+        keyed = builder.xor(shifted, _eight(builder, secret, SCRAMBLE_KEY))
+        builder.store(builder.mul(keyed, _each(SCRAMBLE_PRIME)), builder.inttoptr(into, _EIGHT.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def integers(typingctx, address):
+    """The 64-bit integers at an address."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], _LONG.as_pointer())
+
+    return types.CPointer(types.int64)(types.int64), generate

@@ -1,0 +1,187 @@
+"""Stretches: memory of many tensors that lies side by side in a file, written in parts that fall on its own bounds.
+
+The page cache holds in large pages what arrives in large parts that fall on their bounds, and is filled faster then: by
+a quarter where tensors are megabytes, by a third where they are smaller. So where a tensor ends is no reason to cut. A
+part is a call of the system, or copies into one mapping (``outlet.py``), whatever it is made of.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from tensordict_memmap.engine.checksums import BlockHash, Extent, digits_of_pieces
+from tensordict_memmap.engine.sink import Outlet
+from tensordict_memmap.engine.sources import Flat, Foreign, Run, Strided
+from tensordict_memmap.engine.tuning import CROWDED, HASHED, JOB, is_crowded
+
+__all__ = ["Stretch", "join", "whole_extent"]
+
+
+def join(
+    parts: Iterable[Flat | Run | Strided | Foreign], extents: Mapping[int, Extent]
+) -> Iterator[Stretch | Strided | Foreign]:
+    """Joins what lies in memory as it does in the file, where it lies side by side there.
+
+    Args:
+        parts: pieces in the order of the file, none of them empty.
+        extents: what gets a checksum, by its offset.
+    """
+    joined: list[Flat | Run] = []
+    end = 0
+    for part in parts:
+        if joined and (part.offset != end or not isinstance(part, Flat | Run)):
+            yield Stretch(joined, extents)
+            joined = []
+        if isinstance(part, Flat | Run):
+            joined.append(part)
+            end = part.offset + part.nbytes
+        else:
+            yield part
+    if joined:
+        yield Stretch(joined, extents)
+
+
+def whole_extent(part: Flat | Strided, extents: Mapping[int, Extent]) -> Extent | None:
+    """The extent that a piece is all of."""
+    extent = extents.get(part.offset)
+    return extent if extent is not None and extent.nbytes == part.nbytes else None
+
+
+class Stretch:
+    """Pieces that follow one another in a file.
+
+    Args:
+        parts: the pieces, in the order of the file and none of them empty.
+        extents: what gets a checksum, by its offset.
+
+    >>> import numpy as np
+    >>> sources = np.arange(4, dtype=np.uint8), np.arange(4, 9, dtype=np.uint8)
+    >>> parts = [Flat(n, source.ctypes.data, source.nbytes, 4 * n, source) for n, source in enumerate(sources)]
+    >>> with open("x.bin", "wb") as file:
+    ...     for key, step, nbytes in Stretch(parts, {}).steps():
+    ...         step(Outlet(file.fileno()))
+    >>> np.fromfile("x.bin", dtype=np.uint8).tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    """
+
+    __slots__ = ("_addresses", "_bounds", "_extents", "_firsts", "_hashed", "_parts", "_sizes")
+
+    def __init__(self, parts: Sequence[Flat | Run], extents: Mapping[int, Extent]) -> None:
+        self._parts = parts
+        self._extents = extents
+        self._addresses: list[int] = []
+        self._sizes: list[int] = []
+        self._firsts: list[int] = []  # the number of the first piece of memory of each part
+        self._hashed = bool(extents)
+        for part in parts:
+            self._firsts.append(len(self._sizes))
+            if isinstance(part, Flat):
+                self._addresses.append(part.address)
+                self._sizes.append(part.nbytes)
+            else:
+                self._addresses += part.addresses
+                self._sizes += part.sizes
+                if part.digits is not None:
+                    part.digits[:] = [""] * len(part.sizes)
+                    self._hashed = True
+        self._bounds = list(accumulate(self._sizes, initial=parts[0].offset))
+
+    def steps(self) -> Iterator[tuple[object, functools.partial[None], int]]:
+        """The key of a tensor, what writes a range in which it lies, and the bytes of that."""
+        start, end = self._bounds[0], self._bounds[-1]
+        most = CROWDED if not self._hashed and is_crowded(end - start, len(self._sizes)) else JOB
+        for bound in range(start - start % most, end, most):
+            low, high = max(bound, start), min(bound + most, end)
+            yield self._key((low + high) // 2), functools.partial(self._write, low, high), high - low
+
+    def _key(self, position: int) -> object:
+        """The key of what lies at a position of the file."""
+        number = bisect_right(self._bounds, position) - 1
+        place = bisect_right(self._firsts, number) - 1
+        part = self._parts[place]
+        return part.key if isinstance(part, Flat) else part.keys[number - self._firsts[place]]
+
+    def _numbers(self, low: int, high: int) -> tuple[int, int]:
+        """The number of the first piece of memory between two positions of the file, and that behind the last."""
+        return bisect_right(self._bounds, low) - 1, bisect_left(self._bounds, high)
+
+    def _within(self, low: int, high: int) -> tuple[list[int], list[int]]:
+        """Addresses and sizes of the memory between two positions of the file."""
+        first, last = self._numbers(low, high)
+        addresses, sizes = self._addresses[first:last], self._sizes[first:last]
+        skipped = low - self._bounds[first]
+        addresses[0] += skipped
+        sizes[0] -= skipped
+        sizes[-1] -= self._bounds[last] - high
+        return addresses, sizes
+
+    def _write(self, low: int, high: int, file: Outlet) -> None:
+        first, last = self._numbers(low, high)
+        with file.way(low, high - low, last - first) as put:
+            if not self._hashed:
+                put(*self._within(low, high), low)
+                return
+            blocks = _Blocks(self._blocks(low, high))
+            for bound in range(low - low % HASHED, high, HASHED):
+                start, end = max(bound, low), min(bound + HASHED, high)
+                blocks.hash_up_to(end)
+                self._hash_runs(start, end)
+                put(*self._within(start, end), start)
+        blocks.hash_up_to(self._bounds[-1])
+
+    def _parts_within(self, low: int, high: int) -> range:
+        """The numbers of the parts between two positions of the file."""
+        first, last = self._numbers(low, high)
+        return range(bisect_right(self._firsts, first) - 1, bisect_left(self._firsts, last))
+
+    def _hash_runs(self, low: int, high: int) -> None:
+        """Hashes the pieces of runs that begin between two positions of the file."""
+        first, last = bisect_left(self._bounds, low), bisect_left(self._bounds, high)
+        for place in self._parts_within(low, high):
+            part = self._parts[place]
+            if isinstance(part, Run) and part.digits is not None:
+                begin, end = max(first - self._firsts[place], 0), min(last - self._firsts[place], len(part.sizes))
+                part.digits[begin:end] = digits_of_pieces(part.addresses[begin:end], part.sizes[begin:end])
+
+    def _blocks(self, low: int, high: int) -> Iterator[tuple[Extent, int, range, int]]:
+        """The blocks with their middle between two positions: extent, start in it, place in the file, address.
+
+        Where their bounds are others than those of steps, what is hashed in one is written in the next, from the cache.
+        """
+        for place in self._parts_within(low, high):
+            part = self._parts[place]
+            if isinstance(part, Run) or (extent := whole_extent(part, self._extents)) is None:
+                continue
+            earliest = max((low - part.offset) // extent.block - 1, 0) * extent.block
+            for start in range(earliest, part.nbytes, extent.block):
+                begin, end = part.offset + start, part.offset + min(start + extent.block, part.nbytes)
+                if (begin + end) // 2 >= high:
+                    break
+                if (begin + end) // 2 >= low:
+                    yield extent, start, range(begin, end), part.address + start
+
+
+class _Blocks:
+    """Blocks that are hashed in the order of the file, as far as asked."""
+
+    def __init__(self, blocks: Iterator[tuple[Extent, int, range, int]]) -> None:
+        self._blocks = blocks
+        self._block = next(blocks, None)
+        self._state = BlockHash()
+        self._done = 0
+
+    def hash_up_to(self, position: int) -> None:
+        """Takes in what lies before a position of the file."""
+        while self._block is not None:
+            extent, start, place, address = self._block
+            first, last = place.start + self._done, min(place.stop, position)
+            if first < last:
+                self._state.add(address + self._done, last - first)
+                self._done += last - first
+            if last < place.stop:
+                return
+            extent.put(start, self._state.value())
+            self._block, self._state, self._done = next(self._blocks, None), BlockHash(), 0

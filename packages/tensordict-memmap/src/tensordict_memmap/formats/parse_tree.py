@@ -1,0 +1,311 @@
+"""From files to the tree of records: what each ``meta.json`` says, believed only as far as it can be checked.
+
+Files may come from the reference, from an older version, or from someone who means harm: a description that is damaged
+is an error that names the key, no name in it leads out of the folder, no class is imported because it is named, and
+nothing is unpickled here. Entries without a file, or whose file has another size, are found when the tree is built.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+import orjson
+
+from tensordict_core import LazyStackedTensorDict
+from tensordict_memmap.formats import tree
+from tensordict_memmap.formats.names import LEAF, META, RESERVED_FIELDS, encode_key, is_escape
+from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, show
+from tensordict_memmap.schema import nontensor as values
+from tensordict_memmap.schema.dtypes import dtype_from_name, is_possible
+
+__all__ = ["Folder", "damaged", "parse"]
+
+
+class Folder(Protocol):
+    """What parsing asks of a saved folder; paths are relative, with ``/`` between folders."""
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a regular file; None where there is none."""
+
+    def has(self, path: str) -> bool:
+        """Whether a file or folder has that path."""
+
+    def numbered(self, path: str) -> list[int]:
+        """The numbers that name folders in a folder, in order."""
+
+
+def damaged(key: Path, folder: str, what: str) -> ValueError:
+    """The error for a description that cannot be."""
+    where = f"key {show(key)}" if key else "the saved tensordict"
+    place = f"{folder}/{META}" if folder else META
+    return ValueError(f"{where} is described in {place}, which {what}; restore the file or save again")
+
+
+def parse(folder: Folder, *, place: str = "", key: Path = (), around: tuple[int, ...] = (), only: Path = ()) -> Node:
+    """The tree of a saved folder, or of what leads to one nested key of it.
+
+    Args:
+        folder: what reads it.
+        place: the node's path under it.
+        key: the node's nested key.
+        around: the batch size of the node that holds it, which non-tensor data takes.
+        only: a nested key from here on: other entries are left out, and nothing about them is read.
+
+    Raises:
+        KeyError: There is nothing under ``only``.
+        ValueError: A description is missing or damaged; the error names the key.
+    """
+    document = folder.read(_inside(place, META)) if not place or folder.has(place) else None
+    if document is None:
+        raise damaged(key, place, "is missing")
+    record = _record(document, key, place)
+    class_string = record.get("_type", tree.DENSE)
+    if not isinstance(class_string, str):
+        raise damaged(key, place, f"names the class {class_string!r}")
+    kind = class_string.removesuffix("'>").rpartition(".")[2] if class_string.startswith("<class 'tensordict.") else ""
+    if kind in ("NonTensorData", "NonTensorStack"):
+        record = _record(document, key, place, exact=True)
+        if only:
+            raise KeyError(f"there is nothing below key {show(key)}, which is non-tensor data; leave {only} out")
+        return _parse_value(folder, record, place, key, around, stack=kind == "NonTensorStack")
+    if kind == "LazyStackedTensorDict":
+        return _parse_lazy(folder, record, place, key, only)
+    if "shape" in record:
+        return _parse_dense(folder, record, place, key, only)
+    return _parse_wrapper(folder, record, class_string, place, key, only)
+
+
+def _record(document: bytes, key: Path, place: str, *, exact: bool = False) -> dict[str, Any]:
+    try:
+        try:
+            record = values.loads(document) if exact else orjson.loads(document)
+        except orjson.JSONDecodeError:
+            record = values.loads(document)
+    except ValueError as error:
+        raise damaged(key, place, f"is no JSON ({error})") from None
+    if not isinstance(record, dict):
+        raise damaged(key, place, "is no JSON object")
+    return record
+
+
+def _inside(place: str, name: str) -> str:
+    return f"{place}/{name}" if place else name
+
+
+def _sizes(value: Any, key: Path, place: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(type(n) is not int or not 0 <= n < 1 << 63 for n in value):
+        raise damaged(key, place, f"gives the shape {value!r:.100}")
+    return tuple(value)
+
+
+# --- dictionaries
+
+
+def _parse_dense(folder: Folder, record: dict[str, Any], place: str, key: Path, only: Path) -> Dense:
+    names = record.get("_names")
+    size = _sizes(record["shape"], key, place)
+    if names is not None and not (
+        isinstance(names, list) and len(names) == len(size) and all(isinstance(name, str | None) for name in names)
+    ):
+        raise damaged(key, place, f"gives the dimension names {names!r:.100}")
+    owner = record.get("_owner")
+    node = Dense(key, place, size, None if names is None else tuple(names))
+    node.owner = owner if isinstance(owner, str) else None
+    entries = node.entries
+    rest = only[1:]
+    for name, about in record.items():
+        if only and name != only[0]:
+            continue
+        if type(about) is dict and (name not in RESERVED_FIELDS or _is_entry(about)):
+            if "dtype" in about:
+                stem = encode_key(name)
+                if stem != name and not folder.has(_inside(place, stem + LEAF)):
+                    stem = _raw(folder, place, name, LEAF, stem)
+                entries[name] = _parse_leaf(about, (*key, name), place, stem)
+            elif "type" in about:
+                stem = encode_key(name)
+                if stem != name and not folder.has(_inside(place, stem)):
+                    stem = _raw(folder, place, name, "", stem)
+                entries[name] = parse(folder, place=_inside(place, stem), key=(*key, name), around=size, only=rest)
+    escaped = record.get("_entries")
+    if type(escaped) is dict and not _is_entry(escaped):
+        _parse_escaped(folder, escaped, node, only)
+        order = record.get("_key_order")
+        if isinstance(order, list) and sorted(map(str, order)) == sorted(entries):
+            node.entries = {name: entries[name] for name in order}
+    dims = len(size)
+    for entry in entries.values() if dims else ():
+        own = entry.batch_size if isinstance(entry, Dense) else entry.shape if isinstance(entry, Leaf) else size
+        if own[:dims] != size and not (isinstance(entry, Leaf) and entry.layout != "strided" and own[:1] == size):
+            raise damaged(entry.key, place, f"gives it the shape {list(own)} where the batch size is {list(size)}")
+    if only and only[0] not in entries:
+        names = [
+            name
+            for table in (record, escaped)
+            if isinstance(table, dict)
+            for name, about in table.items()
+            if isinstance(about, dict) and _is_entry(about)
+        ]
+        near = ", ".join(map(repr, get_close_matches(only[0], names, 3) or sorted(names)[:10])) or "none"
+        raise KeyError(
+            f"no entry {only[0]!r} was saved {f'under {show(key)}' if key else 'there'}; the nearest are {near}"
+        )
+    return node
+
+
+def _is_entry(about: dict[str, Any]) -> bool:
+    """Whether a record describes an entry: the reference lets entries have any name."""
+    return isinstance(about.get("dtype"), str) or isinstance(about.get("type"), str)
+
+
+def _raw(folder: Folder, place: str, name: str, ending: str, stem: str) -> str:
+    """The stem of a key that was written without encoding (``robust_key=False``), where there is such a file."""
+    safe = not {"/", "\\", "\0"} & set(name) and name not in ("", ".", "..")
+    return name if safe and folder.has(_inside(place, name + ending)) else stem
+
+
+def _parse_escaped(folder: Folder, escaped: dict[str, Any], node: Dense, only: Path) -> None:
+    for name, about in escaped.items():
+        if only and name != only[0]:
+            continue
+        key = (*node.key, name)
+        stem = about.get("file") if isinstance(about, dict) else None
+        if not is_escape(stem) or not isinstance(stem, str):
+            raise damaged(key, node.folder, f"names the file {stem!r:.100}")
+        node.escaped[name] = stem
+        if "dtype" in about:
+            node.entries[name] = _parse_leaf(about, key, node.folder, stem)
+        else:
+            place = _inside(node.folder, stem)
+            node.entries[name] = parse(folder, place=place, key=key, around=node.batch_size, only=only[1:])
+
+
+def _parse_leaf(about: dict[str, Any], key: Path, place: str, stem: str) -> Leaf:
+    shape = about.get("shape")
+    if type(shape) is not list:
+        raise damaged(key, place, f"gives the shape {shape!r:.100}")
+    for n in shape:
+        if type(n) is not int or not 0 <= n < 1 << 63:
+            raise damaged(key, place, f"gives the shape {shape!r:.100}")
+    try:
+        dtype = dtype_from_name(about["dtype"])
+    except (ValueError, AttributeError) as error:
+        raise damaged(key, place, f"gives a dtype that is none ({error})") from None
+    leaf = Leaf(key, f"{place}/{stem}{LEAF}" if place else stem + LEAF, dtype, tuple(shape))
+    if not is_possible(leaf.shape, dtype):
+        raise damaged(key, place, f"gives the shape {shape!r:.100}, whose elements nothing could count")
+    if about.get("is_nested"):
+        leaf.layout = "jagged" if about.get("layout") == "torch.jagged" else "nested"
+        ragged = about.get("ragged", 1)
+        if len(leaf.shape) != 2 or type(ragged) is not int or not 1 <= ragged <= leaf.shape[1]:
+            raise damaged(key, place, f"gives the shape {shape!r:.100} for a nested tensor")
+        leaf.ragged = ragged
+    return leaf
+
+
+# --- what is made of other nodes
+
+
+def _parse_lazy(folder: Folder, record: dict[str, Any], place: str, key: Path, only: Path) -> Parts:
+    dim, name = record.get("stack_dim"), record.get("stack_dim_name")
+    if type(dim) is not int or not isinstance(name, str | None):
+        raise damaged(key, place, f"gives the stack dimension {dim!r:.100}")
+    node = Parts(key, place, LazyStackedTensorDict, tree.LAZY, {"stack_dim": dim, "stack_dim_name": name})
+    for number in map(str, _elements(folder, record, place, key)):
+        if not only or number == only[0]:
+            node.parts[number] = parse(folder, place=_inside(place, number), key=(*key, number), only=only[1:])
+    if only and not node.parts:
+        raise KeyError(
+            f"key {show(key) if key else 'of the whole'} is a lazy stack, whose elements are numbered, not {only[0]!r}"
+        )
+    return node
+
+
+def _elements(folder: Folder, record: dict[str, Any], place: str, key: Path) -> range:
+    """The numbers of the elements of a stack, none of which may be missing."""
+    found = folder.numbered(place)
+    count = record.get("_count", len(found))
+    if type(count) is not int or not 0 <= count <= len(found) or found[:count] != list(range(count)):
+        missing = next((number for number, real in enumerate(found) if number != real), len(found))
+        where = show(key) if key else "the saved lazy stack"
+        raise ValueError(
+            f"a stack has all of its elements, and element {missing} of {where} has no folder "
+            f"{_inside(place, str(missing))}; "
+            "restore it or save again"
+        )
+    return range(count)
+
+
+def _parse_wrapper(
+    folder: Folder, record: dict[str, Any], class_string: str, place: str, key: Path, only: Path
+) -> Parts:
+    content_place = _inside(place, WRAPPED)
+    if not folder.has(content_place):
+        raise damaged(key, place, f"names the class {class_string!r:.100}, which is stored in a way not known here")
+    content = parse(folder, place=content_place, key=key, only=only)
+    owner = content.owner if isinstance(content, Dense) else None
+    cls = tree.find_class(class_string, owner)
+    if cls is not None and not hasattr(cls, "_from_disk_form"):
+        cls = None
+    facts = {name: value for name, value in record.items() if name != "_type"}
+    if isinstance(content, Dense):
+        # before non-tensor fields were entries of the content, they stood beside the type
+        for name in [name for name in facts if not name.startswith("_")]:
+            inner = (*key, name)
+            content.entries.setdefault(name, Value(inner, place, content.batch_size, value=facts.pop(name)))
+    return Parts(key, place, cls, class_string, facts, {WRAPPED: content})
+
+
+# --- values
+
+
+def _parse_value(
+    folder: Folder, record: dict[str, Any], place: str, key: Path, around: tuple[int, ...], *, stack: bool
+) -> Value:
+    extra: Any = record if stack else record.get("_metadata")
+    if not isinstance(extra, dict):
+        extra = {}
+    size = _sizes(extra["shape"], key, place) if "shape" in extra else around
+    node = Value(key, place, size, stack)
+    if stack and "data" not in record:  # an older layout: a folder an element
+        elements = [
+            parse(folder, place=_inside(place, str(number)), key=(*key, str(number)))
+            for number in _elements(folder, record, place, key)
+        ]
+        if not all(isinstance(element, Value) and element.pickle is None for element in elements):
+            raise damaged(key, place, "describes a stack whose elements are no values")
+        node.value = [element.value for element in elements if isinstance(element, Value)]
+    elif stack and record["data"] == tree.STACK_PICKLE:
+        node.pickle = _inside(place, tree.STACK_PICKLE)
+        return node
+    elif "data" not in record and folder.has(_inside(place, tree.OTHER_PICKLE)):
+        node.pickle = _inside(place, tree.OTHER_PICKLE)
+        return node
+    else:
+        exact = extra.get("exact")
+        try:
+            node.value = (
+                record.get("data") if exact is None else values.decode(record["data"] if exact is True else exact)
+            )
+        except (ValueError, EOFError, KeyError) as error:
+            raise ValueError(f"the value of key {show(key)} cannot be read: {error}" if key else str(error)) from error
+    if stack:
+        if not isinstance(node.value, list):
+            raise damaged(key, place, "holds no list of values")
+        node.batch_size = stack_size(node.value, size)
+    return node
+
+
+def stack_size(data: list[Any], size: tuple[int, ...]) -> tuple[int, ...]:
+    """The batch size of a list of values: the one given where the list has that shape, else its length.
+
+    >>> stack_size([["a"], ["b"]], (2, 1)), stack_size(["a", "b", "c"], ())
+    ((2, 1), (3,))
+    """
+    level: list[Any] = [data]
+    for n in size:
+        if any(not isinstance(item, list) or len(item) != n for item in level):
+            return (len(data),)
+        level = [inner for item in level for inner in item]
+    return size or (len(data),)

@@ -1,0 +1,3 @@
+"""Safetensors: header, structure and checksums of one-file saves."""
+
+from __future__ import annotations

@@ -1,0 +1,175 @@
+"""Structures that the dots in the names of tensors tell: published files have no other, most records say no more.
+
+To write such a record, to parse it and to follow it takes longer than to go by the names. So a save has none where
+names say all, and a digest of them, by which a load finds out whether somebody changed one. Where all nodes have a
+batch size, the digest lies beside the record: a load that finds it right goes by the names, any other reads the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import orjson
+import torch
+from xxhash import xxh3_64_hexdigest
+
+from tensordict_core import TensorDict
+from tensordict_core.extension import Meta, add_node, dense, dense_locked, entries
+from tensordict_memmap.formats.safetensors.columns import Entries
+from tensordict_memmap.formats.tree import Path
+
+__all__ = ["DIGEST", "by_names", "digest", "from_digest", "is_dotted", "keys_of"]
+
+DIGEST = "tensordict_dotted"
+"""The name of the digest in the metadata of a file."""
+
+_DEEPEST = 64
+_META = Meta(torch.Size(()))
+_START = '{"version":1,"root":{"batch_size":['
+
+
+def digest(record: str, names: Collection[str]) -> str:
+    """The digest of a record and of the names of the tensors, in the order of their bytes.
+
+    Args:
+        record: the record; an empty text where there is none.
+        names: the names.
+
+    >>> digest("{}", ["a.b"]) == digest("{}", ["a.c"])
+    False
+    """
+    return xxh3_64_hexdigest("\0".join((record, *names)).encode("utf-8", "surrogatepass"))
+
+
+def is_dotted(root: Mapping[str, Any], names: Collection[str]) -> bool:
+    """Whether a record says no more than the batch size of all nodes, and what names say.
+
+    Args:
+        root: the record of the root.
+        names: the tensors, in the order of their bytes.
+
+    >>> root = {"batch_size": [], "names": None, "keys": {"a": {"tensor": "a"}}}
+    >>> is_dotted(root, ["a"]), is_dotted({**root, "class": "C"}, ["a"])
+    (True, False)
+    """
+    found: list[str] = []
+    return _add(root, "", root["batch_size"], found) and found == list(names)
+
+
+def _add(record: Mapping[str, Any], start: str, size: Sequence[int], found: list[str]) -> bool:
+    """Adds the names that a node would have if it were told by them, or says that it is not."""
+    keys = record["keys"]
+    names, each = (keys.names, keys.changed) if isinstance(keys, Entries) else (list(keys), keys)
+    if len(record) != 3 or record["names"] is not None or record["batch_size"] != size:
+        return False
+    if not names or not all(names) or "." in "".join(names) or start.count(".") >= _DEEPEST:
+        return False
+    if each is None:
+        found += [start + name for name in names] if start else names
+        return True
+    for name, about in each.items():
+        if about == {"tensor": start + name}:
+            found.append(start + name)
+        elif len(about) != 1 or "td" not in about or not _add(about["td"], f"{start}{name}.", size, found):
+            return False
+    return True
+
+
+def from_digest(
+    record: str, tensors: Mapping[str, torch.Tensor], found: str, device: torch.device | None, *, locked: bool
+) -> TensorDict | None:
+    """The tensordict of a save whose record says no more than its names; None where that is not certain.
+
+    Args:
+        record: the record.
+        tensors: all that the save holds.
+        found: the digest that lies beside the record.
+        device: the device of every node.
+        locked: whether the result is locked, and all of its nodes.
+    """
+    if found != digest(record, tensors) or not record.startswith(_START):
+        return None
+    try:
+        size = torch.Size(orjson.loads(record[len(_START) - 1 : record.index("]") + 1]))
+    except (ValueError, TypeError):
+        return None
+    dims = len(size)
+    if dims and any(tensor.shape[:dims] != size for tensor in tensors.values()):
+        return None
+    return by_names(tensors, Meta(size, device), locked=locked)
+
+
+class _Places:
+    """The entries of the nodes by what comes before the last dot; those of the root where that makes no node.
+
+    Args:
+        root: an empty tensordict, made just now.
+        known: the names of all tensors.
+    """
+
+    def __init__(self, root: TensorDict, known: Collection[str]) -> None:
+        self.known = known
+        self.root = entries(root)
+        self.found = {"": self.root}
+        self.nodes = {"": root}
+
+    def add(self, start: str) -> dict[str, Any]:
+        """The place of what was not asked for before."""
+        above, dot, key = start.rpartition(".")
+        place = self.root
+        if key and start not in self.known and start.count(".") < _DEEPEST - 1:
+            outer = self.found.get(above)
+            if outer is None:
+                outer = self.add(above)
+            if outer is not place or not dot:
+                node = self.nodes[start] = add_node(self.nodes[above], key)
+                place = entries(node)
+        self.found[start] = place
+        return place
+
+
+def by_names(
+    tensors: Mapping[str, torch.Tensor], meta: Meta = _META, *, names: Collection[str] = (), locked: bool = False
+) -> TensorDict:
+    """A nested tensordict by the dots in names; one whose beginning is a tensor itself stays as it is.
+
+    Args:
+        tensors: by name.
+        meta: what all nodes have in common.
+        names: all that there are, where these are some of them.
+        locked: whether the result is locked, and all of its nodes.
+
+    >>> sorted(by_names({"a.b": torch.ones(1), "c": torch.ones(1), "c.d": torch.ones(1)}).keys())
+    ['a', 'c', 'c.d']
+    """
+    made = dense_locked({}, meta, ()) if locked else dense({}, meta)
+    places = _Places(made, names or tensors)
+    root, get, add = places.root, places.found.get, places.add
+    for name, tensor in tensors.items():
+        start, _, last = name.rpartition(".")
+        place = get(start)
+        if place is None:
+            place = add(start)
+        if place is root or not last:
+            root[name] = tensor
+        else:
+            place[last] = tensor
+    return made
+
+
+def keys_of(names: Collection[str]) -> dict[str, Path]:
+    """The keys that `by_names` gives tensors.
+
+    >>> keys_of(["a.b", "c", "c.d"])
+    {'a.b': ('a', 'b'), 'c': ('c',), 'c.d': ('c.d',)}
+    """
+    places = _Places(dense({}, _META), names)
+    found: dict[str, Path] = {}
+    for name in names:
+        start, _, last = name.rpartition(".")
+        place = places.found.get(start)
+        if place is None:
+            place = places.add(start)
+        found[name] = tuple(name.split(".")) if last and place is not places.root else (name,)
+    return found

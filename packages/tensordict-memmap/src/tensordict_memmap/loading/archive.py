@@ -1,0 +1,166 @@
+"""Reading archives: what is stored is mapped where it lies, and what is compressed is decompressed into memory."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import io
+import lzma
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensordict_memmap.engine import executor as pool
+from tensordict_memmap.engine.tuning import JOB
+from tensordict_memmap.formats.archive import read_index
+from tensordict_memmap.formats.tree import Leaf, show
+from tensordict_memmap.loading.leaves import LeafOpener
+from tensordict_memmap.storage.listing import ListedFolder
+from tensordict_memmap.storage.verify import damaged
+from tensordict_memmap.tensor.mapping import Mapping
+from tensordict_memmap.tensor.memmap import MemoryMappedTensor
+
+__all__ = ["Archive", "ArchiveOpener", "bytes_of"]
+
+# What reading a compressed entry raises where it is damaged; a decompressor may also find no end or no memory.
+_BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError, IndexError, OSError)
+
+
+class Archive(ListedFolder):
+    """An archive that is open: the small files in it, as parsing asks for them, and the mapping of all of it.
+
+    Args:
+        path: its absolute path.
+        mode: how it is mapped; None is ``"r"``.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: It is no archive of a tensordict, or is damaged.
+    """
+
+    def __init__(self, path: str, *, mode: str | None = None) -> None:
+        self.path = self.root = path
+        self.mapping = Mapping.open(path, mode=mode or "r")
+        self.data = bytes_of(self.mapping)
+        try:
+            with zipfile.ZipFile(_Reader(self.data)) as file:
+                self.members = read_index(self.data, file, path)
+        except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OverflowError, struct.error) as error:
+            raise ValueError(f"an archive is a zip file, and {path} is not one that can be read ({error})") from None
+        super().__init__(self.members)
+
+    def renamed(self, path: str) -> None:
+        """Takes note of the name that its file was given since it was opened."""
+        self.path = self.root = self.mapping.filename = path
+
+    def read(self, path: str) -> bytes | None:
+        """The content of an entry; None where there is none."""
+        member = self.members.get(path)
+        if member is None:
+            return None
+        if member.stored:
+            return bytes(self.data[member.offset : member.offset + member.size])
+        data = b"".join(self.blocks(path))
+        if len(data) != member.size:
+            raise ValueError(f"the archive {self.path} is damaged at {path!r}: it has another size; save it again")
+        return data
+
+    def blocks(self, path: str) -> Iterator[bytes]:
+        """The content of an entry, decompressed and checked, a few megabytes at a time."""
+        left = self.members[path].size
+        try:
+            with zipfile.ZipFile(_Reader(self.data)) as file, file.open(path) as source:
+                while left >= 0 and (block := source.read(JOB)):
+                    left -= len(block)
+                    yield block
+        except _BROKEN as error:
+            raise ValueError(f"the archive {self.path} is damaged at {path!r}: {error}; save it again") from None
+
+    def verify(self) -> None:
+        """Compares all entries with their CRC-32, on several threads.
+
+        Raises:
+            ValueError: An entry differs; the error names it.
+        """
+        failed: list[str] = []
+
+        def check(name: str) -> None:
+            try:
+                for _ in self.blocks(name):
+                    pass
+            except ValueError:
+                failed.append(name)
+
+        largest_first = sorted(self.members, key=lambda name: -self.members[name].size)
+        pool.run([[functools.partial(check, name)] for name in largest_first])
+        if failed:
+            raise damaged(sorted(failed), self.path)
+
+
+class _Reader(io.RawIOBase):
+    """Mapped bytes as a file: a save that meanwhile puts another archive at the path changes nothing of them."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.position = 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.position, os.SEEK_END: len(self.data)}[whence]
+        if base + offset < 0:
+            raise OSError(errno.EINVAL, "no file starts before its first byte")
+        self.position = base + offset
+        return self.position
+
+    def readinto(self, buffer: Any) -> int:
+        part = self.data[self.position : self.position + len(buffer)]
+        buffer[: len(part)] = part
+        self.position += len(part)
+        return len(part)
+
+
+class ArchiveOpener(LeafOpener):
+    """Gives the tensor of a leaf: mapped where it lies, or decompressed into memory."""
+
+    def __init__(self, archive: Archive, *, device: torch.device | None = None, non_blocking: bool = False) -> None:
+        super().__init__(archive.path, mode=archive.mapping.mode, device=device, non_blocking=non_blocking)
+        self.archive = archive
+
+    def _map_file(self, leaf: Leaf, path: str, nbytes: int, shape: tuple[int, ...]) -> MemoryMappedTensor:
+        member = self.archive.members.get(leaf.file)
+        if member is None:
+            raise FileNotFoundError(
+                f"every leaf has its entry, and that of key {show(leaf.key)}, {leaf.file}, is not in "
+                f"{self.archive.path}; save it again"
+            )
+        if member.size != nbytes:
+            raise ValueError(
+                f"key {show(leaf.key)} takes {nbytes} bytes by its shape and dtype, and {leaf.file} in "
+                f"{self.archive.path} has {member.size}; save it again"
+            )
+        if member.stored:
+            return MemoryMappedTensor.from_handler(self.archive.mapping, leaf.dtype, shape, offset=member.offset)
+        data = self.archive.read(leaf.file)
+        assert data is not None
+        memory = Mapping.anonymous(nbytes)
+        memory.array()[:] = np.frombuffer(data, np.uint8)
+        return MemoryMappedTensor.from_handler(memory, leaf.dtype, shape)
+
+    def _document(self, path: str) -> bytes | None:
+        return self.archive.read(path)
+
+
+def bytes_of(mapping: Mapping) -> memoryview:
+    """All of what is mapped."""
+    return memoryview(mapping.buffer).cast("B") if mapping.nbytes else memoryview(b"")

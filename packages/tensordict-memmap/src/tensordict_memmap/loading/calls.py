@@ -1,0 +1,265 @@
+"""Loading: the descriptions of what was saved are read, its files checked and mapped, and nothing on disk is changed.
+
+``reading.py`` opens each format, ``partial.py`` says what a part is, ``report.py`` what differs from what is wanted.
+
+Folders of the reference load too, those of its oldest layout included. Values that were pickled are unpickled only
+where the caller allows it; without that the error comes before a byte of any is.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from tensordict_core.extension import Meta, annotate, annotation, on_exit
+from tensordict_memmap.formats import tree
+from tensordict_memmap.formats.tree import Dense, Leaf, Node, Parts
+from tensordict_memmap.loading.request import Request, describe, open_any
+from tensordict_memmap.loading.safetensors import lies_in_its_file
+from tensordict_memmap.remote.urls import here
+from tensordict_memmap.schema.diff import differences, fit
+from tensordict_memmap.schema.select import Keys, Rows, Selection
+from tensordict_memmap.storage.verify import check_level
+from tensordict_memmap.tensor.mapping import MODES
+from tensordict_memmap.tensor.memmap import MemoryMappedTensor
+
+__all__ = ["describe_saved", "is_memmap", "load", "load_memmap", "load_memmap_", "memmap_refresh_"]
+
+
+def load_memmap(
+    prefix: str | os.PathLike[str],
+    device: torch.device | str | None = None,
+    non_blocking: bool = False,
+    *,
+    out: Any = None,
+    robust_key: bool | None = None,
+    subpath: str | tuple[str, ...] | None = None,
+    mode: str | None = None,
+    num_threads: int | None = None,
+    allow_pickle: bool | None = None,
+    verify: str = "size",
+    keys: Keys | None = None,
+    rows: Rows | None = None,
+    like: Any = None,
+    strict: bool = True,
+    fill: float | None = None,
+    cast: bool = False,
+    cls: type[Any] | None = None,
+) -> Any:
+    """Opens what was saved, in any format, as a locked tensordict that is mapped onto its files.
+
+    Args:
+        prefix: the folder, or one inside for a nested tensordict alone; a safetensors file, archive or consolidated
+            file; or an address such as ``s3://bucket/run``, whose bytes are read into memory.
+        device: where entries are moved; by default they stay mapped. ``"meta"`` looks at no data.
+        non_blocking: whether moves may be asynchronous.
+        out: a tensordict that the values are written into, and that is returned.
+        robust_key: accepted for compatibility: file names are read as they were written.
+        subpath: a nested key to load alone; of a leaf it gives the tensor.
+        mode: ``"r+"`` writes to the files, ``"r"`` keeps writes in this process; None is ``"r+"`` where files may be
+            written to and have no checksums. Where they have, ``"r+"`` drops those of the leaves first.
+        num_threads: accepted for compatibility: mapping takes no threads.
+        allow_pickle: whether values without a JSON form may be unpickled, which can run any code that is in them.
+        verify: ``"size"`` compares each file with the size that it should have, ``"full"`` reads all that is loaded
+            and compares it with the checksums that a save with ``checksum=True`` recorded, ``"none"`` takes files that
+            are longer than they should be too.
+        keys: what to load alone: a pattern or several, ``[("encoder", "*"), "decoder.**.weight"]``. Tuples are matched
+            part by part, strings are split on ``.``; ``*``, ``?`` and ``[...]`` stand for characters of one part,
+            ``**`` for any number of parts, and what is named comes with all below it. Nothing else is opened.
+        rows: what to take along the first batch dimension: a slice (stays mapped), a number, or a list of numbers.
+        like: a tensordict of the structure that is wanted, on the ``meta`` device too. The result has its keys in its
+            order, and its class.
+        strict: with ``like``, whether keys that are missing or unexpected, and other dtypes, are refused. Otherwise
+            what is missing keeps the values of ``like``, what is unexpected is left out, and dtypes stay as saved.
+            Other shapes are refused always.
+        fill: with ``like``, the number that entries get which were not saved.
+        cast: with ``like``, whether entries are converted to its dtypes.
+        cls: the class for a root whose own is not registered here.
+
+    Raises:
+        FileNotFoundError: There is no saved tensordict, or a leaf lacks its file; the error names the key.
+        ValueError: A file is short, long or damaged, or pickled where that is not allowed; the error names the key.
+        KeyError: There is nothing under ``subpath``, or a pattern of ``keys`` names nothing.
+        RuntimeError: What is saved differs from ``like``; the error says all that does.
+        ImportError: An address needs fsspec.
+
+    Warns:
+        UserWarning: A class is not known here, and its content becomes a plain tensordict.
+
+    >>> TensorDict({"a": torch.arange(3), "b": {"c": torch.ones(2)}}).memmap("things")["a"].sum()
+    tensor(3)
+    >>> load_memmap("things")["b", "c"]
+    MemoryMappedTensor([1., 1.])
+    >>> load_memmap("things", subpath="b").saved_path.name
+    'b'
+    >>> list(load_memmap("things", keys="b.*").keys(True, True)), load_memmap("things", subpath="a", rows=[2, 0])
+    ([('b', 'c')], tensor([2, 0]))
+    """
+    if mode is not None and mode not in MODES:
+        raise ValueError(
+            f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
+        )
+    check_level(verify)
+    target = None if device is None else torch.device(device)
+    moved = target is not None and target.type != "cpu"
+    # what is only a part, or is put together with something else, moves when it is
+    late = target if moved and device != "meta" and (rows is not None or like is not None) else None
+    request = Request(
+        _path(subpath),
+        None if keys is None else Selection(keys),
+        rows,
+        mode,
+        target if late is None else None,
+        non_blocking,
+        bool(allow_pickle),
+        verify,
+        cls,
+        subpath is None and keys is None and rows is None and like is None and cls is None and not moved,
+    )
+    loaded = open_any(here(prefix), request)
+    if like is not None:
+        loaded = fit(loaded, like, strict=strict, fill=fill, cast=cast)
+    elif keys is not None and not isinstance(loaded, torch.Tensor):
+        annotate(loaded, "keys", keys)
+    if late is not None:
+        loaded = loaded.to(late, non_blocking=non_blocking)
+    if out is not None:
+        return out.update_(loaded)
+    if not (moved or isinstance(loaded, torch.Tensor)):
+        on_exit(loaded.lock_(), _stays_locked)
+    return loaded
+
+
+def _stays_locked(td: Any) -> None:
+    """What ends a block with what was loaded, whichever way it was locked."""
+
+
+load = load_memmap
+"""`load_memmap` under another name."""
+
+
+def describe_saved(
+    prefix: str | os.PathLike[str], *, subpath: str | tuple[str, ...] | None = None, keys: Keys | None = None
+) -> Node | Leaf:
+    """The tree of records of what was saved, of a part of it, or of one tensor; nothing but descriptions is read."""
+    selection = None if keys is None else Selection(keys)
+    return describe(here(prefix), Request(_path(subpath), selection, device=torch.device("meta"), allow_pickle=None))
+
+
+def _path(subpath: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return () if subpath is None else (subpath,) if isinstance(subpath, str) else tuple(subpath)
+
+
+def load_memmap_(
+    td: Any,
+    prefix: str | os.PathLike[str],
+    *,
+    allow_pickle: bool | None = None,
+    mode: str | None = None,
+    verify: str = "size",
+) -> Any:
+    """Writes what was saved into the entries of a tensordict, in place; keys that it lacks are added to it, mapped.
+
+    Raises:
+        KeyError: The tensordict is locked and lacks a key; nothing was written then.
+
+    >>> td = TensorDict({"a": torch.arange(3)}).save("there").zero_()
+    >>> load_memmap_(td, "there")["a"]
+    tensor([0, 1, 2])
+    """
+    loaded = load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify)
+    if td.is_locked:
+        unknown = differences(tree.structure(loaded), tree.structure(td)).unexpected
+        if unknown:
+            raise KeyError(
+                f"a locked tensordict takes in what it has a place for, and key {unknown[0]!r} has none; unlock it, or "
+                "leave the key out by load_into(..., strict=False)"
+            )
+        return td.update_(loaded)
+    return td.update(loaded, inplace=True)
+
+
+def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
+    """Takes in what was added to, or saved over, the folder that a tensordict is mapped onto.
+
+    Raises:
+        RuntimeError: The tensordict is not mapped onto a folder.
+
+    >>> mine, theirs = TensorDict({"a": torch.ones(2)}).memmap("shared"), load_memmap("shared")
+    >>> _ = mine.make_memmap("b", torch.Size([3]))
+    >>> sorted(memmap_refresh_(theirs).keys())
+    ['a', 'b']
+    """
+    place = annotation(td, "saved_path")
+    if place is None:
+        raise RuntimeError(
+            "a tensordict is refreshed from the folder that it is mapped onto, and this one has none; load it with "
+            "load_memmap or save it with memmap(path)"
+        )
+    mode = annotation(td, "mode")
+    keys = annotation(td, "keys")
+    fresh = load_memmap(place, allow_pickle=allow_pickle, mode=mode, keys=keys)
+    return take_over(td, fresh)
+
+
+def is_memmap(td: Any) -> bool:
+    """Whether a tensordict has leaves and all are memory-mapped.
+
+    >>> is_memmap(TensorDict({"a": torch.ones(2)}).memmap())
+    True
+    """
+    found = [leaf.source for leaf in _strided(td) if leaf.source is not None]
+    mapped = all(isinstance(tensor, MemoryMappedTensor) for tensor in found) or lies_in_its_file(td, found)
+    return bool(found) and mapped
+
+
+def _strided(td: Any) -> list[Leaf]:
+    # nested tensors over a file are no MemoryMappedTensor: torch makes its own kind of them
+    return [leaf for leaf in tree.leaves(tree.structure(td)) if leaf.layout == "strided"]
+
+
+# --- refreshing
+
+
+def take_over(td: Any, fresh: Any) -> Any:
+    """Gives the nodes of ``td`` the entries of ``fresh``, node by node where they are of one kind, and locks it."""
+    old, new = tree.structure(td), tree.structure(fresh)
+    _refresh_node(old, new)
+    for name in ("mappings", "mode"):
+        annotate(td, name, annotation(fresh, name))
+    return td.lock_()
+
+
+def _refresh_node(old: Node, new: Node) -> bool:
+    """Whether the old node could take in the new one."""
+    if (
+        isinstance(old, Parts)
+        and isinstance(new, Parts)
+        and old.cls is new.cls
+        and old.parts.keys() == new.parts.keys()
+    ):
+        return all(_refresh_node(part, new.parts[name]) for name, part in old.parts.items())
+    if not (isinstance(old, Dense) and isinstance(new, Dense)):
+        return False
+    for name in old.entries.keys() - new.entries.keys():
+        old.origin._del(name)
+    for name, entry in new.entries.items():
+        before = old.entries.get(name)
+        if isinstance(entry, Leaf):
+            if not (isinstance(before, Leaf) and _is_same(before.source, entry.source)):
+                old.origin._set(name, entry.source, False)
+        elif before is None or isinstance(before, Leaf) or not _refresh_node(before, entry):
+            old.origin._set(name, entry.origin, False)
+    old.origin._set_meta(Meta(torch.Size(new.batch_size), new.origin._meta.device, new.names))
+    annotate(old.origin, "saved_path", annotation(new.origin, "saved_path"))
+    return True
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    """Whether two tensors are mapped onto the same part of the same file."""
+    if not (isinstance(old, MemoryMappedTensor) and isinstance(new, MemoryMappedTensor)):
+        return False
+    place = (new.handler.identity, new.offset, new.shape, new.dtype, new.stride())
+    return (old.handler.identity, old.offset, old.shape, old.dtype, old.stride()) == place and bool(new.numel())

@@ -1,0 +1,159 @@
+"""Comparing what was saved with what is wanted, and writing it there once it was seen to fit."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from tensordict_core.extension import Primitives
+from tensordict_memmap.formats import tree
+from tensordict_memmap.formats.safetensors.dotted_names import by_names
+from tensordict_memmap.formats.tree import Leaf, Node, Value
+from tensordict_memmap.loading.calls import describe_saved, load_memmap
+from tensordict_memmap.schema.diff import Report, differences, other_components, plain, refuse, table, write
+from tensordict_memmap.schema.dtypes import as_bytes
+from tensordict_memmap.schema.select import Keys, Rows
+
+__all__ = ["compare", "load_into"]
+
+_BLOCK = 1 << 23
+
+
+def compare(
+    source: Any,
+    like: Any,
+    *,
+    subpath: str | tuple[str, ...] | None = None,
+    keys: Keys | None = None,
+    values: bool = False,
+    allow_pickle: bool | None = None,
+) -> Report:
+    """Compares what was saved with a structure, without reading a value unless asked to.
+
+    Args:
+        source: a path or address, or a tensordict.
+        like: what is wanted: a tensordict (on the ``meta`` device too), a module, or a path.
+        subpath: a nested key of the source to compare alone.
+        keys: patterns of the keys to compare, as `load_memmap` takes them.
+        values: whether to read and compare values too, bit by bit.
+        allow_pickle: whether values may be unpickled to compare them.
+
+    Raises:
+        FileNotFoundError: There is no saved tensordict.
+
+    >>> _ = TensorDict({"a": torch.zeros(3), "b": {"c": torch.zeros(2)}}).save("there")
+    >>> print(compare("there", TensorDict({"a": torch.zeros(4), "b": {"d": torch.zeros(2)}})))
+    missing: b.d
+    unexpected: b.c
+    another shape: a has [3] where [4] is wanted
+    """
+    if not values:
+        return differences(
+            _node(source, subpath=subpath, keys=keys), _node(like, keys=keys if _is_path(like) else None)
+        )
+    sides = []
+    for side, part in ((source, subpath), (like, None)):
+        if _is_path(side):
+            side = load_memmap(side, mode="r", subpath=part, keys=keys, allow_pickle=allow_pickle)
+        sides.append(_node(side))
+    report = differences(*sides)
+    found, wanted = map(table, sides)
+    known = {*report.shapes, *report.dtypes}
+    for key in found.keys() & wanted.keys():
+        if plain(key) not in known and not _is_same(found[key], wanted[key]):
+            report.values.append(plain(key))
+    report.values.sort(key=str)
+    return report
+
+
+def load_into(
+    target: Any,
+    source: Any,
+    *,
+    strict: bool = True,
+    cast: bool = False,
+    subpath: str | tuple[str, ...] | None = None,
+    keys: Keys | None = None,
+    rows: Rows | None = None,
+    allow_pickle: bool | None = None,
+) -> Report:
+    """Writes what was saved into the tensors of a tensordict or a module, after all of it was seen to fit.
+
+    Args:
+        target: a tensordict, which may be locked, or a module.
+        source: a path or address, or a tensordict.
+        strict: whether keys that are missing or unexpected are refused; otherwise they are left alone.
+        cast: whether other dtypes are converted; ``strict=False`` converts them too.
+        subpath: a nested key of the source to take alone.
+        keys: patterns of the keys to take, as `load_memmap` takes them.
+        rows: the rows to take.
+        allow_pickle: whether values without a JSON form may be unpickled.
+
+    Returns:
+        What differed.
+
+    Raises:
+        RuntimeError: It does not fit; the error says all that differs, and nothing was written.
+
+    >>> linear = torch.nn.Linear(2, 1)
+    >>> _ = TensorDict({"weight": torch.ones(1, 2), "bias": torch.zeros(1)}).save("linear")
+    >>> print(load_into(linear, "linear"), linear.weight.tolist())
+    no difference [[1.0, 1.0]]
+    """
+    if _is_path(source):
+        source = load_memmap(source, mode="r", subpath=subpath, keys=keys, rows=rows, allow_pickle=allow_pickle)
+    old, new = _node(target), _node(source)
+    report = differences(new, old)
+    report.shapes |= other_components(new, old)
+    refuse(report, strict=strict, cast=cast)
+    with torch.no_grad():
+        write(old, new)
+    return report
+
+
+# --- both sides as trees
+
+
+def _is_path(side: Any) -> bool:
+    return isinstance(side, str | os.PathLike)
+
+
+def _node(side: Any, *, subpath: str | tuple[str, ...] | None = None, keys: Keys | None = None) -> Node:
+    if _is_path(side):
+        node = describe_saved(side, subpath=subpath, keys=keys)
+        if isinstance(node, Leaf):
+            raise TypeError(f"tensordicts are compared, and {subpath!r} of {side} is a tensor; name what holds it")
+        return node
+    if isinstance(side, torch.nn.Module) and not isinstance(side, Primitives):
+        side = by_names({name: one for name, one in side.state_dict().items() if isinstance(one, torch.Tensor)})
+    if not isinstance(side, Primitives):
+        raise TypeError(f"tensordicts, modules and paths have a structure, and a {type(side).__name__} has none")
+    return tree.structure(side)
+
+
+# --- values
+
+
+def _is_same(one: Leaf | Value, two: Leaf | Value) -> bool:
+    if isinstance(one, Value) or isinstance(two, Value):
+        assert isinstance(one, Value) and isinstance(two, Value)
+        a, b = one.origin.tolist(), two.origin.tolist()
+        try:
+            return bool(a == b) or repr(a) == repr(b)
+        except (ValueError, RuntimeError, TypeError):  # arrays of several elements are neither equal nor not
+            return repr(a) == repr(b)
+    a, b = one.source, two.source
+    assert a is not None and b is not None
+    if one.layout != "strided":
+        return all(_same_bits(x, y) for x, y in zip(a.unbind(), b.unbind(), strict=True))
+    return _same_bits(a, b)
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape:
+        return False
+    x, y = (as_bytes(one.detach().as_subclass(torch.Tensor)) for one in (a, b))
+    y = y.to(x.device)
+    return all(torch.equal(x[n : n + _BLOCK], y[n : n + _BLOCK]) for n in range(0, len(x), _BLOCK))

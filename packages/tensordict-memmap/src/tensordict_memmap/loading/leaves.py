@@ -1,0 +1,241 @@
+"""Opening leaves: each file is checked against what its description says, then mapped, and never changed.
+
+A file that is missing, short or long is an error that names the key; so is one that is no regular file, because a link
+could lead out of the folder and a pipe would wait forever.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from math import prod
+from typing import Any
+
+import torch
+
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.formats.tree import Leaf, Path, show
+from tensordict_memmap.schema.dtypes import is_possible
+from tensordict_memmap.tensor.mapping import Mapping
+from tensordict_memmap.tensor.memmap import MemoryMappedTensor
+
+__all__ = ["LeafOpener", "check_mappable", "check_on_meta"]
+
+_FLAGS = (
+    getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+
+
+_MANY = 10_000
+"""Files from which it is asked how many can be mapped."""
+
+
+def check_mappable(count: int, root: str) -> None:
+    """Refuses to map more files than a process may: when mappings run out, whatever needs memory next would fail.
+
+    Raises:
+        RuntimeError: There are more.
+    """
+    most = system.most_mappings() if count >= _MANY else None
+    if most is not None and count > 0.95 * most:
+        raise RuntimeError(
+            f"each leaf of a saved folder is mapped by itself, and {root} has {count:,} where a process may have "
+            f"{most:,} mappings (vm.max_map_count); save to one file, such as 'x.safetensors', or open a part of it "
+            "(keys=, subpath=)"
+        )
+
+
+class LeafOpener:
+    """Gives the tensor of a leaf.
+
+    Args:
+        root: the absolute path of the saved folder.
+        mode: how files are mapped, as `MemoryMappedTensor.from_filename` says.
+        device: where tensors are moved; ``meta`` looks at no file.
+        non_blocking: whether moves may be asynchronous.
+        kept: tensors that are mapped onto a file already, by its path under the root.
+        exact: whether a file that is longer than its tensor is refused; one that is shorter always is.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        mode: str | None = None,
+        device: torch.device | None = None,
+        non_blocking: bool = False,
+        kept: dict[str, torch.Tensor] | None = None,
+        exact: bool = True,
+    ) -> None:
+        self.root = root
+        self.mode = mode
+        self.device = None if device is not None and device.type == "cpu" else device
+        self.non_blocking = non_blocking
+        self.kept = kept or {}
+        self.exact = exact
+        # Where a mode of torch's is active that makes other tensors than plain ones, those are what is wanted.
+        self.empty = type(torch.empty(0)) is not torch.Tensor or (device is not None and device.type == "meta")
+        self.shared: dict[Any, torch.Tensor] = {}
+        self.ties = False
+
+    def __call__(self, leaf: Leaf) -> torch.Tensor:
+        """The tensor of a leaf; leaves that are tied get the same one."""
+        if self.kept:
+            tensor = self.kept.get(leaf.file)
+            if tensor is not None:
+                return tensor
+        if not self.ties:
+            return self._moved(leaf)
+        key = (leaf.alias or leaf.file, leaf.dtype, leaf.shape, leaf.layout)
+        tensor = self.shared.get(key)
+        if tensor is None:
+            tensor = self.shared[key] = self._moved(leaf)
+        return tensor
+
+    def _moved(self, leaf: Leaf) -> torch.Tensor:
+        if self.empty and leaf.layout == "strided":
+            return torch.empty(leaf.shape, dtype=leaf.dtype, device=self.device)
+        tensor = self._map(leaf) if leaf.layout == "strided" else self._nested(leaf)
+        return tensor if self.device is None else tensor.to(self.device, non_blocking=self.non_blocking)
+
+    def _map(self, leaf: Leaf) -> torch.Tensor:
+        path = f"{self.root}/{leaf.file}"
+        nbytes = leaf.nbytes
+        if not nbytes:
+            return MemoryMappedTensor.from_filename(path, leaf.dtype, leaf.shape, mode=self.mode)
+        return self._map_file(leaf, path, nbytes, leaf.shape)
+
+    def _map_file(self, leaf: Leaf, path: str, nbytes: int, shape: tuple[int, ...]) -> torch.Tensor:
+        fd, mode = self._open(leaf, path, nbytes)
+        try:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
+                raise _irregular(leaf, path)
+            if info.st_size != nbytes and (self.exact or info.st_size < nbytes):
+                raise ValueError(
+                    f"key {show(leaf.key)} takes {nbytes} bytes {_reason(leaf)}, and its file {path} has "
+                    f"{info.st_size}; "
+                    "restore it or save again"
+                )
+            mapping = Mapping(fd, path, nbytes, mode=mode)
+        finally:
+            os.close(fd)
+        return MemoryMappedTensor.from_handler(mapping, leaf.dtype, shape)
+
+    def _open(self, leaf: Leaf, path: str, nbytes: int) -> tuple[int, str]:
+        """A descriptor of a file that is there, and the mode that it can be mapped with."""
+        mode = self.mode
+        try:
+            if mode is None or mode == "r+":
+                try:
+                    return os.open(path, os.O_RDWR | _FLAGS), "r+"
+                except OSError as error:
+                    if mode is not None or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                        raise
+            return os.open(path, os.O_RDONLY | _FLAGS), mode or "r"
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(
+                f"every leaf has its file, and that of key {show(leaf.key)}, {path} ({nbytes} bytes {_reason(leaf)}), "
+                "is "
+                "missing; restore it or save again"
+            ) from None
+        except OSError as error:
+            if error.errno == errno.ELOOP or os.path.isdir(path):
+                raise _irregular(leaf, path) from None
+            error.add_note(f"while opening key {show(leaf.key)}")
+            raise
+
+    def _document(self, path: str) -> bytes | None:
+        """The content of a small file under the root; None where there is none."""
+        return system.read_file(f"{self.root}/{path}")
+
+    # --- nested tensors: the components' values one after the other, and their shapes in a second file
+
+    def _nested(self, leaf: Leaf) -> torch.Tensor:
+        count, dims = leaf.shape
+        shapes = torch.zeros((count, dims) if not count * dims else (0, 0), dtype=torch.int64)
+        if count * dims:
+            document = self._document(leaf.shapes_file)
+            if document is None or len(document) != count * dims * 8:
+                raise ValueError(
+                    f"the shapes of the {count} components of key {show(leaf.key)} take {count * dims * 8} bytes, and "
+                    f"{leaf.shapes_file} {'is missing' if document is None else f'has {len(document)}'}; restore it "
+                    "or save again"
+                )
+            shapes = torch.tensor(memoryview(document).cast("q").tolist()).reshape(count, dims)
+        rows: list[list[int]] = shapes.tolist()
+        numbers = [prod(row) for row in rows]
+        if any(n < 0 for row in rows for n in row) or not all(is_possible(row, leaf.dtype) for row in rows):
+            raise ValueError(
+                f"shapes are not negative and can be counted, and those of key {show(leaf.key)} in {leaf.shapes_file} "
+                "are not so; restore the file"
+            )
+        if self.empty:
+            device = self.device
+            if device is not None and device.type == "meta":
+                check_on_meta(leaf.layout, leaf.key)
+            return _from_components([torch.empty(row, dtype=leaf.dtype, device=device) for row in rows], leaf)
+        total = sum(numbers)
+        path = f"{self.root}/{leaf.file}"
+        if total:
+            mapped: torch.Tensor = self._map_file(leaf, path, total * leaf.dtype.itemsize, (total,))
+        else:
+            mapped = MemoryMappedTensor.from_filename(path, leaf.dtype, (0,), mode=self.mode)
+        values = mapped.as_subclass(torch.Tensor)
+        if leaf.layout == "jagged":
+            if not rows or any(row[1:] != rows[0][1:] for row in rows):
+                return _from_components(list(torch.split(values, numbers)), leaf, rows)
+            offsets = torch.tensor([0, *(row[0] for row in rows)]).cumsum(0)
+            flat = values.view(-1, *rows[0][1:]) if total else values.view(int(offsets[-1]), *rows[0][1:])
+            made = torch.nested.nested_tensor_from_jagged(flat, offsets)
+            return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made
+        strides = torch.ones_like(shapes)
+        for dim in range(dims - 2, -1, -1):
+            strides[:, dim] = strides[:, dim + 1] * shapes[:, dim + 1]
+        starts = torch.tensor([0, *numbers]).cumsum(0)[:-1]
+        nested: torch.Tensor = torch._nested_view_from_buffer(values, shapes, strides, starts)
+        return nested
+
+
+def check_on_meta(layout: str, key: Path) -> None:
+    """Refuses a nested tensor that torch has no empty twin of: one that is not jagged.
+
+    Raises:
+        RuntimeError: It is such a tensor.
+    """
+    if layout != "jagged":
+        raise RuntimeError(
+            f"on the meta device torch has nested tensors of the layout torch.jagged only, and key {show(key)} is a "
+            "strided one; load it on the CPU, where no byte is read before it is used, or leave it out by keys="
+        )
+
+
+def _reason(leaf: Leaf) -> str:
+    if leaf.layout != "strided":
+        return f"by the shapes of its {leaf.shape[0]} components"
+    return f"by its shape {list(leaf.shape)} and dtype {leaf.dtype}"
+
+
+def _irregular(leaf: Leaf, path: str) -> ValueError:
+    return ValueError(
+        f"leaves lie in regular files inside the saved folder, and that of key {show(leaf.key)}, {path}, is a link or "
+        "something else; put the file itself there"
+    )
+
+
+def _from_components(parts: list[torch.Tensor], leaf: Leaf, rows: list[list[int]] | None = None) -> torch.Tensor:
+    if rows is not None:
+        parts = [part.view(row) for part, row in zip(parts, rows, strict=True)]
+    layout = torch.jagged if leaf.layout == "jagged" else torch.strided
+    try:
+        made: torch.Tensor = torch.nested.nested_tensor(parts, dtype=leaf.dtype, layout=layout)
+    except RuntimeError as error:
+        raise ValueError(
+            f"components make a nested tensor, and those of key {show(leaf.key)} in {leaf.shapes_file} do not "
+            f"({error}); restore the file"
+        ) from None
+    return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made

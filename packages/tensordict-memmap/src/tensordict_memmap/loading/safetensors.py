@@ -1,0 +1,302 @@
+"""Opening safetensors files: one mapping of each, over which all of its tensors lie as plain ones.
+
+Each has a version counter and a storage of its own, so that autograd, pickling and ``torch.save`` see a tensor and not
+a whole file. A folder of shards is opened as its index says, each file as one alone is; what an index names lies beside
+it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+
+from tensordict_core.extension import annotate, annotation
+from tensordict_memmap.engine.gc_paused import uncollected
+from tensordict_memmap.formats.safetensors.checksums import CHECKSUMS, drop_packed_checksums, verify_packed
+from tensordict_memmap.formats.safetensors.describe import RECORD
+from tensordict_memmap.formats.safetensors.header import (
+    CODES,
+    ENDING,
+    INDEX_ENDING,
+    LONGEST_HEADER,
+    Header,
+    Kind,
+    load_header,
+)
+from tensordict_memmap.formats.safetensors.parse import needed_at_once, unpack, wanted
+from tensordict_memmap.schema.prune import Choice, Part
+from tensordict_memmap.storage import manifest as manifests
+from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage.snapshot import settled
+from tensordict_memmap.tensor.mapping import MODES, Mapping
+from tensordict_memmap.tensor.value_writeback import remember_file
+
+__all__ = [
+    "INDEX_NAME",
+    "SINGLE_NAME",
+    "lies_in_its_file",
+    "load_packed",
+    "open_shards",
+    "views",
+]
+
+SINGLE_NAME = "model" + ENDING
+INDEX_NAME = "model" + INDEX_ENDING
+"""What a folder with one file, or with shards, holds, by the convention of those who publish checkpoints."""
+
+
+def load_packed(
+    path: str | os.PathLike[str],
+    *,
+    mode: str | None = None,
+    move_to: torch.device | None = None,
+    device: torch.device | None = None,
+    non_blocking: bool = False,
+    allow_pickle: bool | None = False,
+    verify: str = "size",
+    choice: Choice | None = None,
+    locked: bool = False,
+) -> Any:
+    """The tensordict of a file; `from_safetensors` says what the arguments are.
+
+    Args:
+        path: the file, or the index of several.
+        mode: how it is mapped; None is ``"r"``.
+        move_to: where tensors are moved; ``meta`` reads the header only.
+        device: the device of every node of the result.
+        non_blocking: whether moves may be asynchronous.
+        allow_pickle: whether values may be unpickled; None leaves them out.
+        verify: how much is compared, as ``verify.py`` says.
+        choice: what will be used of it: shards that hold nothing of that are not opened.
+        locked: whether the result may be locked already, because nothing is changed in it before it is.
+    """
+    folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
+    no_byte_read = verify != "full" and (move_to is None or move_to.type in ("cpu", "meta"))
+
+    def load() -> Any:
+        with uncollected(no_byte_read):
+            inside = folder is not None and folder is path
+            return _load(path, inside, mode, move_to, device, non_blocking, allow_pickle, verify, choice, locked)
+
+    return load() if folder is None else settled(folder, load)
+
+
+def _load(
+    path: str | os.PathLike[str],
+    inside: bool,
+    mode: str | None,
+    move_to: torch.device | None,
+    device: torch.device | None,
+    non_blocking: bool,
+    allow_pickle: bool | None,
+    verify: str,
+    choice: Choice | None,
+    locked: bool,
+) -> Any:
+    where = os.fspath(path)
+    if inside:
+        commit.recover(where)
+        index = os.path.join(where, INDEX_NAME)
+        where = index if os.path.lexists(index) else os.path.join(where, SINGLE_NAME)
+    mode = mode or "r"
+    if mode not in MODES:
+        raise ValueError(
+            f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
+        )
+    meta = move_to is not None and move_to.type == "meta"
+    opened, part = _open_files(where, mode, verify, choice)
+    tensors: dict[str, torch.Tensor] = {}
+    metadata: dict[str, str] = {}
+    for found, texts, _ in opened:
+        tensors = tensors | found if tensors else found
+        metadata |= texts
+    if part is None and choice is not None:
+        part = wanted(tensors, metadata, choice, where)
+    if meta:
+        needed = set(needed_at_once(metadata, where))
+        tensors = {name: tensor if name in needed else tensor.to("meta") for name, tensor in tensors.items()}
+    if move_to is not None and move_to.type not in ("cpu", "meta"):
+        tensors = {name: tensor.to(move_to, non_blocking=non_blocking) for name, tensor in tensors.items()}
+    loaded = unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle, part=part, locked=locked)
+    if move_to is None or move_to.type == "cpu":
+        remember_file(loaded, Path(os.path.abspath(path)), mode)
+        annotate(loaded, "mappings", [mapping for *_, mapping in opened])
+    return loaded
+
+
+def lies_in_its_file(td: Any, leaves: Sequence[torch.Tensor]) -> bool:
+    """Whether tensors of a loaded tensordict still are those of its file, copies of the same values no longer are."""
+    mappings = annotation(td, "mappings")
+    if not mappings:
+        return False
+    ranges = [(one.address, one.address + one.nbytes) for one in mappings]
+    return all(
+        any(start <= leaf.data_ptr() and leaf.data_ptr() + leaf.nbytes <= end for start, end in ranges)
+        for leaf in leaves
+        if leaf.numel()
+    )
+
+
+def _open_files(where: str, mode: str, verify: str, choice: Choice | None) -> tuple[list[_Opened], Part | None]:
+    if not where.endswith(INDEX_ENDING):
+        return [_open(where, mode, verify)], None
+    folder = os.path.dirname(where)
+    if os.path.lexists(where) and not os.path.isfile(where):  # a pipe would wait
+        raise ValueError(f"the index of a safetensors save is a regular file, and {where} is none; get it again")
+    with open(where, "rb") as file:
+        document = file.read()
+    return open_shards(where, document, lambda name: _open(_shard(folder, name), mode, verify), choice)
+
+
+def _shard(folder: str, name: str) -> str:
+    """The path of a shard. Folders of ours hold files; caches of published ones are made of links, manifest and all."""
+    path, manifest = os.path.join(folder, name), os.path.join(folder, manifests.NAME)
+    if os.path.islink(path) and os.path.lexists(manifest) and not os.path.islink(manifest):
+        raise ValueError(f"shards lie inside the saved folder, and {path} is a link; put the file itself there")
+    return path
+
+
+_Opened = tuple[dict[str, torch.Tensor], dict[str, str], Mapping]
+
+
+def _open(path: str, mode: str, verify: str) -> _Opened:
+    flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    fd = os.open(path, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY))
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise ValueError(f"a safetensors file is a regular file, and {path} is none; give the file itself")
+        head = _read(fd, 8)
+        length = int.from_bytes(head, "little")
+        if info.st_size < 8 or length > min(LONGEST_HEADER, info.st_size - 8):
+            raise ValueError(
+                f"a safetensors file starts with the length of its header, and {path} has {info.st_size} bytes where "
+                f"that would be {length}; it was cut off, or is no such file"
+            )
+        data_size = info.st_size - 8 - length
+        text = _read(fd, length)
+        header = load_header(text, data_size, path)
+        if verify == "full":
+            verify_packed(fd, header, head + text, path)
+        if MODES[mode] and CHECKSUMS in header.metadata:
+            drop_packed_checksums(fd, header.metadata, head + text)
+        if data_size:
+            mapping = Mapping(
+                fd, os.path.abspath(path), data_size, offset=8 + length, mode="r+" if MODES[mode] else "r"
+            )
+        else:
+            mapping = Mapping.nothing(os.path.abspath(path))
+    finally:
+        os.close(fd)
+    return views(mapping, header), header.metadata, mapping
+
+
+def _read(fd: int, nbytes: int) -> bytes:
+    parts = []
+    while nbytes and (part := os.read(fd, nbytes)):
+        parts.append(part)
+        nbytes -= len(part)
+    return b"".join(parts)
+
+
+_MOST_DIMS = 32
+"""As many as arrays of every version of NumPy have."""
+
+# What NumPy has it makes with its shape at once, in half the time that torch takes for a tensor over a buffer.
+_NUMPY = {
+    dtype: torch.empty(0, dtype=dtype).numpy().dtype
+    for dtype in CODES
+    if dtype is not torch.bfloat16 and "float8" not in str(dtype)
+}
+
+
+def views(mapping: Mapping, header: Header) -> dict[str, torch.Tensor]:
+    """The tensors of a file over its mapping; their addresses need not be aligned."""
+    buffer, kinds = mapping.buffer, header.kinds
+    if 2 * sum(map(operator.is_not, kinds, kinds[1:])) > len(kinds):  # mostly of another kind than the one before
+        return dict(zip(header.names, _one_by_one(buffer, kinds, 0), strict=True))
+    made: list[torch.Tensor] = []
+    begin = 0
+    for (dtype, shape, nbytes), equal in itertools.groupby(kinds):
+        same = list(equal)
+        known = _NUMPY.get(dtype)
+        if known is not None and nbytes and 0 < len(shape) < _MOST_DIMS:
+            made += map(torch.from_numpy, np.ndarray((len(same), *shape), known, buffer, begin))
+        else:
+            made += _one_by_one(buffer, same, begin)
+        begin += len(same) * nbytes
+    return dict(zip(header.names, made, strict=True))
+
+
+def _one_by_one(buffer: Any, kinds: Sequence[Kind], begin: int) -> list[torch.Tensor]:
+    known, from_numpy, ndarray = _NUMPY.get, torch.from_numpy, np.ndarray
+    made: list[torch.Tensor] = []
+    for dtype, shape, nbytes in kinds:
+        element = known(dtype)
+        if not nbytes:
+            made.append(torch.empty(shape, dtype=dtype))
+        elif element is not None:
+            made.append(from_numpy(ndarray(shape, element, buffer, begin)))
+        else:
+            count = nbytes // dtype.itemsize
+            made.append(torch.frombuffer(buffer, dtype=dtype, count=count, offset=begin).resize_(shape))
+        begin += nbytes
+    return made
+
+
+def open_shards(
+    path: str, document: bytes, open_one: Callable[[str], _Opened], choice: Choice | None = None
+) -> tuple[list[_Opened], Part | None]:
+    """Opens the files that an index names, or those of them that hold what is wanted.
+
+    Args:
+        path: what errors call the index.
+        document: its content.
+        open_one: opens the file of a name beside it.
+        choice: what is wanted; None is everything.
+
+    Returns:
+        What was opened, the file with the record among it, and what is wanted of it, None where that is all.
+    """
+    try:
+        index = orjson.loads(document)
+        places: dict[str, Any] = index["weight_map"]
+        files = sorted(set(places.values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"the index of a safetensors save maps names to files, and {path} does not ({error}); get it again"
+        ) from None
+    for name in files:
+        if not isinstance(name, str) or os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name:
+            raise ValueError(
+                f"the files of {path} lie beside it, and {name!r:.200} does not; it is damaged: get it again"
+            )
+    opened = {name: open_one(name) for name in files[: 1 if choice is not None else None]}
+    # a save of ours has its record in the first file; other tools write none
+    part = wanted(places, opened[files[0]][1], choice, path) if choice is not None and files else None
+    needed = set(files) if part is None else {places[name] for name in part.taken if name in places}
+    opened |= {name: open_one(name) for name in files if name in needed and name not in opened}
+    if part is not None and part.root is None and any(RECORD in texts for _, texts, _ in opened.values()):
+        part = None
+        opened |= {name: open_one(name) for name in files if name not in opened}
+    for name, (tensors, _, _) in opened.items():
+        wrong = [one for one in tensors if places.get(one) != name]
+        if wrong:
+            raise ValueError(
+                f"{path} says which file holds each tensor, and that {name} holds {wrong[0]!r:.200} it does not; the "
+                "files are not of one save: get all of them again"
+            )
+    there = {one for tensors, _, _ in opened.values() for one in tensors}
+    missing = {one for one, name in places.items() if name in opened} - there
+    if missing:
+        raise ValueError(f"tensor {min(missing)!r:.200} of {path} is in none of its files; get all of them again")
+    return [opened[name] for name in files if name in opened], part

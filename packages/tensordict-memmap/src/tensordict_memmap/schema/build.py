@@ -1,0 +1,110 @@
+"""From the tree of records to the tensordict over its files; saving and loading end here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
+from tensordict_core.extension import Meta, annotate
+from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
+from tensordict_memmap.tensor import value_writeback as kept_values
+
+__all__ = ["build", "fill"]
+
+OpenLeaf = Callable[[Leaf], torch.Tensor]
+
+
+def build(
+    node: Node,
+    open_leaf: OpenLeaf,
+    *,
+    saved: Path | None = None,
+    device: torch.device | None = None,
+    fallback: type[Any] | None = None,
+) -> Any:
+    """The tensordict, lazy stack, tensorclass or non-tensor data of a tree.
+
+    Args:
+        node: the tree.
+        open_leaf: gives the tensor of a leaf.
+        saved: the folder that the tree lies in, which each node remembers as its ``saved_path``.
+        device: the device of every node.
+        fallback: the class of a root whose class is not known, where the caller has one.
+
+    Warns:
+        UserWarning: A class is not known here, and its content becomes a plain tensordict.
+    """
+    made: Any
+    if isinstance(node, Dense):
+        made = TensorDict({}, batch_size=node.batch_size, device=device, names=node.names)
+        put = made._set
+        for name, entry in node.entries.items():
+            if isinstance(entry, Leaf):
+                put(name, open_leaf(entry), False)
+            else:
+                put(name, build(entry, open_leaf, saved=saved, device=device), False)
+    elif isinstance(node, Parts):
+        parts = {name: build(part, open_leaf, saved=saved, device=device) for name, part in node.parts.items()}
+        made = _assemble(node, parts, fallback)
+    elif node.stack:
+        made = NonTensorStack.from_list(node.value, batch_size=node.batch_size, device=device)
+    else:
+        made = NonTensorData(node.value, batch_size=node.batch_size, device=device)
+    if saved is not None:
+        _remember(made, node, saved, open_leaf)
+    return made
+
+
+def _assemble(node: Parts, parts: dict[str, Any], fallback: type[Any] | None) -> Any:
+    where = f"key {show(node.key)}" if node.key else "the saved object"
+    cls = fallback if node.cls is None else node.cls
+    try:
+        if cls is LazyStackedTensorDict:
+            return LazyStackedTensorDict(*parts.values(), **node.facts)
+        if cls is not None:
+            return cls._from_disk_form(node.facts, parts)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{where} is a {node.type_name or node.class_string}, and its parts do not make one: {error}; restore its "
+            f"files, or load it with the code that wrote them"
+        ) from error
+    warnings.warn(
+        f"classes are found by their registered names, and that of {where}, {node.class_string}, is not registered "
+        "here, "
+        "so its content is loaded as a plain tensordict; import the module that defines the class first",
+        UserWarning,
+        stacklevel=2,
+    )
+    return parts[WRAPPED]
+
+
+def _remember(made: Any, node: Node, saved: Path, open_leaf: OpenLeaf) -> None:
+    place = saved / node.folder if node.folder else saved
+    annotate(made, "saved_path", place)
+    # as with tensors, writes stay in this process where files are mapped to be read
+    if isinstance(node, Value) and getattr(open_leaf, "mode", None) in (None, "r+"):
+        kept_values.remember(made, place)
+
+
+def fill(node: Node, open_leaf: OpenLeaf, *, saved: Path | None = None) -> None:
+    """Puts the tensors over the files into the containers that the tree was planned from."""
+    origin = node.origin
+    if isinstance(node, Dense):
+        for name, entry in node.entries.items():
+            if isinstance(entry, Leaf):
+                origin._set(name, open_leaf(entry), False)
+            else:
+                fill(entry, open_leaf, saved=saved)
+    elif isinstance(node, Parts):
+        for part in node.parts.values():
+            fill(part, open_leaf, saved=saved)
+    if isinstance(node, Dense | Value) or origin._meta.device is not None:
+        meta = origin._meta
+        origin._set_meta(Meta(meta.batch_size, torch.device("cpu"), meta.names))
+    if saved is not None:
+        _remember(origin, node, saved, open_leaf)

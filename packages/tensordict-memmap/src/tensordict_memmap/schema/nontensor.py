@@ -1,0 +1,340 @@
+"""Values that are no tensors, as JSON: what JSON has is written as it is, what it lacks as an object with a type tag.
+
+Two forms of a value exist. The *plain* form is what any JSON reader understands, with tuples as lists; the *exact* form
+gives back the very value, types included: ``{"$": "tuple", "items": [1, 2]}``. Where they differ, both are stored.
+Enums and dataclasses go by the name that their class was registered under, and reading never imports what a file names.
+What has no form here (arbitrary objects) is an error, and the caller decides about pickle.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import enum
+import io
+import json
+import math
+import pathlib
+import tokenize
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+
+from tensordict_core.extension import find_type, type_name
+from tensordict_memmap.schema.dtypes import dtype_from_name
+
+__all__ = ["NoJsonForm", "decode", "dumps", "encode", "is_finite", "is_same", "loads", "plain", "quick_dumps"]
+
+TAG = "$"
+"""The key that marks an object as a tagged value; dictionaries of users that have it are tagged themselves."""
+
+
+class NoJsonForm(TypeError):
+    """A value that has no JSON form here."""
+
+
+def encode(value: Any) -> Any:
+    """The exact form of a value.
+
+    Args:
+        value: None, numbers, strings, bytes, lists, tuples, sets and dictionaries of such, NumPy arrays and scalars,
+            paths, torch's dtypes, devices and sizes, and enums and dataclasses whose class is registered.
+
+    Raises:
+        NoJsonForm: The value, or something in it, has no JSON form.
+
+    >>> encode([1, ("a", None)])
+    [1, {'$': 'tuple', 'items': ['a', None]}]
+    """
+    try:
+        return _encode(value)
+    except RecursionError:
+        raise NoJsonForm(
+            "a JSON form ends somewhere, and this value holds itself or is nested too deep; store a flatter one"
+        ) from None
+
+
+def decode(form: Any) -> Any:
+    """The value of an exact form.
+
+    Raises:
+        ValueError: The form is none that `encode` writes, or names a class that is not registered.
+
+    >>> decode(encode({1: b"bytes", "path": pathlib.Path("a/b")}))
+    {1: b'bytes', 'path': PosixPath('a/b')}
+    """
+    try:
+        return _decode(form)
+    except (KeyError, TypeError, AttributeError, tokenize.TokenError) as error:  # the last from headers of arrays
+        raise ValueError(
+            f"a stored value must have the form that it was written in, and this one does not ({error}); "
+            "the file is damaged"
+        ) from None
+
+
+def plain(value: Any) -> Any:
+    """The plain form of a value, with tuples as lists.
+
+    Raises:
+        NoJsonForm: JSON has no such value.
+
+    >>> plain((1, {"a": (2,)}))
+    [1, {'a': [2]}]
+    """
+    kind = type(value)
+    if kind in _SAME:
+        return value
+    if kind is list or kind is tuple:
+        return [plain(item) for item in value]
+    if kind is dict and all(type(key) is str for key in value):
+        return {key: plain(item) for key, item in value.items()}
+    raise NoJsonForm(f"JSON has no values of type {kind.__name__}")
+
+
+def _refuse(part: Any) -> bytes:
+    raise TypeError(f"a JSON document holds no values of type {type(part).__name__}; encode them first")
+
+
+def quick_dumps(form: Any, *, finite: bool, text_of: Callable[[Any], bytes] = _refuse) -> bytes:
+    """As `dumps`, faster where the caller knows that all numbers are finite; else the quick way would write null.
+
+    Args:
+        form: what to write.
+        finite: whether it holds no infinity and no NaN.
+        text_of: gives the document of a part that is of no type of JSON.
+
+    Raises:
+        TypeError: There is such a part, and no ``text_of``.
+
+    >>> quick_dumps({"a": [1.5]}, finite=True), quick_dumps([float("inf")], finite=False)
+    (b'{"a":[1.5]}', b'[Infinity]')
+    """
+    if finite:
+        try:
+            return orjson.dumps(form, default=lambda part: orjson.Fragment(text_of(part)))
+        except (TypeError, orjson.JSONEncodeError):  # lone surrogates, integers of more than 64 bits
+            pass
+    return json.dumps(form, default=lambda part: loads(text_of(part))).encode()
+
+
+def is_finite(form: Any) -> bool:
+    """Whether a form holds no infinity and no NaN.
+
+    >>> is_finite({"a": [1.5, "x"]}), is_finite([[float("nan")]])
+    (True, False)
+    """
+    if type(form) is float:
+        return math.isfinite(form)
+    if type(form) is list:
+        return all(map(is_finite, form))
+    return type(form) is not dict or all(map(is_finite, form.values()))
+
+
+def dumps(form: Any) -> bytes:
+    """The bytes of a JSON document; infinities, NaN, long integers and lone surrogates included, as Python writes them.
+
+    >>> dumps([1.5, float("nan")])
+    b'[1.5, NaN]'
+    """
+    return json.dumps(form).encode()
+
+
+def loads(document: bytes) -> Any:
+    """The content of a JSON document, with the extensions that Python writes.
+
+    Raises:
+        ValueError: It is no JSON document.
+
+    >>> loads(b'[1.5, NaN]')
+    [1.5, nan]
+    """
+    try:
+        return json.loads(document)  # not orjson, which turns integers of more than 64 bits into floats
+    except RecursionError:
+        raise ValueError("a JSON document is nested too deep to be one that was written here") from None
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two values would be stored alike, as arrays and NaN can be too; by ``==`` where they have no JSON form.
+
+    >>> is_same((1, float("nan")), (1, float("nan"))), is_same(1, True)
+    (True, False)
+    """
+    if a is b or type(a) is not type(b):
+        return a is b
+    try:
+        return dumps(encode(a)) == dumps(encode(b))
+    except NoJsonForm:
+        return bool(a == b)
+
+
+_SAME = frozenset({type(None), bool, int, float, str})
+
+
+def _encode(value: Any) -> Any:
+    kind = type(value)
+    if kind in _SAME:
+        return value
+    if kind is list:
+        return [_encode(item) for item in value]
+    if kind is dict:
+        if TAG not in value and all(type(key) is str for key in value):
+            return {key: _encode(item) for key, item in value.items()}
+        return {TAG: "dict", "items": [[_encode(key), _encode(item)] for key, item in value.items()]}
+    writer = _WRITERS.get(kind)
+    if writer is not None:
+        return writer(value)
+    if isinstance(value, enum.Enum):
+        return {TAG: "enum", "class": _registered(kind), "value": _encode(value.value)}
+    if isinstance(value, np.ndarray | np.generic):
+        return _encode_array(value)
+    if isinstance(value, pathlib.PurePath):
+        name = "Path" if isinstance(value, pathlib.Path) else kind.__name__
+        return {TAG: "path", "kind": name, "value": str(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: _encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {TAG: "dataclass", "class": _registered(kind), "fields": fields}
+    raise NoJsonForm(
+        f"a stored value has a JSON form, and one of type {kind.__module__}.{kind.__qualname__} has none; "
+        "store its parts as tensors, numbers, strings or lists instead"
+    )
+
+
+def _registered(cls: type[Any]) -> str:
+    name = type_name(cls)
+    if find_type(name) is not cls:
+        raise NoJsonForm(
+            f"enums and dataclasses are stored by registered names, and {cls.__module__}.{cls.__qualname__} has none; "
+            "register it with tensordict_core.extension.register_type"
+        )
+    return name
+
+
+def _encode_array(array: np.ndarray[Any, Any] | np.generic) -> Any:
+    if array.dtype.hasobject or not (type(array) is np.ndarray or isinstance(array, np.generic)):
+        raise NoJsonForm(
+            f"arrays of plain numbers and strings have a JSON form, not {type(array).__name__} of {array.dtype}"
+        )
+    npy = io.BytesIO()
+    np.save(npy, np.asarray(array), allow_pickle=False)
+    tag = "array" if isinstance(array, np.ndarray) else "numpy"
+    return {TAG: tag, "npy": base64.b64encode(npy.getvalue()).decode()}
+
+
+def _items(tag: str) -> Callable[[Any], Any]:
+    return lambda value: {TAG: tag, "items": [_encode(item) for item in value]}
+
+
+def _text(tag: str) -> Callable[[Any], Any]:
+    return lambda value: {TAG: tag, "value": str(value)}
+
+
+def _base64(tag: str) -> Callable[[Any], Any]:
+    return lambda value: {TAG: tag, "base64": base64.b64encode(value).decode()}
+
+
+_WRITERS: dict[type[Any], Callable[[Any], Any]] = {
+    tuple: _items("tuple"),
+    set: _items("set"),
+    frozenset: _items("frozenset"),
+    torch.Size: _items("size"),
+    bytes: _base64("bytes"),
+    bytearray: _base64("bytearray"),
+    complex: lambda value: {TAG: "complex", "parts": [value.real, value.imag]},
+    torch.dtype: _text("dtype"),
+    torch.device: _text("device"),
+}
+
+
+def _decode(form: Any) -> Any:
+    if type(form) is list:
+        return [_decode(item) for item in form]
+    if type(form) is not dict:
+        return form
+    tag = form.get(TAG)
+    if tag is None:
+        return {key: _decode(item) for key, item in form.items()}
+    reader = _READERS.get(tag) if isinstance(tag, str) else None
+    if reader is None:
+        raise ValueError(
+            f"a stored value has one of the tags {sorted(_READERS)}, not {tag!r}; it was written by a later version"
+        )
+    return reader(form)
+
+
+def _decode_dict(form: Any) -> Any:
+    return {_decode(key): _decode(item) for key, item in form["items"]}
+
+
+def _decode_array(form: Any) -> Any:
+    return np.load(io.BytesIO(base64.b64decode(form["npy"])), allow_pickle=False)
+
+
+def _decode_path(form: Any) -> pathlib.PurePath:
+    kinds: dict[str, type[pathlib.PurePath]] = {
+        "Path": pathlib.Path,
+        "PurePosixPath": pathlib.PurePosixPath,
+        "PureWindowsPath": pathlib.PureWindowsPath,
+    }
+    return kinds[form["kind"]](form["value"])
+
+
+def _class(form: Any, kind: str) -> type[Any]:
+    name = form["class"]
+    found = find_type(name)
+    if found is None:
+        raise ValueError(
+            f"the {kind} of a stored value is found by its registered name, and no class is registered as {name!r}; "
+            "import the module that defines it and register it with tensordict_core.extension.register_type"
+        )
+    return found
+
+
+def _decode_enum(form: Any) -> Any:
+    cls = _class(form, "enum")
+    if not issubclass(cls, enum.Enum):
+        raise ValueError(f"a stored enum names an enum class, and {form['class']!r} is none; the file is damaged")
+    return cls(_decode(form["value"]))
+
+
+def _decode_dataclass(form: Any) -> Any:
+    cls = _class(form, "dataclass")
+    if not dataclasses.is_dataclass(cls):
+        raise ValueError(
+            f"a stored dataclass names a dataclass, and {form['class']!r} is none any more; "
+            "load it with the code that wrote it"
+        )
+    names = {field.name for field in dataclasses.fields(cls)}
+    stored = form["fields"]
+    if set(stored) != names:
+        raise ValueError(
+            f"a stored dataclass has the fields of its class, and {form['class']!r} has {sorted(names)} where "
+            f"{sorted(stored)} are stored; load it with the code that wrote it"
+        )
+    # the fields were computed when the value was made: neither __init__ nor __post_init__ runs on them again
+    value = object.__new__(cls)
+    for name, item in stored.items():
+        object.__setattr__(value, name, _decode(item))
+    return value
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "tuple": lambda form: tuple(_decode(item) for item in form["items"]),
+    "set": lambda form: {_decode(item) for item in form["items"]},
+    "frozenset": lambda form: frozenset(_decode(item) for item in form["items"]),
+    "size": lambda form: torch.Size(form["items"]),
+    "bytes": lambda form: base64.b64decode(form["base64"]),
+    "bytearray": lambda form: bytearray(base64.b64decode(form["base64"])),
+    "complex": lambda form: complex(*form["parts"]),
+    "dtype": lambda form: dtype_from_name(form["value"]),
+    "device": lambda form: torch.device(form["value"]),
+    "dict": _decode_dict,
+    "array": _decode_array,
+    "numpy": lambda form: _decode_array(form)[()],
+    "path": _decode_path,
+    "enum": _decode_enum,
+    "dataclass": _decode_dataclass,
+}

@@ -1,0 +1,225 @@
+"""The manifest: what a saved folder consists of, one JSON file beside its ``meta.json``. Pure: it touches no file.
+
+It is written last, so its presence says that the save is complete. Readers that do not know it ignore it. A folder
+inside a saved folder that has a manifest of its own is described by that one.
+
+The file, version 1::
+
+    {"tensordict_manifest": 1, "complete": true,
+     "files": {"a.memmap": 48, "b/c.memmap": [16, "xxh3_64/4194304:..."], "b/meta.json": 120, "meta.json": 95},
+     "names": {"b": {"x.shape": "x%2Eshape.memmap"}}, "aliases": {"tied.memmap": "a.memmap"},
+     "seal": "xxh3_64/4194304:..."}
+
+``files`` holds each file's size, or its size and checksum; paths are relative, with ``/`` between folders. ``names``
+holds, by folder, the keys whose file is not named as usual. ``aliases`` holds the files that are another one's content.
+``growing`` is there in a dataset that grows, whose files may be longer than they are listed (``growth.py``).
+``seal``, the last, is there where checksums are: it is that of the bytes in front of the comma before it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import orjson
+
+from tensordict_memmap.dataset.rows_committed import Growth
+from tensordict_memmap.engine.checksums import checksum_of
+
+NAME = "tensordict.manifest.json"
+"""The name of the manifest in the folder that it describes."""
+
+VERSION = 1
+_PART = r"(?!\.{1,2}(?:/|\Z))[^/\\:\0]+"
+_PATH = re.compile(f"{_PART}(?:/{_PART}){{0,199}}")
+_SEAL = b',"seal":"'
+
+
+class Entry(NamedTuple):
+    """One file: its size in bytes, and a checksum as ``checksums.py`` writes it, or None."""
+
+    size: int
+    checksum: str | None = None
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What a saved folder consists of.
+
+    Args:
+        files: every file by its path, the manifest itself left out.
+        names: by folder (``""`` is the saved one), the file name of each key that is not named as usual.
+        aliases: for a file that is a link to, or a copy of, another one, that other one.
+        complete: False while files are overwritten in place.
+        growth: how far a dataset has grown; None for other saves.
+
+    >>> manifest = Manifest({"meta.json": Entry(95), "b/meta.json": Entry(120)})
+    >>> Manifest.loads(manifest.dumps()) == manifest
+    True
+    >>> list(manifest.under("b").files)
+    ['meta.json']
+    """
+
+    files: dict[str, Entry]
+    names: dict[str, dict[str, str]] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    complete: bool = True
+    growth: Growth | None = None
+
+    def dumps(self) -> bytes:
+        """The manifest as its file holds it."""
+        files = {
+            path: size if checksum is None else (size, checksum)
+            for path, (size, checksum) in sorted(self.files.items())
+        }
+        record: dict[str, Any] = {"tensordict_manifest": VERSION, "complete": self.complete, "files": files}
+        if self.names:
+            record["names"] = self.names
+        if self.aliases:
+            record["aliases"] = self.aliases
+        if self.growth is not None:
+            record["growing"] = self.growth.record()
+        try:
+            text = orjson.dumps(record)
+        except (TypeError, orjson.JSONEncodeError):  # lone surrogates in names
+            text = json.dumps(record, separators=(",", ":")).encode()
+        return text[:-1] + _SEAL + checksum_of(text[:-1]).encode() + b'"}' if self.is_sealed() else text
+
+    def is_sealed(self) -> bool:
+        """Whether it holds checksums."""
+        return any(entry.checksum is not None for entry in self.files.values())
+
+    @classmethod
+    def loads(cls, data: bytes, *, where: str = "the manifest") -> Manifest:
+        """Reads a manifest, and trusts nothing in it.
+
+        Args:
+            data: the content of its file.
+            where: what errors call it.
+
+        Raises:
+            ValueError: if it is not valid: broken or ambiguous JSON, another version, a path that leads elsewhere,
+                a size that is none.
+        """
+        try:
+            record = json.loads(data, object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"a manifest is one JSON object, and {where} is not: {error}; save again") from error
+        if not isinstance(record, dict) or record.get("tensordict_manifest") != VERSION:
+            raise ValueError(
+                f"this version reads manifests of version {VERSION}, and {where} is none; upgrade tensordict-memmap"
+            )
+        try:
+            manifest = cls(
+                files={check_path(path): _entry(entry) for path, entry in record["files"].items()},
+                names={
+                    check_path(folder) if folder else "": {str(key): _name(name) for key, name in names.items()}
+                    for folder, names in record.get("names", {}).items()
+                },
+                aliases={check_path(path): check_path(other) for path, other in record.get("aliases", {}).items()},
+                complete=record["complete"] is True,
+                growth=Growth.read(record["growing"]) if "growing" in record else None,
+            )
+            unknown = [path for path, other in manifest.aliases.items() if not {path, other} <= manifest.files.keys()]
+            if unknown:
+                raise ValueError(f"the alias {unknown[0]!r} is not between files that it lists")
+            _check_seal(data, record.get("seal"), manifest.is_sealed())
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"a manifest lists files with their sizes, and {where} is broken: {error}") from error
+        return manifest
+
+    def under(self, folder: str) -> Manifest:
+        """The part about one folder inside, with paths relative to it; no files where it lists none there."""
+        start = folder + "/"
+        cut = len(start)
+        return Manifest(
+            {path[cut:]: entry for path, entry in self.files.items() if path.startswith(start)},
+            {place[cut:]: names for place, names in self.names.items() if (place + "/").startswith(start)},
+            {
+                path[cut:]: other[cut:]
+                for path, other in self.aliases.items()
+                if path.startswith(start) and other.startswith(start)
+            },
+            self.complete,
+            None if self.growth is None else replace(self.growth, meta=()),
+        )
+
+    def replaced_under(self, folder: str, part: Manifest) -> Manifest:
+        """The manifest after another save into one folder inside."""
+        start = folder + "/"
+
+        def outside(path: str) -> bool:
+            return not (path + "/").startswith(start)
+
+        return Manifest(
+            {path: entry for path, entry in self.files.items() if outside(path)}
+            | {start + path: entry for path, entry in part.files.items()},
+            {place: names for place, names in self.names.items() if outside(place)}
+            | {(start + place).rstrip("/"): names for place, names in part.names.items()},
+            {path: other for path, other in self.aliases.items() if outside(path) and outside(other)}
+            | {start + path: start + other for path, other in part.aliases.items()},
+            self.complete,
+            self.growth,
+        )
+
+    def problems(self, sizes: Mapping[str, int]) -> list[str]:
+        """Compares with the sizes that files really have; one sentence for each file that is missing, short or long."""
+        found = []
+        for path, entry in self.files.items():
+            size = sizes.get(path)
+            if size is None:
+                found.append(f"{path} is missing")
+            elif size < entry.size or (size > entry.size and self.growth is None):
+                found.append(f"{path} has {size} bytes where {entry.size} were saved")
+        return found
+
+
+def folders(paths: Iterable[str]) -> set[str]:
+    """Every folder that leads to one of the paths.
+
+    >>> sorted(folders(["a/b/c", "d"]))
+    ['a', 'a/b']
+    """
+    found: set[str] = set()
+    for path in paths:
+        parts = path.split("/")
+        found.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
+    return found
+
+
+def _check_seal(data: bytes, seal: object, needed: bool) -> None:
+    """Refuses a manifest that is not what was written: one flipped bit could hide another."""
+    if needed or seal is not None:
+        body, found, _ = data.rpartition(_SEAL)
+        if not found or checksum_of(body) != seal:
+            raise ValueError("its seal says that it was changed; restore it")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return record
+
+
+def check_path(path: str) -> str:
+    """Refuses what is not a plain relative path of a file inside the folder."""
+    if _PATH.fullmatch(path) is None or (path.endswith(NAME) and path.rpartition("/")[2] == NAME):
+        raise ValueError(f"{path[:200]!r} is not a path inside the folder")
+    return path
+
+
+def _name(name: str) -> str:
+    if "/" in name or _PATH.fullmatch(name) is None:
+        raise ValueError(f"{name[:200]!r} is not the name of a file")
+    return name
+
+
+def _entry(record: Any) -> Entry:
+    size, checksum = record if type(record) is list else (record, None)
+    if type(size) is not int or not 0 <= size < 1 << 63 or not (checksum is None or type(checksum) is str):
+        raise ValueError(f"{record!r} is not a size in bytes, or a size and a checksum")
+    return Entry(size, checksum)

@@ -1,0 +1,222 @@
+"""Verification: what a load compares before it believes a file, and what happens to checksums that writes would break.
+
+``verify="size"`` compares each file with the size that its description says, which costs nothing, as every file is
+opened anyway. ``"full"`` reads all that is loaded and compares it with the checksums that a save with ``checksum=True``
+recorded. ``"none"`` asks only what a mapping needs: no file may be shorter than its tensor.
+
+A save with checksums is sealed: its leaves are mapped copy-on-write unless ``mode="r+"`` is asked for, and that first
+drops the checksums of the leaves that may be written to, durably, so that none is ever stale.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tensordict_memmap.engine import executor as pool
+from tensordict_memmap.engine.checksums import BLOCK, Extent, read_checksum
+from tensordict_memmap.formats import tree
+from tensordict_memmap.formats.names import META
+from tensordict_memmap.formats.tree import Leaf, Node, show
+from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage.manifest import Manifest
+
+__all__ = ["LEVELS", "Range", "check_level", "leaf_files", "open_sealed", "verify_ranges", "verify_tree"]
+
+LEVELS = ("none", "size", "full")
+"""How much a load compares, from least to most."""
+
+_SHOWN = 20
+
+
+def check_level(verify: str) -> None:
+    """Refuses what is no level of verification.
+
+    >>> check_level("full")
+    """
+    if verify not in LEVELS:
+        raise ValueError(f"a load compares {', '.join(map(repr, LEVELS))}, not {verify!r}; pass one of them as verify")
+
+
+def leaf_files(node: Node, only: tuple[str, ...] = ()) -> dict[str, Leaf]:
+    """The files of the leaves at or below a nested key, by path."""
+    found: dict[str, Leaf] = {}
+    for leaf in tree.leaves(node):
+        if leaf.key[: len(only)] == only:
+            found[leaf.file] = leaf
+            if leaf.layout != "strided":
+                found[leaf.shapes_file] = leaf
+    return found
+
+
+def open_sealed(root: str, manifest: Manifest | None, leaves: dict[str, Leaf], mode: str | None) -> str | None:
+    """The mode to map leaves with; where that is ``"r+"`` and they have checksums, those are dropped first.
+
+    Args:
+        root: the loaded folder.
+        manifest: what is known about it.
+        leaves: the leaves that are to be mapped, by their files.
+        mode: what the caller asked for.
+    """
+    if manifest is None:
+        return mode
+    sealed = [path for path in leaves if (entry := manifest.files.get(path)) and entry.checksum is not None]
+    if sealed and mode == "r+":
+        commit.drop_checksums(root, sealed)
+    return "r" if sealed and mode is None else mode
+
+
+def verify_tree(node: Node, root: str, manifest: Manifest | None, only: tuple[str, ...] = ()) -> None:
+    """Compares all files of the leaves and nodes at or below a nested key with their checksums.
+
+    Raises:
+        ValueError: Files differ from what was saved, or have no checksum; the error names the keys.
+        FileNotFoundError: A file is missing.
+    """
+    named: dict[str, str] = {}
+    for one in tree.nodes(node):
+        on_the_way = one.key == only[: len(one.key)] or one.key[: len(only)] == only
+        if on_the_way:
+            place = one.folder + "/" if one.folder else ""
+            named[f"{place}{META}"] = f"the description of {_name(one.key)}"
+            if isinstance(one, tree.Value) and one.pickle is not None:
+                named[one.pickle] = _name(one.key)
+    for path, leaf in leaf_files(node, only).items():
+        if leaf.nbytes or leaf.layout != "strided":
+            named[path] = _name(leaf.key)
+    checks: list[Range] = []
+    missing = []
+    for path, name in named.items():
+        entry = None if manifest is None else manifest.files.get(path)
+        if entry is None and not os.path.lexists(f"{root}/{path}"):
+            continue  # a part without content has no file
+        if entry is None or entry.checksum is None:
+            missing.append(name)
+        elif _size(f"{root}/{path}", name) != entry.size:
+            raise damaged([name], root)  # nothing that only a manifest says is believed to be that long
+        else:
+            checks.append(Range(name, f"{root}/{path}", 0, entry.size, entry.checksum, entry.size))
+    if missing:
+        raise without_checksum(missing, root)
+    verify_ranges(checks, root)
+
+
+@dataclass(slots=True)
+class Range:
+    """A part of a file and its checksum.
+
+    Args:
+        name: what errors call it.
+        file: the path, or a descriptor of what is open already.
+        offset: where it starts.
+        nbytes: how long it is.
+        checksum: what was recorded of it.
+        size: the bytes of the whole file; None where they are not known.
+    """
+
+    name: str
+    file: str | int
+    offset: int
+    nbytes: int
+    checksum: str
+    size: int | None = None
+
+
+_Blocks = list[tuple[Range, Extent, int, int]]
+
+
+def verify_ranges(ranges: Iterable[Range], where: str) -> None:
+    """Reads parts of files, on several threads, and compares them with their checksums.
+
+    Raises:
+        ValueError: At least one differs; the error names them.
+    """
+    bad: dict[str, None] = {}
+    extents = []
+    jobs: list[_Blocks] = []
+    room = 0
+    for one in ranges:
+        extent = Extent(one.offset, one.nbytes)
+        if not extent.cut(read_checksum(one.checksum) or 0):
+            bad[one.name] = None
+            continue
+        extents.append((one, extent))
+        for start, nbytes in extent.missing():
+            if not jobs or jobs[-1][0][0].file != one.file or nbytes > room:
+                jobs.append([])
+                room = BLOCK
+            jobs[-1].append((one, extent, start, nbytes))
+            room -= nbytes
+    failed: list[Range] = []
+    pool.run([[functools.partial(_hash_blocks, job, failed)] for job in jobs])
+    bad.update((one.name, None) for one in failed)
+    bad.update((one.name, None) for one, extent in extents if extent.checksum() != one.checksum)
+    if bad:
+        raise damaged(list(bad), where)
+
+
+def _hash_blocks(job: _Blocks, failed: list[Range]) -> None:
+    first = job[0][0]
+    fd = _open(first)
+    if fd is None:
+        failed.extend(one for one, *_ in job)
+        return
+    try:
+        for _, extent, start, nbytes in job:
+            extent.read_back(fd, start, nbytes)
+    finally:
+        os.close(fd)
+
+
+def _open(one: Range) -> int | None:
+    """A descriptor of its file, None where that is no regular file or has another size."""
+    if isinstance(one.file, int):
+        return os.dup(one.file)
+    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        fd = os.open(one.file, flags | getattr(os, "O_BINARY", 0))
+    except OSError:
+        return None
+    info = os.fstat(fd)
+    if stat.S_ISREG(info.st_mode) and one.size in (None, info.st_size) and one.offset + one.nbytes <= info.st_size:
+        return fd
+    os.close(fd)
+    return None
+
+
+def without_checksum(names: Sequence[str], where: str) -> ValueError:
+    """The error for what cannot be verified."""
+    return ValueError(
+        f"verify='full' compares checksums, and {where} has none for {_list(names)}: it was saved without them or "
+        "opened to be written to; save it with checksum=True, or load it with verify='size'"
+    )
+
+
+def damaged(names: Sequence[str], where: str) -> ValueError:
+    """The error for what differs from its checksum."""
+    return ValueError(
+        f"what is loaded is what was saved, and in {where} the checksum is another one of {_list(names)}; restore "
+        f"{'it' if len(names) == 1 else 'them'} from another copy, or load with verify='size' to see what is left"
+    )
+
+
+def _size(path: str, name: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(
+            errno.ENOENT, f"every part of a save has its file, and that of {name} is missing; restore it", path
+        ) from None
+
+
+def _name(key: tuple[str, ...]) -> str:
+    return f"key {show(key)}" if key else "the saved object"
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

@@ -1,0 +1,3 @@
+"""Memory-mapped tensors: construction, indexing, in-place updates and pickling."""
+
+from __future__ import annotations

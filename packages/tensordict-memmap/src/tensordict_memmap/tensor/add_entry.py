@@ -1,0 +1,120 @@
+"""Adding an entry to a saved folder: its files, and the descriptions in which it stands, take their places together.
+
+What else is saved there is not looked at, so this takes as long for the thousandth entry as it does to describe a
+thousand. Where the folder lacks what the tensordict has, or is described in more than one place, all of it is saved
+again.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+
+from tensordict_core import TensorDict
+from tensordict_core.extension import annotation
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.formats import tree
+from tensordict_memmap.formats.names import META, RESERVED_FIELDS
+from tensordict_memmap.formats.tree import Dense, Leaf
+from tensordict_memmap.saving.tree import TreeSave
+from tensordict_memmap.schema.build import build
+from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage.manifest import Entry, Manifest
+from tensordict_memmap.tensor.memmap import MemoryMappedTensor
+
+__all__ = ["add_entry"]
+
+
+def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor, *, copy_data: bool) -> Any:
+    """Saves one more entry of a dictionary node that is mapped onto a folder, and gives that entry, mapped.
+
+    Args:
+        td: the node, which does not get the entry.
+        place: its folder.
+        path: the key of the tensor; of several names the result is the tensordict under the first.
+        tensor: what is saved.
+        copy_data: whether its values are; else there are zeros.
+    """
+    entry: Any = tensor
+    for name in reversed(path[1:]):
+        entry = TensorDict({name: entry}, td.batch_size)
+    alone = TensorDict({}, td.batch_size)
+    alone._set(path[0], entry, False)
+    job, added = _job(alone, place, path[0], copy_data)
+    if not (_is_saved(td, place) and _add(job, td)):
+        twin = td._clone(False)
+        twin._set(path[0], entry, False)
+        job, added = _job(twin, place, path[0], copy_data)
+        job.run(None, None)
+    if isinstance(added, Leaf):
+        return job.opener()(added)
+    return build(added, job.opener(), saved=place, device=torch.device("cpu"))
+
+
+def _job(td: Any, place: Path, name: str, copy_data: bool) -> tuple[TreeSave, tree.Entry]:
+    """The save of a node, and what it says of one of its entries."""
+    job = TreeSave(td, place, True, None, True, True, False)
+    assert isinstance(job.node, Dense)
+    added = job.node.entries[name]
+    if not copy_data:
+        for leaf in [added] if isinstance(added, Leaf) else tree.leaves(added):
+            leaf.source = None
+    return job, added
+
+
+def _is_saved(td: Any, place: Path) -> bool:
+    """Whether all entries of a node are mapped onto files in its folder, as far as the node itself can tell."""
+    start = f"{place}{os.sep}"
+    for _, value in td._items():
+        if isinstance(value, MemoryMappedTensor):
+            if not (value.handler.filename or "").startswith(start):
+                return False
+        elif isinstance(value, torch.Tensor) or annotation(value, "saved_path") is None:
+            return False
+    return True
+
+
+def _add(job: TreeSave, td: Any) -> bool:
+    """Whether the files of a save could be added to what its folder holds."""
+
+    def write(stage: str) -> Manifest | None:
+        document = system.read_file(f"{job.root}/{META}")
+        merged = None if document is None else _merged(document, job.node, td)
+        if merged is None:
+            return None
+        manifest = job.write(stage)
+        new = manifest.files.keys() - {META}
+        if manifest.names or any(os.path.lexists(f"{job.root}/{name.split('/')[0]}") for name in new):
+            return None
+        system.write_file(f"{stage}/{META}", merged, durable=False)
+        manifest.files[META] = Entry(len(merged))
+        return manifest
+
+    return commit.add_files(job.root, write)
+
+
+def _merged(document: bytes, node: tree.Node, td: Any) -> bytes | None:
+    """The description of a node with one more entry; None where it lacks others of the node, or is no usual one.
+
+    Args:
+        document: the description.
+        node: a node of that entry alone.
+        td: the node as it is.
+    """
+    try:
+        record, addition = orjson.loads(document), orjson.loads(tree.describe(node)[META])
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or {"_entries", "_key_order"} & (record.keys() | addition.keys()):
+        return None
+    keys = [key for key in record if key not in RESERVED_FIELDS]
+    (new,) = addition.keys() - RESERVED_FIELDS
+    alike = all(record.get(name) == addition[name] for name in ("shape", "_type", "_format_version"))
+    if not alike or new in record or not set(keys).issuperset(td._keys()):  # others may have added some
+        return None
+    fields = {name: about for name, about in record.items() if name in RESERVED_FIELDS}
+    return orjson.dumps({key: record[key] for key in keys} | {new: addition[new]} | fields)

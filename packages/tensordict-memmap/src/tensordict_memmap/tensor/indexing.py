@@ -1,0 +1,154 @@
+"""Rows of a tensor by index, along its first dimension: gathered and scattered as runs of bytes, from disk too."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from tensordict_memmap.engine import executor as pool
+from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine.tuning import KERNEL_WORTH_A_CALL, KERNEL_WORTH_COMPILING, is_cold, load_kernels
+from tensordict_memmap.schema.dtypes import as_bits
+
+
+def gather_rows(
+    src: torch.Tensor,
+    index: torch.Tensor,
+    out: torch.Tensor | None = None,
+    *,
+    threads: int | None = None,
+) -> torch.Tensor:
+    """``src[index]`` for rows along the first dimension, several times faster than indexing a mapped tensor.
+
+    Args:
+        src: a tensor of at least one dimension, in memory or mapped.
+        index: integers of any shape; negative ones count from the end.
+        out: a contiguous tensor of the result's shape and dtype to fill; a new one if None.
+        threads: for rows that are not in memory yet, how many threads wait for the disk.
+
+    Returns:
+        A plain tensor of shape ``index.shape + src.shape[1:]``.
+
+    Raises:
+        IndexError: if an index is outside of ``src``.
+
+    >>> gather_rows(torch.tensor([[1, 2], [3, 4]]), torch.tensor([-1, 0]))
+    tensor([[3, 4],
+            [1, 2]])
+    """
+    plain = src.as_subclass(torch.Tensor).detach()
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
+    if out is None and index.ndim == 1 and index.dtype is torch.int64 and plain.is_cpu and index.is_cpu:
+        nbytes = index.numel() * plain.stride(0) * plain.element_size()
+        if nbytes < KERNEL_WORTH_A_CALL or not is_cold(plain, index):
+            with contextlib.suppress(IndexError):  # negative numbers are for below, and so is what names wrong ones
+                return torch.index_select(plain, 0, index)
+    rows = _checked_rows(index, plain.shape[0])
+    shape = (*index.shape, *plain.shape[1:])
+    if out is None:
+        out = torch.empty(shape, dtype=plain.dtype, device=plain.device)
+    elif tuple(out.shape) != shape or out.dtype != src.dtype or not out.is_contiguous():
+        raise ValueError(
+            f"out must be contiguous with shape {list(shape)} and dtype {src.dtype}, "
+            f"not {list(out.shape)} and {out.dtype}; pass out=None to get a new tensor"
+        )
+    flat = out.view(rows.numel(), *shape[index.ndim :])
+    if flat.numel() == 0:
+        return out
+    if _rows_are_runs(plain) and flat.nbytes >= KERNEL_WORTH_A_CALL and is_cold(plain, rows):
+        step, size, first = plain.stride(0) * plain.element_size(), plain[0].nbytes, plain.data_ptr()
+        for row in rows.tolist():  # a page fault alone reads ten times what is asked for, and waits for it
+            system.read_ahead(first + row * step, size)
+        kernels = load_kernels(KERNEL_WORTH_COMPILING, [0])
+        if kernels is not None:
+            count = max(threads or 4 * pool.default_threads(), 1)  # threads wait for the disk here, not for a processor
+            bounds = np.linspace(0, rows.numel(), min(count, rows.numel()) + 1).astype(np.int64)
+            rows_array = rows.cpu().numpy()
+            gather = functools.partial(kernels.gather_rows, flat.data_ptr(), plain.data_ptr(), step, size, rows_array)
+            ranges = pairwise(bounds.tolist())
+            pool.run([[functools.partial(gather, *part)] for part in ranges], threads=count)
+            return out
+    torch.index_select(as_bits(plain), 0, rows.to(plain.device), out=as_bits(flat.detach()))
+    return out
+
+
+def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, threads: int | None = None) -> None:
+    """``dst[index] = src`` for rows along the first dimension; a row that is named twice gets the later source, whole.
+
+    Args:
+        dst: a tensor of at least one dimension, in memory or mapped, changed in place.
+        index: integers of any shape; negative ones count from the end.
+        src: a tensor that broadcasts to ``index.shape + dst.shape[1:]``, converted to the dtype of ``dst``.
+        threads: how many threads copy.
+
+    Raises:
+        IndexError: if an index is outside of ``dst``.
+
+    >>> dst = torch.zeros(3, 2)
+    >>> scatter_rows(dst, torch.tensor([2, 0]), torch.tensor([[1.0], [5.0]]))
+    >>> dst
+    tensor([[5., 5.],
+            [0., 0.],
+            [1., 1.]])
+    """
+    rows = _checked_rows(index, dst.shape[0])
+    if rows.numel() == 0 or dst.numel() == 0:
+        return
+    plain = dst.detach().as_subclass(torch.Tensor)
+    source = src.detach().to(device=dst.device, dtype=dst.dtype).expand(*index.shape, *dst.shape[1:])
+    source = source.reshape(rows.numel(), *dst.shape[1:])
+    kernels = None
+    if _rows_are_runs(plain) and not (plain.is_conj() or plain.is_neg()) and source.nbytes >= KERNEL_WORTH_A_CALL:
+        kernels = load_kernels(source.nbytes, [0])
+    if kernels is None:
+        # Torch leaves open which of two sources wins, so only the later of each row is handed to it.
+        ordered, places = torch.sort(rows, stable=True)
+        last = torch.ones_like(ordered, dtype=torch.bool)
+        torch.ne(ordered[1:], ordered[:-1], out=last[:-1])
+        kept = places[last].to(source.device)
+        if plain.is_conj() or plain.is_neg():
+            plain.index_copy_(0, ordered[last].to(plain.device), source[kept])
+        else:
+            source = source.resolve_conj().resolve_neg()
+            as_bits(plain).index_copy_(0, ordered[last].to(plain.device), as_bits(source)[kept])
+        return
+    source, rows = (_apart(one, plain) for one in (source.resolve_conj().resolve_neg().contiguous(), rows))
+    size, step = source[0].nbytes, plain.stride(0) * plain.element_size()
+    rows_array = rows.cpu().numpy()
+    count = min(threads or pool.default_threads(), dst.shape[0])
+    bounds = np.linspace(0, dst.shape[0], count + 1).astype(np.int64).tolist()
+    scatter = functools.partial(kernels.scatter_rows, plain.data_ptr(), step, source.data_ptr(), size, size, rows_array)
+    parts = pairwise(bounds)
+    pool.run([[functools.partial(scatter, low, high)] for low, high in parts], threads=count)
+    plain[:0].zero_()  # counts a change of the values that torch did not make
+
+
+def _apart(dense: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """A dense tensor, copied where it lies in memory that is about to be written to."""
+    reach = sum((size - 1) * step for size, step in zip(target.shape, target.stride(), strict=True)) + 1
+    start, end = target.data_ptr(), target.data_ptr() + reach * target.element_size()
+    return dense.clone() if dense.data_ptr() < end and start < dense.data_ptr() + dense.nbytes else dense
+
+
+def _rows_are_runs(tensor: torch.Tensor) -> bool:
+    """Whether every row is one run of bytes in this machine's memory."""
+    return tensor.device.type == "cpu" and tensor.numel() > 0 and tensor.stride(0) >= 0 and tensor[0].is_contiguous()
+
+
+def _checked_rows(index: torch.Tensor, size: int) -> torch.Tensor:
+    if index.dtype == torch.bool or index.dtype.is_floating_point or index.dtype.is_complex:
+        raise IndexError(f"rows are picked by integers, not by {index.dtype}; use nonzero() on a mask first")
+    rows = index.reshape(-1).to(torch.int64)
+    if rows.numel():
+        low, high = torch.aminmax(rows)
+        if low < -size or high >= size:
+            worst = int(high) if high >= size else int(low)
+            raise IndexError(f"rows must be in [-{size}, {size}), and {worst} is not; check the index")
+        if low < 0:
+            rows = torch.where(rows < 0, rows + size, rows)
+    return rows.contiguous()

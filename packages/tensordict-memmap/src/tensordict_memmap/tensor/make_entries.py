@@ -1,0 +1,154 @@
+"""New entries of a mapped tensordict: in its folder, or in shared memory where it has none.
+
+The folder gets the entry all or nothing, like any save: files that are there already stay as they are, so mappings of
+them stay connected, in this process and in others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensordict_core import TensorCollection, TensorDict, is_non_tensor, unravel_key_to_tuple
+from tensordict_core.extension import annotation
+from tensordict_memmap.formats.tree import show
+from tensordict_memmap.loading.calls import is_memmap
+from tensordict_memmap.tensor.add_entry import add_entry
+from tensordict_memmap.tensor.memmap import MemoryMappedTensor
+
+__all__ = ["make_memmap", "make_memmap_from_storage", "make_memmap_from_tensor"]
+
+
+def make_memmap(
+    td: Any,
+    key: str | tuple[str, ...],
+    shape: Sequence[int] | torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    robust_key: bool | None = None,
+) -> torch.Tensor:
+    """Makes a mapped entry of zeros in a mapped tensordict, which may be locked.
+
+    The entry is there to be written to, so a save with checksums has none afterwards; save it with ``checksum=True``
+    once it is filled.
+
+    Args:
+        td: the tensordict.
+        key: the new entry's key; tensordicts above it that are absent are made.
+        shape: its shape; a matrix of integers is the shapes of the components of a nested tensor.
+        dtype: its dtype, torch's default if None.
+        robust_key: accepted for compatibility: file names always escape unusual characters of keys.
+
+    Raises:
+        RuntimeError: The tensordict is not mapped, or has such an entry already.
+
+    >>> from tensordict_core import TensorDict
+    >>> td = TensorDict({"a": torch.ones(2)}).memmap("growing")
+    >>> make_memmap(td, "b", (3,), dtype=torch.int64)
+    MemoryMappedTensor([0, 0, 0])
+    >>> TensorDict.load_memmap("growing")["b"].shape
+    torch.Size([3])
+    """
+    dtype = dtype or torch.get_default_dtype()
+    if isinstance(shape, torch.Tensor) and shape.dim() == 2:
+        rows = [torch.zeros(row, dtype=dtype) for row in shape.tolist()]
+        return _put(td, key, torch.nested.nested_tensor(rows, dtype=dtype), copy_data=True)
+    size = torch.Size(shape.tolist() if isinstance(shape, torch.Tensor) else shape)
+    return _put(td, key, torch.empty(size, dtype=dtype, device="meta"), copy_data=False)
+
+
+def make_memmap_from_tensor(
+    td: Any,
+    key: str | tuple[str, ...],
+    tensor: torch.Tensor,
+    *,
+    copy_data: bool = True,
+    robust_key: bool | None = None,
+) -> torch.Tensor:
+    """As `make_memmap`, with the shape and dtype of a tensor, and its values if ``copy_data``.
+
+    >>> from tensordict_core import TensorDict
+    >>> td = TensorDict({"a": torch.ones(2)}).memmap()
+    >>> make_memmap_from_tensor(td, "b", torch.arange(3))
+    MemoryMappedTensor([0, 1, 2])
+    """
+    return _put(td, key, tensor, copy_data=copy_data)
+
+
+def make_memmap_from_storage(
+    td: Any,
+    key: str | tuple[str, ...],
+    storage: torch.UntypedStorage,
+    shape: Sequence[int] | torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    robust_key: bool | None = None,
+) -> torch.Tensor:
+    """As `make_memmap`, with the values of a storage; in shared memory the entry is that storage itself.
+
+    >>> from tensordict_core import TensorDict
+    >>> td = TensorDict({"a": torch.ones(2)}).memmap("with_storage")
+    >>> make_memmap_from_storage(td, "b", torch.arange(3).untyped_storage(), (3,), dtype=torch.int64)
+    MemoryMappedTensor([0, 1, 2])
+    """
+    size = torch.Size(shape.tolist() if isinstance(shape, torch.Tensor) else shape)
+    kind = dtype or torch.get_default_dtype()
+    if annotation(_node(td, key)[0], "saved_path") is None:
+        return _put(td, key, MemoryMappedTensor.from_storage(storage, shape=size, dtype=kind), copy_data=True)
+    values = torch.empty(0, dtype=kind).set_(storage)[: size.numel()].view(size)
+    return _put(td, key, values, copy_data=True)
+
+
+def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+    """The deepest dictionary node that is there above an entry, the key from it on, and the whole key."""
+    path = (key,) if isinstance(key, str) else unravel_key_to_tuple(key)
+    node = td._inmost()
+    for depth, name in enumerate(path[:-1]):
+        child = node.get(name, None) if name in node._keys() else None
+        if child is None:
+            return node, path[depth:], path
+        if not isinstance(child, TensorCollection) or is_non_tensor(child):
+            raise RuntimeError(
+                f"{show(path)} is to lie below {show(path[: depth + 1])}, which is no tensordict; choose another key"
+            )
+        node = child._inmost()
+    return node, path[-1:], path
+
+
+def _put(td: Any, key: str | tuple[str, ...], tensor: torch.Tensor, *, copy_data: bool) -> torch.Tensor:
+    node, rest, path = _node(td, key)
+    place: Path | None = annotation(node, "saved_path")
+    if place is None and not is_memmap(td):
+        raise RuntimeError(
+            f"a mapped entry is made in a mapped tensordict, and the one for key {show(path)} is not; call memmap_() "
+            "first"
+        )
+    if rest[0] in node._keys():
+        raise RuntimeError(f"a new entry has a new key, and {show(path)} exists; delete it first or write into it")
+    size = node.batch_size
+    if tensor.shape[: len(size)] != size:
+        raise RuntimeError(
+            f"an entry starts with the batch size {list(size)}, and {show(path)} is to have the shape "
+            f"{list(tensor.shape)}; give a shape that does"
+        )
+    # a mapped tensordict is locked, and nodes that are made join it there
+    with td.unlock_() if len(rest) > 1 else contextlib.nullcontext():
+        if place is None:
+            made: Any = (
+                MemoryMappedTensor.from_tensor(tensor.detach())
+                if copy_data
+                else MemoryMappedTensor.zeros(shape=tensor.shape, dtype=tensor.dtype)
+            )
+            for name in reversed(rest[1:]):
+                made = TensorDict({name: made}, size)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # about values that were pickled before
+                made = add_entry(node, place, rest, tensor, copy_data=copy_data)
+        node._set(rest[0], made, False)
+    return made if len(rest) == 1 else made[rest[1:]]  # type: ignore[no-any-return]  # the leaf that was made

@@ -1,0 +1,229 @@
+"""Mappings: a file, or a piece of shared memory without a name, whose bytes many tensors can share.
+
+A mapping is a ``numpy.memmap`` of bytes whose pages go with the last array or tensor over them. It keeps no file
+descriptor, so a process can hold as many as it has address space for; it knows the device and inode of its file, so
+that a file that was replaced since is noticed when a tensor travels to another process by name. Shared memory without a
+name keeps its descriptor: that is all there is to find it by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensordict_memmap.engine import syscalls as system
+
+MODES = {"r": False, "c": False, "r+": True}
+"""Ways to map: ``r`` and ``c`` copy a page when it is written to and leave the file alone, ``r+`` writes to it."""
+
+
+class _Pages:
+    """Owns a range of mapped pages; the array over them holds it, so it goes when the last array or tensor does."""
+
+    __slots__ = ("__array_interface__", "address", "nbytes")
+
+    def __init__(self, address: int, nbytes: int, skipped: int) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        # a type of ctypes of that many bytes would serve as well, and takes ten times as long to make
+        self.__array_interface__ = _bytes_at(address + skipped, nbytes - skipped)
+
+    def __del__(self) -> None:
+        system.unmap(self.address, self.nbytes)
+
+
+class _Foreign:
+    """Holds memory that torch has mapped."""
+
+    __slots__ = ("__array_interface__", "storage")
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.storage = storage
+        self.__array_interface__ = _bytes_at(storage.data_ptr(), storage.nbytes())
+
+
+def _bytes_at(address: int, nbytes: int) -> dict[str, Any]:
+    """What NumPy asks of the owner of memory."""
+    return {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
+
+
+class Mapping:
+    """Bytes of a file, or of shared memory, mapped into this process.
+
+    Attributes:
+        filename: the absolute path, or None for shared memory without a name.
+        mode: ``"r+"`` where writes reach the file, ``"r"`` where they stay in this process.
+        offset: where in the file the bytes start.
+        nbytes: how many there are.
+        identity: device and inode of the file.
+        buffer: the array of bytes that holds the memory, for ``torch.frombuffer``.
+
+    >>> shared = Mapping.anonymous(8)
+    >>> shared.array()[:3] = 7
+    >>> shared.array().tolist()
+    [7, 7, 7, 0, 0, 0, 0, 0]
+    """
+
+    __slots__ = ("__weakref__", "buffer", "descriptor", "filename", "identity", "mode", "nbytes", "offset")
+
+    def __init__(self, fd: int, filename: str | None, nbytes: int, *, offset: int = 0, mode: str = "r+") -> None:
+        info = os.fstat(fd)
+        if info.st_size < offset + nbytes:
+            raise ValueError(
+                f"a file must hold all bytes of its tensor, and {filename or 'shared memory'} has {info.st_size} bytes "
+                f"where {offset + nbytes} are needed; give the shape and dtype that it was written with"
+            )
+        self.filename = filename
+        self.mode = mode
+        self.offset = offset
+        self.nbytes = nbytes
+        self.identity = (info.st_dev, info.st_ino)
+        self.descriptor: _Descriptor | None = None
+        self.buffer: Any = _map(fd, filename, nbytes, offset, shared=MODES[mode])
+
+    @classmethod
+    def open(cls, filename: str, nbytes: int | None = None, *, offset: int = 0, mode: str | None = None) -> Mapping:
+        """Maps a range of a file that exists, without changing it.
+
+        Args:
+            filename: the path.
+            nbytes: how many bytes; None is all that the opened file has from ``offset`` on.
+            offset: where they start.
+            mode: ``"r+"``, ``"r"`` or ``"c"``; None is ``"r+"`` where the file may be written to, else ``"r"``.
+
+        Raises:
+            ValueError: if the file is shorter, or the mode is none of these.
+            OSError: if it cannot be opened.
+        """
+        if mode is not None and mode not in MODES:
+            raise ValueError(
+                f"a mapping is opened with mode 'r', 'c' or 'r+', not {mode!r}; use 'r+' to write to the file"
+            )
+        fd = -1
+        if mode is None or MODES[mode]:
+            try:
+                fd = os.open(filename, os.O_RDWR | _FLAGS)
+            except PermissionError:
+                if mode is not None:
+                    raise
+            except OSError as error:
+                if mode is not None or error.errno != errno.EROFS:
+                    raise
+        mode = "r+" if fd >= 0 else "r"
+        if fd < 0:
+            fd = os.open(filename, os.O_RDONLY | _FLAGS)
+        try:
+            if nbytes is None:
+                nbytes = max(os.fstat(fd).st_size - offset, 0)
+            return cls(fd, os.path.abspath(filename), nbytes, offset=offset, mode=mode)
+        finally:
+            os.close(fd)
+
+    @classmethod
+    def anonymous(cls, nbytes: int) -> Mapping:
+        """Makes shared memory of zeros that goes with its last owner, in whatever process that is."""
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("tensordict-memmap", os.MFD_CLOEXEC)
+        else:
+            fd, name = tempfile.mkstemp(prefix="tensordict-memmap-")
+            if os.name == "posix":
+                os.unlink(name)
+        if nbytes == 0:
+            os.close(fd)
+            return cls.nothing()
+        os.ftruncate(fd, nbytes)
+        return cls.from_descriptor(fd, nbytes)
+
+    @classmethod
+    def from_descriptor(cls, fd: int, nbytes: int) -> Mapping:
+        """Maps shared memory that came as a descriptor, which the mapping then owns."""
+        keeper = _Descriptor(fd)
+        mapping = cls(fd, None, nbytes)
+        mapping.descriptor = keeper
+        return mapping
+
+    @classmethod
+    def over(cls, storage: torch.UntypedStorage, filename: str | None) -> Mapping:
+        """Treats memory that torch has mapped already as a mapping."""
+        mapping = cls.nothing(filename)
+        mapping.nbytes = storage.nbytes()
+        if filename is not None:
+            info = os.stat(filename)
+            mapping.identity = (info.st_dev, info.st_ino)
+        if mapping.nbytes:
+            mapping.buffer = np.asarray(_Foreign(storage))
+        return mapping
+
+    @classmethod
+    def nothing(cls, filename: str | None = None, mode: str = "r+") -> Mapping:
+        """The mapping of no bytes, which needs no file."""
+        mapping = cls.__new__(cls)
+        mapping.filename, mapping.mode, mapping.offset, mapping.nbytes = filename, mode, 0, 0
+        mapping.identity, mapping.descriptor, mapping.buffer = (0, 0), None, np.empty(0, np.uint8)
+        return mapping
+
+    @property
+    def address(self) -> int:
+        """Where in this process the first byte is."""
+        return int(self.buffer.ctypes.data)
+
+    def array(self) -> np.memmap[Any, np.dtype[np.uint8]]:
+        """The bytes as a ``numpy.memmap``, for NumPy and Numba."""
+        if isinstance(self.buffer, np.memmap):
+            return self.buffer
+        array = np.ndarray.__new__(np.memmap, (self.nbytes,), np.uint8, self.buffer)
+        array.filename, array.offset, array.mode = self.filename, self.offset, self.mode
+        return array
+
+    def flush(self) -> None:
+        """Waits until what was written through the mapping is on the disk."""
+        if self.filename is not None and self.mode == "r+" and self.nbytes:
+            system.sync_mapping(self.address, self.nbytes)
+
+    def open_descriptor(self) -> int | None:
+        """A descriptor to write to the same file with, or None where it is read-only or another file by now."""
+        if self.mode != "r+":
+            return None
+        if self.descriptor is not None:
+            return os.dup(self.descriptor.fd)
+        assert self.filename is not None
+        with contextlib.suppress(OSError):
+            fd = os.open(self.filename, os.O_RDWR | _FLAGS)
+            info = os.fstat(fd)
+            if (info.st_dev, info.st_ino) == self.identity:
+                return fd
+            os.close(fd)
+        return None
+
+
+class _Descriptor:
+    """Owns a file descriptor."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+
+
+_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+def _map(fd: int, filename: str | None, nbytes: int, offset: int, *, shared: bool) -> Any:
+    if nbytes == 0:
+        return np.empty(0, np.uint8)
+    if not system.POSIX:
+        with os.fdopen(os.dup(fd), "r+b" if shared else "rb") as file:
+            return np.memmap(file, np.uint8, "r+" if shared else "c", offset, (nbytes,))
+    skipped = offset % system.PAGE
+    address = system.map_file(fd, nbytes + skipped, offset - skipped, shared=shared)
+    return np.asarray(_Pages(address, nbytes + skipped, skipped))

@@ -1,0 +1,190 @@
+"""Writing in place into tensors that map files, many at once: through the mapping, or to the file.
+
+Where the pages of a tensor are in memory, a copy into the mapping runs at memory speed, and large ones go past the
+caches (``kernels.py``). Where they are not yet, as
+right after preallocation, every page would be a fault, so the bytes go to the file and the mapping sees them: the
+blocks of all files are taken first, so that a full disk is an error before anything is written, and then the files are
+filled as a save fills them (``transfer.py``), each thread in a file of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from tensordict_memmap.engine import executor as pool
+from tensordict_memmap.engine import write_plan as transfer
+from tensordict_memmap.engine.reserve import named
+from tensordict_memmap.engine.sink import Outlet
+from tensordict_memmap.engine.sources import Piece
+from tensordict_memmap.engine.tuning import FILE_WORTH_OPENING, JOB, WORTH_STREAMING, is_unfilled, load_stream
+from tensordict_memmap.tensor.mapping import Mapping
+
+__all__ = ["copy_into", "write_leaves"]
+
+_OPEN = 256
+"""Files that are open at once: processes may have 1,024."""
+
+
+def write_leaves(
+    keys: Sequence[Any],
+    leaves: Sequence[torch.Tensor],
+    sources: Sequence[torch.Tensor],
+    *,
+    threads: int | None = None,
+) -> None:
+    """Copies tensors into tensors that may map files, converting as ``Tensor.copy_`` does.
+
+    Args:
+        keys: the names of the leaves, for errors.
+        leaves: where to. Their memory is changed in place.
+        sources: what, one of each leaf's shape.
+        threads: for writes to files, how many threads.
+
+    Raises:
+        OSError: if the disk is full; it names the key.
+
+    >>> first, second = torch.zeros(2), torch.zeros(2)
+    >>> write_leaves(["a", "b"], [first, second], [torch.ones(2), torch.arange(2)])
+    >>> second
+    tensor([0., 1.])
+    """
+    unfilled = [number for number, leaf in enumerate(leaves) if is_unfilled(leaf, sources[number])]
+    if not unfilled or not _are_apart(leaves, sources):
+        if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in (*leaves, *sources)]):
+            for leaf, source in zip(leaves, sources, strict=True):
+                torch.Tensor.copy_(leaf, source)
+        else:
+            _copy(leaves, sources)
+        return
+    by_file: dict[int, list[int]] = {}
+    for number in sorted(unfilled, key=lambda number: -leaves[number].nbytes):
+        by_file.setdefault(id(leaves[number].handler), []).append(number)  # type: ignore[attr-defined]  # those that map files have one
+    files = list(by_file.values())
+    written: set[int] = set()
+    for first in range(0, len(files), _OPEN):
+        written |= _fill(files[first : first + _OPEN], keys, leaves, sources, threads)
+    for number, (leaf, source) in enumerate(zip(leaves, sources, strict=True)):
+        if number in written:
+            _tell_autograd(leaf)
+        else:
+            torch.Tensor.copy_(leaf, source)
+
+
+def _copy(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copies between memory and memory, one leaf after the other; it has no derivative."""
+    flat = [number for number, leaf in enumerate(leaves) if _is_plain_copy(leaf, sources[number])]
+    kernels = load_stream(sum(leaves[number].nbytes for number in flat))
+    if kernels is None or not _are_apart(leaves, sources):
+        torch._foreach_copy_(list(leaves), list(sources))
+        return
+    lanes = []
+    for number in flat:
+        target, source, nbytes = leaves[number].data_ptr(), sources[number].data_ptr(), leaves[number].nbytes
+        starts = range(0, nbytes, JOB)
+        lanes.append(
+            [
+                functools.partial(kernels.stream, target + start, source + start, min(JOB, nbytes - start))
+                for start in starts
+            ]
+        )
+    pool.run(lanes)
+    for number in flat:
+        _tell_autograd(leaves[number])
+    others = sorted(set(range(len(leaves))).difference(flat))
+    if others:
+        torch._foreach_copy_([leaves[number] for number in others], [sources[number] for number in others])
+
+
+def _is_plain_copy(leaf: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether one run of bytes goes to another as it is."""
+    return (
+        leaf.nbytes >= FILE_WORTH_OPENING
+        and leaf.dtype is source.dtype
+        and leaf.device.type == source.device.type == "cpu"
+        and leaf.layout is source.layout is torch.strided
+        and leaf.is_contiguous()
+        and source.is_contiguous()
+        and not (leaf.is_conj() or leaf.is_neg() or source.is_conj() or source.is_neg())
+    )
+
+
+def _tell_autograd(leaf: torch.Tensor) -> None:
+    """Counts a change of the values that torch did not make."""
+    leaf.detach()[:0].zero_()
+
+
+def _fill(
+    files: Sequence[Sequence[int]],
+    keys: Sequence[Any],
+    leaves: Sequence[torch.Tensor],
+    sources: Sequence[torch.Tensor],
+    threads: int | None,
+) -> set[int]:
+    """Writes to files, and says which leaves were; a file that cannot be written to is left to its mapping."""
+    outlets: list[Outlet] = []
+    targets: list[tuple[Outlet, Piece]] = []
+    written: set[int] = set()
+    try:
+        for numbers in files:
+            mapping: Mapping = leaves[numbers[0]].handler  # type: ignore[attr-defined]  # those that map files have one
+            fd = mapping.open_descriptor()
+            if fd is None:
+                continue
+            outlet = Outlet(fd)
+            outlets.append(outlet)
+            for number in numbers:
+                leaf, key = leaves[number], keys[number]
+                offset = mapping.offset + leaf.data_ptr() - mapping.address
+                with named(key, mapping.filename):
+                    outlet.reserve(offset, leaf.nbytes)
+                targets.append((outlet, Piece(key, sources[number], offset, leaf.dtype)))
+                written.add(number)
+        transfer.write_into(targets, threads=threads)
+    finally:
+        for outlet in outlets:
+            os.close(outlet.fd)
+    return written
+
+
+def _are_apart(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> bool:
+    """Whether no source lies where a leaf is, and no leaf in another's memory: otherwise their order counts."""
+    leaves = [leaf for leaf in leaves if leaf.numel()]
+    places = {leaf.untyped_storage().data_ptr() for leaf in leaves}
+    for source in sources:
+        if source.layout is torch.strided and source.numel() and source.untyped_storage().data_ptr() in places:
+            return False
+    if len(places) == len(leaves):
+        return True
+    spans = sorted((leaf.data_ptr(), leaf.data_ptr() + _span(leaf)) for leaf in leaves)
+    return all(one[1] <= other[0] for one, other in pairwise(spans))
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """The bytes from the first element to the last; there is one."""
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.element_size()
+
+
+def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = None) -> None:
+    """Copies ``src`` into ``dst``, which may map a file, converting and broadcasting as ``Tensor.copy_`` does.
+
+    Args:
+        dst: where to. Its memory is changed in place.
+        src: what; any tensor that broadcasts to the shape of ``dst``.
+        threads: for writes to a file, how many threads.
+
+    >>> dst = torch.zeros(2, 3)
+    >>> copy_into(dst, torch.arange(3))
+    >>> dst[1]
+    tensor([0., 1., 2.])
+    """
+    if is_unfilled(dst, src) or dst.nbytes >= WORTH_STREAMING:
+        write_leaves(["source"], [dst], [src.expand(dst.shape)], threads=threads)
+    else:
+        torch.Tensor.copy_(dst, src)
