@@ -258,7 +258,7 @@ def test_opening_it_to_write_drops_the_checksums_of_its_leaves_first(tmp_path):
 
 def test_checksums_are_dropped_durably_and_before_a_leaf_is_mapped(tmp_path, monkeypatch):
     from tensordict_memmap.engine import syscalls as system
-    from tensordict_memmap.loading.calls import leaves as opening
+    from tensordict_memmap.loading import leaves as opening
 
     TensorDict({"a": torch.arange(3)}).save(tmp_path, checksum=True)
     calls = []

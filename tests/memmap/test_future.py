@@ -14,9 +14,9 @@ from tensordict_core import TensorDict
 from tensordict_memmap import SaveFuture, save
 from tensordict_memmap.engine import executor as pool
 from tensordict_memmap.engine import write_plan as transfer
-from tensordict_memmap.saving.calls import archive, consolidated
-from tensordict_memmap.saving.calls import safetensors as packed
-from tensordict_memmap.saving.calls import tree as tree_save
+from tensordict_memmap.saving import archive, consolidated
+from tensordict_memmap.saving import safetensors as packed
+from tensordict_memmap.saving import tree as tree_save
 from tensordict_memmap.storage import cleanup as removal
 from tensordict_memmap.storage.ownership import read_manifest
 

@@ -17,7 +17,7 @@ from tensordict_memmap.engine.kernels import pack as kernels
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="kernels write with pwrite")
 
-WRITE_NOTHING = "from tensordict_memmap import native; assert native.write_all(-1, 0, 0, 0) == 0\n"
+WRITE_NOTHING = "from tensordict_memmap.engine.kernels import loader as native; assert native.write_all(-1, 0, 0, 0) == 0\n"
 
 
 def fresh(script, folder, *arguments):
@@ -70,7 +70,7 @@ def test_a_file_that_is_not_whole_is_made_again(tmp_path, kept, monkeypatch, dam
 def test_another_version_source_or_processor_has_another_file(monkeypatch):
     names = set()
     changes = [
-        ("_SOURCES", ("kernels.py",)),
+        ("_SOURCES", ("pack.py",)),
         ("_processor", lambda: ("another", "")),
         ("llvmlite", type("other", (), {"__version__": "0"})),
         ("_SOURCES", jit._SOURCES),
@@ -102,7 +102,7 @@ def test_every_kernel_of_a_width_is_compiled(kept):
 def test_kernels_are_kept_where_neither_package_nor_home_can_be_written(tmp_path):
     script = """
         import os, sys, tempfile
-        from tensordict_memmap import jit
+        from tensordict_memmap.engine.kernels import compile as jit
         tempfile.tempdir = sys.argv[1]
         # As on a machine where both are read-only; root may write anywhere, so permissions would not do.
         folders = jit._folders
@@ -124,7 +124,7 @@ def test_kernels_are_kept_where_neither_package_nor_home_can_be_written(tmp_path
 def test_a_private_folder_that_others_may_write_to_is_not_taken(tmp_path):
     script = """
         import os, sys, tempfile
-        from tensordict_memmap import jit
+        from tensordict_memmap.engine.kernels import compile as jit
         tempfile.tempdir = sys.argv[1]
         folder = jit._private_folder()
         os.chmod(folder, 0o777)

@@ -15,7 +15,7 @@ import torch
 from tensordict_core import NonTensorStack, TensorDict, UnbatchedTensor
 from tensordict_memmap import compare, convert, load_memmap, save
 from tensordict_memmap.cli.main import main
-from tensordict_memmap.remote.load import upload as remote_save
+from tensordict_memmap.remote import upload as remote_save
 from tensordict_memmap.remote.ranges import Pending, Store
 from tensordict_memmap.storage.manifest import NAME
 

@@ -16,7 +16,7 @@ import torch
 from tensordict_core import TensorDict
 from tensordict_memmap import load_memmap, save
 from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.remote.load import snapshots as generations
+from tensordict_memmap.remote import snapshots as generations
 from tensordict_memmap.remote.ranges import Store
 from tensordict_memmap.storage import staging
 from tensordict_memmap.storage.manifest import NAME

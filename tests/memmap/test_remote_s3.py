@@ -104,7 +104,8 @@ KILLED = f"""
 import os, signal, sys
 import fsspec, torch
 from tensordict_core import TensorDict
-from tensordict_memmap import generations, save
+from tensordict_memmap import save
+from tensordict_memmap.remote import snapshots as generations
 from tensordict_memmap.remote.ranges import Store
 
 url, endpoint, moment = sys.argv[1:]

@@ -127,7 +127,8 @@ def test_an_interpreter_that_ends_waits(tmp_path):
     code = """
         import sys, time, torch
         from tensordict_core import TensorDict
-        from tensordict_memmap import commit, owned
+        from tensordict_memmap.storage import transaction as commit
+        from tensordict_memmap.storage import ownership as owned
         remove = owned.remove_listed
         commit.is_long_removal = lambda *sizes: True
         owned.remove_listed = lambda *what: time.sleep(0.2) or remove(*what)

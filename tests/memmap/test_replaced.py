@@ -16,9 +16,9 @@ from tensordict_memmap import MemmapDataset, MemoryMappedTensor, compare, load_m
 from tensordict_memmap.cli.main import main
 from tensordict_memmap.dataset import dataset
 from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.remote.load import ranges as fetching
-from tensordict_memmap.saving.calls import archive, consolidated
-from tensordict_memmap.saving.calls import safetensors as packed
+from tensordict_memmap.remote import ranges as fetching
+from tensordict_memmap.saving import archive, consolidated
+from tensordict_memmap.saving import safetensors as packed
 from tensordict_memmap.storage import cleanup as removal
 from tensordict_memmap.storage import journal
 from tensordict_memmap.storage import transaction as commit

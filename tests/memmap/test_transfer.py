@@ -212,7 +212,8 @@ def test_progress_counts_every_byte_and_cancel_stops(tmp_path):
 def test_a_full_disk_is_an_oserror_that_names_the_key_and_no_signal(tmp_path):
     script = textwrap.dedent("""
         import errno, resource, sys, torch
-        from tensordict_memmap import system, ways
+        from tensordict_memmap.engine import syscalls as system
+        from tensordict_memmap.engine import tuning as ways
         from tensordict_memmap.engine.sources import Piece
         from tensordict_memmap.engine.write_plan import FileWrite, write_files
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
@@ -255,7 +256,7 @@ def test_where_numba_cannot_compile_there_is_one_warning_and_the_same_bytes(tmp_
         import sys, warnings, torch
         sys.modules["numba"] = None
         from tensordict_memmap.engine.sources import Piece
-        from tensordict_memmap import ways
+        from tensordict_memmap.engine import tuning as ways
         from tensordict_memmap.engine.write_plan import FileWrite, write_files
         ways.KERNEL_WORTH_A_LOAD = ways.KERNEL_WORTH_COMPILING = 0
         source = torch.randn(700, 500).T
@@ -279,7 +280,7 @@ def test_where_numba_cannot_compile_there_is_one_warning_and_the_same_bytes(tmp_
 def test_strided_sources_take_little_memory_beside_themselves(tmp_path):
     script = textwrap.dedent("""
         import resource, sys, torch
-        from tensordict_memmap import ways
+        from tensordict_memmap.engine import tuning as ways
         from tensordict_memmap.engine.sources import Piece
         from tensordict_memmap.engine.write_plan import FileWrite, write_files
         source = torch.ones(100, 1024, 256).permute(2, 1, 0)

@@ -31,7 +31,7 @@ __all__ = ["functions", "is_kept"]
 _C_LIBRARY = {"memcpy", "memmove", "memset", "pwrite", "__errno_location", "__error"}
 """What compiled kernels may call."""
 
-_SOURCES = ("kernels.py", "intrinsics.py", "digest.py", "jit.py")
+_SOURCES = ("pack.py", "intrinsics.py", "digest.py", "compile.py")
 
 _Symbols = dict[str, tuple[str, int]]
 """The symbol of each kernel, and how many arguments it takes."""
