@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tensordict_core import NonTensorData, TensorDict, lazy_stack
 from tensordict_memmap import from_safetensors, load_memmap, to_safetensors
+from tensordict_memmap.formats.safetensors import dotted_names as dotted
 from tensordict_memmap.formats.safetensors.describe import RECORD
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, keys_of
-from tensordict_memmap.formats.safetensors import dotted_names as dotted
 
 
 def header_of(path):

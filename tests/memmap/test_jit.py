@@ -17,7 +17,9 @@ from tensordict_memmap.engine.kernels import pack as kernels
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="kernels write with pwrite")
 
-WRITE_NOTHING = "from tensordict_memmap.engine.kernels import loader as native; assert native.write_all(-1, 0, 0, 0) == 0\n"
+WRITE_NOTHING = (
+    "from tensordict_memmap.engine.kernels import loader as native; assert native.write_all(-1, 0, 0, 0) == 0\n"
+)
 
 
 def fresh(script, folder, *arguments):

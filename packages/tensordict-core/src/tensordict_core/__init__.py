@@ -35,10 +35,9 @@ from tensordict_core.containers.nontensor.data import (
     is_non_tensor,
 )
 from tensordict_core.containers.nontensor.linked_list import LinkedList
-from tensordict_core.containers.tensor_spec import Attrs as _Attrs
 from tensordict_core.containers.tensor_spec import TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor
-from tensordict_core.containers.view import SubTensorDict, _again
+from tensordict_core.containers.view import SubTensorDict
 from tensordict_core.ops.combine import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict_core.ops.compat.deprecated import lazy_legacy, set_lazy_legacy
 from tensordict_core.ops.io.from_python import (
@@ -53,12 +52,12 @@ from tensordict_core.ops.io.from_python import (
 )
 from tensordict_core.ops.io.from_pytree import from_pytree
 from tensordict_core.ops.io.parse import parse_tensor_dict_string
-from tensordict_core.ops.io.pickling import trust as _trust
 from tensordict_core.torch_api.closeness import assert_allclose_td, assert_close
 from tensordict_core.torch_api.collate import collate, dense_stack_tds
 from tensordict_core.torch_api.padding import pad, pad_sequence, unpad_sequence
 from tensordict_core.torch_api.pytree import register_nodes as _register_nodes
 from tensordict_core.torch_api.rows import DeviceType, IndexType, expand_as_right, expand_right, isin, remove_duplicates
+from tensordict_core.torch_api.serialization import register as _register_pickles
 
 __all__ = [
     "KEY_SEPARATOR",
@@ -128,15 +127,4 @@ __all__ = [
 ]
 
 _register_nodes()
-_trust(
-    TensorDict,
-    LazyStackedTensorDict,
-    SubTensorDict,
-    NonTensorData,
-    MetaData,
-    NonTensorStack,
-    UnbatchedTensor,
-    TensorAttrs,
-    _Attrs,
-    _again,
-)
+_register_pickles()

@@ -18,6 +18,7 @@ from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
 from tensordict_core.base.node import Primitives
+from tensordict_core.base.pickle_names import register_pickle_names
 from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
 from tensordict_core.base.registry import ENTRY_POINT_GROUP, find_type, register_type, type_name
 from tensordict_core.base.shape_op import ShapeOp
@@ -66,6 +67,7 @@ __all__ = [
     "may_fuse",
     "on_exit",
     "operations",
+    "register_pickle_names",
     "register_type",
     "register_value_writer",
     "register_wrapper",

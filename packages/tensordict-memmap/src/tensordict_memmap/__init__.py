@@ -5,6 +5,7 @@ Core's methods of these names (``td.memmap``, ``TensorDict.load_memmap``, ...) c
 
 from __future__ import annotations
 
+from tensordict_core.extension import register_pickle_names
 from tensordict_memmap.cli.convert import convert
 from tensordict_memmap.cli.print_tree import print_directory_tree
 from tensordict_memmap.dataset.dataset import MemmapDataset, append_memmap
@@ -16,8 +17,17 @@ from tensordict_memmap.saving.calls import memmap, memmap_, memmap_like, save
 from tensordict_memmap.saving.consolidated import consolidate, from_consolidated, is_consolidated
 from tensordict_memmap.saving.safetensors import from_safetensors, to_safetensors
 from tensordict_memmap.schema.diff import Report
+from tensordict_memmap.tensor import pickling
 from tensordict_memmap.tensor.make_entries import make_memmap, make_memmap_from_storage, make_memmap_from_tensor
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
+
+register_pickle_names(
+    {
+        "tensordict_memmap.tensor.MemoryMappedTensor": MemoryMappedTensor,
+        "tensordict_memmap.travel._from_file": pickling._from_file,
+        "tensordict_memmap.travel._from_values": pickling._from_values,
+    }
+)
 
 MemmapTensor = MemoryMappedTensor
 """The old name of `MemoryMappedTensor`."""

@@ -1,0 +1,37 @@
+"""``torch.load`` of tensordicts: classes that ``weights_only=True`` may restore, and their names in earlier pickles."""
+
+from __future__ import annotations
+
+from tensordict_core.base.meta import Meta
+from tensordict_core.base.pickle_names import register_pickle_names
+from tensordict_core.containers.dense import TensorDict
+from tensordict_core.containers.lazy import LazyStackedTensorDict
+from tensordict_core.containers.nontensor.data import MetaData, NonTensorData, NonTensorStack
+from tensordict_core.containers.tensor_spec import Attrs, TensorAttrs
+from tensordict_core.containers.unbatched import UnbatchedTensor
+from tensordict_core.containers.view import SubTensorDict, _again
+from tensordict_core.ops.io.pickling import _new, trust
+
+__all__ = ["register"]
+
+EARLIER_NAMES = {
+    "tensordict_core._meta.Meta": Meta,
+    "tensordict_core._state._new": _new,
+    "tensordict_core.tensordict.TensorDict": TensorDict,
+    "tensordict_core.lazy.stack.LazyStackedTensorDict": LazyStackedTensorDict,
+    "tensordict_core.subtensordict.SubTensorDict": SubTensorDict,
+    "tensordict_core.subtensordict._again": _again,
+    "tensordict_core.nontensor.NonTensorData": NonTensorData,
+    "tensordict_core.nontensor.NonTensorStack": NonTensorStack,
+    "tensordict_core.nontensor.MetaData": MetaData,
+    "tensordict_core.unbatched.UnbatchedTensor": UnbatchedTensor,
+    "tensordict_core.tensorattrs.TensorAttrs": TensorAttrs,
+    "tensordict_core.tensorattrs.Attrs": Attrs,
+}
+"""Where the release of one flat folder defined what its pickles name."""
+
+
+def register() -> None:
+    """Let ``torch.load(weights_only=True)`` restore tensordicts, those of earlier releases too."""
+    trust(*EARLIER_NAMES.values())
+    register_pickle_names(EARLIER_NAMES, weights_only=True)
