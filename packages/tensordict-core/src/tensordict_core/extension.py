@@ -1,6 +1,6 @@
 """The interface for authors of containers and satellites.
 
-A container subclasses `TensorCollection` and implements the primitives that `Primitives` documents; all operations
+A container subclasses `TensorCollection` and implements the primitives that `Node` documents; all operations
 follow. A satellite reads the operation records, registers its types under stable names, implements ``torch`` functions,
 writes the leaves that it keeps elsewhere, and asks the tracing checks. Nothing here needs a name with a leading
 underscore of another module; the primitives themselves are methods with one, because users of a container do not call
@@ -17,7 +17,7 @@ from typing import Any
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.pickle_names import register_pickle_names
 from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
 from tensordict_core.base.registry import ENTRY_POINT_GROUP, find_type, register_type, type_name
@@ -41,6 +41,7 @@ __all__ = [
     "Index",
     "IsLeaf",
     "Meta",
+    "Node",
     "OpSpec",
     "Primitives",
     "ShapeOp",
@@ -75,6 +76,10 @@ __all__ = [
     "to_entry",
     "type_name",
 ]
+
+
+Primitives = Node
+"""Deprecated name of `Node`."""
 
 
 def dense(entries: dict[str, Any], meta: Meta) -> TensorDict:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules import module as registry
 
-from tensordict_core.extension import Primitives, constant_when_traced
+from tensordict_core.extension import Node, constant_when_traced
 
 __all__ = ["CALL", "goes_straight", "is_bare", "only_forwards", "selects", "traces_straight", "watched"]
 
@@ -70,7 +70,7 @@ def goes_straight(module: Any, forward: Any, args: tuple[Any, ...]) -> bool:
     >>> goes_straight(layer, torch.nn.Linear.forward, (TensorDict({}),))
     False
     """
-    if len(args) != 1 or not isinstance(args[0], Primitives) or watched():
+    if len(args) != 1 or not isinstance(args[0], Node) or watched():
         return False
     return only_forwards(module, forward)
 
@@ -83,7 +83,7 @@ def traces_straight(module: Any, tensordict: Any) -> bool:
     """
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     # a type that several modules read is compared with itself at each compiled call, so it is read here alone
-    return not hooks and isinstance(tensordict, Primitives) and not watched()
+    return not hooks and isinstance(tensordict, Node) and not watched()
 
 
 def selects(module: Any) -> bool:

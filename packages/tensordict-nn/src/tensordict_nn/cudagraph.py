@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from tensordict_core import LazyStackedTensorDict, NestedKey
-from tensordict_core.extension import Primitives
+from tensordict_core.extension import Node
 
 from . import errors
 from .base import as_keys
@@ -80,7 +80,7 @@ def _same(first: Any, second: Any) -> bool:
 
 def _dims(value: Any) -> Any:
     """The batch dimensions of all containers in a nest, which a pytree's structure does not tell."""
-    if isinstance(value, Primitives):
+    if isinstance(value, Node):
         # an instance of a tensorclass may hide attributes by its fields
         return len(value._meta.batch_size), value._meta.names, [_dims(node) for node in value._nodes()]
     if isinstance(value, tuple | list):
@@ -372,7 +372,7 @@ def _entries(td: Any, prefix: tuple[str | int, ...] = ()) -> Iterator[tuple[tupl
 
 
 def _is_node(value: Any) -> bool:
-    return isinstance(value, Primitives) and not (value._is_opaque or value._is_non_tensor)
+    return isinstance(value, Node) and not (value._is_opaque or value._is_non_tensor)
 
 
 def _set_since(td: Any, known: dict[Any, Any]) -> list[tuple[Any, Any]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensordict_core import NestedKey, TensorDict, unravel_key
-from tensordict_core.extension import Primitives
+from tensordict_core.extension import Node
 
 from . import errors
 
@@ -84,7 +84,7 @@ class dispatch:
 
             @functools.wraps(function)
             def call(*args: Any, **kwargs: Any) -> Any:
-                if (args and isinstance(args[0], Primitives)) or ("tensordict" in kwargs and not args):
+                if (args and isinstance(args[0], Node)) or ("tensordict" in kwargs and not args):
                     return function(*args, **kwargs)
                 return self._call(None, function, args, kwargs)
 
@@ -92,7 +92,7 @@ class dispatch:
 
         @functools.wraps(function)
         def call_method(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if args and isinstance(args[0], Primitives):
+            if args and isinstance(args[0], Node):
                 return function(owner, *args, **kwargs) if kwargs else function(owner, *args)
             if "tensordict" in kwargs and "tensordict" not in self._keys(owner, self.source):
                 return function(owner, *args, **kwargs)

@@ -26,7 +26,7 @@ from tensordict_core.extension import (
     Index,
     IsLeaf,
     Meta,
-    Primitives,
+    Node,
     ShapeOp,
     TensorCollection,
     TensorDictBase,
@@ -254,14 +254,14 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
 
     def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
         for _, value in self._items():
-            if isinstance(value, Primitives) and not (is_leaf is not None and is_leaf(type(value))):
+            if isinstance(value, Node) and not (is_leaf is not None and is_leaf(type(value))):
                 value._collect(out, is_leaf)
             else:
                 out.append(value)
 
     def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
         for key, value in self._items():
-            if isinstance(value, Primitives) and not (is_leaf is not None and is_leaf(type(value))):
+            if isinstance(value, Node) and not (is_leaf is not None and is_leaf(type(value))):
                 value._collect_keys(out, (*prefix, key), is_leaf)
             else:
                 out.append((*prefix, key))
@@ -346,7 +346,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         return new
 
     def _nodes(self) -> Iterable[TensorCollection]:
-        return [value for _, value in self._items() if isinstance(value, Primitives)]  # type: ignore[misc]  # a container implements Primitives
+        return [value for _, value in self._items() if isinstance(value, Node)]  # type: ignore[misc]  # a container implements Node
 
     def _set_meta(self, meta: Meta) -> None:
         # devices are asked of the tensors, which modules move without a word

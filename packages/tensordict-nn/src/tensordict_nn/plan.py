@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tensordict_core import TensorDict
-from tensordict_core.extension import Meta, Primitives, dense, entries
+from tensordict_core.extension import Meta, Node, dense, entries
 
 from . import errors
 
@@ -95,9 +95,9 @@ def _steps(td: Any) -> list[list[Step]]:
         steps, below = [], []
         for parent, name, node in level:
             pairs = [(key, node._get(key)) for key in node._keys()]
-            leaves = [key for key, value in pairs if not isinstance(value, Primitives)]
+            leaves = [key for key, value in pairs if not isinstance(value, Node)]
             steps.append((parent, name, type(node), [key for key, _ in pairs], leaves))
-            below += [(position, key, value) for key, value in pairs if isinstance(value, Primitives)]
+            below += [(position, key, value) for key, value in pairs if isinstance(value, Node)]
             position += 1
         levels.append(steps)
         level = below
@@ -216,7 +216,7 @@ class Plan:
     def _watch(self, td: Any, module: nn.Module) -> None:
         """Note what has to stay as it is for the plan to hold."""
         own = module.__dict__
-        below = [(key, value) for key in td._keys() if isinstance(value := td._get(key), Primitives)]
+        below = [(key, value) for key in td._keys() if isinstance(value := td._get(key), Node)]
         for name in ("_parameters", "_buffers", "_modules"):
             if own[name]:
                 self._own.append(own)

@@ -8,7 +8,7 @@ from typing import Any, Self
 from torch import nn
 
 from tensordict_core import LazyStackedTensorDict, NestedKey, TensorDict
-from tensordict_core.extension import Primitives, is_compiling
+from tensordict_core.extension import Node, is_compiling
 
 from . import errors
 from .base import Keys, TensorDictModuleBase, as_keys
@@ -173,7 +173,7 @@ class TensorDictSequential(TensorDictModuleBase):
                 td = module(td, **kwargs)
             return td
         for module in modules._modules.values():
-            td = step(module, td) if type(module) is TensorDictModule and isinstance(td, Primitives) else module(td)
+            td = step(module, td) if type(module) is TensorDictModule and isinstance(td, Node) else module(td)
         return td
 
     def _run_where_possible(self, module: Any, td: Any, kwargs: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, starts_with
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.options import current as options
 from tensordict_core.base.registry import containers
 
@@ -65,7 +65,7 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
     Raises:
         RuntimeError: The value does not start with the batch size.
     """
-    if isinstance(value, Primitives):
+    if isinstance(value, Node):
         return _node_entry(meta, key, cast("TensorCollection", value), non_blocking)
     size = meta.batch_size
     if not isinstance(value, Tensor):

@@ -11,7 +11,7 @@ import weakref
 from typing import Any, Self
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.tracing import is_compiling
 
 __all__ = ["Locking"]
@@ -82,7 +82,7 @@ def _lock_after(td: Any) -> None:
     td.lock_()
 
 
-class Locking(Primitives):
+class Locking(Node):
     """``lock_``, ``unlock_`` and what they mean."""
 
     __slots__ = ()

@@ -1,7 +1,7 @@
 """The primitives: what a container implements. Every operation is written once, on top of these.
 
 A container is a tree of *nodes*; an entry of a node is a *leaf* (a tensor) or another node (a nested tensordict, a lazy
-stack, a tensorclass, non-tensor data). The operation families inherit from `Primitives` for its types;
+stack, a tensorclass, non-tensor data). The operation families inherit from `Node` for its types;
 `TensorCollection` puts them together.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tensordict_core.base.write_back import WriteBack
     from tensordict_core.containers.collection import TensorCollection
 
-__all__ = ["Primitives"]
+__all__ = ["Node"]
 
 
 class Lookup(Mapping[str, Any]):
@@ -33,7 +33,7 @@ class Lookup(Mapping[str, Any]):
 
     __slots__ = ("_node",)
 
-    def __init__(self, node: Primitives) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
 
     def __getitem__(self, key: str) -> Any:
@@ -49,7 +49,7 @@ class Lookup(Mapping[str, Any]):
         return len(list(self._node._keys()))
 
 
-class Primitives:
+class Node:
     """What each container implements (about fourteen methods) and what follows from them at once."""
 
     if not TYPE_CHECKING:
@@ -209,7 +209,7 @@ class Primitives:
         """What ``_peek`` gives at the end of a path; ``None`` where there is nothing."""
         node: Any = self
         for name in path:
-            node = node._peek(name) if isinstance(node, Primitives) else None
+            node = node._peek(name) if isinstance(node, Node) else None
         return node
 
     def _peek_items(self) -> Iterable[tuple[str, Any]]:
@@ -227,7 +227,7 @@ class Primitives:
         """
         out = None
         for key, value in self._items():
-            if isinstance(value, Primitives):
+            if isinstance(value, Node):
                 solid = value._solid()
                 if solid is not value:
                     out = self._clone(False) if out is None else out
@@ -241,7 +241,7 @@ class Primitives:
         forwards it.
         """
         for _, value in self._items():
-            if isinstance(value, Primitives):
+            if isinstance(value, Node):
                 value._line_up(operand, dims, out)
             else:
                 out.append(operand.reshape(operand.shape + (1,) * max(value.ndim - dims, 0)))
@@ -272,7 +272,7 @@ class Primitives:
         for leaf, value in zip(leaves, values, strict=True):
             if value is None or value is leaf:
                 continue
-            if isinstance(leaf, Primitives):
+            if isinstance(leaf, Node):
                 leaf.update_(value)  # type: ignore[attr-defined]  # of another family
             elif isinstance(value, Tensor):
                 leaf.copy_(value)
@@ -308,3 +308,7 @@ class Primitives:
         out: list[Any] = []
         self._collect_aligned(other, out, missing, is_leaf, ())
         return out
+
+
+Primitives = Node
+"""Deprecated name of `Node`."""

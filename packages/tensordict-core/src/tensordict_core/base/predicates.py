@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 
 __all__ = [
     "default_is_leaf",
@@ -74,7 +74,7 @@ def is_tensor_collection(datatype: type | Any) -> bool:
     >>> is_tensor_collection(TensorDict), is_tensor_collection({}), is_tensor_collection(TensorDict({}))
     (True, False, True)
     """
-    return issubclass(datatype if isinstance(datatype, type) else type(datatype), Primitives)
+    return issubclass(datatype if isinstance(datatype, type) else type(datatype), Node)
 
 
 def is_tensorclass(obj: type | Any) -> bool:
@@ -92,7 +92,7 @@ def default_is_leaf(cls: type) -> bool:
     >>> default_is_leaf(torch.Tensor), default_is_leaf(TensorDict)
     (True, False)
     """
-    return not issubclass(cls, Primitives)
+    return not issubclass(cls, Node)
 
 
 def is_leaf_nontensor(cls: type) -> bool:
@@ -102,4 +102,4 @@ def is_leaf_nontensor(cls: type) -> bool:
     >>> list(td.keys(leaves_only=True, is_leaf=is_leaf_nontensor))
     ['a', 'b']
     """
-    return issubclass(cls, Tensor) or (issubclass(cls, Primitives) and cls._is_opaque)
+    return issubclass(cls, Tensor) or (issubclass(cls, Node) and cls._is_opaque)

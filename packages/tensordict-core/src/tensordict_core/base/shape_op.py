@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, Names
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.write_back import WriteBack
 
 __all__ = ["BatchOp", "Expand", "Permute", "Reshape", "ShapeOp", "Squeeze", "Unsqueeze", "normal_dim"]
@@ -64,7 +64,7 @@ class ShapeOp(WriteBack):
         """The operation on all entries of a node: ``leaf`` on those that are leaves."""
         leaf = self.leaf
         return {
-            key: leaf(value) if type(value) is Tensor or not isinstance(value, Primitives) else value._reshape(self)
+            key: leaf(value) if type(value) is Tensor or not isinstance(value, Node) else value._reshape(self)
             for key, value in entries.items()
         }
 
@@ -92,7 +92,7 @@ class ShapeOp(WriteBack):
         return Reshape(self.new, self.old, True)
 
     def back(self, value: Any, old: Any) -> Any:
-        inverse, node = self.inverse(), isinstance(value, Primitives)
+        inverse, node = self.inverse(), isinstance(value, Node)
         size = value._meta.batch_size if node else value.shape
         if size[: len(self.new)] != self.new:
             raise errors.not_of_the_block(size, self.new, self.old)
@@ -247,7 +247,7 @@ class Reshape(ShapeOp):
         to = new
         out: dict[str, Any] = {}
         for key, value in entries.items():
-            if type(value) is Tensor or not isinstance(value, Primitives):
+            if type(value) is Tensor or not isinstance(value, Node):
                 shape = value.shape
                 if shape != known:
                     known, to = shape, new + shape[dims:]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 from tensordict_core.base.tracing import is_compiling
 
@@ -73,7 +73,7 @@ class Block:
 
 
 def _is_node(value: Any) -> bool:
-    return isinstance(value, Primitives) and not value._is_opaque
+    return isinstance(value, Node) and not value._is_opaque
 
 
 def _slices(node: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 The dictionary holds tensors and nested nodes as they are. Shapes are checked once, when a value enters; results of
 operations are put together without checks, because an operation on valid leaves gives valid leaves.
 
-What is no node is a leaf: ``isinstance(value, Primitives)`` is asked throughout, because ``isinstance(value, Tensor)``
+What is no node is a leaf: ``isinstance(value, Node)`` is asked throughout, because ``isinstance(value, Tensor)``
 runs Tensor's metaclass, which takes three times as long for parameters and nodes.
 """
 
@@ -19,7 +19,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.keys import unravel_key_to_tuple
 from tensordict_core.base.meta import NO_META, Meta, as_batch_size, as_device, as_names, starts_with
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, How, IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.tracing import is_compiling
@@ -38,7 +38,7 @@ _PLAIN = frozenset((Tensor,))
 
 def _holds_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
     """Whether an entry asks for something under its key in another operand; text and empty nodes do not."""
-    if not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+    if not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
         return True
     return bool(value._leaves(is_leaf))
 
@@ -91,7 +91,7 @@ def _combined(items: Sequence[Any], dim: int, way: _Way) -> dict[str, Any]:
     for key, column in columns:
         head = column[0]
         try:
-            if type(head) is Tensor or not isinstance(head, Primitives):
+            if type(head) is Tensor or not isinstance(head, Node):
                 entries[key] = combine(column, dim) if dim else combine(column)  # what torch need not read saves time
             else:
                 entries[key] = getattr(head, way.nodes)(column, dim)
@@ -102,8 +102,8 @@ def _combined(items: Sequence[Any], dim: int, way: _Way) -> dict[str, Any]:
 
 def _not_combined(error: Exception, key: str, column: Sequence[Any], dim: int, way: _Way) -> Exception:
     """What to raise where the entries under a key do not combine."""
-    if not isinstance(column[0], Primitives):
-        if any(isinstance(entry, Primitives) for entry in column):
+    if not isinstance(column[0], Node):
+        if any(isinstance(entry, Node) for entry in column):
             why = f"key {key!r} is a tensor in one tensordict and a nested one in another"
             return errors.not_stackable(way.name, why)
         shapes = {tuple(leaf.shape) for leaf in column}
@@ -156,7 +156,7 @@ class TensorDict(TensorDictBase):
             raise ValueError(
                 f"pass entries as a dictionary or by name, not both; got a source and the names {sorted(kwargs)}"
             )
-        is_node = isinstance(source, Primitives)
+        is_node = isinstance(source, Node)
         if batch_size is None and is_node:
             size = source._meta.batch_size  # type: ignore[union-attr]  # is_node says that it is a container
             names = source._meta.names if names is None else names  # type: ignore[union-attr]  # as above
@@ -254,7 +254,7 @@ class TensorDict(TensorDictBase):
     def _leaves(self, is_leaf: IsLeaf | None = None) -> list[Any]:
         leaves = list(self._entries.values())
         for value in leaves:
-            if type(value) is not Tensor and isinstance(value, Primitives):
+            if type(value) is not Tensor and isinstance(value, Node):
                 leaves = []
                 self._collect(leaves, is_leaf)
                 break
@@ -299,14 +299,14 @@ class TensorDict(TensorDictBase):
 
     def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
         for value in self._entries.values():
-            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
                 out.append(value)
             else:
                 value._collect(out, is_leaf)
 
     def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
         for key, value in self._entries.items():
-            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
                 out.append((*prefix, key))
             else:
                 value._collect_keys(out, (*prefix, key), is_leaf)
@@ -319,7 +319,7 @@ class TensorDict(TensorDictBase):
             found = get(key)
             if found is None and missing is KEEP and _holds_leaves(value, is_leaf):
                 raise errors.unmatched_key((*prefix, key) if prefix else key, other)
-            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
                 out.append(missing if found is None else found)
             else:
                 value._collect_aligned(found, out, missing, is_leaf, (*prefix, key))
@@ -327,7 +327,7 @@ class TensorDict(TensorDictBase):
     def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
         size = self._meta.batch_size
         for value in self._entries.values():
-            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
                 out.append(size)
             else:
                 value._collect_sizes(out, is_leaf)
@@ -341,7 +341,7 @@ class TensorDict(TensorDictBase):
         ready = Tensor if meta.device is None and len(size) < 2 else None
         first = size[0] if size else None
         for key, value in self._entries.items():
-            if type(value) is Tensor or not isinstance(value, Primitives) or (is_leaf and is_leaf(type(value))):
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
                 new = next(leaves)
             else:
                 new = value._rebuild(leaves, how)
@@ -363,7 +363,7 @@ class TensorDict(TensorDictBase):
         idx, rows = index.idx, index.rows
         if rows is None:
             entries = {
-                key: value[idx] if type(value) is Tensor or not isinstance(value, Primitives) else value._index(index)
+                key: value[idx] if type(value) is Tensor or not isinstance(value, Node) else value._index(index)
                 for key, value in self._entries.items()
             }
         else:
@@ -372,7 +372,7 @@ class TensorDict(TensorDictBase):
                 key: select(value, at, rows)
                 if type(value) is Tensor and value.is_cpu
                 else value._index(index)
-                if isinstance(value, Primitives)
+                if isinstance(value, Node)
                 # tensors of other types know themselves how rows of their first dimension are taken, as from a disk
                 else select(value, at, rows)
                 if at and value.is_cpu
@@ -414,7 +414,7 @@ class TensorDict(TensorDictBase):
         size = self._meta.batch_size
         columns: dict[str, Sequence[Any]] = {
             key: torch.unbind(value, dim)
-            if type(value) is Tensor or not isinstance(value, Primitives)
+            if type(value) is Tensor or not isinstance(value, Node)
             else value._unbind(dim)
             for key, value in self._entries.items()
         }
@@ -428,9 +428,7 @@ class TensorDict(TensorDictBase):
 
     def _split(self, sizes: list[int], dim: int) -> Sequence[Any]:
         columns: dict[str, Sequence[Any]] = {
-            key: torch.split_with_sizes(value, sizes, dim)
-            if not isinstance(value, Primitives)
-            else value._split(sizes, dim)
+            key: torch.split_with_sizes(value, sizes, dim) if not isinstance(value, Node) else value._split(sizes, dim)
             for key, value in self._entries.items()
         }
         old = self._meta
@@ -444,21 +442,19 @@ class TensorDict(TensorDictBase):
     def _clone(self, recurse: bool) -> Self:
         if recurse:
             entries = {
-                key: torch.clone(value)
-                if type(value) is Tensor or not isinstance(value, Primitives)
-                else value._clone(True)
+                key: torch.clone(value) if type(value) is Tensor or not isinstance(value, Node) else value._clone(True)
                 for key, value in self._entries.items()
             }
         else:
             entries = {
-                key: value if not isinstance(value, Primitives) else value._clone(False)
+                key: value if not isinstance(value, Node) else value._clone(False)
                 for key, value in self._entries.items()
             }
         return self._make(entries, self._meta)
 
     def _nodes(self) -> Iterable[TensorCollection]:
         values: Iterable[Any] = self._entries.values()
-        nodes = [value for value in values if type(value) is not Tensor and isinstance(value, Primitives)]
+        nodes = [value for value in values if type(value) is not Tensor and isinstance(value, Node)]
         return cast("list[TensorCollection]", nodes)
 
 

@@ -18,7 +18,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import unravel_key
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry import containers
@@ -113,7 +113,7 @@ class SubTensorDict(TensorDictBase):
 
     def _get(self, key: str) -> Any:
         value = self._parent._get(key)
-        if isinstance(value, Primitives):
+        if isinstance(value, Node):
             part = value._view_at(self._part)  # type: ignore[attr-defined]  # of another family
             names = self._meta.names
             if names is not None:  # those of the parent may be others
@@ -143,7 +143,7 @@ class SubTensorDict(TensorDictBase):
         self, key: str, value: Any, below: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
     ) -> None:
         old = self._peek(key)
-        if old is None or (isinstance(old, Primitives) and not old._is_opaque):
+        if old is None or (isinstance(old, Node) and not old._is_opaque):
             super()._plan_entry(key, value, below, writes, prefix)
             return
         if isinstance(old, Tensor) and self._shares():
@@ -247,7 +247,7 @@ class SubTensorDict(TensorDictBase):
     def _check_put(self, index: Index, value: Any) -> None:
         now = self._now()
         now._check_put(index, value)
-        if self._locked and isinstance(value, Primitives):
+        if self._locked and isinstance(value, Node):
             for key in set(_paths(value)).difference(_paths(now)):
                 raise errors.locked(f"the indexed write would add key {unravel_key(key)!r}")
 
@@ -255,7 +255,7 @@ class SubTensorDict(TensorDictBase):
         now = self._now()
         now._set_entry_at(name, index, value)
         entry = now._get(name)
-        if isinstance(entry, Primitives):  # values that are no tensors are those of a copy
+        if isinstance(entry, Node):  # values that are no tensors are those of a copy
             self._set(name, entry, False)
         else:
             self._write_back(now)
@@ -288,7 +288,7 @@ class SubTensorDict(TensorDictBase):
         return _again, (self._now(),)
 
     def _nodes(self) -> Iterable[TensorCollection]:
-        return [value for _, value in self._items() if isinstance(value, Primitives)]  # type: ignore[misc]  # narrowed by isinstance
+        return [value for _, value in self._items() if isinstance(value, Node)]  # type: ignore[misc]  # narrowed by isinstance
 
     def _change_batch_size(self, size: torch.Size) -> None:
         if size != self._meta.batch_size:

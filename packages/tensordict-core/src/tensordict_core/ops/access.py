@@ -14,7 +14,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.meta import starts_with
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.options import current as options
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
 from tensordict_core.base.registry import containers
@@ -32,7 +32,7 @@ def _as_plain(key: Any) -> str | tuple[str, ...]:
     return str.__str__(key) if isinstance(key, str) else unravel_key(key)
 
 
-class Access(Primitives):
+class Access(Node):
     """Entries by key: ``get``, ``set`` and their kind."""
 
     __slots__ = ()
@@ -57,7 +57,7 @@ class Access(Primitives):
         if kwargs:
             path = unravel_key_to_tuple(key)
             parent = self.get(path[:-1]) if len(path) > 1 else self
-            value = parent._get_ragged(path[-1], KEEP, **kwargs) if isinstance(parent, Primitives) else KEEP
+            value = parent._get_ragged(path[-1], KEEP, **kwargs) if isinstance(parent, Node) else KEEP
             return self._absent(key, default) if value is KEEP else value
         if type(key) is str:
             value = self._get(key)
@@ -68,7 +68,7 @@ class Access(Primitives):
         for name in key:
             if type(name) is not str:
                 return self.get(unravel_key(key), default)
-            if not isinstance(node, Primitives):
+            if not isinstance(node, Node):
                 return self._absent(key, default)
             node = node._get(name)
         return self._absent(key, default) if node is None else node
@@ -88,13 +88,13 @@ class Access(Primitives):
         holder: Any = self
         node: Any = self
         for depth, name in enumerate(path):
-            if not isinstance(node, Primitives):
+            if not isinstance(node, Node):
                 raise errors.not_a_node(path[:depth], node)
             value = node._get(name)
             if value is None:
                 raise errors.missing_key(path[: depth + 1] if depth else name, node._keys(), type(node).__name__)
             holder, node = node, value
-        return node._entry_value(holder, path[-1]) if isinstance(node, Primitives) else node
+        return node._entry_value(holder, path[-1]) if isinstance(node, Node) else node
 
     def get_non_tensor(self, key: NestedKey, default: Any = None) -> Any:
         """The value of a non-tensor entry, unwrapped; other entries as ``get`` gives them.
@@ -105,7 +105,7 @@ class Access(Primitives):
         value = self.get(key, None)
         if value is None:
             return default
-        return self._get_path_value((key,)) if isinstance(value, Primitives) else value
+        return self._get_path_value((key,)) if isinstance(value, Node) else value
 
     def get_item_shape(self, key: NestedKey) -> Any:
         """The shape of an entry.
@@ -283,7 +283,7 @@ class Access(Primitives):
                 node._set(name, containers.dense._make({}, node._meta), False)
                 made = made or (node, name)
                 child = node._get(name)
-            elif not isinstance(child, Primitives) or child._is_opaque:
+            elif not isinstance(child, Node) or child._is_opaque:
                 raise errors.not_a_node(path[: depth + 1], child)
             node = child
         try:

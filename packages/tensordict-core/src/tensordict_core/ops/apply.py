@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import as_batch_size, as_device, as_names
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, SAME, SHAPE_KEEPING, UNLOCKED, How, IsLeaf
 from tensordict_core.base.registry import containers
 
@@ -27,10 +27,10 @@ _HASHABLE = (type(torch.sin), type(torch.Tensor.sin))
 
 
 def _any_node(kind: type[Any]) -> bool:
-    return issubclass(kind, Primitives)
+    return issubclass(kind, Node)
 
 
-class Applying(Primitives):
+class Applying(Node):
     """Functions on leaves."""
 
     __slots__ = ()

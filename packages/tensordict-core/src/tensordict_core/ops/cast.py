@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import as_batch_size, as_device
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, SAME, How
 from tensordict_core.base.tracing import is_compiling
 from tensordict_core.base.write_back import WriteBack
@@ -107,7 +107,7 @@ def _read_target(args: tuple[Any, ...], device: Any, dtype: Any, non_blocking: b
             dtype = first
         elif isinstance(first, Tensor):
             device, dtype = first.device, first.dtype
-        elif isinstance(first, Primitives):
+        elif isinstance(first, Node):
             return _like(first)._replace(non_blocking=non_blocking)
         elif first is None or isinstance(first, str | int | torch.device):
             device = first
@@ -153,7 +153,7 @@ def _move(leaves: list[Tensor], device: torch.device, non_blocking: bool | None)
     return moved
 
 
-class Shorthands(Primitives):
+class Shorthands(Node):
     """A cast for each dtype (a class of its own, because its names hide those of Python's types from annotations)."""
 
     __slots__ = ()
@@ -235,7 +235,7 @@ class Casting(Shorthands):
             if args or device is not None or dtype is not None:
                 raise TypeError("to(other=...) takes device and dtype from other; leave them out")
             args = (other,)
-        if args and isinstance(args[0], Primitives) and describes(args[0]):
+        if args and isinstance(args[0], Node) and describes(args[0]):
             if len(args) > 1 or any(given is not None for given in (device, dtype, cast_filter, memory_format)):
                 raise TypeError(
                     "to(attrs) takes device and dtype of each leaf from attrs, so no other device, dtype, filter or "

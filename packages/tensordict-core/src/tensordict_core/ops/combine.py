@@ -12,7 +12,7 @@ import torch
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import as_names
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.torch_api.dispatch import implements
 
@@ -24,8 +24,8 @@ def _nodes(items: Any, what: str) -> list[Any]:
     if not nodes:
         raise RuntimeError(f"{what} expects a non-empty list of tensordicts; give at least one")
     for node in nodes:
-        if not isinstance(node, Primitives):
-            i = [isinstance(node, Primitives) for node in nodes].index(False)
+        if not isinstance(node, Node):
+            i = [isinstance(node, Node) for node in nodes].index(False)
             raise TypeError(
                 f"{what} takes tensordicts only, got {type(node).__name__} at position {i}; "
                 "convert it with from_any first"
@@ -93,7 +93,7 @@ def _all_nodes(column: Sequence[Any], what: str) -> list[Any]:
     """The nodes under one key; that all are is seen here."""
     nodes = list(column)
     for i, node in enumerate(nodes):
-        if not isinstance(node, Primitives):
+        if not isinstance(node, Node):
             raise errors.not_stackable(
                 what, f"one tensordict has a tensor where another has a nested one (position {i})"
             )

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED
 from tensordict_core.ops.factories.operands import match
 from tensordict_core.ops.factories.spec import OpSpec, record
@@ -23,14 +23,14 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
     """An operator that compares leaf by leaf; non-tensor entries are compared by value."""
 
     def method(self: Any, other: Any) -> Any:
-        if isinstance(other, Primitives) and (pairs := self._pairs(other)) is not None:
+        if isinstance(other, Node) and (pairs := self._pairs(other)) is not None:
             return self._rebuild(map(function, *pairs), UNLOCKED)
         if other is None or isinstance(other, str):
             return NotImplemented
         leaves = self._leaves()
         operands, scalar = match(name, self, leaves, other)
         result = self._rebuild(map(function, leaves, repeat(operands) if scalar else operands), UNLOCKED)
-        if isinstance(other, Primitives) and name in ("__eq__", "__ne__"):
+        if isinstance(other, Node) and name in ("__eq__", "__ne__"):
             _compare_values(result, self, other, name == "__eq__")
         return result
 
@@ -51,7 +51,7 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
 def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:
     """Replace non-tensor entries of ``result`` by whether their values are equal."""
     for key, mine in left._peek_items():
-        if type(mine) is Tensor or not isinstance(mine, Primitives):
+        if type(mine) is Tensor or not isinstance(mine, Node):
             continue
         theirs = right._peek(key)
         if mine._is_non_tensor:
@@ -79,7 +79,7 @@ def _test(name: str) -> UnaryMethod:
     return cast(UnaryMethod, method)
 
 
-class Comparison(Primitives):
+class Comparison(Node):
     """Comparisons and tests."""
 
     __slots__ = ()

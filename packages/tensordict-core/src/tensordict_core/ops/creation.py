@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_batch_size, as_device
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, How
 from tensordict_core.base.registry import containers
 from tensordict_core.ops.reduce_dims import batched
@@ -30,7 +30,7 @@ def _blank_values(result: Any, source: Any) -> None:
         value = source._get(key)
         if isinstance(value, containers.non_tensor_stack):
             result._set(key, containers.non_tensor_stack._full(None, result._get(key)._meta), False)
-        elif isinstance(value, Primitives) and not value._is_opaque and not value._holds_slices:
+        elif isinstance(value, Node) and not value._is_opaque and not value._holds_slices:
             _blank_values(result._get(key), value)
 
 
@@ -139,7 +139,7 @@ def _empty(leaf: Tensor, size: torch.Size, **options: Any) -> Tensor:
     return leaf.new_empty(size, **options)
 
 
-class Creation(Primitives):
+class Creation(Node):
     """``new_zeros`` and its kind."""
 
     __slots__ = ()
@@ -275,7 +275,7 @@ class Creation(Primitives):
         """
         td = self._solid()
         leaves = td._leaves()
-        if isinstance(data, Primitives):
+        if isinstance(data, Node):
             sources = td._align(data, KEEP)
             size, source_device = data._meta.batch_size, data._meta.device
             for key, source in zip(td._leaf_keys(), sources, strict=True):
@@ -297,7 +297,7 @@ class Creation(Primitives):
             copies.append((copy.pin_memory() if pin_memory else copy).requires_grad_(requires_grad))
         dims = len(td._meta.batch_size)
         how = How(
-            size=lambda own: torch.Size((*size, *own[dims:])) if isinstance(data, Primitives) else size,
+            size=lambda own: torch.Size((*size, *own[dims:])) if isinstance(data, Node) else size,
             device=None if device is KEEP and td._meta.device is None else target,
         )
         result = td._rebuild(iter(copies), how)

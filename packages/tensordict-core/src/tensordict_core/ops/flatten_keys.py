@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import KEY_SEPARATOR, NestedKey, unravel_key, unravel_key_to_tuple
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_back import WriteBack
@@ -60,7 +60,7 @@ def _nest(root: Any, key: str, value: Any, separator: str, clone: bool) -> None:
             raise errors.keys_collide("unflatten_keys", path[: depth + 1], separator.join(path[: depth + 1]), key)
         node = child
     old = node._get(path[-1])
-    if isinstance(value, Primitives) and not value._is_opaque:
+    if isinstance(value, Node) and not value._is_opaque:
         if old is None:
             node._set(path[-1], value._clone(False) if clone else value, False)
             return
@@ -131,7 +131,7 @@ class _Unflattened(_Renamed):
         return (self.separator.join(path),)
 
 
-class KeyFlattening(Primitives):
+class KeyFlattening(Node):
     """``flatten_keys``, ``unflatten_keys`` and what combines entries under one key."""
 
     __slots__ = ()

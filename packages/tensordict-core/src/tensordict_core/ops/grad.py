@@ -10,14 +10,14 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, How
 from tensordict_core.ops.factories.operands import match
 
 __all__ = ["Autograd"]
 
 
-class Autograd(Primitives):
+class Autograd(Node):
     """``detach``, ``backward`` and their kind."""
 
     __slots__ = ()
@@ -176,7 +176,7 @@ class Autograd(Primitives):
                     )
         else:
             grads = self._gradients(gradient, chosen, leaves, keys)
-        if isinstance(inputs, Primitives):
+        if isinstance(inputs, Node):
             inputs = inputs._leaves()
         torch.autograd.backward(
             [leaves[i] for i in chosen], grads, retain_graph=retain_graph, create_graph=create_graph, inputs=inputs

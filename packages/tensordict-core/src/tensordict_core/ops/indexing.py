@@ -17,7 +17,7 @@ from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import Writes
 from tensordict_core.ops.access import Access
@@ -25,7 +25,7 @@ from tensordict_core.ops.access import Access
 __all__ = ["Indexing"]
 
 
-class Indexing(Primitives):
+class Indexing(Node):
     """``td[index]``, ``td[index] = value``, and what follows from them."""
 
     __slots__ = ()
@@ -53,7 +53,7 @@ class Indexing(Primitives):
                 value
                 if type(value) is Tensor
                 else value._entry_value(self, index)
-                if isinstance(value, Primitives)
+                if isinstance(value, Node)
                 else value
             )
         if type(index) is tuple and _is_path(index):
@@ -136,10 +136,10 @@ class Indexing(Primitives):
     def _set_entry_at(self, name: str, index: Index, value: Any) -> None:
         """Write a value into the part of an entry that ``index`` selects; containers that hold slices override it."""
         entry = self._get(name)
-        if not isinstance(entry, Primitives):
+        if not isinstance(entry, Node):
             _write(entry, index, value, name)
             return
-        source = value if isinstance(value, Primitives) else to_entry(Meta(index.size), name, value)
+        source = value if isinstance(value, Node) else to_entry(Meta(index.size), name, value)
         replaced = entry._put_node(index, source)  # type: ignore[attr-defined]  # of another family
         if replaced is not entry or replaced is not self._peek(name):  # a view reads values, and keeps none
             self._set(name, replaced, False)
@@ -148,13 +148,13 @@ class Indexing(Primitives):
         """Write ``value`` at ``index`` of every entry: the one algorithm of indexed writes."""
         if isinstance(value, dict):
             value = containers.dense(value, batch_size=index.size, device=self._meta.device)
-        if not isinstance(value, Primitives):
+        if not isinstance(value, Node):
             self._write_plain_at(index, value)
             return
         self._check_fits(index, value)
         pairs = list(value._items())
         self._check_entries(index, pairs, ())
-        if any([type(source) is not Tensor and isinstance(source, Primitives) for _, source in pairs]):
+        if any([type(source) is not Tensor and isinstance(source, Node) for _, source in pairs]):
             pairs.sort(key=_is_tensor_or_tree)  # what keeps values elsewhere may refuse, so they go first
         writes: Writes | None = None
         for key, source in pairs:
@@ -182,7 +182,7 @@ class Indexing(Primitives):
         if getattr(value, "shape", ()):
             self._check_plain(index, value, ())
         for key, entry in self._items():
-            if isinstance(entry, Primitives):
+            if isinstance(entry, Node):
                 if not entry._is_opaque:
                     entry._index_put(index, value)
                 continue
@@ -195,7 +195,7 @@ class Indexing(Primitives):
             RuntimeError: A shape does not fit, or a key is new and the node that would hold it locked.
             KeyError: One of two entries is a tensor and the other a node.
         """
-        if isinstance(value, Primitives):
+        if isinstance(value, Node):
             self._check_fits(index, value)
             self._check_entries(index, value._items(), ())
         elif getattr(value, "shape", ()):
@@ -204,7 +204,7 @@ class Indexing(Primitives):
     def _check_plain(self, index: Index, value: Any, prefix: tuple[str, ...]) -> None:
         """Refuse a tensor or an array that one of the leaves cannot take at ``index``."""
         for key, entry in self._items():
-            if not isinstance(entry, Primitives):
+            if not isinstance(entry, Node):
                 shape = _over_rows(value, index, entry).shape
                 expected = index.size + entry.shape[index.dims :]
                 if not _broadcasts(shape, expected):
@@ -214,7 +214,7 @@ class Indexing(Primitives):
             elif not entry._is_opaque:
                 entry._check_plain(index, value, (*prefix, key))  # type: ignore[attr-defined]  # of this family
 
-    def _check_fits(self, index: Index, value: Primitives) -> None:
+    def _check_fits(self, index: Index, value: Node) -> None:
         got = value._meta.batch_size
         if got == index.size:
             return
@@ -242,8 +242,8 @@ class Indexing(Primitives):
             if entry is None:
                 if self._locked:
                     raise errors.locked(f"the indexed write would add key {unravel_key((*prefix, key))!r}")
-            elif type(entry) is Tensor or not isinstance(entry, Primitives):
-                if type(source) is not Tensor and isinstance(source, Primitives):
+            elif type(entry) is Tensor or not isinstance(entry, Node):
+                if type(source) is not Tensor and isinstance(source, Node):
                     raise errors.not_a_node(unravel_key((*prefix, key)), entry)
                 shape = entry.shape
                 if shape != known:  # neighbours often have one shape, and taking it apart costs most here
@@ -251,7 +251,7 @@ class Indexing(Primitives):
                 shape = source.shape
                 if shape != expected and not _broadcasts(shape, expected):
                     raise errors.indexed_write_shape(unravel_key((*prefix, key)), shape, expected)
-            elif not isinstance(source, Primitives):
+            elif not isinstance(source, Node):
                 raise errors.not_a_node(unravel_key((*prefix, key)), source)
             elif _checks_itself(entry) and not source._is_opaque:
                 entry._check_put(index, source)  # type: ignore[attr-defined]  # of this family
@@ -275,7 +275,7 @@ def _is_tensor_or_tree(pair: tuple[str, Any]) -> bool:
     return isinstance(pair[1], Tensor) or not pair[1]._is_opaque
 
 
-def _checks_itself(entry: Primitives) -> bool:
+def _checks_itself(entry: Node) -> bool:
     """Whether the entries of a node are parts of others, or have parts, so that a look at them shows other shapes."""
     inmost = entry._inmost()
     return inmost._holds_slices or isinstance(inmost, containers.view)

@@ -16,7 +16,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED, How
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import BatchOp, normal_dim
@@ -32,14 +32,14 @@ def _where_apart(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
     dim, count = td._stack_dim, len(td.tensordicts)
 
     def parts(operand: Any) -> Sequence[Any]:
-        whole_batch = isinstance(operand, Primitives) or (isinstance(operand, Tensor) and operand.ndim > dim)
+        whole_batch = isinstance(operand, Node) or (isinstance(operand, Tensor) and operand.ndim > dim)
         return operand.unbind(dim) if whole_batch else [operand] * count
 
     columns = zip(td.tensordicts, parts(condition), parts(other), strict=True)
     return containers.lazy._make([mine.where(mask, theirs, pad=pad) for mine, mask, theirs in columns], dim)
 
 
-class Selection(Primitives):
+class Selection(Node):
     """Parts of a tensordict chosen by tensors."""
 
     __slots__ = ()
@@ -83,12 +83,12 @@ class Selection(Primitives):
                 raise
             apart = _where_apart(self, condition, other, pad)  # elements of several shapes stay apart
             return cast(Self, apart if out is None else _write_out(apart, out, update_batch_size))
-        if isinstance(other, Primitives):
+        if isinstance(other, Node):
             other = other._solid()
             td, other = (td, other) if pad is None else complete(td, other, pad)
         leaves = td._leaves()
         flags = batched(td)
-        if isinstance(other, Primitives):
+        if isinstance(other, Node):
             operands: Any = _matched(td, other)
             scalar = False
         elif isinstance(other, Tensor) and other.ndim > len(td._meta.batch_size):
@@ -103,7 +103,7 @@ class Selection(Primitives):
             torch.where(lined_up(condition, mine), mine, theirs) if has else mine for mine, theirs, has in columns
         ]
         result = td._rebuild(iter(results), UNLOCKED)
-        if isinstance(other, Primitives):
+        if isinstance(other, Node):
             _choose_values(result, td, other, condition)
         return cast(Self, result if out is None else _write_out(result, out, update_batch_size))
 
@@ -284,14 +284,14 @@ def _choose_values(result: Any, left: Any, right: Any, condition: Tensor) -> Non
     """Take the non-tensor values of ``right`` into ``result`` where the condition is false."""
     for key in left._keys():
         mine, theirs = left._get(key), right._get(key)
-        if not isinstance(mine, Primitives) or theirs is None:
+        if not isinstance(mine, Node) or theirs is None:
             continue
         if not mine._is_non_tensor:
             _choose_values(result._get(key), mine, theirs, condition)
         else:
             result._set(key, choose(condition, mine, theirs), False)
     for key in right._keys():
-        if left._get(key) is None and isinstance(right._get(key), Primitives):
+        if left._get(key) is None and isinstance(right._get(key), Node):
             result._set(key, right._get(key), False)
 
 
@@ -305,7 +305,7 @@ def pad_values(result: Any, source: Any, ends: Sequence[tuple[int, int]]) -> Non
     """
     for key in source._keys():
         entry = source._get(key)
-        if not isinstance(entry, Primitives):
+        if not isinstance(entry, Node):
             continue
         if not entry._is_non_tensor:
             if not entry._is_opaque:

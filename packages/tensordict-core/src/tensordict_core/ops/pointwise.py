@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.index import Index
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import normal_dim
@@ -24,7 +24,7 @@ from tensordict_core.ops.factories.typed import Operand
 
 __all__ = ["Pointwise"]
 
-Td = TypeVar("Td", bound=Primitives)
+Td = TypeVar("Td", bound=Node)
 
 
 def _maximum(tensor: Tensor, other: Any) -> Tensor:
@@ -57,7 +57,7 @@ def _logical(name: str) -> Any:
     return leaf
 
 
-class Pointwise(Primitives):
+class Pointwise(Node):
     """Operations on each element of each leaf."""
 
     __slots__ = ()
@@ -253,7 +253,7 @@ class Pointwise(Primitives):
         entry = parent._peek(name)
         if entry is None:
             raise errors.missing_key(key, parent._keys(), type(self).__name__)
-        if not isinstance(entry, Primitives):
+        if not isinstance(entry, Node):
             parent._set_entry_at(name, Index((), parent._meta.batch_size), value)
         elif entry._is_opaque:
             for leaf in entry._leaves():

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 
 __all__ = ["Attributes"]
 
 
-class Attributes(Primitives):
+class Attributes(Node):
     """Batch size, device, names, and questions about the leaves."""
 
     __slots__ = ()
@@ -46,8 +46,8 @@ class Attributes(Primitives):
         dims = len(size)
         for key in self._keys():
             value = self._get(key)
-            shape = value._meta.batch_size if isinstance(value, Primitives) else value.shape
-            if shape[:dims] != size and not (isinstance(value, Primitives) and len(shape) < dims):
+            shape = value._meta.batch_size if isinstance(value, Node) else value.shape
+            if shape[:dims] != size and not (isinstance(value, Node) and len(shape) < dims):
                 raise errors.batch_size_refused(key, shape, size)
         for node in self._nodes():
             own = node._meta.batch_size

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.keys import NestedKey
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.tracing import may_fuse
 from tensordict_core.ops.factories.spec import OpSpec, record
@@ -188,7 +188,7 @@ def _pair(td: Any, function: Any, dim: Dim, keepdim: bool | None, named: Any) ->
     return named((values, values._rebuild(iter(at), How())))
 
 
-class Reduction(Primitives):
+class Reduction(Node):
     """Sums, means, extremes and their kind."""
 
     __slots__ = ()

@@ -15,7 +15,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, Names
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import normal_dim
@@ -131,7 +131,7 @@ def over_leaves(td: Any, kernel: Kernel, dim: Dim, keepdim: bool) -> Any:
 
 
 def _is_node(kind: type[Any]) -> bool:
-    return issubclass(kind, Primitives) and not kind._is_opaque
+    return issubclass(kind, Node) and not kind._is_opaque
 
 
 def check_feature(dim: str, keepdim: bool) -> None:
@@ -148,7 +148,7 @@ def over_features(td: Any, kernel: Kernel, dim: str, keepdim: bool) -> Any:
     at = len(td._meta.batch_size)
 
     def feature_kernel(entry: Any, dims: Any, keep: bool) -> Any:
-        if isinstance(entry, Primitives):
+        if isinstance(entry, Node):
             return over_features(entry, kernel, dim, keepdim)
         return kernel(features(entry, dims), dims, keep)
 
@@ -256,6 +256,6 @@ def rename_levels(td: Any, rename: Callable[[str], str]) -> Any:
         if new in entries:
             raise KeyError(f"key_transform gives the name {new!r} to two keys, {key!r} and another; make it injective")
         value = td._get(key)
-        nested = isinstance(value, Primitives) and not value._is_opaque
+        nested = isinstance(value, Node) and not value._is_opaque
         entries[new] = rename_levels(value, rename) if nested else value
     return containers.dense._make(entries, Meta(td._meta.batch_size, td._meta.device, td._meta.names))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import (
     BatchOp,
     Expand,
@@ -33,7 +33,7 @@ def _ints(args: tuple[Any, ...]) -> tuple[int, ...]:
     return args
 
 
-class Shape(Primitives):
+class Shape(Node):
     """Reshaping, reordering, expanding and repeating the batch dimensions."""
 
     __slots__ = ()
@@ -228,7 +228,7 @@ class Shape(Primitives):
         torch.Size([2, 3, 4])
         """
         expanded = self.expand(other.shape)
-        return with_leaves_as(expanded, other) if isinstance(other, Primitives) else expanded
+        return with_leaves_as(expanded, other) if isinstance(other, Node) else expanded
 
     def broadcast_to(self, shape: Sequence[int]) -> Self:
         """``expand`` under the name of NumPy."""

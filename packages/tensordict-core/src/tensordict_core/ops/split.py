@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
 
 __all__ = ["Parts"]
 
 
-class Parts(Primitives):
+class Parts(Node):
     """Taking apart along a batch dimension."""
 
     __slots__ = ()

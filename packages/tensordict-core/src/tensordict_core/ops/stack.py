@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.index import Index
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import normal_dim
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Stacking"]
 
 
-class Stacking(Primitives):
+class Stacking(Node):
     """``stack``, ``cat``, their lazy forms, and the ways between dense and lazy."""
 
     __slots__ = ()
@@ -111,7 +111,7 @@ class Stacking(Primitives):
         """
         out = None
         for key, value in self._items():
-            if isinstance(value, Primitives):
+            if isinstance(value, Node):
                 dense = value.densify(layout=layout)  # type: ignore[attr-defined]  # of another family
                 if dense is not value:
                     out = self._clone(False) if out is None else out

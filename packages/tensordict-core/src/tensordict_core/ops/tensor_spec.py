@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.meta import as_device
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 
 __all__ = ["FIELDS", "Description", "as_described", "describe_leaf", "describes"]
@@ -21,7 +21,7 @@ __all__ = ["FIELDS", "Description", "as_described", "describe_leaf", "describes"
 FIELDS = ("device", "dtype", "shape")
 
 
-class Description(Primitives):
+class Description(Node):
     """``attrs``."""
 
     __slots__ = ()
@@ -104,7 +104,7 @@ def describes(other: Any) -> bool:
     """
     if isinstance(other, containers.attrs):
         return True
-    if not isinstance(other, Primitives) or other._is_opaque:
+    if not isinstance(other, Node) or other._is_opaque:
         return False
     return any(describes(value) for _, value in other._peek_items() if not isinstance(value, Tensor))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names, starts_with
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import Merge
@@ -81,7 +81,7 @@ class Updating(InPlaceUpdating):
                 store()
                 return self
         chosen = chosen_paths(keys_to_update)
-        if update_batch_size and isinstance(source, Primitives) and source._meta.batch_size != self._meta.batch_size:
+        if update_batch_size and isinstance(source, Node) and source._meta.batch_size != self._meta.batch_size:
             if more:  # looked at before the old entries go
                 source, more = source.replace(more), {}  # type: ignore[attr-defined]  # of this family
             self._take_batch_size(source, chosen)
@@ -125,10 +125,10 @@ class Updating(InPlaceUpdating):
             if not taken:
                 continue
             old = self._peek(key)
-            nested = isinstance(value, dict | Primitives) and not getattr(value, "_is_opaque", False)
+            nested = isinstance(value, dict | Node) and not getattr(value, "_is_opaque", False)
             if (
                 nested
-                and isinstance(old, Primitives)
+                and isinstance(old, Node)
                 and not old._is_opaque
                 and not (merge.is_leaf is not None and merge.is_leaf(type(value)))
             ):
@@ -137,9 +137,9 @@ class Updating(InPlaceUpdating):
             if below is not None or (merge.clone and isinstance(value, dict)):
                 part = containers.dense({}, batch_size=meta.batch_size, device=meta.device)
                 value = part.update(value, merge.clone, keys_to_update=None if below is None else [*below])
-            elif merge.clone and isinstance(value, Tensor | Primitives):
+            elif merge.clone and isinstance(value, Tensor | Node):
                 value = value.clone() if isinstance(value, Tensor) else value._clone(True)
-            elif nested and isinstance(value, Primitives):
+            elif nested and isinstance(value, Node):
                 value = value._clone(False)
             entry = self._plan_set(key, value, merge, prefix)  # type: ignore[attr-defined]  # of another family
             if entry is not None:
@@ -155,7 +155,7 @@ class Updating(InPlaceUpdating):
         """What stores a source at once, where all of it is plain tensors under plain keys, to be stored as they are."""
         meta = self._meta
         store = None if self._locked or meta.device is not None else self._storing()
-        if store is None or (isinstance(source, Primitives) and type(source._entries) is not dict):
+        if store is None or (isinstance(source, Node) and type(source._entries) is not dict):
             return None  # (to look at the entries of a lazy stack is to stack them)
         pairs = _pairs(source)
         size = meta.batch_size
@@ -186,12 +186,12 @@ class Updating(InPlaceUpdating):
                 node = node._peek(name)
                 if node is None:
                     break
-                if not isinstance(node, Primitives) or node._is_opaque:
+                if not isinstance(node, Node) or node._is_opaque:
                     raise errors.not_a_node(path[: depth + 1], node)
             level = out
             for depth, name in enumerate(path[:-1]):
                 inner = level.get(name, {})
-                if isinstance(inner, Primitives) and not inner._is_opaque:
+                if isinstance(inner, Node) and not inner._is_opaque:
                     inner = level[name] = inner._clone(False)
                     inner._store(path[depth + 1 :], value)  # type: ignore[attr-defined]  # of another family
                     break
@@ -241,7 +241,7 @@ class Updating(InPlaceUpdating):
         for key in keys:
             path = (key,) if type(key) is str else unravel_key_to_tuple(key)
             value = self._get(path[0]) if path else None
-            if value is None or (len(path) > 1 and not isinstance(value, Primitives)):
+            if value is None or (len(path) > 1 and not isinstance(value, Node)):
                 if strict:
                     raise errors.missing_key(key, self._keys(), type(self).__name__)
                 continue
@@ -278,7 +278,7 @@ class Updating(InPlaceUpdating):
         entries = {name: value for name, value in self._items() if name not in gone}
         for name, paths in below.items():
             value = entries.get(name)
-            if isinstance(value, Primitives):
+            if isinstance(value, Node):
                 entries[name] = value.exclude(*paths, inplace=inplace)  # type: ignore[attr-defined]  # of another family
         return self._with_entries(entries, inplace, False)
 
@@ -385,7 +385,7 @@ class Updating(InPlaceUpdating):
         """
         for name in list(self._keys()):
             value = self._get(name)
-            if isinstance(value, Primitives) and not value._is_opaque:
+            if isinstance(value, Node) and not value._is_opaque:
                 value.filter_empty_()  # type: ignore[attr-defined]  # of another family
                 if value.is_empty():  # type: ignore[attr-defined]  # of another family
                     self.del_(name)  # type: ignore[attr-defined]  # of another family
@@ -400,7 +400,7 @@ class Updating(InPlaceUpdating):
         out = self._clone(False)
         for name in list(out._keys()):
             value = out._peek(name)
-            if isinstance(value, Primitives):
+            if isinstance(value, Node):
                 if value._is_non_tensor:
                     out._del(name)
                 elif not value._is_opaque:
@@ -433,7 +433,7 @@ class Updating(InPlaceUpdating):
         if recurse:
             for name in self._keys():
                 value = self._get(name)
-                if isinstance(value, Primitives) and not value._is_opaque:
+                if isinstance(value, Node) and not value._is_opaque:
                     entries[name] = value.empty(True, device=device)  # type: ignore[attr-defined]  # of another family
         return containers.dense._make(entries, meta)  # type: ignore[return-value]  # dense for every container
 
@@ -456,7 +456,7 @@ class Updating(InPlaceUpdating):
 
 def _pairs(source: Any) -> Iterable[tuple[Any, Any]]:
     """The keys and values of what an update takes them from, to be gone through twice."""
-    if isinstance(source, Primitives):
+    if isinstance(source, Node):
         return source._items()
     try:
         return source.items() if type(source) is dict else list(source.items())

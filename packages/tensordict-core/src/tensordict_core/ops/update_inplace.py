@@ -12,7 +12,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import Writes
 
@@ -34,7 +34,7 @@ def descend(chosen: set[tuple[str, ...]] | None, key: str) -> tuple[bool, set[tu
     return bool(below), below
 
 
-class InPlaceUpdating(Primitives):
+class InPlaceUpdating(Node):
     """``update_``, ``update_at_`` and their other names."""
 
     __slots__ = ()
@@ -71,7 +71,7 @@ class InPlaceUpdating(Primitives):
         """
         source = kwargs if input_dict_or_td is None or input_dict_or_td is self else input_dict_or_td
         chosen = None if keys_to_update is None else chosen_paths(keys_to_update)
-        if chosen is None and isinstance(source, Primitives) and source._meta.batch_size != self._meta.batch_size:
+        if chosen is None and isinstance(source, Node) and source._meta.batch_size != self._meta.batch_size:
             source = source.expand(self._meta.batch_size)  # type: ignore[attr-defined]  # of another family
         writes = Writes()
         self._plan_writes(source, chosen, writes, ())
@@ -88,7 +88,7 @@ class InPlaceUpdating(Primitives):
         Nothing is written yet. A container that wraps another forwards it.
         """
         try:
-            pairs = source._items() if isinstance(source, Primitives) else source.items()
+            pairs = source._items() if isinstance(source, Node) else source.items()
         except AttributeError:
             raise errors.not_a_source(source) from None
         for key, value in pairs:
@@ -123,14 +123,14 @@ class InPlaceUpdating(Primitives):
         old = self._peek(key)
         if old is None:
             raise errors.missing_key(path, self._keys(), type(self).__name__)
-        if not isinstance(old, Primitives):
+        if not isinstance(old, Node):
             value = to_entry(self._meta, path, value)
-            if isinstance(value, Primitives):
+            if isinstance(value, Node):
                 raise errors.not_a_node(path, old)
             writes.add(path, old, value)
         elif old._is_opaque:
             old._plan_value(self, key, value, writes, prefix)  # type: ignore[attr-defined]  # of those that are opaque
-        elif isinstance(value, dict) or (isinstance(value, Primitives) and not value._is_opaque):
+        elif isinstance(value, dict) or (isinstance(value, Node) and not value._is_opaque):
             old._plan_writes(value, below, writes, (*prefix, key))  # type: ignore[attr-defined]  # of this family
         else:
             raise errors.not_a_node(path, value)
@@ -154,7 +154,7 @@ class InPlaceUpdating(Primitives):
         """
         index = Index(idx, self._meta.batch_size)
         source = input_dict_or_td
-        if not isinstance(source, Primitives):
+        if not isinstance(source, Node):
             source = containers.dense(source, batch_size=index.size, device=self._meta.device)
         if keys_to_update is not None:
             source = source.select(*keys_to_update)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.testing.container import ContainerCase
 from tensordict_core.testing.contents import assert_rows, contents, map_rows, rows
 
@@ -142,9 +142,7 @@ class AccessTests(ContainerCase):
         if self.ragged:
             pytest.skip("ragged entries are not read whole")
         td, before = self.make(), rows(self.make())
-        source: dict[Any, Any] = {
-            key: td[key] * 2 for key, value in td._peek_items() if not isinstance(value, Primitives)
-        }
+        source: dict[Any, Any] = {key: td[key] * 2 for key, value in td._peek_items() if not isinstance(value, Node)}
         if self.holds_values:
             source = {"text": "other", **source}
         last = list(source)[-1]
@@ -189,9 +187,7 @@ class AccessTests(ContainerCase):
             pytest.skip("ragged entries are not read whole")
         td, before = self.make(), rows(self.make())
         names = set(td.keys(True, True))
-        source: dict[Any, Any] = {
-            key: td[key] * 2 for key, value in td._peek_items() if not isinstance(value, Primitives)
-        }
+        source: dict[Any, Any] = {key: td[key] * 2 for key, value in td._peek_items() if not isinstance(value, Node)}
         if wrong == "shape":
             source[list(source)[-1]] = torch.zeros(7, 7, 7)
         else:
@@ -265,7 +261,7 @@ class AccessTests(ContainerCase):
         td = self.make()
         assert td.empty().batch_size == td.batch_size and not list(td.empty().keys())
         assert set(td.empty(recurse=True).keys()) == {
-            key for key, value in td._peek_items() if isinstance(value, Primitives) and not value._is_opaque
+            key for key, value in td._peek_items() if isinstance(value, Node) and not value._is_opaque
         }
         assert td.empty().is_empty() and not td.is_empty()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.nontensor.data import NonTensorStack
 
@@ -82,10 +82,10 @@ class ContainerCase:
 
     def tensor_key(self, td: Any) -> str:
         """A key under which the container has a floating-point tensor."""
-        tensors = ((key, value) for key, value in td._peek_items() if not isinstance(value, Primitives))
+        tensors = ((key, value) for key, value in td._peek_items() if not isinstance(value, Node))
         return next(str(key) for key, value in tensors if value.is_floating_point())
 
     def node_key(self, td: Any) -> str | None:
         """A key under which the container has a nested one, if it has."""
-        found = (key for key, value in td._peek_items() if isinstance(value, Primitives) and not value._is_opaque)
+        found = (key for key, value in td._peek_items() if isinstance(value, Node) and not value._is_opaque)
         return next(found, None)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 
 __all__ = ["Row", "assert_row", "assert_rows", "assert_tensor", "contents", "map_rows", "positions", "rows"]
 
@@ -30,7 +30,7 @@ def contents(td: Any, prefix: tuple[str, ...] = ()) -> Row:
     out: Row = {}
     for key, value in td.items():
         path = (*prefix, key)
-        if not isinstance(value, Primitives):
+        if not isinstance(value, Node):
             out[path] = value
         elif value._is_non_tensor:
             # one value for all positions and as many equal ones say the same

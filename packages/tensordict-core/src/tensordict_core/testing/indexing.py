@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.testing.container import ContainerCase
 from tensordict_core.testing.contents import assert_rows, map_rows, positions, rows
 
@@ -125,7 +125,7 @@ class IndexTests(ContainerCase):
         if self.ragged:
             pytest.skip("its leaves are read from elements of several shapes")
         td, before = self.make(), rows(self.make())
-        source = {key: td.get(key)[0] * 2 for key, value in td._peek_items() if not isinstance(value, Primitives)}
+        source = {key: td.get(key)[0] * 2 for key, value in td._peek_items() if not isinstance(value, Node)}
         last = list(source)[-1]
         rest = td.batch_size[1:]
         source[last] = torch.zeros(*rest, 7, 7, 7) if wrong == "shape" else {"below": torch.zeros(rest)}

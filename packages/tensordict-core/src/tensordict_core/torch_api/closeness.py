@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 
 __all__ = ["assert_allclose_td", "assert_close"]
 
@@ -56,7 +56,7 @@ def assert_close(
       ('y', 'z'): largest difference 0.5 at (0,) (3 of 3 elements differ by more than 1e-05 + 1.3e-06 * |expected|)
     """
     for value in (actual, expected):
-        if not isinstance(value, Primitives):
+        if not isinstance(value, Node):
             raise TypeError(
                 f"assert_close compares two tensordicts, got {type(value).__name__}; use torch.testing.assert_close"
             )
@@ -110,13 +110,13 @@ def _compare(
         if key not in right:
             continue
         theirs, path = right[key], (*at, key)
-        if isinstance(mine, Primitives) and isinstance(theirs, Primitives) and not mine._is_opaque:
+        if isinstance(mine, Node) and isinstance(theirs, Node) and not mine._is_opaque:
             count += _compare(mine, theirs, path, rtol, atol, equal_nan, intersection, found)
             continue
         count += 1
         if isinstance(mine, Tensor) and isinstance(theirs, Tensor):
             difference = _difference(mine, theirs, rtol, atol, equal_nan)
-        elif isinstance(mine, Primitives) and isinstance(theirs, Primitives):
+        elif isinstance(mine, Node) and isinstance(theirs, Node):
             difference = _value_difference(mine, theirs)
         else:
             difference = f"{type(mine).__name__} instead of {type(theirs).__name__}"

@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.ops.combine import maybe_dense_stack
@@ -33,7 +33,7 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     >>> dense_stack_tds([TensorDict({"a": torch.ones(2)}) for _ in range(3)], 0)["a"].shape
     torch.Size([3, 2])
     """
-    if isinstance(td_list, Primitives):
+    if isinstance(td_list, Node):
         if not td_list._holds_slices:
             return td_list
         dim = td_list._inmost().stack_dim
@@ -82,7 +82,7 @@ def _collate(batch: Any, pads: dict[Any, float], nested: list[Any], mask_key: Ne
     if not isinstance(batch, list) or not batch:
         return batch
     first = batch[0]
-    if isinstance(first, Primitives):
+    if isinstance(first, Node):
         return _collate_nodes(batch, pads, nested, mask_key) if pads or nested else maybe_dense_stack(batch)
     if isinstance(first, Tensor):
         return torch.stack(batch)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.ops.factories.spec import operations
 
 __all__ = ["HANDLERS", "implements", "register_operations"]
@@ -44,7 +44,7 @@ def _reflected(name: str, operators: tuple[str, ...]) -> Callable[..., Any]:
     swapped = next((op for op in operators if op.startswith("__r")), "__r" + operators[0][2:] if operators else None)
 
     def handler(first: Any, second: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(first, Primitives):
+        if isinstance(first, Node):
             return getattr(first, name)(second, *args, **kwargs)
         if swapped is None or not hasattr(second, swapped):
             return NotImplemented

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, UNLOCKED
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.ops.factories.operands import match
@@ -130,9 +130,9 @@ def _clone(input: Any, *, memory_format: torch.memory_format | None = None) -> A
 
 @implements(torch.where)
 def _where(condition: Tensor, input: Any, other: Any, *, out: Any = None) -> Any:
-    if isinstance(condition, Primitives):
+    if isinstance(condition, Node):
         raise TypeError("torch.where takes a bool tensor as condition, got a tensordict; combine its entries first")
-    if isinstance(input, Primitives):
+    if isinstance(input, Node):
         return input.where(condition, other, out=out)  # type: ignore[attr-defined]  # of another family
     return other.where(~condition, input, out=out)
 
@@ -161,8 +161,8 @@ def _broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
 
 def _pairs(name: str, input: Any, other: Any) -> list[tuple[Any, Any]]:
     """The leaves of two tensordicts under the same keys."""
-    if not isinstance(input, Primitives) or not isinstance(other, Primitives):
-        wrong = other if isinstance(input, Primitives) else input
+    if not isinstance(input, Node) or not isinstance(other, Node):
+        wrong = other if isinstance(input, Node) else input
         raise TypeError(f"torch.{name} compares two tensordicts, got {type(wrong).__name__}; compare with == instead")
     leaves = input._leaves()
     return list(zip(leaves, match(name, input, leaves, other)[0], strict=True))
@@ -171,7 +171,7 @@ def _pairs(name: str, input: Any, other: Any) -> list[tuple[Any, Any]]:
 @implements(torch.equal)
 def _equal(input: Any, other: Any) -> bool:
     """Whether two tensordicts have one batch size, the same keys, and equal values, non-tensor ones included."""
-    if not isinstance(input, Primitives) or not isinstance(other, Primitives):
+    if not isinstance(input, Node) or not isinstance(other, Node):
         return False
     if input._meta.batch_size != other._meta.batch_size or set(input._leaf_keys()) != set(other._leaf_keys()):
         return False
@@ -184,9 +184,9 @@ def _same_values(left: Any, right: Any) -> bool:
         return False
     for key in left._keys():
         mine, theirs = left._get(key), right._get(key)
-        if not isinstance(mine, Primitives):
+        if not isinstance(mine, Node):
             continue
-        if not isinstance(theirs, Primitives):
+        if not isinstance(theirs, Node):
             return False
         equal: Any = mine == theirs if mine._is_non_tensor else None
         same = _same_values(mine, theirs) if equal is None else bool(equal.all())
@@ -211,16 +211,16 @@ def _isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, e
 
 def _flat(tensors: Any) -> list[Any]:
     """The leaves of tensordicts, and tensors, in a sequence of both."""
-    if isinstance(tensors, Primitives | Tensor):
+    if isinstance(tensors, Node | Tensor):
         tensors = (tensors,)
-    return [leaf for one in tensors for leaf in (one._leaves() if isinstance(one, Primitives) else [one])]
+    return [leaf for one in tensors for leaf in (one._leaves() if isinstance(one, Node) else [one])]
 
 
 def _flat_grads(grads: Any, outputs: Sequence[Any]) -> list[Any] | None:
     """The gradients of the outputs, in the order of their leaves."""
     if grads is None:
         return None
-    if isinstance(grads, Primitives | Tensor):
+    if isinstance(grads, Node | Tensor):
         grads = (grads,)
     out: list[Any] = []
     for grad, output in zip(grads, outputs, strict=True):
@@ -228,7 +228,7 @@ def _flat_grads(grads: Any, outputs: Sequence[Any]) -> list[Any] | None:
             out.append(grad)
         elif grad is None:
             out.extend([None] * len(output._leaves()))
-        elif isinstance(grad, Primitives):
+        elif isinstance(grad, Node):
             out.extend(output._align(grad, KEEP))
         else:
             raise TypeError(f"the gradient of a tensordict is a tensordict of its keys, got {type(grad).__name__}")
@@ -238,9 +238,9 @@ def _flat_grads(grads: Any, outputs: Sequence[Any]) -> list[Any] | None:
 def _restored(flat: Sequence[Any], like: Sequence[Any]) -> Any:
     """Gradients in the structure of the inputs they belong to; entries without one are left out."""
     leaves = iter(flat)
-    results = [one._rebuild(leaves, UNLOCKED) if isinstance(one, Primitives) else next(leaves) for one in like]
+    results = [one._rebuild(leaves, UNLOCKED) if isinstance(one, Node) else next(leaves) for one in like]
     # torch hands over one input in a tuple, so whether it stood alone is not known: one tensordict gives one tensordict
-    return results[0] if len(results) == 1 and isinstance(like[0], Primitives) else tuple(results)
+    return results[0] if len(results) == 1 and isinstance(like[0], Node) else tuple(results)
 
 
 @implements(torch.autograd.grad)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as registry
 
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.tracing import is_compiling, mapped_dim, mapped_size, transform_level
 from tensordict_core.containers.dense import TensorDict
@@ -85,7 +85,7 @@ def _find_change(children: Sequence[Any], layout: Layout) -> Change | None:
     lost = set() if inside else _lost(children, layout, level)
     added = _added(children, layout, level) if inside else None
     for child in children:
-        if type(child) is not Tensor and isinstance(child, Primitives) and child._annotations is not None:
+        if type(child) is not Tensor and isinstance(child, Node) and child._annotations is not None:
             change = child._annotations.pop("vmap", None)
             if change is not None and change.gained:
                 fits = {p for p in range(len(child._meta.batch_size)) if change.unsure or p == change.dim}
@@ -128,7 +128,7 @@ def _common_size(children: Sequence[Any], dims: int) -> torch.Size | None:
             continue
         elif isinstance(child, Tensor):
             own = child.shape[:dims]
-        elif isinstance(child, Primitives) and _has_leaves(child):
+        elif isinstance(child, Node) and _has_leaves(child):
             own = child._meta.batch_size[:dims]
         else:
             continue
@@ -153,7 +153,7 @@ def _has_leaves(node: Any) -> bool:
     stack = node._inmost()
     if isinstance(stack, LazyStackedTensorDict):  # its entries need not stack
         return any(map(_has_leaves, stack.tensordicts))
-    return any(not isinstance(value, Primitives) or _has_leaves(value) for value in node._entries.values())
+    return any(not isinstance(value, Node) or _has_leaves(value) for value in node._entries.values())
 
 
 _NO_SIZE = torch.Size(())
@@ -276,7 +276,7 @@ def _dense(children: list[Any], layout: Layout, change: Change | None) -> Any:
     entries = dict(zip(layout.keys, children, strict=True))
     if meta is not layout.meta:
         for key, child in entries.items():
-            if isinstance(child, Primitives) and not _has_leaves(child):
+            if isinstance(child, Node) and not _has_leaves(child):
                 entries[key] = _fitted(child, layout.meta.batch_size, meta.batch_size, change)
     result = TensorDict._make(entries, meta)
     if change is not None:
@@ -381,7 +381,7 @@ def _unflatten_elements(children: Iterable[Any], layout: Layout) -> Any:
                 "because its entries do not stack; pad or densify it first"
             )
         stack_dim += 1 if change.gained else -1
-    if not all(isinstance(element, Primitives) for element in elements):
+    if not all(isinstance(element, Node) for element in elements):
         return TensorDict._make(dict(zip(layout.keys, elements, strict=True)), layout.meta)
     if not elements:
         return LazyStackedTensorDict(stack_dim=stack_dim, batch_size=layout.meta.batch_size, device=layout.meta.device)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.torch_api.dispatch import HANDLERS
 
 __all__ = ["find_listed", "register_operators"]
@@ -68,7 +68,7 @@ def _register(function: Any, handler: Callable[..., Any]) -> None:
 
 def _either_side(method: str, mirrored: str) -> Callable[..., Any]:
     def handler(first: Any, second: Any) -> Any:
-        return getattr(first, method)(second) if isinstance(first, Primitives) else getattr(second, mirrored)(first)
+        return getattr(first, method)(second) if isinstance(first, Node) else getattr(second, mirrored)(first)
 
     return handler
 

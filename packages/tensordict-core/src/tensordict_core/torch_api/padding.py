@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED, How
 from tensordict_core.base.registry import containers
 from tensordict_core.containers.collection import TensorDictBase
@@ -313,7 +313,7 @@ def _row_mask(mask: Any, key: Any, leaf: Tensor, pad_dim: int, in_batch: bool, b
     if leaf.ndim < pad_dim + 2:
         raise ValueError(f"key {unravel_key(key)!r} of shape {list(leaf.shape)} has no dimension {pad_dim} in its rows")
     wanted = [leaf.shape[0], leaf.shape[pad_dim + 1]]
-    if isinstance(mask, Primitives):
+    if isinstance(mask, Node):
         own: Any = mask.get(key, None)  # type: ignore[attr-defined]  # of another family
         if own is None:
             raise errors.missing_key(unravel_key(key), [unravel_key(k) for k in mask._leaf_keys()], "the masks")

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as registry
 
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.tracing import are_differentiated, mapped_dim, mapped_size, mapped_strides, transform_level
 from tensordict_core.containers.deferred import _Deferred
 from tensordict_core.containers.dense import TensorDict
@@ -95,7 +95,7 @@ def _flatten_tree(td: TensorDict, leaves: list[Any]) -> Layout | None:
         elif kind is int:  # of a tree of numbers, such as the ``in_dims`` of vmap
             leaves.append(child)
             shapes.append(None)
-        elif isinstance(child, Primitives) or kind in registry.SUPPORTED_NODES:
+        elif isinstance(child, Node) or kind in registry.SUPPORTED_NODES:
             return None
         else:
             leaves.append(child)
@@ -126,7 +126,7 @@ def _flatten_lazy(td: Any) -> tuple[list[Any], Layout]:
 
 
 def _is_ragged(child: Any) -> bool:
-    stack = child._inmost() if isinstance(child, Primitives) else None
+    stack = child._inmost() if isinstance(child, Node) else None
     return isinstance(stack, LazyStackedTensorDict) and stack._is_ragged()
 
 
@@ -233,7 +233,7 @@ def register_wrapper(
 
     def unflatten(children: Iterable[Any], rest: Any) -> Any:
         (td,) = children
-        return put_together(td, rest) if isinstance(td, Primitives) else td
+        return put_together(td, rest) if isinstance(td, Node) else td
 
     registry.register_pytree_node(
         cls, flatten, unflatten, serialized_type_name=name, flatten_with_keys_fn=flatten_with_keys

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 
 __all__ = ["as_nested", "as_padded", "combined", "stacked_lists"]
 
@@ -37,7 +37,7 @@ def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
                 raise errors.ragged(key, shapes) from None
             error.add_note(f"while stacking key {key!r}")
             raise
-    if any(not isinstance(entry, Primitives) for entry in column):
+    if any(not isinstance(entry, Node) for entry in column):
         raise errors.mixed_column(key)
     return type(first)._lazy(column, dim)
 

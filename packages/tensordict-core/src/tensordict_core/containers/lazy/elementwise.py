@@ -14,7 +14,7 @@ import torch
 from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import Merge, Writes
 from tensordict_core.containers.collection import TensorDictBase
@@ -98,7 +98,7 @@ class LazyElementwise(TensorDictBase):
 
     def _parts(self: Any, source: Any) -> Sequence[Any] | None:
         """A source of values taken apart as this stack is; ``None`` where it is no tensordict of this batch size."""
-        if not isinstance(source, Primitives) or source._is_opaque:
+        if not isinstance(source, Node) or source._is_opaque:
             return None
         if isinstance(source, containers.lazy) and source.stack_dim == self.stack_dim:
             return source.tensordicts
@@ -132,7 +132,7 @@ class LazyElementwise(TensorDictBase):
         self: Any, key: str, value: Any, below: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
     ) -> None:
         old = self._peek(key)
-        if old is None or (isinstance(old, Primitives) and not old._is_opaque):
+        if old is None or (isinstance(old, Node) and not old._is_opaque):
             super()._plan_entry(key, value, below, writes, prefix)
             return
         parts = self._parts_of_entry(to_entry(self._meta, (*prefix, key) if prefix else key, value))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.ops.combine import lazy_stack
 from tensordict_core.ops.io import from_python as build
@@ -65,6 +65,6 @@ def _in_order(items: Any) -> list[Any]:
     """The elements that a list holds, or a dictionary under their positions."""
     if isinstance(items, Mapping) and items and all(str(i) in items for i in range(len(items))):
         items = [items[str(i)] for i in range(len(items))]
-    if isinstance(items, list | tuple) and all(isinstance(item, Mapping | Primitives) for item in items):
+    if isinstance(items, list | tuple) and all(isinstance(item, Mapping | Node) for item in items):
         return list(items)
     raise errors.no_elements(items)

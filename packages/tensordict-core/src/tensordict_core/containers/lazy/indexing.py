@@ -15,7 +15,7 @@ from torch import Tensor
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 
 __all__ = ["LazyIndexing", "nest"]
@@ -123,7 +123,7 @@ def _pieces(value: Any, size: torch.Size, first: int, dims: int) -> Sequence[Any
 
     ``None`` where it is one number for all.
     """
-    node = isinstance(value, Primitives)
+    node = isinstance(value, Node)
     if node:
         value = value if value._meta.batch_size == size else value.expand(size)
     elif not isinstance(value, Tensor) or not value.ndim:
@@ -172,9 +172,9 @@ class LazyIndexing:
         return self._named(nest(range(len(indices)), size, place, lambda i: self[indices[i]]), index)
 
     def _set_entry_at(self: Any, name: str, index: Index, value: Any) -> None:
-        if not isinstance(value, Primitives | Tensor | int | float | complex):
+        if not isinstance(value, Node | Tensor | int | float | complex):
             value = to_entry(Meta(index.size), name, value)
-        if isinstance(value, Primitives):  # elements may replace theirs, as one value by several
+        if isinstance(value, Node):  # elements may replace theirs, as one value by several
             self._index_put(index, containers.dense._make({name: value}, Meta(index.size)))
         else:
             self.select(name)._index_put(index, value)
@@ -205,7 +205,7 @@ class LazyIndexing:
         """
         if isinstance(value, dict):
             value = containers.dense(value, batch_size=index.size, device=self._meta.device)
-        if isinstance(value, Primitives):
+        if isinstance(value, Node):
             self._check_fits(index, value)
         if index.has_bools:
             index = index.positions()

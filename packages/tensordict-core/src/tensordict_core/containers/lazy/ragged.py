@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 from tensordict_core.containers.lazy.columns import as_nested, as_padded, stacked_lists
 from tensordict_core.containers.nontensor.data import is_non_tensor
@@ -150,7 +150,7 @@ class LazyRagged:
                 shapes = {entry.shape if plain else _shape_in(td, key) for td, entry in zip(tds, column, strict=True)}
                 if len(shapes) > 1 or -1 in shapes.pop():
                     return True
-            elif not all(isinstance(entry, Primitives) for entry in column):
+            elif not all(isinstance(entry, Node) for entry in column):
                 return True
             elif not first._is_opaque:
                 lazy = type(first)._lazy(column, self._stack_dim)._inmost()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import Unsqueeze
@@ -128,7 +128,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
     ) -> None:
         tds = list(tensordicts)
         for i, td in enumerate(tds):
-            if not isinstance(td, Primitives) or td._is_opaque:
+            if not isinstance(td, Node) or td._is_opaque:
                 raise TypeError(
                     f"a lazy stack holds tensordicts, got {type(td).__name__} at position {i}; "
                     "convert it with from_any first"
@@ -227,7 +227,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         >>> td["a"]
         tensor([1, 2, 3])
         """
-        items = tensordict.unbind(self._stack_dim) if isinstance(tensordict, Primitives) else tensordict  # type: ignore[attr-defined]  # of another family
+        items = tensordict.unbind(self._stack_dim) if isinstance(tensordict, Node) else tensordict  # type: ignore[attr-defined]  # of another family
         self._insert(len(self.tensordicts), items)
 
     def insert(self, index: int, tensordict: Any) -> None:
@@ -264,7 +264,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
 
     def _as_element(self, td: Any) -> Any:
         """A tensordict as this stack takes one more."""
-        if not isinstance(td, Primitives) or td._is_opaque:
+        if not isinstance(td, Node) or td._is_opaque:
             raise TypeError(f"a lazy stack holds tensordicts, got {type(td).__name__}; convert it with from_any first")
         if self.is_locked:
             raise errors.locked("an element would be added")
@@ -325,7 +325,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             value = containers.non_tensor_stack._ragged(column, self._values(key), self._meta)
         else:
             value = combined(key, column, self._stack_dim)
-        if isinstance(value, Primitives):
+        if isinstance(value, Node):
             stack = value._inmost()
             if isinstance(stack, LazyStackedTensorDict):
                 stack.hook_out, stack.hook_in = self.hook_out, self.hook_in

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, SupportsIndex
 
 from tensordict_core.base import errors
 from tensordict_core.base.index import Index
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 
 __all__ = ["LinkedList", "linked_values"]
@@ -135,7 +135,7 @@ class _Places:
                 "a list of values is written to while its entry has the batch size that it was read with, whose sizes "
                 "are known; read it again, or write to the elements of the stack"
             )
-        old, flat[position] = flat[position], value._entry_value() if isinstance(value, Primitives) else value
+        old, flat[position] = flat[position], value._entry_value() if isinstance(value, Node) else value
         if not isinstance(holder._inmost(), containers.lazy | containers.view):
             return
         size = holder._meta.batch_size  # the stack was made to be read, and its values are in elements or a parent

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any, Self
 
 from tensordict_core.base.keys import NestedKey
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.options import Setting, current
 
 __all__ = ["OlderNames", "lazy_legacy", "set_lazy_legacy"]
 
 
-class OlderNames(Primitives):
+class OlderNames(Node):
     """Methods under the names that they had."""
 
     __slots__ = ()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.keys import NestedKey
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.plugins import is_loaded, satellite
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = ["MemmapStubs"]
 _NAME = "tensordict_memmap"
 
 
-class MemmapStubs(Primitives):
+class MemmapStubs(Node):
     """``memmap``, ``save``, ``load`` and their kind."""
 
     __slots__ = ()

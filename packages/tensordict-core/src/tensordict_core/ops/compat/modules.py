@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.plugins import satellite
 
 __all__ = ["ModuleStubs"]
@@ -18,7 +18,7 @@ __all__ = ["ModuleStubs"]
 _NAME = "tensordict_nn"
 
 
-class ModuleStubs(Primitives):
+class ModuleStubs(Node):
     """``from_module``, ``to_module`` and their kind."""
 
     __slots__ = ()

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, SHAPE_KEEPING, How
 from tensordict_core.base.tracing import may_fuse
 from tensordict_core.ops.factories.operands import broadcast_how, complete, match
@@ -106,7 +106,7 @@ def unary(
 
 def _pair(name: str, td: Any, other: Any, default: Any) -> tuple[Any, list[Tensor], Any, bool, How]:
     """The operands of a binary operation, matched: ``(td, leaves, operands, one for all, how)``."""
-    if isinstance(other, Primitives):
+    if isinstance(other, Node):
         if default is not None:
             td, other = complete(td, other, default)
         elif (pairs := td._pairs(other)) is not None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import KEEP, How
 from tensordict_core.base.registry import containers
@@ -55,7 +55,7 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
         KeyError: ``other`` is a tensordict with other leaves.
         TypeError: ``other`` is no operand.
     """
-    if isinstance(other, Primitives):
+    if isinstance(other, Node):
         aligned = td._align(other, KEEP)
         # lazy stacks have every leaf several times, so their counts say nothing
         if len(aligned) != _count(other) or isinstance(td, containers.lazy):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.options import PRINT_DEFAULTS, current
 
 __all__ = ["Representation", "describe"]
@@ -101,7 +101,7 @@ def _ordered(node: Any) -> list[str]:
     return sorted(node._keys()) if current.printing["sort_keys"] == "alphabetical" else list(node._keys())
 
 
-class Representation(Primitives):
+class Representation(Node):
     """``repr(td)``."""
 
     __slots__ = ()
@@ -134,7 +134,7 @@ class Representation(Primitives):
         rows = []
         for key in _ordered(self):
             value = self._peek(key)
-            if isinstance(value, Primitives) and not value._is_opaque:
+            if isinstance(value, Node) and not value._is_opaque:
                 rows.append(f"<li>{value._folded(html.escape(key))}</li>")  # type: ignore[attr-defined]  # of another family
             else:
                 rows.append(f"<li>{html.escape(key)}: {html.escape(self._describe(key))}</li>")

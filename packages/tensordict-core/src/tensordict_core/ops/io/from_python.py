@@ -17,7 +17,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.keys import NestedKey, unravel_key
 from tensordict_core.base.meta import as_batch_size
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.plugins import satellite
 from tensordict_core.base.registry import containers
 from tensordict_core.ops.combine import lazy_stack, maybe_dense_stack, stack
@@ -58,8 +58,8 @@ def sized(
     return td
 
 
-def _plain(input_dict: Mapping[Any, Any] | Primitives, device: Any) -> Any:
-    if isinstance(input_dict, Primitives):
+def _plain(input_dict: Mapping[Any, Any] | Node, device: Any) -> Any:
+    if isinstance(input_dict, Node):
         return input_dict.to_tensordict() if device is None else input_dict.to_tensordict().to(device)  # type: ignore[attr-defined]  # of another family
     if not isinstance(input_dict, Mapping):
         raise errors.not_convertible("from_dict", "a dictionary or a tensordict", input_dict)
@@ -94,7 +94,7 @@ def from_dict(
     >>> td.batch_size, td["b"].batch_size
     (torch.Size([3]), torch.Size([3, 5]))
     """
-    if batch_size is not None and batch_dims is None and not isinstance(d, Primitives) and isinstance(d, Mapping):
+    if batch_size is not None and batch_dims is None and not isinstance(d, Node) and isinstance(d, Mapping):
         # one pass, and every entry is checked against the batch size under its own key
         return containers.dense(d, batch_size=as_batch_size(batch_size), device=device, names=names)
     td: TensorDict = sized(_plain(d, device), auto_batch_size, batch_dims, batch_size, names)
@@ -140,7 +140,7 @@ def from_list(
         for i, item in enumerate(items):
             if isinstance(item, list | tuple):
                 nodes.append(build(item))
-            elif isinstance(item, Primitives):
+            elif isinstance(item, Node):
                 nodes.append(item if device is None else item.to(device))  # type: ignore[attr-defined]  # of another family
             elif isinstance(item, Mapping):
                 nodes.append(from_dict(item, device=device))
@@ -184,7 +184,7 @@ def from_any(
     >>> td["a", "1", "b"]
     tensor([1, 2])
     """
-    if isinstance(obj, Primitives):
+    if isinstance(obj, Node):
         td = obj._clone(False) if device is None else obj.to(device)  # type: ignore[attr-defined]  # of another family
         if not (auto_batch_size or batch_dims is not None or batch_size is not None):
             return obj if device is None else td
@@ -192,7 +192,7 @@ def from_any(
         return obj if device is None else obj.to(device)
     else:
         td = _tree(obj, device)
-        if not isinstance(td, Primitives) or td._is_opaque:
+        if not isinstance(td, Node) or td._is_opaque:
             return td
     return sized(td, auto_batch_size or None, batch_dims, batch_size)
 
@@ -201,7 +201,7 @@ def _tree(obj: Any, device: Any) -> Any:
     """The tree of a structure, without batch size; a tensor or the object itself where it has no structure."""
     if isinstance(obj, Tensor):
         return obj
-    if isinstance(obj, Primitives):
+    if isinstance(obj, Node):
         return obj if device is None else obj.to(device)  # type: ignore[attr-defined]  # of another family
     if isinstance(obj, Mapping):
         return _node(obj.items(), device)
@@ -414,7 +414,7 @@ def merge_tensordicts(
     if len(tensordicts) < 2:
         raise RuntimeError(f"merge_tensordicts takes at least 2 tensordicts, got {len(tensordicts)}; use clone for one")
     for td in tensordicts:
-        if not isinstance(td, Primitives):
+        if not isinstance(td, Node):
             raise errors.not_convertible("merge_tensordicts", "tensordicts", td)
     callbacks: Any = callback_exist
     if isinstance(callback_exist, Mapping):
@@ -428,7 +428,7 @@ def _merge(target: Any, tds: Sequence[Any], callbacks: Any, prefix: tuple[str, .
     """Store what several nodes have in ``target``, a copy of the first."""
     for key in dict.fromkeys(key for td in tds for key in td._keys()):
         values = [value for value in (td._get(key) for td in tds) if value is not None]
-        nodes = [value for value in values if isinstance(value, Primitives) and not value._is_opaque]
+        nodes = [value for value in values if isinstance(value, Node) and not value._is_opaque]
         callback = callbacks.get(unravel_key((*prefix, key))) if isinstance(callbacks, Mapping) else callbacks
         first = values[0]
         if len(nodes) == len(values) or (callback is None and nodes and nodes[0] is first):
@@ -436,7 +436,7 @@ def _merge(target: Any, tds: Sequence[Any], callbacks: Any, prefix: tuple[str, .
                 target._store(key, first._clone(False))
             _merge(target._get(key), nodes, callbacks, (*prefix, key))
         elif callback is not None and len(values) > 1:
-            plain = [value._entry_value() if isinstance(value, Primitives) else value for value in values]
+            plain = [value._entry_value() if isinstance(value, Node) else value for value in values]
             target._store(key, callback(*plain))
         elif target._get(key) is None:
-            target._store(key, first._clone(False) if isinstance(first, Primitives) else first)
+            target._store(key, first._clone(False) if isinstance(first, Node) else first)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as registry
 
 from tensordict_core.base.entry import as_tensor
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 from tensordict_core.ops.io.from_python import sized
 
@@ -51,13 +51,13 @@ def from_pytree(
     [tensor([1., 1.]), {'a': (tensor([2., 2.]), 'text')}]
     """
     td = _pytree_node(pytree)
-    if not isinstance(td, Primitives) or td._is_opaque:
+    if not isinstance(td, Node) or td._is_opaque:
         return td
     return sized(td, auto_batch_size or None, batch_dims, batch_size)
 
 
 def _pytree_node(tree: Any) -> Any:
-    if isinstance(tree, Primitives):
+    if isinstance(tree, Node):
         return tree
     leaves, spec = registry.tree_flatten(tree, is_leaf=lambda node: node is not tree)
     if spec.type is None:
@@ -68,7 +68,7 @@ def _pytree_node(tree: Any) -> Any:
     entries: dict[str, Any] = {}
     for key, leaf in zip(keys, leaves, strict=True):
         value = _pytree_node(leaf)
-        known = isinstance(value, Tensor | Primitives) or as_tensor(value) is not None
+        known = isinstance(value, Tensor | Node) or as_tensor(value) is not None
         entries[key] = value if known else containers.non_tensor(value)
     entries[PYTREE_KEY] = containers.non_tensor((spec.type, spec.context))
     return containers.dense(entries)
@@ -76,7 +76,7 @@ def _pytree_node(tree: Any) -> Any:
 
 def to_pytree(node: Any) -> Any:
     """The pytree that a tree made by ``from_pytree`` stands for; any other tensordict comes back as it is."""
-    if not isinstance(node, Primitives):
+    if not isinstance(node, Node):
         return node
     kind = node._get(PYTREE_KEY)
     if kind is None:

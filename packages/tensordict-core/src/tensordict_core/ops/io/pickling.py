@@ -15,7 +15,7 @@ import torch
 
 from tensordict_core.base.lock import _hold
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.ops.io import state_dict as states
 
 __all__ = ["State", "trust"]
@@ -48,7 +48,7 @@ def trust(*classes: Any) -> None:
     torch.serialization.add_safe_globals([_new, Meta, *classes])
 
 
-class State(Primitives):
+class State(Node):
     """``state_dict``, ``load_state_dict`` and copying."""
 
     __slots__ = ()

@@ -18,7 +18,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_names
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 
 __all__ = ["BATCH_SIZE", "NAMES", "STACK_DIM", "UNBATCHED", "VALUE", "VALUES", "load", "new_state", "put", "restore"]
@@ -171,7 +171,7 @@ def restore(saved: dict[str, Any], template: Any, split: bool, outer: torch.Size
     for key, value in _group(saved, template, split).items():
         below = None if template is None else template._peek(key)
         if isinstance(value, dict):
-            value = restore(value, below if isinstance(below, Primitives) else None, split, size)
+            value = restore(value, below if isinstance(below, Node) else None, split, size)
         elif not isinstance(value, Tensor):
             value = containers.non_tensor._make(value, Meta(size))
         node._set(key, value, False)
@@ -246,7 +246,7 @@ def _take(target: Any, source: Any, assign: bool, sized: bool) -> None:
         target._change_batch_size(torch.Size([]))
     for key, value in source._items():
         own = target._get(key)
-        nodes = isinstance(own, Primitives) and isinstance(value, Primitives)
+        nodes = isinstance(own, Node) and isinstance(value, Node)
         if nodes and not own._is_opaque and not value._is_opaque:
             _take(own, value, assign, sized)
         elif not assign and (

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 from tensordict_core.containers.nontensor.linked_list import LinkedList
 from tensordict_core.ops.io import from_python as build
@@ -59,7 +59,7 @@ def _rows(td: Any, convert_nodes: bool, convert: ConvertTensors, tolist_first: b
     return LinkedList(rows, td) if linked else rows
 
 
-class Conversion(Primitives):
+class Conversion(Node):
     """``from_dict``, ``to_dict`` and their kind."""
 
     __slots__ = ()
@@ -82,7 +82,7 @@ class Conversion(Primitives):
         convert = _checked(convert_tensors)
         out: dict[str, Any] = {}
         for key, value in self._items():
-            if not isinstance(value, Primitives):
+            if not isinstance(value, Node):
                 out[key] = _leaf(value, convert)
             elif value._is_opaque:
                 if not retain_none and _is_none(value):
@@ -180,7 +180,7 @@ class Conversion(Primitives):
         """
         values = {}
         for key, value in self._items():
-            if isinstance(value, Primitives):
+            if isinstance(value, Node):
                 value = value._plain_value() if value._is_opaque else value.to_namedtuple()  # type: ignore[attr-defined]  # of another family
             values[key] = value
         made: Any = dest_cls
@@ -268,12 +268,12 @@ class Conversion(Primitives):
         >>> td.from_dict_instance({"a": torch.ones(5)}, auto_batch_size=True)["a"]
         tensor([1., 1., 1., 1., 1.])
         """
-        if not isinstance(input_dict, Mapping) and not isinstance(input_dict, Primitives):
+        if not isinstance(input_dict, Mapping) and not isinstance(input_dict, Node):
             raise errors.not_convertible("from_dict_instance", "a dictionary or a tensordict", input_dict)
         entries = {}
-        for key, value in input_dict.items():  # type: ignore[union-attr]  # Primitives say no items(), all containers have it
+        for key, value in input_dict.items():  # type: ignore[union-attr]  # Node say no items(), all containers have it
             own = self._get(key) if type(key) is str else None
-            if isinstance(own, Primitives) and not own._is_opaque and isinstance(value, Mapping):
+            if isinstance(own, Node) and not own._is_opaque and isinstance(value, Mapping):
                 value = own.from_dict_instance(value, device=device)  # type: ignore[attr-defined]  # of another family
             entries[key] = value
         return self._from_entries(

@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.ops.parallel.distributed.messages import (
     BLOCK,
     SMALL,
@@ -66,7 +66,7 @@ def _nothing() -> None:
     """What remains to be done where nothing does."""
 
 
-class Collectives(Primitives):
+class Collectives(Node):
     """Operations of a whole process group."""
 
     __slots__ = ()

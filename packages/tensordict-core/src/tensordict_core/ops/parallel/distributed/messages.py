@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 
 __all__ = [
@@ -201,7 +201,7 @@ def values(td: Any) -> list[Any]:
                 walk(td, prefix)
             return
         for key, value in node._items():
-            if isinstance(value, Primitives):
+            if isinstance(value, Node):
                 if value._is_non_tensor:
                     found.append(((*prefix, key), value))
                 elif not value._is_opaque:

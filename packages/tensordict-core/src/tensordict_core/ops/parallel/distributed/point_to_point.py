@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 from tensordict_core.ops.parallel.distributed.messages import (
     Block,
@@ -112,7 +112,7 @@ def _put_value(node: Any, value: Any) -> None:
     node._replace_value(value)
 
 
-class PointToPoint(Primitives):
+class PointToPoint(Node):
     """``send``, ``recv``, ``isend``, ``irecv``."""
 
     __slots__ = ()

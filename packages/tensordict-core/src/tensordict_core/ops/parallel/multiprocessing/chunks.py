@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.ops.parallel.packing import pack, unpack
 
 __all__ = ["PACK_BELOW", "Chunk", "Job", "Packed", "cut", "opened", "run"]
@@ -142,7 +142,7 @@ def run(job: Job, chunk: Chunk, data: Any = None) -> Any:
     if not job.private:
         return result
     boxed = isinstance(result, Tensor)
-    if isinstance(result, Primitives) and (job.foreign or result.bytes() < PACK_BELOW):  # type: ignore[attr-defined]  # of another family
+    if isinstance(result, Node) and (job.foreign or result.bytes() < PACK_BELOW):  # type: ignore[attr-defined]  # of another family
         skeleton, buffer = pack(result, "cpu" if job.foreign else None)
         return Packed(skeleton, buffer.numpy().tobytes()) if buffer.device.type == "cpu" else result
     return result.detach().clone() if boxed and job.foreign else result
@@ -168,8 +168,8 @@ def write(out: Any, chunk: Chunk, result: Any) -> None:
     """
     expected = torch.Size(out.batch_size)
     expected = expected[: chunk.dim] + (() if chunk.count is None else (chunk.count,)) + expected[chunk.dim + 1 :]
-    if not isinstance(result, Primitives) or result._meta.batch_size != expected:
-        got = list(result._meta.batch_size) if isinstance(result, Primitives) else type(result).__name__
+    if not isinstance(result, Node) or result._meta.batch_size != expected:
+        got = list(result._meta.batch_size) if isinstance(result, Node) else type(result).__name__
         raise RuntimeError(
             f"with out, the result of {chunk} is a tensordict of batch size {list(expected)}, got {got}; return as "
             "many rows as the chunk has, or leave out"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.ops.combine import cat, stack
 from tensordict_core.ops.parallel.multiprocessing.chunks import Chunk, Job, cut, opened, write
@@ -45,7 +45,7 @@ def _results(workers: Workers, chunks: list[Chunk], window: int, pbar: bool) -> 
             except Exception as error:
                 error.add_note(f"while mapping {chunk}")
                 raise
-            if crowded and isinstance(result, Tensor | Primitives):
+            if crowded and isinstance(result, Tensor | Node):
                 result = _unshared(result)
             shown.update()
             yield chunk, result
@@ -64,7 +64,7 @@ def _join(results: list[Any], dim: int, single: bool) -> Any:
     if not found:
         return None
     for result in found:
-        if not isinstance(result, Tensor | Primitives):
+        if not isinstance(result, Tensor | Node):
             raise TypeError(
                 f"map joins tensordicts and tensors, and the function returned {type(result).__name__}; wrap it in a "
                 "tensordict, or use map_iter for results of any kind"
@@ -81,7 +81,7 @@ def _seed(generator: torch.Generator | None, pool: Any) -> int | None:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-class ProcessMapping(Primitives):
+class ProcessMapping(Node):
     """``map`` and ``map_iter``."""
 
     __slots__ = ()

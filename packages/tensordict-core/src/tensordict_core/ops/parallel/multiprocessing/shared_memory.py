@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Primitives
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME
 
 __all__ = ["Sharing"]
@@ -43,7 +43,7 @@ def _replace_leaves(node: Any, leaves: Any) -> None:
             _replace_leaves(value, leaves)
 
 
-class Sharing(Primitives):
+class Sharing(Node):
     """``share_memory_``, ``pin_memory`` and their kind."""
 
     __slots__ = ()
