@@ -1,4 +1,4 @@
-"""Counts lines of code, without docstrings, comments and blank lines: ``python tools/count_lines.py [--modules] [REV]``.
+"""Counts lines of code (no docstrings, comments, blank lines): ``python tools/count_lines.py [--modules] [REVISION]``.
 
 Without arguments it prints one line for each folder of the working tree and a total for each package. With a revision
 it reads the files of that revision from git, so two states of the repository can be compared.
