@@ -40,6 +40,7 @@ from tensordict_core.ops.pointwise import Pointwise
 from tensordict_core.ops.properties import Attributes
 from tensordict_core.ops.reduce import Reduction
 from tensordict_core.ops.removal import Removal
+from tensordict_core.ops.select import KeySelection
 from tensordict_core.ops.shape import Shape
 from tensordict_core.ops.split import Parts
 from tensordict_core.ops.stack import Stacking
@@ -53,6 +54,7 @@ __all__ = ["TensorCollection", "TensorDictBase"]
 class TensorCollection(
     Removal,
     Updating,
+    KeySelection,
     Indexing,
     Shape,
     Parts,

@@ -1,4 +1,4 @@
-"""Updates: many entries at once, from another tensordict or a dictionary; and parts of a tensordict by key."""
+"""``update`` and ``replace``: many entries at once, from another tensordict or a dictionary."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
-from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names, starts_with
+from tensordict_core.base.meta import starts_with
 from tensordict_core.base.node import Node
-from tensordict_core.base.rebuild import KEEP, IsLeaf
+from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import Merge
 from tensordict_core.ops.update_inplace import InPlaceUpdating, chosen_paths, descend
@@ -21,11 +21,9 @@ __all__ = ["Updating"]
 
 
 class Updating(InPlaceUpdating):
-    """``update`` and its kind; ``select``, ``exclude`` and their kind."""
+    """``update`` and ``replace``."""
 
     __slots__ = ()
-
-    # updates ---------------------------------------------------------------------------------------------------------
 
     def update(
         self,
@@ -216,242 +214,6 @@ class Updating(InPlaceUpdating):
             raise ValueError("replace takes one dictionary or values by name, not both")
         out = self._clone(False)
         return out.update(args[0] if args else kwargs)
-
-    # parts by key ----------------------------------------------------------------------------------------------------
-
-    def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Self:
-        """The entries under some keys (nested keys included), in a new tensordict that shares them.
-
-        Args:
-            *keys: The keys, or one list of them.
-            inplace: Whether the others are removed from this tensordict instead.
-            strict: Whether a key that is not there is an error rather than passed over.
-            as_tensordict: Whether the result is a plain tensordict whatever this container is.
-
-        Raises:
-            KeyError: A key is not there (``strict``).
-
-        >>> TensorDict({"a": 1, "b": {"c": 2, "d": 3}}).select("a", ("b", "c"))["b"].sorted_keys
-        ['c']
-        """
-        if len(keys) == 1 and isinstance(keys[0], list):
-            keys = tuple(keys[0])
-        entries: dict[str, Any] = {}
-        nested: dict[str, list[tuple[str, ...]]] = {}
-        for key in keys:
-            path = (key,) if type(key) is str else unravel_key_to_tuple(key)
-            value = self._get(path[0]) if path else None
-            if value is None or (len(path) > 1 and not isinstance(value, Node)):
-                if strict:
-                    raise errors.missing_key(key, self._keys(), type(self).__name__)
-                continue
-            if len(path) == 1:
-                entries[path[0]] = value
-                nested.pop(path[0], None)
-            elif path[0] not in entries or path[0] in nested:
-                nested.setdefault(path[0], []).append(path[1:])
-                entries[path[0]] = value
-        for name, paths in nested.items():
-            entries[name] = entries[name].select(*paths, strict=strict, inplace=inplace)
-        return self._with_entries(entries, inplace, as_tensordict)
-
-    def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:
-        """The entries under all keys but some, in a new tensordict that shares them.
-
-        Keys that are not there are passed over.
-
-        Args:
-            *keys: The keys to leave out.
-            inplace: Whether they are removed from this tensordict instead.
-
-        >>> TensorDict({"a": 1, "b": {"c": 2, "d": 3}}).exclude("a", ("b", "c"))["b"].sorted_keys
-        ['d']
-        """
-        gone: set[str] = set()
-        below: dict[str, list[tuple[str, ...]]] = {}
-        for key in keys:
-            path = (key,) if type(key) is str else unravel_key_to_tuple(key)
-            if len(path) == 1:
-                gone.add(path[0])
-            else:
-                below.setdefault(path[0], []).append(path[1:])
-        entries = {name: value for name, value in self._items() if name not in gone}
-        for name, paths in below.items():
-            value = entries.get(name)
-            if isinstance(value, Node):
-                entries[name] = value.exclude(*paths, inplace=inplace)  # type: ignore[attr-defined]  # of another family
-        return self._with_entries(entries, inplace, False)
-
-    def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Self:
-        """A new node of these entries of this one; or this one, without the others."""
-        if not inplace:
-            return containers.dense._make(entries, self._meta)  # type: ignore[return-value]  # dense for every container
-        if self._locked:
-            raise errors.locked("entries would be removed")
-        for name in list(self._keys()):
-            if name not in entries:
-                self._del(name)
-        return self
-
-    def split_keys(
-        self,
-        *key_sets: Any,
-        inplace: bool = False,
-        default: Any = ...,
-        strict: bool = True,
-        reproduce_struct: bool = False,
-    ) -> tuple[Self, ...]:
-        """One tensordict per set of keys, and one of the entries that are left.
-
-        Args:
-            *key_sets: Sequences of keys, dictionaries from keys to their new names, or functions that are called with
-                the path of each tensor that no set before has taken (a tuple of strings) and the tensor, and say
-                whether it is taken.
-            inplace: Whether this tensordict is the last one, with the others' entries removed.
-            default: What stands for a key that is not there; by default that is an error.
-            strict: Whether a key that is not there is an error rather than passed over.
-            reproduce_struct: Whether nested structure without entries left is kept in the last tensordict.
-
-        Raises:
-            KeyError: A key is not there, or stands in two sets.
-
-        >>> a, rest = TensorDict({"a": 1, "b": 2}).split_keys(["a"])
-        >>> a.sorted_keys, rest.sorted_keys
-        (['a'], ['b'])
-        >>> td = TensorDict({"a": torch.zeros(2), "b": {"c": torch.zeros(2, 3)}})
-        >>> vectors, rest = td.split_keys(lambda path, value: value.ndim == 1)
-        >>> list(vectors.keys(True, True)), list(rest.keys(True, True))
-        (['a'], [('b', 'c')])
-        """
-        left: Any = self._clone(False)
-        out, used = [], []
-        for key_set in self._as_key_sets(key_sets):
-            part = self.empty()
-            for key in key_set:
-                path = unravel_key_to_tuple(key)
-                value = left.get(path, None)
-                if value is not None:
-                    left.del_(path)
-                    used.append(path)
-                elif path in self:  # type: ignore[operator]  # of another family
-                    raise KeyError(f"key {key!r} stands in several sets; name it once")
-                elif default is not ...:
-                    value = default
-                elif strict:
-                    raise errors.missing_key(key, self._keys(), type(self).__name__)
-                else:
-                    continue
-                part.set(key_set[key] if isinstance(key_set, dict) else path, value)  # type: ignore[attr-defined]  # of another family
-            out.append(part)
-        if inplace:
-            for path in used:
-                self.del_(path)  # type: ignore[attr-defined]  # of another family
-        rest = self if inplace else left
-        if not reproduce_struct:
-            rest.filter_empty_()
-        return (*out, rest)
-
-    def _as_key_sets(self, key_sets: Iterable[Any]) -> list[Any]:
-        """Sets of keys, with the paths of the leaves that it takes for each that is a function."""
-        out: list[Any] = []
-        taken: set[tuple[str, ...]] = set()
-        for key_set in key_sets:
-            if callable(key_set):
-                paths = map(unravel_key_to_tuple, self.keys(True, True))  # type: ignore[attr-defined]  # of another family
-                free = [path for path in paths if taken.isdisjoint(path[: n + 1] for n in range(len(path)))]
-                leaves = [(path, self.get(path)) for path in free]  # type: ignore[attr-defined]  # of another family
-                key_set = [path for path, leaf in leaves if isinstance(leaf, Tensor) and key_set(path, leaf)]
-            elif not isinstance(key_set, dict):
-                key_set = list(key_set)
-            taken.update(map(unravel_key_to_tuple, key_set))
-            out.append(key_set)
-        return out
-
-    def separates(self, *keys: NestedKey, default: Any = ..., strict: bool = True, filter_empty: bool = True) -> Self:
-        """Remove the entries under some keys and return them in a tensordict of their own.
-
-        >>> td = TensorDict({"a": 1, "b": 2})
-        >>> td.separates("a").sorted_keys, td.sorted_keys
-        (['a'], ['b'])
-        """
-        part, _ = self.split_keys(keys, inplace=True, default=default, strict=strict, reproduce_struct=not filter_empty)
-        return part
-
-    def filter_empty_(self) -> Self:
-        """Remove nested tensordicts without leaves.
-
-        >>> TensorDict({"a": {}, "b": 1}).filter_empty_().sorted_keys
-        ['b']
-        """
-        for name in list(self._keys()):
-            value = self._get(name)
-            if isinstance(value, Node) and not value._is_opaque:
-                value.filter_empty_()  # type: ignore[attr-defined]  # of another family
-                if value.is_empty():  # type: ignore[attr-defined]  # of another family
-                    self.del_(name)  # type: ignore[attr-defined]  # of another family
-        return self
-
-    def filter_non_tensor_data(self) -> Self:
-        """A shallow copy without non-tensor entries.
-
-        >>> TensorDict({"a": 1, "s": "text"}).filter_non_tensor_data().sorted_keys
-        ['a']
-        """
-        out = self._clone(False)
-        for name in list(out._keys()):
-            value = out._peek(name)
-            if isinstance(value, Node):
-                if value._is_non_tensor:
-                    out._del(name)
-                elif not value._is_opaque:
-                    out._set(name, value.filter_non_tensor_data(), False)  # type: ignore[attr-defined]  # of another family
-        return out
-
-    def empty(
-        self,
-        recurse: bool = False,
-        *,
-        batch_size: Any = None,
-        device: Any = KEEP,
-        names: Any = None,
-    ) -> Self:
-        """A tensordict of the same metadata without entries (``recurse``: with the nested nodes, empty too).
-
-        >>> TensorDict({"a": torch.zeros(3)}, [3]).empty().batch_size
-        torch.Size([3])
-        """
-        meta = self._meta
-        if batch_size is not None or device is not KEEP or names is not None:
-            size = meta.batch_size if batch_size is None else as_batch_size(batch_size)
-            kept = meta.names if size == meta.batch_size else None
-            meta = Meta(
-                size,
-                meta.device if device is KEEP else as_device(device),
-                kept if names is None else as_names(names, len(size)),
-            )
-        entries = {}
-        if recurse:
-            for name in self._keys():
-                value = self._get(name)
-                if isinstance(value, Node) and not value._is_opaque:
-                    entries[name] = value.empty(True, device=device)  # type: ignore[attr-defined]  # of another family
-        return containers.dense._make(entries, meta)  # type: ignore[return-value]  # dense for every container
-
-    def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
-        """A copy with its own nodes and its own tensors; with the same tensors if not ``recurse``. Never locked.
-
-        >>> td = TensorDict({"a": torch.zeros(1)})
-        >>> td.clone(False)["a"] is td["a"], td.clone()["a"] is td["a"]
-        (True, False)
-        """
-        return self._clone(recurse)
-
-    def copy(self) -> Self:
-        """A shallow copy: its own nodes, the same tensors."""
-        return self._clone(False)
-
-    def __copy__(self) -> Self:
-        return self._clone(False)
 
 
 def _pairs(source: Any) -> Iterable[tuple[Any, Any]]:
