@@ -23,8 +23,8 @@ from tensordict_memmap import (
     save,
     unpack_memmap,
 )
-from tensordict_memmap.dataset.rows_committed import Growth, Part
 from tensordict_memmap.storage.manifest import NAME, Manifest
+from tensordict_memmap.storage.rows_committed import Growth, Part
 
 # --- the disk
 

@@ -15,7 +15,7 @@ from tensordict_memmap import (
     memmap_refresh_,
     save,
 )
-from tensordict_memmap.dataset.rows_committed import LOCK
+from tensordict_memmap.storage.rows_committed import LOCK
 
 
 def test_rows_are_appended_and_read_back(path, rows, row, alike):

@@ -10,7 +10,6 @@ from typing import Any
 
 from tensordict_memmap.dataset.columns import Column, check_growable, line_up, write_rows
 from tensordict_memmap.dataset.range_locks import EVERY_ROW, RowLock
-from tensordict_memmap.dataset.rows_committed import LOCK, Growth, Part, fingerprint, resized
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.engine.sources import Piece
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
@@ -24,6 +23,7 @@ from tensordict_memmap.storage import ownership as owned
 from tensordict_memmap.storage import transaction as commit
 from tensordict_memmap.storage.folder import SavedFolder, described_in
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
+from tensordict_memmap.storage.rows_committed import LOCK, Growth, Part, fingerprint, resized
 
 __all__ = ["Writer", "write_empty"]
 

@@ -20,7 +20,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from tensordict_memmap.dataset.rows_committed import LOCK
 from tensordict_memmap.engine import executor as pool
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.engine.future import Cancelled, Progress, carry_out
@@ -39,6 +38,7 @@ from tensordict_memmap.storage import transaction as commit
 from tensordict_memmap.storage.file_transaction import save_file
 from tensordict_memmap.storage.folder import SavedFolder, read_folder
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
+from tensordict_memmap.storage.rows_committed import LOCK
 from tensordict_memmap.tensor.mapping import Mapping
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 from tensordict_memmap.tensor.value_writeback import remember_file

@@ -20,11 +20,11 @@ from tensordict_core.extension import Meta, annotate, annotation
 from tensordict_memmap.engine import executor as pool
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.engine.future import SaveFuture
-from tensordict_memmap.engine.layout import cut
 from tensordict_memmap.engine.sources import Piece, Run, held
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.consolidated import FIELDS, LENGTHS, OFFSETS, VALUES, jagged, open_consolidated
+from tensordict_memmap.formats.safetensors.layout import cut
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
 from tensordict_memmap.schema import nontensor as values
 from tensordict_memmap.storage.file_transaction import save_file

@@ -8,7 +8,6 @@ import stat
 from collections.abc import Callable
 from typing import TypeVar
 
-from tensordict_memmap.dataset.rows_committed import fingerprint, resized
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.tree import WRAPPED
@@ -16,6 +15,7 @@ from tensordict_memmap.schema import nontensor as values
 from tensordict_memmap.storage import ownership as owned
 from tensordict_memmap.storage import transaction as commit
 from tensordict_memmap.storage.manifest import Manifest
+from tensordict_memmap.storage.rows_committed import fingerprint, resized
 from tensordict_memmap.storage.snapshot import Replaced, settled
 
 __all__ = ["SavedFolder", "described_in", "read_folder"]

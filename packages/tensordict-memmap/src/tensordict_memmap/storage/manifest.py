@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from tensordict_memmap.dataset.rows_committed import Growth
 from tensordict_memmap.engine.checksums import checksum_of
+from tensordict_memmap.storage.rows_committed import Growth
 
 NAME = "tensordict.manifest.json"
 """The name of the manifest in the folder that it describes."""

@@ -12,11 +12,11 @@ import re
 import shutil
 from collections.abc import Iterator
 
-from tensordict_memmap.dataset.rows_committed import LOCK
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.formats.names import LEAF, META
 from tensordict_memmap.storage import manifest as manifests
 from tensordict_memmap.storage.manifest import Manifest
+from tensordict_memmap.storage.rows_committed import LOCK
 
 __all__ = [
     "DRAFT",

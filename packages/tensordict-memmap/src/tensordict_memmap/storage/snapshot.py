@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tensordict_memmap.dataset.rows_committed import LOCK
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.ownership import JOURNAL
+from tensordict_memmap.storage.rows_committed import LOCK
 
 __all__ = ["Replaced", "settled"]
 

@@ -35,10 +35,10 @@ from tensordict_core import (
 )
 from tensordict_core.extension import Primitives, type_name
 from tensordict_memmap.engine.gc_paused import uncollected
-from tensordict_memmap.engine.layout import Keys, Stacked, Tensors
 from tensordict_memmap.formats.safetensors.columns import Entries
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, digest, is_dotted
 from tensordict_memmap.formats.safetensors.header import CODES, Form
+from tensordict_memmap.formats.safetensors.layout import Keys, Stacked, Tensors
 from tensordict_memmap.formats.safetensors.stored_form import Forms, stored
 from tensordict_memmap.formats.tree import WRAPPED, Path, candidate_names, show
 from tensordict_memmap.schema import nontensor as values
