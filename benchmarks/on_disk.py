@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.compare import KEPT, remove, touch_free_memory
 from benchmarks.savers import SAVERS, TORCH_MMAP, Saver, settle
 from benchmarks.workloads import Tree, size
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 
 BY_NAME = {saver.name: saver for saver in (*SAVERS, TORCH_MMAP)}
 
@@ -41,7 +41,7 @@ class OnDisk(ABC):
 
     def setup(self, workload: Any, name: str) -> None:
         if not hasattr(self, "held"):
-            system.scatter(".")  # so that nobody makes files where others were just removed
+            syscalls.scatter(".")  # so that nobody makes files where others were just removed
             self.saver = BY_NAME[name]
             tree = self.tree(workload)
             self.nbytes = size(tree)

@@ -22,7 +22,7 @@ import tensordict_core
 import tensordict_memmap
 from benchmarks.limits import files_of_tree, one_file, write_plain
 from benchmarks.workloads import Tree, flat
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.storage import cleanup as removal
 
 
@@ -72,7 +72,7 @@ def settle() -> None:
 def scratch(parent: Path | None) -> Iterator[Path]:
     """A folder to save to, in which nobody makes files where others were just removed; it is gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="benchmark-", dir=parent))
-    system.scatter(str(folder))
+    syscalls.scatter(str(folder))
     try:
         yield folder
     finally:

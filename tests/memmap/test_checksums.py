@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 from tensordict_core import LazyStackedTensorDict, TensorDict
 from tensordict_memmap import from_safetensors, load_memmap, load_memmap_, to_safetensors
 from tensordict_memmap.engine.checksums import BLOCK, Extent, checksum_of, read_checksum
-from tensordict_memmap.engine.sources import Piece
+from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import HASHED, SMALL
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats.safetensors.checksums import CHECKSUMS
@@ -80,13 +80,13 @@ LAYOUTS = {
 @pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_bytes_are_hashed_on_their_way_whatever_their_layout(tmp_path, monkeypatch, layout, kernels):
-    from tensordict_memmap.engine import write_plan as transfer
+    from tensordict_memmap.engine import write_plan
     from tensordict_memmap.engine.kernels import loader as module
 
-    monkeypatch.setattr(transfer, "load_kernels", lambda nbytes, widths: module if kernels else None)
+    monkeypatch.setattr(write_plan, "load_kernels", lambda nbytes, widths: module if kernels else None)
     source = LAYOUTS[layout]()
     extent = Extent(64, source.nbytes)
-    write_files([FileWrite(tmp_path / "x", [Piece("x", source, 64)], extents=[extent])])
+    write_files([FileWrite(tmp_path / "x", [FileRange("x", source, 64)], extents=[extent])])
     data = (tmp_path / "x").read_bytes()[64:]
     assert data == source.resolve_conj().contiguous().numpy().tobytes()
     assert extent.checksum() == naive(data, extent.block)
@@ -98,7 +98,9 @@ def test_memory_is_hashed_without_reading_it_back_wherever_it_goes(tmp_path, mon
     monkeypatch.setattr(Extent, "read_back", None)
     source = torch.arange(size // 8)
     extent, counted = Extent(offset, size), []
-    write_files([FileWrite(tmp_path / "x", [Piece("x", source, offset)], extents=[extent])], progress=counted.append)
+    write_files(
+        [FileWrite(tmp_path / "x", [FileRange("x", source, offset)], extents=[extent])], progress=counted.append
+    )
     data = (tmp_path / "x").read_bytes()
     assert data == bytes(offset) + source.numpy().tobytes() and sum(counted) == size
     assert extent.checksum() == naive(data[offset:])
@@ -106,19 +108,19 @@ def test_memory_is_hashed_without_reading_it_back_wherever_it_goes(tmp_path, mon
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name.startswith("transposed")] + ["every second"])
 def test_strided_memory_is_hashed_by_the_kernels_without_reading_it_back(tmp_path, monkeypatch, layout):
-    from tensordict_memmap.engine import write_plan as transfer
+    from tensordict_memmap.engine import write_plan
     from tensordict_memmap.engine.kernels import loader as kernels
 
-    monkeypatch.setattr(transfer, "load_kernels", lambda nbytes, widths: kernels)
+    monkeypatch.setattr(write_plan, "load_kernels", lambda nbytes, widths: kernels)
     monkeypatch.setattr(Extent, "read_back", None)
     source = LAYOUTS[layout]()
     extent = Extent(0, source.nbytes)
-    write_files([FileWrite(tmp_path / "x", [Piece("x", source)], extents=[extent])])
+    write_files([FileWrite(tmp_path / "x", [FileRange("x", source)], extents=[extent])])
     assert extent.checksum() == naive((tmp_path / "x").read_bytes(), extent.block)
 
 
 def test_pieces_that_make_up_one_extent_and_small_ones_side_by_side_are_hashed(tmp_path):
-    pieces = [Piece("x", torch.full((10,), float(n)), 40 * n) for n in range(5)]
+    pieces = [FileRange("x", torch.full((10,), float(n)), 40 * n) for n in range(5)]
     extents = [Extent(0, 80), Extent(80, 40), Extent(120, 80)]
     write_files([FileWrite(tmp_path / "x", pieces, extents=extents)])
     data = (tmp_path / "x").read_bytes()
@@ -257,14 +259,14 @@ def test_opening_it_to_write_drops_the_checksums_of_its_leaves_first(tmp_path):
 
 
 def test_checksums_are_dropped_durably_and_before_a_leaf_is_mapped(tmp_path, monkeypatch):
-    from tensordict_memmap.engine import syscalls as system
+    from tensordict_memmap.engine import syscalls
     from tensordict_memmap.loading import leaves as opening
 
     TensorDict({"a": torch.arange(3)}).save(tmp_path, checksum=True)
     calls = []
-    replace, opened = system.replace_file, opening.LeafOpener.__call__
+    replace, opened = syscalls.replace_file, opening.LeafOpener.__call__
     monkeypatch.setattr(
-        system, "replace_file", lambda path, data, durable: calls.append(durable) or replace(path, data, durable)
+        syscalls, "replace_file", lambda path, data, durable: calls.append(durable) or replace(path, data, durable)
     )
     monkeypatch.setattr(
         opening.LeafOpener, "__call__", lambda self, leaf: calls.append(leaf.file) or opened(self, leaf)

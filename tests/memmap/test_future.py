@@ -12,8 +12,7 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_memmap import SaveFuture, save
-from tensordict_memmap.engine import executor as pool
-from tensordict_memmap.engine import write_plan as transfer
+from tensordict_memmap.engine import executor, write_plan
 from tensordict_memmap.saving import archive, consolidated
 from tensordict_memmap.saving import safetensors as packed
 from tensordict_memmap.saving import tree as tree_save
@@ -50,7 +49,7 @@ class Gate:
 def gate(monkeypatch):
     """A save is one thread that asks the gate before each job."""
     gate = Gate()
-    run = pool.run
+    run = executor.run
 
     def one_by_one(lanes, *, threads=None, cancelled=None):
         def guarded(job):
@@ -62,7 +61,7 @@ def gate(monkeypatch):
 
         return run([[guarded(job) for job in lane] for lane in lanes], threads=1, cancelled=cancelled)
 
-    monkeypatch.setattr(transfer.pool, "run", one_by_one)
+    monkeypatch.setattr(write_plan.executor, "run", one_by_one)
     yield gate
     gate.let_through(1000)
     removal.wait()
@@ -136,7 +135,7 @@ def test_a_future_passes_on_what_went_wrong_and_nothing_is_left(tmp_path, td, mo
     def full(fd, addresses, sizes, offset):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(transfer.system, "write_pieces_at", full)
+    monkeypatch.setattr(write_plan.syscalls, "write_pieces_at", full)
     future = td.save(tmp_path / "new" / "x", return_early=True)
     with pytest.raises(OSError, match="k"):
         future.result(timeout=60)
@@ -179,7 +178,7 @@ def test_nothing_is_shown_unasked(tmp_path, td, capsys):
 def test_parameters_that_are_given_other_memory_meanwhile_are_saved_as_they_were(tmp_path, monkeypatch, name, size):
     parameters = {f"k{i}": torch.nn.Parameter(torch.full((size,), float(i))) for i in range(30)}
     td, go, path = TensorDict(parameters), threading.Event(), tmp_path / name
-    write_files = transfer.write_files
+    write_files = write_plan.write_files
     for module in (packed, tree_save, archive, consolidated):
         monkeypatch.setattr(module, "write_files", lambda *args, **more: go.wait() and write_files(*args, **more))
     if name == "consolidated":

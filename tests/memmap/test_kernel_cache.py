@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.engine import tuning as ways
+from tensordict_memmap.engine import syscalls, tuning
 from tensordict_memmap.engine.kernels import compile as jit
 from tensordict_memmap.engine.kernels import pack as kernels
 
-pytestmark = pytest.mark.skipif(not system.POSIX, reason="kernels write with pwrite")
+pytestmark = pytest.mark.skipif(not syscalls.POSIX, reason="kernels write with pwrite")
 
 WRITE_NOTHING = (
     "from tensordict_memmap.engine.kernels import loader as native; assert native.write_all(-1, 0, 0, 0) == 0\n"
@@ -139,10 +138,10 @@ def test_a_private_folder_that_others_may_write_to_is_not_taken(tmp_path):
 
 def test_a_kernel_for_copies_is_loaded_when_enough_was_copied_to_pay_for_it(monkeypatch):
     asked = []
-    monkeypatch.setattr(ways, "load_kernels", lambda nbytes, widths: asked.append(nbytes))
-    monkeypatch.setattr(ways, "_streamable", 0)
-    ways.load_stream(ways.WORTH_STREAMING - 1)
+    monkeypatch.setattr(tuning, "load_kernels", lambda nbytes, widths: asked.append(nbytes))
+    monkeypatch.setattr(tuning, "_streamable", 0)
+    tuning.load_stream(tuning.WORTH_STREAMING - 1)
     assert not asked
     for _ in range(3):
-        ways.load_stream(ways.WORTH_STREAMING)
-    assert asked == [number * ways.WORTH_STREAMING // ways.STREAMED_PER_PACKED for number in (1, 2, 3)]
+        tuning.load_stream(tuning.WORTH_STREAMING)
+    assert asked == [number * tuning.WORTH_STREAMING // tuning.STREAMED_PER_PACKED for number in (1, 2, 3)]

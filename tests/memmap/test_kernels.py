@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.kernels import loader as kernels
 from tensordict_memmap.engine.kernels.digest import Digest
 
-pytestmark = pytest.mark.skipif(not system.POSIX, reason="kernels write with pwrite")
+pytestmark = pytest.mark.skipif(not syscalls.POSIX, reason="kernels write with pwrite")
 
 WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 

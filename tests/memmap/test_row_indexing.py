@@ -11,8 +11,7 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_memmap import MemoryMappedTensor, load_memmap, memmap
-from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.engine import tuning as ways
+from tensordict_memmap.engine import syscalls, tuning
 from tensordict_memmap.schema.dtypes import DTYPES
 from tensordict_memmap.tensor.indexing import gather_rows, scatter_rows
 
@@ -37,14 +36,14 @@ def raw(tensor: torch.Tensor) -> bytes:
 def way(request, monkeypatch):
     """Either way for rows, whatever their size."""
     if request.param == "kernels":
-        if not system.POSIX:
+        if not syscalls.POSIX:
             pytest.skip("kernels need POSIX")
         from tensordict_memmap.tensor import indexing as rows
 
-        for place in (ways, rows):
+        for place in (tuning, rows):
             monkeypatch.setattr(place, "KERNEL_WORTH_A_CALL", 0)
             monkeypatch.setattr(place, "KERNEL_WORTH_COMPILING", 0)
-        monkeypatch.setattr(ways, "KERNEL_WORTH_A_LOAD", 0)
+        monkeypatch.setattr(tuning, "KERNEL_WORTH_A_LOAD", 0)
         monkeypatch.setattr(rows, "is_cold", lambda src, index: True)
     return request.param
 
@@ -195,7 +194,7 @@ def test_updates_in_place_reach_the_file_whatever_the_source(tmp_path, how, warm
     assert torch.equal(load_memmap(tmp_path / "x")["a"], source.float())
 
 
-@pytest.mark.skipif(not system.LINUX, reason="says which pages are in memory, and drops them")
+@pytest.mark.skipif(not syscalls.LINUX, reason="says which pages are in memory, and drops them")
 @pytest.mark.parametrize("take", [lambda td, rows: td[rows]["x"], lambda td, rows: td["x"][rows]], ids=["td", "entry"])
 def test_rows_that_are_on_the_disk_are_asked_for_at_once_and_alone(tmp_path, monkeypatch, take):
     table = torch.arange(3000 * 4096, dtype=torch.int32).view(3000, 4096)
@@ -205,12 +204,12 @@ def test_rows_that_are_on_the_disk_are_asked_for_at_once_and_alone(tmp_path, mon
     td = load_memmap(tmp_path / "x")
     rows = torch.arange(5, 3000, 100)
     plain = td["x"].as_subclass(torch.Tensor)
-    if not ways.is_cold(plain, rows):
+    if not tuning.is_cold(plain, rows):
         pytest.skip("this file system keeps its pages in memory")
     asked = []
-    read_ahead = system.read_ahead
-    monkeypatch.setattr(system, "read_ahead", lambda *where: asked.append(where) or read_ahead(*where))
+    read_ahead = syscalls.read_ahead
+    monkeypatch.setattr(syscalls, "read_ahead", lambda *where: asked.append(where) or read_ahead(*where))
     assert torch.equal(take(td, rows), table[rows])
     assert asked == [(plain.data_ptr() + row * 16384, 16384) for row in rows.tolist()]
-    assert not ways.is_cold(plain, rows) and ways.is_cold(plain, rows + 50), "rows between them were not read"
+    assert not tuning.is_cold(plain, rows) and tuning.is_cold(plain, rows + 50), "rows between them were not read"
     assert torch.equal(take(td, rows), table[rows]) and len(asked) == len(rows)

@@ -1,4 +1,4 @@
-"""Stretches: whatever tensors they are made of and wherever they are cut, the same bytes and checksums come out."""
+"""Segments: whatever tensors they are made of and wherever they are cut, the same bytes and checksums come out."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from tensordict_memmap.engine import segments as stretches
-from tensordict_memmap.engine import tuning as ways
+from tensordict_memmap.engine import segments, tuning
 from tensordict_memmap.engine.checksums import DIGITS, Extent, checksum_of
-from tensordict_memmap.engine.segments import Stretch, join
-from tensordict_memmap.engine.sink import Outlet
-from tensordict_memmap.engine.sources import Flat, Run
+from tensordict_memmap.engine.segments import Segment, join
+from tensordict_memmap.engine.sink import Sink
+from tensordict_memmap.engine.sources import Contiguous, Run
 from tensordict_memmap.engine.tuning import SMALL
 
 MIB = 1 << 20
@@ -32,7 +31,7 @@ def parts_of(data, begins, offset, chance):
         some, place, numbers = copies[first : first + count], offset + begins[first], range(first, first + count)
         if count == 1 or max(one.nbytes for one in some) >= SMALL:
             some, count = some[:1], 1
-            parts.append(Flat(first, some[0].ctypes.data, some[0].nbytes, place, some[0]))
+            parts.append(Contiguous(first, some[0].ctypes.data, some[0].nbytes, place, some[0]))
         else:
             addresses, sizes = [one.ctypes.data for one in some], [one.nbytes for one in some]
             parts.append(Run(numbers[: len(some)], addresses, sizes, place, some, digits=[]))
@@ -50,30 +49,30 @@ def naive(data, block):
 @pytest.mark.parametrize("taken", [False, True], ids=["alone", "second"])
 def test_the_same_bytes_and_checksums_come_out_in_any_order(tmp_path, monkeypatch, seed, taken):
     chance = random.Random(seed)
-    monkeypatch.setattr(stretches, "JOB", chance.choice([4 * MIB, MIB, 700_001]))
-    monkeypatch.setattr(stretches, "HASHED", chance.choice([2 * MIB, MIB // 2, 100_003]))
+    monkeypatch.setattr(segments, "JOB", chance.choice([4 * MIB, MIB, 700_001]))
+    monkeypatch.setattr(segments, "HASHED", chance.choice([2 * MIB, MIB // 2, 100_003]))
     data = np.random.default_rng(seed).integers(0, 256, 9 * MIB + 11, dtype=np.uint8)
     edges = chance.sample(range(1, len(data)), chance.choice([0, 3, 60, 900]))
     begins, offset = [0, *sorted(edges)], chance.choice([0, 1, 4096, 2 * MIB - 5])
     parts = parts_of(data, begins, offset, chance)
-    extents = {part.offset: Extent(part.offset, part.nbytes) for part in parts if isinstance(part, Flat)}
+    extents = {part.offset: Extent(part.offset, part.nbytes) for part in parts if isinstance(part, Contiguous)}
     for extent in extents.values():
         extent.cut(MIB)
-    [stretch] = join(parts, extents)
-    steps = list(stretch.steps())
+    [segment] = join(parts, extents)
+    steps = list(segment.steps())
     chance.shuffle(steps)
     fd = os.open(tmp_path / "x", os.O_RDWR | os.O_CREAT)
-    outlet = Outlet(fd)
-    outlet.reserve(0, offset + len(data))
-    with outlet.way(0, len(data)) if taken else nullcontext():
+    sink = Sink(fd)
+    sink.reserve(0, offset + len(data))
+    with sink.open_range(0, len(data)) if taken else nullcontext():
         for _, step, _ in steps:
-            step(outlet)
+            step(sink)
     os.close(fd)
     assert (tmp_path / "x").read_bytes()[offset:] == data.tobytes()
     assert sum(nbytes for *_, nbytes in steps) == len(data)
     for part in parts:
         first = part.offset - offset
-        if isinstance(part, Flat):
+        if isinstance(part, Contiguous):
             extent = extents[part.offset]
             assert extent.checksum() == naive(data[first : first + part.nbytes].tobytes(), extent.block)
         else:
@@ -84,31 +83,33 @@ def test_the_same_bytes_and_checksums_come_out_in_any_order(tmp_path, monkeypatc
 
 def test_what_does_not_follow_is_a_stretch_of_its_own_and_an_error_names_what_lies_in_the_middle():
     memory = np.zeros(100, dtype=np.uint8)
-    parts = [Flat(name, memory.ctypes.data, 10, offset, memory) for name, offset in [("a", 0), ("b", 10), ("c", 30)]]
+    parts = [
+        Contiguous(name, memory.ctypes.data, 10, offset, memory) for name, offset in [("a", 0), ("b", 10), ("c", 30)]
+    ]
     run = Run(["d", "e"], [memory.ctypes.data] * 2, [40, 5], 40, memory)
     found = list(join([*parts, run], {}))
     assert [[(key, nbytes) for key, _, nbytes in one.steps()] for one in found] == [[("b", 20)], [("d", 55)]]
-    assert all(isinstance(one, Stretch) for one in found)
+    assert all(isinstance(one, Segment) for one in found)
 
 
 def test_parts_are_cut_where_the_bounds_of_the_file_are(monkeypatch):
-    monkeypatch.setattr(stretches, "JOB", 16)
-    monkeypatch.setattr(ways, "WORTH_A_COPY", 0)
+    monkeypatch.setattr(segments, "JOB", 16)
+    monkeypatch.setattr(tuning, "WORTH_A_COPY", 0)
     memory = np.zeros(100, dtype=np.uint8)
-    parts = [Flat("a", memory.ctypes.data, 10, 5, memory), Flat("b", memory.ctypes.data, 40, 15, memory)]
-    [stretch] = join(parts, {})
-    assert [nbytes for *_, nbytes in stretch.steps()] == [11, 16, 16, 7]
+    parts = [Contiguous("a", memory.ctypes.data, 10, 5, memory), Contiguous("b", memory.ctypes.data, 40, 15, memory)]
+    [segment] = join(parts, {})
+    assert [nbytes for *_, nbytes in segment.steps()] == [11, 16, 16, 7]
 
 
 def test_pieces_too_short_to_be_copied_are_one_job_unless_they_are_hashed_too(monkeypatch):
-    monkeypatch.setattr(stretches, "JOB", 16)
-    monkeypatch.setattr(stretches, "CROWDED", 64)
-    monkeypatch.setattr(ways, "WORTH_A_COPY", 9)
+    monkeypatch.setattr(segments, "JOB", 16)
+    monkeypatch.setattr(segments, "CROWDED", 64)
+    monkeypatch.setattr(tuning, "WORTH_A_COPY", 9)
     memory = np.zeros(100, dtype=np.uint8)
 
     def jobs(nbytes, digits=None):
-        [stretch] = join([Run(range(10), [memory.ctypes.data] * 10, [nbytes] * 10, 0, memory, digits)], {})
-        return [nbytes for *_, nbytes in stretch.steps()]
+        [segment] = join([Run(range(10), [memory.ctypes.data] * 10, [nbytes] * 10, 0, memory, digits)], {})
+        return [nbytes for *_, nbytes in segment.steps()]
 
     assert jobs(8) == [64, 16]
     assert jobs(9) == [16] * 5 + [10]

@@ -16,9 +16,9 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.schema.dtypes import DTYPES
-from tensordict_memmap.tensor import update as inplace
+from tensordict_memmap.tensor import update
 from tensordict_memmap.tensor.mapping import Mapping
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
@@ -107,7 +107,7 @@ def test_preallocating_takes_no_disk_space(path):
     made = MemoryMappedTensor.from_tensor(torch.ones(1000, 1000), filename=path, copy_data=False)
     assert not made.any()
     assert os.path.getsize(path) == 4_000_000
-    if system.LINUX:
+    if syscalls.LINUX:
         assert os.stat(path).st_blocks == 0
 
 
@@ -278,12 +278,12 @@ def test_a_large_copy_into_pages_that_are_not_there_yet(path, named, monkeypatch
     made = MemoryMappedTensor.zeros(1500, 1000, filename=path if named else None)
     ways = []
     for name in ("write_at", "write_pieces_at"):
-        write = getattr(system, name)
-        monkeypatch.setattr(system, name, lambda *arguments, write=write: (ways.append("file"), write(*arguments))[1])
-    monkeypatch.setattr(inplace.transfer, "load_kernels", lambda nbytes, widths: None)  # which write by themselves
+        write = getattr(syscalls, name)
+        monkeypatch.setattr(syscalls, name, lambda *arguments, write=write: (ways.append("file"), write(*arguments))[1])
+    monkeypatch.setattr(update.write_plan, "load_kernels", lambda nbytes, widths: None)  # which write by themselves
     made.copy_(source.T)
     assert torch.equal(made, source.T)
-    assert bool(ways) == system.LINUX, "the first filling goes to the file"
+    assert bool(ways) == syscalls.LINUX, "the first filling goes to the file"
     ways.clear()
     version = made._version
     made.copy_(source.T + 1)
@@ -457,7 +457,7 @@ class _Rows(torch.utils.data.Dataset):
 def test_data_loader_with_forked_workers_after_a_parallel_save(path):
     source = torch.randn(64, 40_000)
     made = MemoryMappedTensor.from_tensor(source.T.contiguous().T, filename=path)
-    inplace.copy_into(made, source.flip(0))
+    update.copy_into(made, source.flip(0))
     loader = torch.utils.data.DataLoader(_Rows(made), batch_size=16, num_workers=2, multiprocessing_context="fork")
     signal.alarm(100)  # a hang is a failure
     try:

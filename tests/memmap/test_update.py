@@ -11,9 +11,9 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, TensorDict
 from tensordict_memmap import MemoryMappedTensor, load_memmap, memmap_like
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.tuning import FILE_WORTH_OPENING
-from tensordict_memmap.tensor import update as inplace
+from tensordict_memmap.tensor import update
 
 LARGE = FILE_WORTH_OPENING
 """Elements of a leaf that is written to its file, whatever its dtype."""
@@ -46,13 +46,13 @@ def sources() -> dict[str, torch.Tensor]:
 def written_to_files(monkeypatch):
     """Which leaves went to their files."""
     seen = []
-    write = inplace.transfer.write_into
+    write = update.write_plan.write_into
 
     def write_into(targets, **options):
         seen.extend(piece.key for _, piece in targets)
         write(targets, **options)
 
-    monkeypatch.setattr(inplace.transfer, "write_into", write_into)
+    monkeypatch.setattr(update.write_plan, "write_into", write_into)
     return seen
 
 
@@ -61,7 +61,7 @@ def streams(request, monkeypatch):
     """How copies in memory are made; the sizes of those that went past the caches, or None."""
     if not request.param:
         return None
-    if not system.POSIX:
+    if not syscalls.POSIX:
         pytest.skip("kernels need POSIX")
     from tensordict_memmap.engine.kernels import loader as native
 
@@ -73,8 +73,8 @@ def streams(request, monkeypatch):
             seen.append(nbytes)
             native.stream(target, source, nbytes)
 
-    monkeypatch.setattr(inplace, "load_stream", lambda nbytes: Kernels if nbytes else None)
-    monkeypatch.setattr(inplace, "WORTH_STREAMING", 0)
+    monkeypatch.setattr(update, "load_stream", lambda nbytes: Kernels if nbytes else None)
+    monkeypatch.setattr(update, "WORTH_STREAMING", 0)
     return seen
 
 
@@ -88,7 +88,7 @@ def test_the_first_fill_takes_every_layout_and_reaches_the_files(tmp_path, writt
     assert disk.is_locked
     disk.update_(source)
     large = {key for key, leaf in source.items() if leaf.numel() >= LARGE}
-    assert set(written_to_files) == (large if system.LINUX else set())
+    assert set(written_to_files) == (large if syscalls.LINUX else set())
     for key, leaf in source.items():
         assert exactly_equal(disk[key], leaf), key
         assert exactly_equal(load_memmap(tmp_path / "disk")[key], leaf), key
@@ -127,20 +127,20 @@ def test_dtypes_are_converted_on_the_way(tmp_path):
 def test_leaves_of_one_file_are_written_together(tmp_path, threads, written_to_files):
     whole = MemoryMappedTensor.zeros(5, LARGE, dtype=torch.uint8, filename=tmp_path / "x")
     keys, rows = list("abcde"), torch.arange(1, 6, dtype=torch.uint8)
-    inplace.write_leaves(keys, whole.unbind(), rows[:, None].expand(5, LARGE).unbind(), threads=threads)
-    assert sorted(written_to_files) == keys or not system.LINUX
+    update.write_leaves(keys, whole.unbind(), rows[:, None].expand(5, LARGE).unbind(), threads=threads)
+    assert sorted(written_to_files) == keys or not syscalls.LINUX
     assert torch.equal(whole, rows[:, None].expand(5, LARGE))
     assert np.array_equal(np.fromfile(tmp_path / "x", np.uint8).reshape(5, LARGE), whole.numpy())
 
 
 def test_more_files_than_are_opened_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(inplace, "_OPEN", 2)
+    monkeypatch.setattr(update, "_OPEN", 2)
     source = TensorDict({f"{i}": torch.full((LARGE,), i, dtype=torch.uint8) for i in range(5)})
     disk = memmap_like(source, tmp_path / "disk")
-    before = len(os.listdir("/proc/self/fd")) if system.LINUX else 0
+    before = len(os.listdir("/proc/self/fd")) if syscalls.LINUX else 0
     disk.update_(source)
     assert (disk == source).all()
-    assert not system.LINUX or len(os.listdir("/proc/self/fd")) == before
+    assert not syscalls.LINUX or len(os.listdir("/proc/self/fd")) == before
 
 
 def test_nothing_is_written_where_something_is_wrong(tmp_path):
@@ -162,7 +162,7 @@ def test_nothing_is_written_where_there_is_no_room(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         return False
 
-    monkeypatch.setattr(system, "reserve", full)
+    monkeypatch.setattr(syscalls, "reserve", full)
     with pytest.raises(OSError, match=r"No space left.*\('n', 'b'\)"):
         disk.update_(source)
     assert not disk["a"].any() and not disk["n", "b"].any() and not disk["small"].any()
@@ -208,8 +208,8 @@ def test_versions_tell_autograd_of_every_leaf(tmp_path):
 @pytest.mark.parametrize("index", [slice(1, 3), (slice(None), 0), 2, (1, None)])
 def test_slices_of_all_leaves_are_written_in_one_call(tmp_path, index, monkeypatch):
     calls = []
-    write = inplace.transfer.write_into
-    monkeypatch.setattr(inplace.transfer, "write_into", lambda t, **o: (calls.append(len(t)), write(t, **o)))
+    write = update.write_plan.write_into
+    monkeypatch.setattr(update.write_plan, "write_into", lambda t, **o: (calls.append(len(t)), write(t, **o)))
     zeros = TensorDict({key: torch.zeros(4, 1, LARGE, dtype=torch.uint8) for key in "abc"}, [4, 1])
     disk = memmap_like(zeros, tmp_path / "disk")
     batch = zeros[index].apply(lambda x: x + 3)
@@ -218,12 +218,12 @@ def test_slices_of_all_leaves_are_written_in_one_call(tmp_path, index, monkeypat
     expected = zeros.clone()
     expected[index] = batch + 1
     assert (disk == expected).all()
-    assert not system.LINUX or calls[0] == 3
+    assert not syscalls.LINUX or calls[0] == 3
 
 
 def test_elements_of_a_lazy_stack_are_written_in_one_call(tmp_path, written_to_files):
     elements = [TensorDict({"a": torch.full((LARGE,), i + 1, dtype=torch.uint8)}) for i in range(3)]
     disk = LazyStackedTensorDict(*(memmap_like(td, tmp_path / str(i)) for i, td in enumerate(elements)))
     disk.update_(torch.stack(elements))
-    assert written_to_files == ["a"] * 3 or not system.LINUX
+    assert written_to_files == ["a"] * 3 or not syscalls.LINUX
     assert [np.fromfile(tmp_path / str(i) / "a.memmap", np.uint8)[-1] for i in range(3)] == [1, 2, 3]

@@ -16,12 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from tensordict_memmap.engine import executor as pool
-from tensordict_memmap.engine import jobs as steps
-from tensordict_memmap.engine import tuning as ways
-from tensordict_memmap.engine import write_plan as transfer
+from tensordict_memmap.engine import executor, jobs, tuning, write_plan
 from tensordict_memmap.engine.kernels import compile as jit
-from tensordict_memmap.engine.sources import Piece
+from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.schema.dtypes import DTYPES
 from tensordict_memmap.tensor.indexing import gather_rows, scatter_rows
@@ -55,7 +52,7 @@ def raw(tensor):
 
 def written(tmp_path, source, **options):
     path = tmp_path / "file"
-    write_files([FileWrite(path, [Piece("x", source)])], **options)
+    write_files([FileWrite(path, [FileRange("x", source)])], **options)
     return path.read_bytes()
 
 
@@ -89,10 +86,10 @@ def with_kernels(request, monkeypatch):
     """Both ways for strided sources, whatever their size."""
     if request.param:
         for name in ("KERNEL_WORTH_A_CALL", "KERNEL_WORTH_A_LOAD", "KERNEL_WORTH_COMPILING"):
-            monkeypatch.setattr(ways, name, 0)
-        monkeypatch.setattr(steps, "KERNEL_WORTH_A_CALL", 0)
+            monkeypatch.setattr(tuning, name, 0)
+        monkeypatch.setattr(jobs, "KERNEL_WORTH_A_CALL", 0)
     else:
-        monkeypatch.setattr(transfer, "load_kernels", lambda nbytes, widths: None)
+        monkeypatch.setattr(write_plan, "load_kernels", lambda nbytes, widths: None)
     return request.param
 
 
@@ -106,9 +103,9 @@ def test_every_dtype_and_layout_is_written_bit_for_bit(tmp_path, dtype, name, wi
 @pytest.mark.parametrize("permutation", [(0, 1, 2, 3), (3, 2, 1, 0), (0, 3, 1, 2), (2, 3, 0, 1), (1, 0, 3, 2)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.complex128], ids=str)
 def test_permutations_that_need_several_jobs_and_stagings(tmp_path, permutation, dtype, monkeypatch, with_kernels):
-    monkeypatch.setattr(steps, "JOB", 3000)
-    monkeypatch.setattr(steps, "STAGING", 2048)
-    monkeypatch.setattr(steps, "_local", threading.local())
+    monkeypatch.setattr(jobs, "JOB", 3000)
+    monkeypatch.setattr(jobs, "STAGING", 2048)
+    monkeypatch.setattr(jobs, "_local", threading.local())
     source = bits((5, 31, 7, 12), dtype).permute(permutation)
     assert written(tmp_path, source, threads=3) == raw(source)
 
@@ -137,7 +134,7 @@ def test_lazy_conjugates_and_negatives_are_resolved(tmp_path, dtype):
 def test_a_dtype_is_converted_on_the_way(tmp_path):
     source = torch.randn(1000, 1500)
     path = tmp_path / "half"
-    write_files([FileWrite(path, [Piece("x", source.T, 16, torch.float16)])])
+    write_files([FileWrite(path, [FileRange("x", source.T, 16, torch.float16)])])
     assert path.read_bytes() == bytes(16) + raw(source.T.half())
 
 
@@ -159,10 +156,10 @@ def test_numpy_sources_of_any_strides(tmp_path, name, with_kernels):
 
 def test_bytes_tensors_and_gaps_share_a_file(tmp_path):
     tensors = [bits((n,), torch.uint8, seed=n) for n in (0, 1, 7, 300, 400_000, 5, 9_000_001, 2)]
-    pieces, expected, offset = [Piece("head", b"HEAD")], bytearray(b"HEAD"), 4
+    pieces, expected, offset = [FileRange("head", b"HEAD")], bytearray(b"HEAD"), 4
     for number, tensor in enumerate(tensors):
         gap = 3 if number == 3 else 0
-        pieces.append(Piece(number, tensor, offset + gap))
+        pieces.append(FileRange(number, tensor, offset + gap))
         expected += bytes(gap) + raw(tensor)
         offset += gap + tensor.nbytes
     path = tmp_path / "packed"
@@ -174,7 +171,7 @@ def test_thousands_of_small_pieces_share_system_calls(tmp_path):
     tensors = [torch.full((n % 50,), n, dtype=torch.int32) for n in range(5000)]
     pieces, offset = [], 0
     for number, tensor in enumerate(tensors):
-        pieces.append(Piece(number, tensor, offset))
+        pieces.append(FileRange(number, tensor, offset))
         offset += tensor.nbytes
     write_files([FileWrite(tmp_path / "packed", pieces)])
     assert (tmp_path / "packed").read_bytes() == b"".join(map(raw, tensors))
@@ -184,7 +181,7 @@ def test_an_empty_file_is_made_and_a_longer_one_is_cut(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(bytes(100))
     inode = path.stat().st_ino
-    write_files([FileWrite(path, [Piece("x", torch.arange(5, dtype=torch.uint8))], fresh=False)])
+    write_files([FileWrite(path, [FileRange("x", torch.arange(5, dtype=torch.uint8))], fresh=False)])
     assert path.read_bytes() == bytes(range(5))
     assert path.stat().st_ino == inode
     write_files([FileWrite(path, [])])
@@ -193,7 +190,10 @@ def test_an_empty_file_is_made_and_a_longer_one_is_cut(tmp_path):
 
 @pytest.mark.parametrize("source", [torch.eye(3).to_sparse(), torch.empty(3, device="meta"), np.array(["a", None])])
 def test_what_is_not_plain_memory_is_refused_before_anything_is_written(tmp_path, source):
-    files = [FileWrite(tmp_path / "a", [Piece("a", torch.ones(3))]), FileWrite(tmp_path / "b", [Piece("bad", source)])]
+    files = [
+        FileWrite(tmp_path / "a", [FileRange("a", torch.ones(3))]),
+        FileWrite(tmp_path / "b", [FileRange("bad", source)]),
+    ]
     with pytest.raises(TypeError, match="'bad'"):
         write_files(files)
     assert not list(tmp_path.iterdir())
@@ -201,7 +201,7 @@ def test_what_is_not_plain_memory_is_refused_before_anything_is_written(tmp_path
 
 def test_progress_counts_every_byte_and_cancel_stops(tmp_path):
     seen = []
-    files = [FileWrite(tmp_path / str(n), [Piece(n, bits((3_000_000,), torch.uint8))]) for n in range(6)]
+    files = [FileWrite(tmp_path / str(n), [FileRange(n, bits((3_000_000,), torch.uint8))]) for n in range(6)]
     write_files(files, progress=seen.append, durable=True)
     assert sum(seen) == 18_000_000
     with pytest.raises(CancelledError):
@@ -212,20 +212,20 @@ def test_progress_counts_every_byte_and_cancel_stops(tmp_path):
 def test_a_full_disk_is_an_oserror_that_names_the_key_and_no_signal(tmp_path):
     script = textwrap.dedent("""
         import errno, resource, sys, torch
-        from tensordict_memmap.engine import syscalls as system
-        from tensordict_memmap.engine import tuning as ways
-        from tensordict_memmap.engine.sources import Piece
+        from tensordict_memmap.engine import syscalls
+        from tensordict_memmap.engine import tuning
+        from tensordict_memmap.engine.sources import FileRange
         from tensordict_memmap.engine.write_plan import FileWrite, write_files
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
         source = torch.zeros(1024, 1024)
         for reserved in True, False:
             if not reserved:
-                system.reserve = lambda fd, offset, nbytes: False
-            for threshold in ways.KERNEL_WORTH_A_LOAD, 0:
-                ways.KERNEL_WORTH_A_LOAD = ways.KERNEL_WORTH_COMPILING = threshold
+                syscalls.reserve = lambda fd, offset, nbytes: False
+            for threshold in tuning.KERNEL_WORTH_A_LOAD, 0:
+                tuning.KERNEL_WORTH_A_LOAD = tuning.KERNEL_WORTH_COMPILING = threshold
                 for tensor in source, source.T, source.T.to(torch.complex64).conj():
                     try:
-                        write_files([FileWrite(sys.argv[1], [Piece(("obs", "x"), tensor)])])
+                        write_files([FileWrite(sys.argv[1], [FileRange(("obs", "x"), tensor)])])
                     except OSError as error:
                         assert error.errno == errno.EFBIG, error
                         assert "('obs', 'x')" in str(error) and error.filename == sys.argv[1], error
@@ -240,9 +240,9 @@ def test_a_full_disk_is_an_oserror_that_names_the_key_and_no_signal(tmp_path):
 def test_small_saves_import_no_numba(tmp_path):
     script = textwrap.dedent("""
         import sys, torch
-        from tensordict_memmap.engine.sources import Piece
+        from tensordict_memmap.engine.sources import FileRange
         from tensordict_memmap.engine.write_plan import FileWrite, write_files
-        write_files([FileWrite(sys.argv[1], [Piece("x", torch.ones(500, 500).T), Piece("y", torch.ones(9), 1 << 20)])])
+        write_files([FileWrite(sys.argv[1], [FileRange("x", torch.ones(500, 500).T), FileRange("y", torch.ones(9), 1 << 20)])])
         print("numba" in sys.modules)
     """)
     done = subprocess.run(
@@ -255,15 +255,15 @@ def test_where_numba_cannot_compile_there_is_one_warning_and_the_same_bytes(tmp_
     script = textwrap.dedent("""
         import sys, warnings, torch
         sys.modules["numba"] = None
-        from tensordict_memmap.engine.sources import Piece
-        from tensordict_memmap.engine import tuning as ways
+        from tensordict_memmap.engine.sources import FileRange
+        from tensordict_memmap.engine import tuning
         from tensordict_memmap.engine.write_plan import FileWrite, write_files
-        ways.KERNEL_WORTH_A_LOAD = ways.KERNEL_WORTH_COMPILING = 0
+        tuning.KERNEL_WORTH_A_LOAD = tuning.KERNEL_WORTH_COMPILING = 0
         source = torch.randn(700, 500).T
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for _ in range(2):
-                write_files([FileWrite(sys.argv[1], [Piece("x", source)])])
+                write_files([FileWrite(sys.argv[1], [FileRange("x", source)])])
         assert open(sys.argv[1], "rb").read() == source.contiguous().numpy().tobytes()
         print(len(caught), caught[0].category.__name__)
     """)
@@ -280,16 +280,16 @@ def test_where_numba_cannot_compile_there_is_one_warning_and_the_same_bytes(tmp_
 def test_strided_sources_take_little_memory_beside_themselves(tmp_path):
     script = textwrap.dedent("""
         import resource, sys, torch
-        from tensordict_memmap.engine import tuning as ways
-        from tensordict_memmap.engine.sources import Piece
+        from tensordict_memmap.engine import tuning
+        from tensordict_memmap.engine.sources import FileRange
         from tensordict_memmap.engine.write_plan import FileWrite, write_files
         source = torch.ones(100, 1024, 256).permute(2, 1, 0)
         if sys.argv[2] == "numpy":
-            ways._kernels_broken = True
+            tuning._kernels_broken = True
         elif sys.argv[2] == "loaded kernels":
-            write_files([FileWrite(sys.argv[1], [Piece("x", source)])])
+            write_files([FileWrite(sys.argv[1], [FileRange("x", source)])])
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        write_files([FileWrite(sys.argv[1], [Piece("x", source)])], threads=2)
+        write_files([FileWrite(sys.argv[1], [FileRange("x", source)])], threads=2)
         print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
     """)
     jit.functions(4)  # compiled, if they were not: the first process to load them is meant, not the first to compile
@@ -321,7 +321,7 @@ def test_eight_python_threads_write_at_once(tmp_path):
     def save(number):
         for repeat in range(3):
             path = tmp_path / f"{number}-{repeat}"
-            write_files([FileWrite(path, [Piece("x", sources[number])])], threads=4)
+            write_files([FileWrite(path, [FileRange("x", sources[number])])], threads=4)
             if path.read_bytes() != raw(sources[number]):
                 failures.append(path)
 
@@ -340,7 +340,7 @@ def test_the_first_error_stops_the_other_jobs():
         raise ValueError("first")
 
     with pytest.raises(ValueError, match="first"):
-        pool.run([[fail, *[lambda: ran.append(1)] * 50]], threads=1)
+        executor.run([[fail, *[lambda: ran.append(1)] * 50]], threads=1)
     assert not ran
 
 
@@ -348,14 +348,14 @@ def test_the_first_error_stops_the_other_jobs():
 def test_every_job_of_every_lane_runs_once(threads):
     ran = []
     lanes = [[functools.partial(ran.append, (lane, job)) for job in range(lane % 5)] for lane in range(60)]
-    pool.run(lanes, threads=threads)
+    executor.run(lanes, threads=threads)
     assert sorted(ran) == [(lane, job) for lane in range(60) for job in range(lane % 5)]
-    pool.run([], threads=threads)
+    executor.run([], threads=threads)
 
 
 def test_threads_keep_to_lanes_of_their_own_while_there_are_any():
     meet = threading.Barrier(2, timeout=120)
-    pool.run([[meet.wait, meet.wait], [meet.wait, meet.wait]], threads=2)  # in one lane they would wait for ever
+    executor.run([[meet.wait, meet.wait], [meet.wait, meet.wait]], threads=2)  # in one lane they would wait for ever
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
@@ -417,7 +417,7 @@ def test_no_file_is_left_open(tmp_path):
         pytest.skip("needs /proc")
     written(tmp_path, torch.ones(10))
     before = len(os.listdir("/proc/self/fd"))
-    write_files([FileWrite(tmp_path / str(n), [Piece("x", torch.ones(10))]) for n in range(50)])
+    write_files([FileWrite(tmp_path / str(n), [FileRange("x", torch.ones(10))]) for n in range(50)])
     with pytest.raises(OSError):
-        write_files([FileWrite(tmp_path / "0" / "x", [Piece("x", torch.ones(10))])])
+        write_files([FileWrite(tmp_path / "0" / "x", [FileRange("x", torch.ones(10))])])
     assert len(os.listdir("/proc/self/fd")) == before

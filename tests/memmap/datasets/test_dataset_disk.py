@@ -24,7 +24,7 @@ from tensordict_memmap import (
     unpack_memmap,
 )
 from tensordict_memmap.storage.manifest import NAME, Manifest
-from tensordict_memmap.storage.rows_committed import Growth, Part
+from tensordict_memmap.storage.rows_committed import Part, RowsCommitted
 
 # --- the disk
 
@@ -102,7 +102,7 @@ def test_descriptions_say_how_many_rows_there_are_and_keep_their_length(path, da
             sizes.add((place, len(document)))
     assert len(sizes) == 3
     manifest = Manifest.loads((path / NAME).read_bytes())
-    assert manifest.growth.rows == 120 and manifest.files["id.memmap"].size == 960
+    assert manifest.rows_committed.rows == 120 and manifest.files["id.memmap"].size == 960
 
 
 def test_a_writer_that_was_killed_before_the_descriptions_followed_is_finished(path, rows, alike):
@@ -167,8 +167,8 @@ def test_more_rows_than_files_hold_is_an_error(path, rows):
 
 
 def test_growth_round_trips():
-    growth = Growth(3, 9, ("xxh64:1", "xxh64:2"), (Part(3, 6, 4), Part(8, 9, 8)))
-    assert Growth.read(json.loads(json.dumps(growth.record()))) == growth
+    growth = RowsCommitted(3, 9, ("xxh64:1", "xxh64:2"), (Part(3, 6, 4), Part(8, 9, 8)))
+    assert RowsCommitted.read(json.loads(json.dumps(growth.record()))) == growth
 
 
 # --- preallocation

@@ -21,14 +21,14 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, is_non_tensor
 from tensordict_core.extension import TensorCollection
-from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.engine.reserve import named, reserve_file
-from tensordict_memmap.engine.sink import Outlet
-from tensordict_memmap.engine.sources import Piece
+from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.reserve import error_context, reserve_file
+from tensordict_memmap.engine.sink import Sink
+from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import JOB
 from tensordict_memmap.engine.write_plan import write_into
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, show
-from tensordict_memmap.schema import nontensor as values
+from tensordict_memmap.schema import nontensor
 
 __all__ = ["Column", "check_growable", "line_up", "write_rows"]
 
@@ -77,7 +77,7 @@ class Column:
     def grow(self, rows: int) -> None:
         """Makes the file long enough, with a hole for a tail."""
         if rows * self.row_bytes > self.size:
-            with self.named():
+            with self.error_context():
                 os.ftruncate(self.fd, rows * self.row_bytes)
             self.size = rows * self.row_bytes
 
@@ -90,7 +90,7 @@ class Column:
     def reserve(self, rows: int) -> None:
         """Takes the blocks for a number of rows in all."""
         if self.row_bytes:
-            with self.named():
+            with self.error_context():
                 reserve_file(self.fd, rows * self.row_bytes)
             self.size = max(self.size, rows * self.row_bytes)
 
@@ -108,13 +108,13 @@ class Column:
                 return
             count = min(JOB, end - data)
             zeros = torch.zeros(count, dtype=torch.uint8)
-            with self.named():
-                system.write_at(self.fd, zeros.data_ptr(), count, data)
+            with self.error_context():
+                syscalls.write_at(self.fd, zeros.data_ptr(), count, data)
             position = data + count
 
-    def named(self) -> AbstractContextManager[None]:
+    def error_context(self) -> AbstractContextManager[None]:
         """Adds the key and the file to errors of the system."""
-        return named(self.key, self.path)
+        return error_context(self.key, self.path)
 
     def close(self) -> None:
         """Closes the file."""
@@ -136,14 +136,14 @@ def write_rows(columns: Sequence[Column], tensors: Sequence[torch.Tensor], start
         source = tensor.detach().as_subclass(torch.Tensor)
         plain = source.device.type == "cpu" and source.is_contiguous() and not (source.is_conj() or source.is_neg())
         if plain and source.nbytes < JOB:
-            with column.named():
-                system.write_at(column.fd, source.data_ptr(), source.nbytes, start * column.row_bytes)
+            with column.error_context():
+                syscalls.write_at(column.fd, source.data_ptr(), source.nbytes, start * column.row_bytes)
             column.size = max(column.size, start * column.row_bytes + source.nbytes)
         else:
             large.append((column, source))
     if large:
         write_into(
-            [(Outlet(column.fd), Piece(column.key, source, start * column.row_bytes)) for column, source in large],
+            [(Sink(column.fd), FileRange(column.key, source, start * column.row_bytes)) for column, source in large],
             threads=threads,
         )
     for column, source in large:
@@ -260,7 +260,7 @@ def _check_value(saved: Value, value: Any) -> None:
         found = value.reshape(-1).tolist()
     else:
         found = [value.data if isinstance(value, NonTensorData) else value]
-    if not all(values.is_same(saved.value, one) for one in found):
+    if not all(nontensor.is_same(saved.value, one) for one in found):
         raise ValueError(
             f"a non-tensor value stays as it was saved for all rows, and key {show(saved.key)} holds {found[0]!r:.100} "
             f"where {saved.value!r:.100} was; store what differs by row as a tensor"

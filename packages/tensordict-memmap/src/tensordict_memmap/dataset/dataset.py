@@ -1,6 +1,6 @@
 """Datasets that grow: a saved folder to which rows are added while others read it.
 
-Rows are written behind those that count, then counted in one step, when the manifest is replaced (``growth.py``). So a
+Rows are written behind those that count, then counted in one step, when the manifest is replaced (``storage.rows_committed``). So a
 reader sees whole rows, the same number of each leaf, and a writer that is killed loses the rows that were not counted
 yet. There is one writer, or there are several of ranges that do not overlap; locks that end with their process see to
 it. A dataset is a saved folder like any other: ``load_memmap`` opens it, and so does the reference.
@@ -16,10 +16,10 @@ from typing import Any, Self
 
 from tensordict_memmap.dataset.columns import check_growable
 from tensordict_memmap.dataset.writer import Writer, write_empty
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats import tree
 from tensordict_memmap.loading.calls import load_memmap
-from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import NAME, Manifest
 
 __all__ = ["MemmapDataset", "append_memmap"]
@@ -43,7 +43,7 @@ class MemmapDataset:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], tensordict: Any, allow_pickle: bool | None, seen: system.Stamp | None
+        self, path: str | os.PathLike[str], tensordict: Any, allow_pickle: bool | None, seen: syscalls.Stamp | None
     ) -> None:
         self._path = os.path.realpath(path)
         self._td = tensordict
@@ -88,14 +88,14 @@ class MemmapDataset:
         """
         root = os.path.realpath(path)
         if not existsok:
-            commit.check_new(root)
+            transaction.check_new(root)
         node = tree.plan(like.unsqueeze(0)[:0], tie=False)
         check_growable(node, "the row")
 
         def write(folder: str) -> Manifest:
             return write_empty(node, folder, capacity, reserve, durable)
 
-        commit.save_folder(root, write, durable=durable, existsok=existsok)
+        transaction.save_folder(root, write, durable=durable, existsok=existsok)
         return cls.open(root, mode="r+", durable=durable, allow_pickle=True)  # what this process has written
 
     @classmethod
@@ -154,7 +154,7 @@ class MemmapDataset:
     def __len__(self) -> int:
         """How many rows count."""
         if self._td is None and self._writer is not None:
-            return self._writer.growth.rows
+            return self._writer.rows_committed.rows
         return len(self.tensordict)
 
     def __getitem__(self, index: Any) -> Any:
@@ -282,8 +282,8 @@ class MemmapDataset:
         return self._writer
 
 
-def _stamp(path: str | os.PathLike[str]) -> system.Stamp | None:
-    return system.stamp(os.path.join(path, NAME))
+def _stamp(path: str | os.PathLike[str]) -> syscalls.Stamp | None:
+    return syscalls.stamp(os.path.join(path, NAME))
 
 
 def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bool | None = None) -> None:

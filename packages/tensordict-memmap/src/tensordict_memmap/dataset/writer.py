@@ -10,20 +10,18 @@ from typing import Any
 
 from tensordict_memmap.dataset.columns import Column, check_growable, line_up, write_rows
 from tensordict_memmap.dataset.range_locks import EVERY_ROW, RowLock
-from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.engine.sources import Piece
+from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.parse_tree import parse
 from tensordict_memmap.formats.tree import Dense, Leaf, Value, show
 from tensordict_memmap.loading.calls import load_memmap
-from tensordict_memmap.storage import locks as flock
-from tensordict_memmap.storage import ownership as owned
-from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage import locks, ownership, transaction
 from tensordict_memmap.storage.folder import SavedFolder, described_in
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
-from tensordict_memmap.storage.rows_committed import LOCK, Growth, Part, fingerprint, resized
+from tensordict_memmap.storage.rows_committed import LOCK, Part, RowsCommitted, fingerprint, resized
 
 __all__ = ["Writer", "write_empty"]
 
@@ -38,10 +36,10 @@ class Writer:
         self.columns: list[Column] = []
         if part is not None and not 0 <= part[0] < part[1]:
             raise ValueError(f"a part is a range of rows (start, stop), and {part} is none; pass start < stop")
-        commit.recover(root)
+        transaction.recover(root)
         if not os.path.exists(os.path.join(root, META)):
             raise FileNotFoundError(f"a dataset is opened where a tensordict was saved, and {root} has no {META}")
-        if owned.read_manifest(root) is None and owned.manifest_for(root) is not None:
+        if ownership.read_manifest(root) is None and ownership.manifest_for(root) is not None:
             raise ValueError(f"{root} is a part of a save, whose rows go with those beside it; open the whole")
         self.lock = RowLock(os.path.join(root, LOCK), EVERY_ROW if part is None else part)
         try:
@@ -51,9 +49,9 @@ class Writer:
             raise
 
     def _open(self, part: tuple[int, int] | None, allow_pickle: bool | None) -> None:
-        with flock.locked(self.root):
+        with locks.locked(self.root):
             folder = SavedFolder(self.root)
-            manifest = folder.count(owned.read_manifest(self.root))
+            manifest = folder.count(ownership.read_manifest(self.root))
             if manifest is not None and not manifest.complete:
                 raise ValueError(f"the save in {self.root} was stopped while it overwrote files in place; save again")
             self.node = parse(folder)
@@ -62,24 +60,24 @@ class Writer:
             self.batch_size = content.batch_size
             self.columns = [Column(self.root, leaf) for leaf in tree.leaves(self.node)]
             if part is None:
-                owned.remove_drafts(self.root)
+                ownership.remove_drafts(self.root)
             for column in self.columns:
                 column.open(rows)
             for value in tree.nodes(self.node):
                 if isinstance(value, Value) and value.pickle is not None:
                     value.value = load_memmap(self.root, subpath=value.key, allow_pickle=allow_pickle).data
             self._describe(manifest)
-            old = manifest.growth if manifest is not None else None
+            old = manifest.rows_committed if manifest is not None else None
             kept = folder.rows is not None and old is not None
-            self.growth = old if kept and old is not None else Growth(rows, rows)
+            self.rows_committed = old if kept and old is not None else RowsCommitted(rows, rows)
             if part is not None:
                 self._take_part(part)
             if not kept or part is not None or self.documents != self._documents(rows):
-                self._publish(self.growth)
-        self.counted = self.growth.rows if self.part is None else self.part.done
+                self._publish(self.rows_committed)
+        self.counted = self.rows_committed.rows if self.part is None else self.part.done
         self.written = self.counted
         self.room = min((column.size // column.row_bytes for column in self.columns if column.row_bytes), default=0)
-        self.lasting = max(self.room, self.growth.shown)
+        self.lasting = max(self.room, self.rows_committed.shown)
 
     def _describe(self, manifest: Manifest | None) -> None:
         """What the manifest and the descriptions hold beside the number of rows."""
@@ -88,7 +86,7 @@ class Writer:
         self.names: dict[str, dict[str, str]] = manifest.names if manifest is not None else {}
         for node in tree.nodes(self.node):
             path = f"{node.folder}/{META}" if node.folder else META
-            document = system.read_file(os.path.join(self.root, path))
+            document = syscalls.read_file(os.path.join(self.root, path))
             if document is None:
                 continue
             if isinstance(node, Value):
@@ -100,7 +98,7 @@ class Writer:
 
     def _take_part(self, part: tuple[int, int]) -> None:
         start, stop = part
-        for other in self.growth.parts:
+        for other in self.rows_committed.parts:
             if (other.start, other.stop) == part:
                 self.part = other
             elif start < other.stop and other.start < stop:
@@ -109,13 +107,13 @@ class Writer:
                     "them as they are"
                 )
         if self.part is None:
-            if start < self.growth.rows:
+            if start < self.rows_committed.rows:
                 raise ValueError(
-                    f"a part is filled behind the {self.growth.rows} rows that count, and {part} starts before; open "
+                    f"a part is filled behind the {self.rows_committed.rows} rows that count, and {part} starts before; open "
                     "the dataset without a part to overwrite rows"
                 )
             self.part = Part(start, stop, start)
-            self.growth = replace(self.growth, parts=(*self.growth.parts, self.part))
+            self.rows_committed = replace(self.rows_committed, parts=(*self.rows_committed.parts, self.part))
         for column in self.columns:
             column.grow(stop)
 
@@ -123,9 +121,9 @@ class Writer:
         """Takes in what other writers have counted since."""
         if self.part is not None:
             with self.guard:
-                latest = owned.read_manifest(self.root)
-                if latest is not None and latest.growth is not None:
-                    self.growth = latest.growth
+                latest = ownership.read_manifest(self.root)
+                if latest is not None and latest.rows_committed is not None:
+                    self.rows_committed = latest.rows_committed
 
     # --- rows
 
@@ -167,13 +165,21 @@ class Writer:
                 for column in self.columns:
                     if column.fd >= 0:
                         os.fsync(column.fd)
-            with flock.locked(self.root):
+            with locks.locked(self.root):
                 if self.part is None:
-                    self._publish(replace(self.growth, rows=self.written, shown=max(self.written, self.growth.shown)))
+                    self._publish(
+                        replace(
+                            self.rows_committed, rows=self.written, shown=max(self.written, self.rows_committed.shown)
+                        )
+                    )
                 else:
                     self.part = replace(self.part, done=self.written)
-                    latest = owned.read_manifest(self.root)
-                    growth = self.growth if latest is None or latest.growth is None else latest.growth
+                    latest = ownership.read_manifest(self.root)
+                    growth = (
+                        self.rows_committed
+                        if latest is None or latest.rows_committed is None
+                        else latest.rows_committed
+                    )
                     self._publish(growth.with_part(self.part))
             self.counted = self.written
             return True
@@ -190,8 +196,8 @@ class Writer:
             for column in self.columns:
                 column.clear(self.counted, rows)
                 column.grow(rows)
-            with flock.locked(self.root):
-                self._publish(Growth(rows, max(rows, self.growth.shown)))
+            with locks.locked(self.root):
+                self._publish(RowsCommitted(rows, max(rows, self.rows_committed.shown)))
             self.counted = self.written = rows
             self.room = max(self.room, rows)
 
@@ -214,7 +220,7 @@ class Writer:
 
     # --- what counts
 
-    def _publish(self, growth: Growth) -> None:
+    def _publish(self, growth: RowsCommitted) -> None:
         """Replaces the manifest, and then the descriptions; the lock above the folder is held."""
         if not self.lock.is_held():
             raise RuntimeError(
@@ -223,19 +229,19 @@ class Writer:
         rows = growth.rows
         documents = self._documents(rows)
         described = described_in(self.root)
-        current = system.read_file(os.path.join(self.root, described)) or b""
+        current = syscalls.read_file(os.path.join(self.root, described)) or b""
         growth = replace(growth, meta=(fingerprint(current), fingerprint(documents[described])))
         files = self.files | {path: Entry(len(document)) for path, document in documents.items()}
         files |= {column.leaf.file: Entry(rows * column.row_bytes) for column in self.columns if column.row_bytes}
-        manifest = Manifest(files, self.names, growth=growth)
-        system.replace_file(os.path.join(self.root, NAME), manifest.dumps(), self.durable)
+        manifest = Manifest(files, self.names, rows_committed=growth)
+        syscalls.replace_file(os.path.join(self.root, NAME), manifest.dumps(), self.durable)
         # Whoever knows no manifest meets more rows below than above while this goes on, never fewer.
-        order = sorted(documents, key=lambda path: path.count("/"), reverse=rows >= self.growth.rows)
+        order = sorted(documents, key=lambda path: path.count("/"), reverse=rows >= self.rows_committed.rows)
         for path in order:
             place = os.path.join(self.root, *path.split("/"))
-            if system.read_file(place) != documents[path]:
-                system.replace_file(place, documents[path], self.durable)
-        self.growth = growth
+            if syscalls.read_file(place) != documents[path]:
+                syscalls.replace_file(place, documents[path], self.durable)
+        self.rows_committed = growth
 
     def _documents(self, rows: int) -> dict[str, bytes]:
         return {path: resized(document, rows) for path, document in self.documents.items()}
@@ -248,8 +254,8 @@ class Writer:
             )
 
     def _check_no_parts(self) -> None:
-        if self.growth.parts:
-            first = self.growth.parts[0]
+        if self.rows_committed.parts:
+            first = self.rows_committed.parts[0]
             raise RuntimeError(
                 f"rows are added behind all others, and rows {first.start} to {first.stop} were begun by a writer of a "
                 f"part; finish them with part=({first.start}, {first.stop}), or give them up with resize(len(dataset))"
@@ -261,7 +267,7 @@ class Writer:
             for column in self.columns:
                 if cut and self.part is None and self.lock.is_held():
                     with contextlib.suppress(OSError):
-                        column.cut(max(self.lasting, self.growth.shown))
+                        column.cut(max(self.lasting, self.rows_committed.shown))
                 column.close()
             self.lock.close()
 
@@ -277,7 +283,9 @@ def write_empty(node: tree.Node, folder: str, capacity: int, reserve: bool, dura
         for name, document in tree.describe(one).items():
             document = resized(document, 0) if name == META else document
             entries[place + name] = Entry(len(document))
-            files.append(FileWrite(f"{folder}/{place}{name}", [Piece(show(one.key) if one.key else name, document)]))
+            files.append(
+                FileWrite(f"{folder}/{place}{name}", [FileRange(show(one.key) if one.key else name, document)])
+            )
         if isinstance(one, Dense) and one.escaped:
             names[one.folder] = {
                 key: stem + (".memmap" if isinstance(one.entries[key], Leaf) else "")
@@ -298,5 +306,5 @@ def write_empty(node: tree.Node, folder: str, capacity: int, reserve: bool, dura
             finally:
                 column.close()
             entries[leaf.file] = Entry(0)
-    described = system.read_file(os.path.join(folder, described_in(folder))) or b""
-    return Manifest(entries, names, growth=Growth(0, 0, (fingerprint(described),)))
+    described = syscalls.read_file(os.path.join(folder, described_in(folder))) or b""
+    return Manifest(entries, names, rows_committed=RowsCommitted(0, 0, (fingerprint(described),)))

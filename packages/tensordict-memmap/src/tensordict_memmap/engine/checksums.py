@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from xxhash import xxh3_64, xxh3_64_digest, xxh3_64_hexdigest, xxh3_64_intdigest
 
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 
 __all__ = [
     "BLOCK",
@@ -84,7 +84,7 @@ class Extent:
         address = ctypes.addressof(room)
         for position in range(start, start + nbytes, _HOT):
             wanted = min(_HOT, start + nbytes - position)
-            state.add(address, system.read_at(fd, address, wanted, self.offset + position))
+            state.add(address, syscalls.read_at(fd, address, wanted, self.offset + position))
         self.put(start, state.value())
 
     def checksum(self) -> str:
@@ -123,7 +123,7 @@ def digits_of_pieces(addresses: Sequence[int], sizes: Sequence[int]) -> list[str
         return []
     first = min(addresses)
     # a slice of one view takes a fifth of the time of a view of its own; what lies between pieces is never looked at
-    span = system.view(first, max(addresses) - first + max(sizes))
+    span = syscalls.view(first, max(addresses) - first + max(sizes))
     # the bytes of a digest are those of its number, the largest first
     return [
         xxh3_64_hexdigest(xxh3_64_digest(span[(start := address - first) : start + nbytes])[::-1])
@@ -139,7 +139,7 @@ class BlockHash:
 
     def add(self, address: int, nbytes: int) -> None:
         """Takes the next bytes, from memory."""
-        self._state.update(system.view(address, nbytes))
+        self._state.update(syscalls.view(address, nbytes))
 
     def value(self) -> int:
         """The hash."""

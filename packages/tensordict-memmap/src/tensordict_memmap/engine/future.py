@@ -8,9 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
-from tensordict_memmap.engine.progress import shown
+from tensordict_memmap.engine.progress import progress_bar
 
-__all__ = ["Cancelled", "Progress", "SaveFuture", "carry_out"]
+__all__ = ["Cancelled", "Progress", "SaveFuture", "run_save"]
 
 Progress = Callable[[int], None]
 """Takes the number of bytes that just went out."""
@@ -19,7 +19,7 @@ Cancelled = Callable[[], bool]
 """Whether to stop."""
 
 
-def carry_out(
+def run_save(
     run: Callable[[Progress | None, Cancelled | None], Any],
     result: Callable[[], Any],
     total: int,
@@ -39,7 +39,7 @@ def carry_out(
 
     def work(progress: Progress | None, cancelled: Cancelled | None) -> Any:
         if pbar:
-            with shown(total, progress) as report:
+            with progress_bar(total, progress) as report:
                 run(report, cancelled)
         else:
             run(progress, cancelled)

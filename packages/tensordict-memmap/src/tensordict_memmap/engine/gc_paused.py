@@ -10,19 +10,19 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-__all__ = ["uncollected"]
+__all__ = ["gc_paused"]
 
 
 @contextlib.contextmanager
-def uncollected(short: bool = True) -> Iterator[None]:
-    """Keeps the collector from running in a short stretch of work that makes no cycles.
+def gc_paused(short: bool = True) -> Iterator[None]:
+    """Keeps the collector from running in a short segment of work that makes no cycles.
 
     It is one for the whole process, so where several threads are here, it runs again when the first is done.
 
     Args:
         short: whether the work is; nothing changes where it also reads or moves much.
 
-    >>> with uncollected():
+    >>> with gc_paused():
     ...     gc.isenabled()
     False
     >>> gc.isenabled()

@@ -1,6 +1,6 @@
 """Steps: how a piece of memory reaches a file, cut into parts that any thread may write in any order.
 
-Contiguous memory is written from where it lies (``stretches.py``); strided memory goes through a staging block of cache
+Contiguous memory is written from where it lies (``segments.py``); strided memory goes through a staging block of cache
 size, by a kernel where there is one, else by NumPy in bounded chunks; what torch alone can read by torch, in chunks
 too. Where checksums are wanted, bytes are hashed while they are in the cache; a part that does not fall on blocks of
 its extent is left, and whoever runs the steps reads it back.
@@ -20,12 +20,12 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.checksums import Extent
 from tensordict_memmap.engine.kernels.digest import Digest
-from tensordict_memmap.engine.segments import Stretch, join, whole_extent
-from tensordict_memmap.engine.sink import Outlet
-from tensordict_memmap.engine.sources import Flat, Foreign, Run, Strided, as_array, chunks, dense_axis
+from tensordict_memmap.engine.segments import Segment, join, whole_extent
+from tensordict_memmap.engine.sink import Sink
+from tensordict_memmap.engine.sources import Contiguous, Run, Strided, ViaTorch, as_array, chunks, dense_axis
 from tensordict_memmap.engine.tuning import COPIED, JOB, KERNEL_WORTH_A_CALL, STAGING
 
 __all__ = ["Step", "finish_device_work", "steps"]
@@ -38,12 +38,12 @@ def finish_device_work(tensors: Iterable[torch.Tensor]) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
-Step = Callable[[Outlet], None]
+Step = Callable[[Sink], None]
 """Puts its bytes into a file."""
 
 
 def steps(
-    parts: Iterable[Flat | Run | Strided | Foreign],
+    parts: Iterable[Contiguous | Run | Strided | ViaTorch],
     kernels: ModuleType | None,
     extents: Mapping[int, Extent] | None = None,
 ) -> Iterator[tuple[object, Step, int]]:
@@ -55,14 +55,14 @@ def steps(
         extents: what gets a checksum, by its offset.
 
     Yields:
-        ``(key, step, bytes)``; a step takes the file's outlet and may run in any thread, in any order.
+        ``(key, step, bytes)``; a step takes the file's sink and may run in any thread, in any order.
     """
     extents = extents or {}
     filled = (part for part in parts if isinstance(part, Run) or part.nbytes)
     for part in join(sorted(filled, key=lambda part: part.offset), extents):
-        if isinstance(part, Stretch):
+        if isinstance(part, Segment):
             yield from part.steps()
-        elif isinstance(part, Foreign):
+        elif isinstance(part, ViaTorch):
             width = part.dtype.itemsize
             most = JOB if part.tensor.device.type == "cuda" else COPIED
             for chunk, start in chunks(part.tensor, max(width, part.tensor.element_size()), most):
@@ -134,7 +134,7 @@ def _write_range(
     first: int,
     last: int,
     extent: Extent | None,
-    file: Outlet,
+    file: Sink,
 ) -> None:
     with _digest(extent, first * part.width) as digest:
         place = file.fd, part.offset, part.address, *arrays, first, last, _staging(), STAGING, part.width
@@ -149,7 +149,7 @@ def _write_tiled(
     box: tuple[int, ...],
     start: int,
     extent: Extent | None,
-    file: Outlet,
+    file: Sink,
 ) -> None:
     with _digest(extent, start) as digest:
         corners = np.array(box, dtype=np.int64)
@@ -171,18 +171,18 @@ def _check(code: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _write_array(chunk: np.ndarray, offset: int, file: Outlet) -> None:
+def _write_array(chunk: np.ndarray, offset: int, file: Sink) -> None:
     block = np.ascontiguousarray(chunk)
-    system.write_at(file.fd, block.ctypes.data, block.nbytes, offset)
+    syscalls.write_at(file.fd, block.ctypes.data, block.nbytes, offset)
 
 
-def _write_chunk(chunk: torch.Tensor, dtype: torch.dtype, offset: int, file: Outlet) -> None:
+def _write_chunk(chunk: torch.Tensor, dtype: torch.dtype, offset: int, file: Sink) -> None:
     if chunk.device.type == "cuda":
         block = _from_cuda(chunk.to(dtype) if chunk.dtype != dtype else chunk)
     else:
         block = chunk.to(device="cpu", dtype=dtype)
     block = block.resolve_conj().resolve_neg().contiguous()
-    system.write_at(file.fd, block.data_ptr(), block.nbytes, offset)
+    syscalls.write_at(file.fd, block.data_ptr(), block.nbytes, offset)
 
 
 def _from_cuda(chunk: torch.Tensor) -> torch.Tensor:

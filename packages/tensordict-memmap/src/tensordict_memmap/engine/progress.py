@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["shown"]
+__all__ = ["progress_bar"]
 
 
 @contextlib.contextmanager
-def shown(total: int, also: Callable[[int], None] | None = None) -> Iterator[Callable[[int], None]]:
+def progress_bar(total: int, also: Callable[[int], None] | None = None) -> Iterator[Callable[[int], None]]:
     """Shows how many bytes are out, on the standard error stream.
 
     Args:

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.tuning import JOB
 from tensordict_memmap.formats.tree import Leaf
 
-__all__ = ["named", "reserve_file", "reserve_leaves"]
+__all__ = ["error_context", "reserve_file", "reserve_leaves"]
 
 
 def reserve_file(fd: int, nbytes: int) -> None:
@@ -28,10 +28,10 @@ def reserve_file(fd: int, nbytes: int) -> None:
     """
     size = os.fstat(fd).st_size
     try:
-        if not system.reserve(fd, 0, nbytes):  # a file system that cannot: bytes that are written are there
+        if not syscalls.reserve(fd, 0, nbytes):  # a file system that cannot: bytes that are written are there
             zeros = torch.zeros(min(JOB, max(nbytes - size, 0)), dtype=torch.uint8)
             for start in range(size, nbytes, JOB):
-                system.write_at(fd, zeros.data_ptr(), min(JOB, nbytes - start), start)
+                syscalls.write_at(fd, zeros.data_ptr(), min(JOB, nbytes - start), start)
     except OSError:
         os.ftruncate(fd, size)
         raise
@@ -46,7 +46,7 @@ def reserve_leaves(folder: str, leaves: Iterable[Leaf]) -> None:
     for leaf in leaves:
         path = f"{folder}/{leaf.file}"
         if os.path.exists(path):
-            with named(leaf.key[0] if len(leaf.key) == 1 else leaf.key, path):
+            with error_context(leaf.key[0] if len(leaf.key) == 1 else leaf.key, path):
                 fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
                 try:
                     reserve_file(fd, os.fstat(fd).st_size)
@@ -55,7 +55,7 @@ def reserve_leaves(folder: str, leaves: Iterable[Leaf]) -> None:
 
 
 @contextlib.contextmanager
-def named(key: Any, path: str | None = None) -> Iterator[None]:
+def error_context(key: Any, path: str | None = None) -> Iterator[None]:
     """Adds the key and the file to errors of the system."""
     try:
         yield

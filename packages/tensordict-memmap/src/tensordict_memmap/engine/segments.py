@@ -1,8 +1,8 @@
-"""Stretches: memory of many tensors that lies side by side in a file, written in parts that fall on its own bounds.
+"""Segments: memory of many tensors that lies side by side in a file, written in parts that fall on its own bounds.
 
 The page cache holds in large pages what arrives in large parts that fall on their bounds, and is filled faster then: by
 a quarter where tensors are megabytes, by a third where they are smaller. So where a tensor ends is no reason to cut. A
-part is a call of the system, or copies into one mapping (``outlet.py``), whatever it is made of.
+part is a call of the system, or copies into one mapping (``sink.py``), whatever it is made of.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from tensordict_memmap.engine.checksums import BlockHash, Extent, digits_of_pieces
-from tensordict_memmap.engine.sink import Outlet
-from tensordict_memmap.engine.sources import Flat, Foreign, Run, Strided
+from tensordict_memmap.engine.sink import Sink
+from tensordict_memmap.engine.sources import Contiguous, Run, Strided, ViaTorch
 from tensordict_memmap.engine.tuning import CROWDED, HASHED, JOB, is_crowded
 
-__all__ = ["Stretch", "join", "whole_extent"]
+__all__ = ["Segment", "join", "whole_extent"]
 
 
 def join(
-    parts: Iterable[Flat | Run | Strided | Foreign], extents: Mapping[int, Extent]
-) -> Iterator[Stretch | Strided | Foreign]:
+    parts: Iterable[Contiguous | Run | Strided | ViaTorch], extents: Mapping[int, Extent]
+) -> Iterator[Segment | Strided | ViaTorch]:
     """Joins what lies in memory as it does in the file, where it lies side by side there.
 
     Args:
         parts: pieces in the order of the file, none of them empty.
         extents: what gets a checksum, by its offset.
     """
-    joined: list[Flat | Run] = []
+    joined: list[Contiguous | Run] = []
     end = 0
     for part in parts:
-        if joined and (part.offset != end or not isinstance(part, Flat | Run)):
-            yield Stretch(joined, extents)
+        if joined and (part.offset != end or not isinstance(part, Contiguous | Run)):
+            yield Segment(joined, extents)
             joined = []
-        if isinstance(part, Flat | Run):
+        if isinstance(part, Contiguous | Run):
             joined.append(part)
             end = part.offset + part.nbytes
         else:
             yield part
     if joined:
-        yield Stretch(joined, extents)
+        yield Segment(joined, extents)
 
 
-def whole_extent(part: Flat | Strided, extents: Mapping[int, Extent]) -> Extent | None:
+def whole_extent(part: Contiguous | Strided, extents: Mapping[int, Extent]) -> Extent | None:
     """The extent that a piece is all of."""
     extent = extents.get(part.offset)
     return extent if extent is not None and extent.nbytes == part.nbytes else None
 
 
-class Stretch:
+class Segment:
     """Pieces that follow one another in a file.
 
     Args:
@@ -59,17 +59,17 @@ class Stretch:
 
     >>> import numpy as np
     >>> sources = np.arange(4, dtype=np.uint8), np.arange(4, 9, dtype=np.uint8)
-    >>> parts = [Flat(n, source.ctypes.data, source.nbytes, 4 * n, source) for n, source in enumerate(sources)]
+    >>> parts = [Contiguous(n, source.ctypes.data, source.nbytes, 4 * n, source) for n, source in enumerate(sources)]
     >>> with open("x.bin", "wb") as file:
-    ...     for key, step, nbytes in Stretch(parts, {}).steps():
-    ...         step(Outlet(file.fileno()))
+    ...     for key, step, nbytes in Segment(parts, {}).steps():
+    ...         step(Sink(file.fileno()))
     >>> np.fromfile("x.bin", dtype=np.uint8).tolist()
     [0, 1, 2, 3, 4, 5, 6, 7, 8]
     """
 
     __slots__ = ("_addresses", "_bounds", "_extents", "_firsts", "_hashed", "_parts", "_sizes")
 
-    def __init__(self, parts: Sequence[Flat | Run], extents: Mapping[int, Extent]) -> None:
+    def __init__(self, parts: Sequence[Contiguous | Run], extents: Mapping[int, Extent]) -> None:
         self._parts = parts
         self._extents = extents
         self._addresses: list[int] = []
@@ -78,7 +78,7 @@ class Stretch:
         self._hashed = bool(extents)
         for part in parts:
             self._firsts.append(len(self._sizes))
-            if isinstance(part, Flat):
+            if isinstance(part, Contiguous):
                 self._addresses.append(part.address)
                 self._sizes.append(part.nbytes)
             else:
@@ -102,7 +102,7 @@ class Stretch:
         number = bisect_right(self._bounds, position) - 1
         place = bisect_right(self._firsts, number) - 1
         part = self._parts[place]
-        return part.key if isinstance(part, Flat) else part.keys[number - self._firsts[place]]
+        return part.key if isinstance(part, Contiguous) else part.keys[number - self._firsts[place]]
 
     def _numbers(self, low: int, high: int) -> tuple[int, int]:
         """The number of the first piece of memory between two positions of the file, and that behind the last."""
@@ -118,9 +118,9 @@ class Stretch:
         sizes[-1] -= self._bounds[last] - high
         return addresses, sizes
 
-    def _write(self, low: int, high: int, file: Outlet) -> None:
+    def _write(self, low: int, high: int, file: Sink) -> None:
         first, last = self._numbers(low, high)
-        with file.way(low, high - low, last - first) as put:
+        with file.open_range(low, high - low, last - first) as put:
             if not self._hashed:
                 put(*self._within(low, high), low)
                 return

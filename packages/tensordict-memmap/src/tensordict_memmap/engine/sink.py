@@ -1,4 +1,4 @@
-"""Outlets: the two ways for bytes into a file that several threads fill at once.
+"""Sinks: the two ways for bytes into a file that several threads fill at once.
 
 The kernel lets one thread at a time write to a file, so a second one would wait. It copies into a mapping of the file
 instead, which nothing keeps it from: where file systems use huge pages that is a fault for 2 MiB, and half as fast as
@@ -13,16 +13,16 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.tuning import WORTH_A_MAPPING, is_crowded
 
-__all__ = ["Outlet", "Put"]
+__all__ = ["Put", "Sink"]
 
 Put = Callable[[Sequence[int], Sequence[int], int], None]
 """Takes ``(addresses, sizes, offset)``: pieces of memory, and where in the file they go, one behind the other."""
 
 
-class Outlet:
+class Sink:
     """A file that is being filled, by its descriptor.
 
     Args:
@@ -30,7 +30,7 @@ class Outlet:
 
     >>> import numpy as np
     >>> source = np.arange(4, dtype=np.uint8)
-    >>> with open("x.bin", "wb") as file, Outlet(file.fileno()).way(2, 4) as put:
+    >>> with open("x.bin", "wb") as file, Sink(file.fileno()).open_range(2, 4) as put:
     ...     put([source.ctypes.data], [4], 2)
     >>> np.fromfile("x.bin", dtype=np.uint8).tolist()
     [0, 0, 0, 1, 2, 3]
@@ -49,12 +49,12 @@ class Outlet:
         Raises:
             OSError: There is no room for it.
         """
-        done = system.reserve(self.fd, offset, nbytes)
-        self._maps = done and system.LINUX and _is_on_a_device(self.fd)
+        done = syscalls.reserve(self.fd, offset, nbytes)
+        self._maps = done and syscalls.LINUX and _is_on_a_device(self.fd)
         return done
 
     @contextmanager
-    def way(self, offset: int, nbytes: int, pieces: int = 1) -> Iterator[Put]:
+    def open_range(self, offset: int, nbytes: int, pieces: int = 1) -> Iterator[Put]:
         """What puts bytes into one range of the file, in parts and in any order.
 
         Args:
@@ -63,14 +63,14 @@ class Outlet:
             pieces: of how many pieces of memory it is made.
         """
         if not self._maps or nbytes < WORTH_A_MAPPING or is_crowded(nbytes, pieces):
-            yield functools.partial(system.write_pieces_at, self.fd)
+            yield functools.partial(syscalls.write_pieces_at, self.fd)
         elif self._turn.acquire(blocking=False):
             try:
-                yield functools.partial(system.write_pieces_at, self.fd)
+                yield functools.partial(syscalls.write_pieces_at, self.fd)
             finally:
                 self._turn.release()
         else:
-            with system.mapped_range(self.fd, offset, nbytes) as address:
+            with syscalls.mapped_range(self.fd, offset, nbytes) as address:
                 yield functools.partial(_copy_pieces, address - offset)
 
 
@@ -78,7 +78,7 @@ def _copy_pieces(base: int, addresses: Sequence[int], sizes: Sequence[int], offs
     """Copies pieces into memory that starts, as it were, at offset 0 of a file."""
     target = base + offset
     for address, nbytes in zip(addresses, sizes, strict=True):
-        system.copy(target, address, nbytes)
+        syscalls.copy(target, address, nbytes)
         target += nbytes
 
 

@@ -16,7 +16,7 @@ Source = torch.Tensor | np.ndarray | bytes | memoryview
 
 
 @dataclass(slots=True)
-class Piece:
+class FileRange:
     """What to put where in a file.
 
     Args:
@@ -33,7 +33,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Flat:
+class Contiguous:
     """A piece that lies contiguous in this machine's memory; ``keep`` owns it."""
 
     key: object
@@ -88,7 +88,7 @@ class Strided:
 
 
 @dataclass(slots=True)
-class Foreign:
+class ViaTorch:
     """A piece that torch must read: another device, a lazy conjugate or negative, another dtype than the file's."""
 
     key: object
@@ -102,7 +102,7 @@ class Foreign:
         return self.tensor.numel() * self.dtype.itemsize
 
 
-def classify(piece: Piece) -> Flat | Strided | Foreign:
+def classify(piece: FileRange) -> Contiguous | Strided | ViaTorch:
     """Finds out how a piece lies in memory, without touching its values.
 
     Raises:
@@ -113,7 +113,9 @@ def classify(piece: Piece) -> Flat | Strided | Foreign:
         source = np.frombuffer(source, dtype=np.uint8) if len(source) else np.empty(0, dtype=np.uint8)
     if isinstance(source, np.ndarray):
         if piece.dtype is not None:
-            return classify(Piece(piece.key, torch.from_numpy(np.ascontiguousarray(source)), piece.offset, piece.dtype))
+            return classify(
+                FileRange(piece.key, torch.from_numpy(np.ascontiguousarray(source)), piece.offset, piece.dtype)
+            )
         if source.dtype.hasobject or source.dtype.itemsize not in (1, 2, 4, 8, 16):
             raise TypeError(
                 f"what is written must be plain numbers of 1, 2, 4, 8 or 16 bytes, and {piece.key!r} is an array of "
@@ -129,25 +131,25 @@ def classify(piece: Piece) -> Flat | Strided | Foreign:
         )
     dtype = piece.dtype or source.dtype
     if source.device.type != "cpu" or source.dtype != dtype or source.is_conj() or source.is_neg():
-        return Foreign(piece.key, source.detach().as_subclass(torch.Tensor), dtype, piece.offset)
+        return ViaTorch(piece.key, source.detach().as_subclass(torch.Tensor), dtype, piece.offset)
     width = source.element_size()
     if source.is_contiguous():
-        return Flat(piece.key, source.data_ptr(), source.numel() * width, piece.offset, source)
+        return Contiguous(piece.key, source.data_ptr(), source.numel() * width, piece.offset, source)
     strides = tuple(stride * width for stride in source.stride())
     return _from_memory(piece, source.data_ptr(), tuple(source.shape), strides, width, source)
 
 
 def _from_memory(
-    piece: Piece,
+    piece: FileRange,
     address: int,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     width: int,
     keep: torch.Tensor | np.ndarray,
-) -> Flat | Strided:
+) -> Contiguous | Strided:
     shape, strides = collapse(shape, strides)
     if not shape or strides == (width,):
-        return Flat(piece.key, address, prod(shape) * width, piece.offset, keep)
+        return Contiguous(piece.key, address, prod(shape) * width, piece.offset, keep)
     return Strided(piece.key, address, shape, strides, width, piece.offset, keep)
 
 
@@ -180,7 +182,7 @@ def as_array(part: Strided) -> np.ndarray:
 _Array = TypeVar("_Array", torch.Tensor, np.ndarray)
 
 
-def held(source: Any) -> Any:
+def detached(source: Any) -> Any:
     """A source that is read later: a tensor may be given other memory until then (``p.data = ...``), this one not."""
     return source.detach() if isinstance(source, torch.Tensor) else source
 

@@ -1,7 +1,7 @@
 """The system calls that Python lacks or makes dear: one thin function each, with a fallback where there is none.
 
 Everything here takes plain addresses and file descriptors, releases the GIL while the kernel works, and turns a failure
-into the ``OSError`` that its errno names. What to call, and when, is decided elsewhere (``ways.py``, ``commit.py``).
+into the ``OSError`` that its errno names. What to call, and when, is decided elsewhere (``tuning.py``, ``commit.py``).
 """
 
 from __future__ import annotations

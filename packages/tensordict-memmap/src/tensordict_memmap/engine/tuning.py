@@ -10,7 +10,7 @@ from types import ModuleType
 
 import torch
 
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 
 JOB = 4 << 20
 """The most bytes a job moves: large enough to hide its start, small enough to balance."""
@@ -101,18 +101,18 @@ def is_unfilled(dst: torch.Tensor, src: torch.Tensor) -> bool:
     if src.device == dst.device and src.untyped_storage().data_ptr() == dst.untyped_storage().data_ptr():
         return False  # they may overlap, which torch handles
     samples = min(1 + (dst.nbytes >> 21), 16)  # each costs as much as copying 20 KiB
-    return system.resident(dst.data_ptr(), dst.nbytes, samples) <= 0.5
+    return syscalls.resident(dst.data_ptr(), dst.nbytes, samples) <= 0.5
 
 
 def is_cold(src: torch.Tensor, rows: torch.Tensor) -> bool:
     """Whether most of the rows to read are still on the disk, where many threads that wait beat a few that copy."""
-    if src.device.type != "cpu" or not system.LINUX:
+    if src.device.type != "cpu" or not syscalls.LINUX:
         return False
     row, first = src.stride(0) * src.element_size(), src.data_ptr()
-    if system.resident(first + int(rows[0]) * row, 1, 1):  # each look costs as much as some rows in memory
+    if syscalls.resident(first + int(rows[0]) * row, 1, 1):  # each look costs as much as some rows in memory
         return False
     sample = rows[:: max(rows.numel() // 4, 1)].tolist()
-    return sum(system.resident(first + k * row, 1, 1) for k in sample) < len(sample) / 2
+    return sum(syscalls.resident(first + k * row, 1, 1) for k in sample) < len(sample) / 2
 
 
 _kernels_lock = threading.RLock()
@@ -128,7 +128,7 @@ def load_kernels(nbytes: int, widths: Iterable[int]) -> ModuleType | None:
         widths: of the items; 0 is for rows of bytes.
     """
     global _kernels_module, _kernels_broken
-    if nbytes < KERNEL_WORTH_A_CALL or _kernels_broken or not system.POSIX:
+    if nbytes < KERNEL_WORTH_A_CALL or _kernels_broken or not syscalls.POSIX:
         return None
     if _kernels_module is None and nbytes < KERNEL_WORTH_A_LOAD:
         return None

@@ -1,16 +1,16 @@
 """Transfers: a save is a plan, cut into jobs of a few megabytes that several threads run.
 
 The plan is a list of files, a file a list of pieces. Pieces are cut into jobs of at most 4 MiB, those of the biggest
-files first; what lies side by side in a file is cut as one (``stretches.py``). Threads keep to files of their own while
-there are any, because two that write one file wait for each other in the kernel, or go two ways (``outlet.py``). What
+files first; what lies side by side in a file is cut as one (``segments.py``). Threads keep to files of their own while
+there are any, because two that write one file wait for each other in the kernel, or go two ways (``sink.py``). What
 was measured decides how bytes move:
 
 - a new file is filled by positional writes into blocks that were reserved first, two to five times faster than through
   a fresh mapping, where a page fault a page costs more than the copy;
 - memory is written from where it lies, or through a staging block of cache size (``steps.py``);
-- pages that are in memory already are copied to through their mapping (``inplace.py``), which runs at memory speed.
+- pages that are in memory already are copied to through their mapping (``update.py``), which runs at memory speed.
 
-``ways.py`` holds those choices.
+``tuning.py`` holds those choices.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from tensordict_memmap.engine import executor as pool
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import Extent, hash_bytes
-from tensordict_memmap.engine.gc_paused import uncollected
+from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.jobs import Step, finish_device_work, steps
-from tensordict_memmap.engine.sink import Outlet
-from tensordict_memmap.engine.sources import Flat, Foreign, Piece, Run, Strided, classify
+from tensordict_memmap.engine.sink import Sink
+from tensordict_memmap.engine.sources import Contiguous, FileRange, Run, Strided, ViaTorch, classify
 from tensordict_memmap.engine.tuning import SMALL, WAITING, load_kernels
 
 __all__ = ["FileWrite", "write_files", "write_into"]
@@ -51,7 +50,7 @@ class FileWrite:
     """
 
     path: str | os.PathLike[str]
-    pieces: Sequence[Piece | Run]
+    pieces: Sequence[FileRange | Run]
     size: int | None = None
     fresh: bool = True
     extents: Sequence[Extent] = ()
@@ -66,34 +65,34 @@ class _Open:
     size: int
     durable: bool
     jobs: int = 0
-    outlet: Outlet | None = None
+    sink: Sink | None = None
     has_room: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def enter(self) -> Outlet:
+    def enter(self) -> Sink:
         with self.lock:
-            if self.outlet is None:
-                self.outlet = Outlet(_create(self.write.path, os.O_TRUNC if self.write.fresh else 0))
+            if self.sink is None:
+                self.sink = Sink(_create(self.write.path, os.O_TRUNC if self.write.fresh else 0))
                 if (
                     not self.write.fresh
                     or not self.write.pieces
-                    or (self.size >= SMALL and not self.outlet.reserve(0, self.size))
+                    or (self.size >= SMALL and not self.sink.reserve(0, self.size))
                 ):
-                    os.ftruncate(self.outlet.fd, self.size)
+                    os.ftruncate(self.sink.fd, self.size)
                 self.has_room = True
-            return self.outlet
+            return self.sink
 
     def leave(self) -> None:
         with self.lock:
             self.jobs -= 1
-            if self.jobs == 0 and self.outlet is not None:
+            if self.jobs == 0 and self.sink is not None:
                 if self.durable:
-                    os.fsync(self.outlet.fd)
+                    os.fsync(self.sink.fd)
                 self.close()
 
     def close(self) -> None:
-        if self.outlet is not None:
-            fd, self.outlet = self.outlet.fd, None
+        if self.sink is not None:
+            fd, self.sink = self.sink.fd, None
             os.close(fd)
 
 
@@ -131,23 +130,28 @@ def write_files(
         concurrent.futures.CancelledError: if ``cancelled`` stopped it.
         TypeError: if a source is not strided memory (sparse, meta, nested), before anything is written.
 
-    >>> write_files([FileWrite("x.bin", [Piece("x", torch.tensor([[1, 2], [3, 4]], dtype=torch.int8).T)])])
+    >>> write_files([FileWrite("x.bin", [FileRange("x", torch.tensor([[1, 2], [3, 4]], dtype=torch.int8).T)])])
     >>> np.fromfile("x.bin", dtype=np.int8).tolist()
     [1, 3, 2, 4]
     """
-    with torch._C.DisableTorchFunctionSubclass(), uncollected():
+    with torch._C.DisableTorchFunctionSubclass(), gc_paused():
         planned = [
             (write, [piece if isinstance(piece, Run) else classify(piece) for piece in write.pieces]) for write in files
         ]
     kernels = _kernels_for(part for _, parts in planned for part in parts)
-    finish_device_work(part.tensor for _, parts in planned for part in parts if isinstance(part, Foreign))
+    finish_device_work(part.tensor for _, parts in planned for part in parts if isinstance(part, ViaTorch))
 
     opened: list[_Open] = []
-    lanes: list[tuple[int, list[pool.Job]]] = []
+    lanes: list[tuple[int, list[executor.Job]]] = []
     short: list[_Short] = []
     for write, parts in planned:
         first = parts[0] if len(parts) == 1 and write.fresh else None
-        if isinstance(first, Flat) and first.nbytes < SMALL and write.size in (None, first.nbytes) and not first.offset:
+        if (
+            isinstance(first, Contiguous)
+            and first.nbytes < SMALL
+            and write.size in (None, first.nbytes)
+            and not first.offset
+        ):
             short.append((write, first))
             continue
         if not parts and write.fresh and not write.extents:
@@ -158,7 +162,7 @@ def write_files(
         opened.append(file)
         cut = list(steps(parts, kernels, {extent.offset: extent for extent in write.extents}))
         file.jobs = len(cut) or 1
-        jobs: list[pool.Job] = []
+        jobs: list[executor.Job] = []
         jobs.extend(functools.partial(_run_step, file, key, step, nbytes, progress) for key, step, nbytes in cut)
         lanes.append((file.size, jobs or [functools.partial(_run_step, file, write.key, None, 0, progress)]))
     lanes.sort(key=lambda lane: -lane[0])
@@ -167,21 +171,21 @@ def write_files(
         for start in range(0, len(short), _BATCH)
     ]
     if durable and not threads:
-        threads = max(pool.default_threads(), WAITING)
+        threads = max(executor.default_threads(), WAITING)
     try:
-        pool.run([jobs for _, jobs in lanes], threads=threads, cancelled=cancelled)
+        executor.run([jobs for _, jobs in lanes], threads=threads, cancelled=cancelled)
     finally:
         for file in opened:
             file.close()
     missed = [(write, [(extent, *block) for extent in write.extents for block in extent.missing()]) for write in files]
-    pool.run(
+    executor.run(
         [[functools.partial(_read_back, write, *block) for block in blocks] for write, blocks in missed if blocks],
         threads=threads,
         cancelled=cancelled,
     )
 
 
-_Short = tuple[FileWrite, Flat | None]
+_Short = tuple[FileWrite, Contiguous | None]
 _BATCH = 32
 """Short files that a job writes: what a job costs is then little beside what a file costs."""
 
@@ -195,7 +199,7 @@ def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int
                 if part is None:
                     os.ftruncate(fd, write.size or 0)
                 else:
-                    system.write_at(fd, part.address, part.nbytes, 0)
+                    syscalls.write_at(fd, part.address, part.nbytes, 0)
                 if durable:
                     os.fsync(fd)
             finally:
@@ -207,7 +211,7 @@ def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int
             continue
         for extent in write.extents:
             if part.nbytes and (extent.offset, extent.nbytes) == (0, part.nbytes):
-                extent.put(0, hash_bytes(system.view(part.address, part.nbytes)))
+                extent.put(0, hash_bytes(syscalls.view(part.address, part.nbytes)))
         if progress is not None:
             progress(part.nbytes)
 
@@ -221,7 +225,7 @@ def _read_back(write: FileWrite, extent: Extent, start: int, nbytes: int) -> Non
         os.close(fd)
 
 
-def write_into(targets: Sequence[tuple[Outlet, Piece]], *, threads: int | None = None) -> None:
+def write_into(targets: Sequence[tuple[Sink, FileRange]], *, threads: int | None = None) -> None:
     """Writes pieces into files that are open already, over what is there or behind it, in parallel.
 
     Args:
@@ -232,36 +236,36 @@ def write_into(targets: Sequence[tuple[Outlet, Piece]], *, threads: int | None =
         OSError: if the system refuses; it names the key. What was written until then stays.
     """
     with torch._C.DisableTorchFunctionSubclass():
-        planned = [(outlet, classify(piece)) for outlet, piece in targets]
+        planned = [(sink, classify(piece)) for sink, piece in targets]
     kernels = _kernels_for(part for _, part in planned)
-    finish_device_work(part.tensor for _, part in planned if isinstance(part, Foreign))
-    files: dict[int, tuple[Outlet, list[Flat | Strided | Foreign]]] = {}
-    for outlet, part in planned:
-        files.setdefault(outlet.fd, (outlet, []))[1].append(part)
+    finish_device_work(part.tensor for _, part in planned if isinstance(part, ViaTorch))
+    files: dict[int, tuple[Sink, list[Contiguous | Strided | ViaTorch]]] = {}
+    for sink, part in planned:
+        files.setdefault(sink.fd, (sink, []))[1].append(part)
     lanes = [
-        [functools.partial(_run_into, outlet, key, step) for key, step, _ in steps(parts, kernels)]
-        for outlet, parts in sorted(files.values(), key=lambda file: -sum(part.nbytes for part in file[1]))
+        [functools.partial(_run_into, sink, key, step) for key, step, _ in steps(parts, kernels)]
+        for sink, parts in sorted(files.values(), key=lambda file: -sum(part.nbytes for part in file[1]))
     ]
-    pool.run(lanes, threads=threads)
+    executor.run(lanes, threads=threads)
 
 
-def _kernels_for(parts: Iterable[Flat | Run | Strided | Foreign]) -> ModuleType | None:
+def _kernels_for(parts: Iterable[Contiguous | Run | Strided | ViaTorch]) -> ModuleType | None:
     strided = [part for part in parts if isinstance(part, Strided)]
     return load_kernels(sum(part.nbytes for part in strided), {part.width for part in strided})
 
 
-def _run_into(outlet: Outlet, key: object, step: Step) -> None:
+def _run_into(sink: Sink, key: object, step: Step) -> None:
     try:
-        step(outlet)
+        step(sink)
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror} (writing {key!r})") from error
 
 
 def _run_step(file: _Open, key: object, step: Step | None, nbytes: int, progress: Callable[[int], None] | None) -> None:
     try:
-        outlet = file.enter()
+        sink = file.enter()
         if step is not None:
-            step(outlet)
+            step(sink)
         file.leave()
     except OSError as error:
         if not file.has_room:  # all of the file was refused, and the largest part has most to do with it
@@ -273,7 +277,7 @@ def _run_step(file: _Open, key: object, step: Step | None, nbytes: int, progress
         progress(nbytes)
 
 
-def _largest(piece: Piece | Run) -> tuple[int, object]:
+def _largest(piece: FileRange | Run) -> tuple[int, object]:
     """The bytes and the key of a piece, or of the largest of many."""
     if isinstance(piece, Run):
         nbytes = max(piece.sizes)

@@ -18,7 +18,7 @@ import orjson
 import torch
 
 from tensordict_core.extension import TensorCollection, annotate, annotation
-from tensordict_memmap.engine.gc_paused import uncollected
+from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.syscalls import read_file
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE, opened
@@ -242,7 +242,7 @@ def _tensors(loaded: Any) -> list[torch.Tensor]:
 def _read_tree(folder: SavedFolder | Archive, request: Request) -> tuple[Node, Node | Leaf, Manifest | None]:
     """A tree and the part of it that is asked for, and its manifest if that says more."""
     manifest = None
-    with uncollected():
+    with gc_paused():
         if isinstance(folder, Archive):
             node = parse(folder, only=request.only)
         else:
@@ -272,7 +272,7 @@ def _open_tree(folder: SavedFolder | Archive, request: Request) -> Any:
             non_blocking=request.non_blocking,
             exact=request.verify != "none",
         )
-        opener.exact &= manifest is None or manifest.growth is None  # rows are written before they count
+        opener.exact &= manifest is None or manifest.rows_committed is None  # rows are written before they count
     _unpickle(node, folder, request.allow_pickle)
     loaded = _built(part, opener, request, None if archived else Path(root))
     if archived and opener.device is None and not isinstance(part, Leaf):  # its parts have no path of their own
@@ -306,7 +306,7 @@ def _built(part: Node | Leaf, opener: LeafOpener, request: Request, saved: Path 
     opener.ties = any(leaf.alias is not None for leaf in leaves)
     known = request.cls if request.cls is not None and _is_wrapper(request.cls) else None
     device = request.device or torch.device("cpu")
-    with uncollected(short=device.type in ("cpu", "meta")):
+    with gc_paused(short=device.type in ("cpu", "meta")):
         loaded = build(part, opener, saved=saved, device=device, fallback=known)
     if known is not None and isinstance(part, Dense):
         loaded = known._from_disk_form({}, {WRAPPED: loaded})

@@ -20,7 +20,7 @@ import orjson
 import torch
 
 from tensordict_core.extension import annotate, annotation
-from tensordict_memmap.engine.gc_paused import uncollected
+from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.formats.safetensors.checksums import CHECKSUMS, drop_packed_checksums, verify_packed
 from tensordict_memmap.formats.safetensors.describe import RECORD
 from tensordict_memmap.formats.safetensors.header import (
@@ -83,7 +83,7 @@ def load_packed(
     no_byte_read = verify != "full" and (move_to is None or move_to.type in ("cpu", "meta"))
 
     def load() -> Any:
-        with uncollected(no_byte_read):
+        with gc_paused(no_byte_read):
             inside = folder is not None and folder is path
             return _load(path, inside, mode, move_to, device, non_blocking, allow_pickle, verify, choice, locked)
 

@@ -22,8 +22,8 @@ import torch
 
 from tensordict_memmap.engine import executor as pool
 from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.engine.future import Cancelled, Progress, carry_out
-from tensordict_memmap.engine.sources import Piece, chunks, held
+from tensordict_memmap.engine.future import Cancelled, Progress, run_save
+from tensordict_memmap.engine.sources import FileRange, chunks, detached
 from tensordict_memmap.engine.tuning import JOB
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats import tree
@@ -52,7 +52,7 @@ __all__ = [
     "unpack_memmap",
 ]
 
-_Parts = list[tuple[str, list[Piece], int]]
+_Parts = list[tuple[str, list[FileRange], int]]
 """What an archive is made of: the path, the pieces and the size of each entry."""
 
 
@@ -140,9 +140,9 @@ def _parts_of(folder: SavedFolder) -> _Parts:
     for path in sorted(found, key=lambda path: path != META):
         whole = os.path.join(root, *path.split("/"))
         if os.path.basename(path) == META and (document := folder.read(path)) is not None:
-            parts.append((path, [Piece(path, document)], len(document)))
+            parts.append((path, [FileRange(path, document)], len(document)))
             continue
-        pieces = [Piece(path, np.memmap(whole, np.uint8, "r", shape=found[path]))] if found[path] else []
+        pieces = [FileRange(path, np.memmap(whole, np.uint8, "r", shape=found[path]))] if found[path] else []
         parts.append((path, pieces, found[path]))
     return parts
 
@@ -243,7 +243,9 @@ class ArchiveSave:
         for node in tree.nodes(self.node):
             place = node.folder + "/" if node.folder else ""
             for name, document in tree.describe(node).items():
-                self.parts.append((place + name, [Piece(place + name, document)] if document else [], len(document)))
+                self.parts.append(
+                    (place + name, [FileRange(place + name, document)] if document else [], len(document))
+                )
             for leaf in node.entries.values() if isinstance(node, tree.Dense) else ():
                 if isinstance(leaf, Leaf):
                     self._add(leaf, copy_existing or like)
@@ -262,25 +264,25 @@ class ArchiveSave:
         key = leaf.key[0] if len(leaf.key) == 1 else leaf.key
         if leaf.layout == "strided":
             if leaf.nbytes:
-                self.parts.append((leaf.file, [] if self.like else [Piece(key, source)], leaf.nbytes))
+                self.parts.append((leaf.file, [] if self.like else [FileRange(key, source)], leaf.nbytes))
             return
         components = [part.detach() for part in source.unbind()]
         pieces, offset = [], 0
         for part in components:
-            pieces.append(Piece(key, part, offset))
+            pieces.append(FileRange(key, part, offset))
             offset += part.numel() * part.element_size()
         if offset:
             self.parts.append((leaf.file, [] if self.like else pieces, offset))
         shapes = torch.tensor([list(part.shape) for part in components], dtype=torch.int64)
         if shapes.numel():
-            self.parts.append((leaf.shapes_file, [Piece(key, shapes)], shapes.nbytes))
+            self.parts.append((leaf.shapes_file, [FileRange(key, shapes)], shapes.nbytes))
 
     def start(self, early: bool, result: Callable[[], Any], pbar: bool = False) -> Any:
         """Saves, now or in the background, and gives the result."""
         if early:
             for piece in itertools.chain.from_iterable(pieces for _, pieces, _ in self.parts):
-                piece.source = held(piece.source)
-        return carry_out(self.run, result, 0 if self.like else self.total, early=early, pbar=pbar)
+                piece.source = detached(piece.source)
+        return run_save(self.run, result, 0 if self.like else self.total, early=early, pbar=pbar)
 
     def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
         """Writes the archive and puts it in place."""
@@ -321,7 +323,7 @@ def _write_archive(
         member = Member(name, size)
         position += len(local_header(member, position, align=not name.endswith((".json", ".pickle", ".pkl"))))
         for piece in sources:
-            pieces.append(Piece(piece.key, piece.source, member.offset + piece.offset, piece.dtype))
+            pieces.append(FileRange(piece.key, piece.source, member.offset + piece.offset, piece.dtype))
         position += size
         members.append(member)
     whole = all(sources or not size for _, sources, size in parts)  # else room is left, which should take no blocks
@@ -368,7 +370,7 @@ def _write_compressed(
 def _compress(
     file: zipfile.ZipFile,
     name: str,
-    pieces: Sequence[Piece],
+    pieces: Sequence[FileRange],
     size: int,
     method: int,
     level: int | None,
@@ -391,7 +393,7 @@ def _compress(
             out.write(bytes(min(JOB, size - start)))
 
 
-def _blocks(pieces: Sequence[Piece]) -> Iterator[bytes]:
+def _blocks(pieces: Sequence[FileRange]) -> Iterator[bytes]:
     """The bytes of pieces that follow one another, a few megabytes at a time."""
     for piece in pieces:
         source = piece.source

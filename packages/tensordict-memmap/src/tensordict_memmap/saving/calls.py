@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tensordict_memmap.engine.future import SaveFuture
-from tensordict_memmap.engine.reserve import named, reserve_file
+from tensordict_memmap.engine.reserve import error_context, reserve_file
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.tree import Leaf
 from tensordict_memmap.loading.calls import take_over
@@ -303,6 +303,6 @@ def _zeros(leaf: Leaf, source: torch.Tensor, reserve: bool) -> torch.Tensor:
         return torch.zeros_like(source, device="cpu")
     made = MemoryMappedTensor.zeros(shape=source.shape, dtype=source.dtype)
     if reserve and made.handler.descriptor is not None:
-        with named(name_of(leaf)):
+        with error_context(name_of(leaf)):
             reserve_file(made.handler.descriptor.fd, made.nbytes)
     return made

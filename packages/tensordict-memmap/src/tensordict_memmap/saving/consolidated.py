@@ -20,7 +20,7 @@ from tensordict_core.extension import Meta, annotate, annotation
 from tensordict_memmap.engine import executor as pool
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.engine.future import SaveFuture
-from tensordict_memmap.engine.sources import Piece, Run, held
+from tensordict_memmap.engine.sources import FileRange, Run, detached
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.consolidated import FIELDS, LENGTHS, OFFSETS, VALUES, jagged, open_consolidated
@@ -70,7 +70,7 @@ def consolidate(
     job.device = torch.device("cpu") if filename is not None else None if device is None else place
     if return_early and num_threads > 1:
         for slot in job.slots.values():
-            slot.sources = list(map(held, slot.sources))
+            slot.sources = list(map(detached, slot.sources))
         return SaveFuture(lambda progress, cancelled: job.run(progress, cancelled), job.total)
     return job.run(None, None)
 
@@ -235,12 +235,12 @@ class _Job:
         self, storage: torch.Tensor | None, progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None
     ) -> None:
         assert self.path is not None
-        pieces: list[Piece | Run]
+        pieces: list[FileRange | Run]
         if storage is not None:
-            pieces = [Piece("all entries", storage)]
+            pieces = [FileRange("all entries", storage)]
         else:
             pieces = self._pieces()
-        pieces.append(Piece("the description", self.text, self.total))
+        pieces.append(FileRange("the description", self.text, self.total))
         threads = self.threads or None
 
         def write(draft: str) -> None:
@@ -250,7 +250,7 @@ class _Job:
 
         save_file(self.path, write, size=self.total)
 
-    def _pieces(self) -> list[Piece | Run]:
+    def _pieces(self) -> list[FileRange | Run]:
         """What goes into the file, small contiguous tensors that follow one another as one run."""
         keys, sources, addresses, begins, sizes = [], [], [], [], []
         for slot in self.slots.values():

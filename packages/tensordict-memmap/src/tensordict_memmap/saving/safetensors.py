@@ -17,9 +17,9 @@ import torch
 from tensordict_core.extension import annotate, annotation
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.engine.checksums import DIGITS, Extent
-from tensordict_memmap.engine.future import Cancelled, Progress, carry_out
-from tensordict_memmap.engine.gc_paused import uncollected
-from tensordict_memmap.engine.sources import Piece, Run
+from tensordict_memmap.engine.future import Cancelled, Progress, run_save
+from tensordict_memmap.engine.gc_paused import gc_paused
+from tensordict_memmap.engine.sources import FileRange, Run
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT
@@ -195,7 +195,7 @@ class PackedSave:
         """Saves, now or in the background, and gives the result."""
         if early:
             self.pack.tensors.hold()
-        return carry_out(self.run, result, 0 if self.like else self.total, early=early, pbar=pbar)
+        return run_save(self.run, result, 0 if self.like else self.total, early=early, pbar=pbar)
 
     def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
         """Writes the file and puts it in place."""
@@ -228,13 +228,13 @@ class PackedSave:
             places = {tensors[one]: name for name, shard in zip(names, shards, strict=True) for one in shard}
             index = orjson.dumps({"metadata": {"total_size": self.total}, "weight_map": places})
             names.append(INDEX_NAME)
-            files.append(FileWrite(f"{folder}/{INDEX_NAME}", [Piece("the index", index)], len(index)))
+            files.append(FileWrite(f"{folder}/{INDEX_NAME}", [FileRange("the index", index)], len(index)))
         self._write(files, progress, cancelled)
         return Manifest({name: Entry(file.size or 0) for name, file in zip(names, files, strict=True)})
 
     def _file(self, path: str, part: range | None, *, first: bool = True) -> FileWrite:
         """One file: of all tensors, or of a part of them; the first says what the structure is."""
-        with uncollected():
+        with gc_paused():
             names, forms, ends, pieces, alone = self.pack.tensors.layout(part)
             metadata = self.pack.metadata(names if part is None else None) if first else {"format": "pt"}
             if self.checksum:
@@ -248,7 +248,7 @@ class PackedSave:
         wanted = alone if self.checksum else []
         extents = [Extent(len(start) + offset, nbytes, fixed=True) for offset, nbytes in wanted]
         # not emptied first means cut to its size, which leaves room that takes no blocks
-        all_pieces: list[Piece | Run] = [Piece("the header", start), *([] if self.like else pieces)]
+        all_pieces: list[FileRange | Run] = [FileRange("the header", start), *([] if self.like else pieces)]
         return FileWrite(path, all_pieces, len(start) + (ends[-1] if ends else 0), fresh=not self.like, extents=extents)
 
     def _write(
@@ -260,7 +260,7 @@ class PackedSave:
         write_files(files, threads=self.threads, durable=self.durable, progress=progress, cancelled=cancelled)
         for file in files if self.checksum else ():
             header = file.pieces[0]
-            assert isinstance(header, Piece) and isinstance(header.source, bytes)
+            assert isinstance(header, FileRange) and isinstance(header.source, bytes)
             if CHECKSUMS.encode() in header.source:
                 write_checksums(os.fspath(file.path), header.source, _digits(file), durable=self.durable)
 

@@ -18,10 +18,10 @@ import torch
 
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.engine.checksums import Extent
-from tensordict_memmap.engine.future import Cancelled, Progress, carry_out
-from tensordict_memmap.engine.gc_paused import uncollected
+from tensordict_memmap.engine.future import Cancelled, Progress, run_save
+from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.reserve import reserve_leaves
-from tensordict_memmap.engine.sources import Piece, held
+from tensordict_memmap.engine.sources import FileRange, detached
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF
@@ -61,7 +61,7 @@ class TreeSave:
         if not existsok:
             commit.check_new(self.root)
         self.kept: dict[str, torch.Tensor] = {}
-        with uncollected():
+        with gc_paused():
             self.node = tree.plan(td, tie=not like)
             self.leaves = list(tree.leaves(self.node))
         if mapped:
@@ -102,8 +102,8 @@ class TreeSave:
         """Saves, now or in the background, and gives the result."""
         if early:
             for leaf in self.leaves:
-                leaf.source = held(leaf.source)
-        return carry_out(self.run, result, self.total, early=early, pbar=pbar)
+                leaf.source = detached(leaf.source)
+        return run_save(self.run, result, self.total, early=early, pbar=pbar)
 
     def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
         """Writes all files and puts them in place."""
@@ -128,7 +128,7 @@ class TreeSave:
     def _map(self, folder: str) -> None:
         """Maps the files before they have the names that other saves could take, one after the other."""
         opener = self._opener(folder)
-        with uncollected():
+        with gc_paused():
             for leaf in self.leaves:
                 tensor = self.kept[leaf.file] = opener(leaf)
                 if isinstance(tensor, MemoryMappedTensor) and tensor.handler.filename == f"{folder}/{leaf.file}":
@@ -145,12 +145,12 @@ class TreeSave:
 
     def twin(self) -> Any:
         """A locked tensordict over the files."""
-        with uncollected():
+        with gc_paused():
             return build(self.node, self.opener(), saved=Path(self.root), device=torch.device("cpu")).lock_()
 
     def itself(self) -> Any:
         """The tensordict itself, now over the files."""
-        with uncollected():
+        with gc_paused():
             fill(self.node, self.opener(), saved=Path(self.root))
         return self.td.lock_()
 
@@ -171,7 +171,7 @@ class TreeSave:
         names: dict[str, dict[str, str]] = {}
         files: list[FileWrite] = []
 
-        def add(path: str, pieces: list[Piece], size: int, key: Any = None) -> None:
+        def add(path: str, pieces: list[FileRange], size: int, key: Any = None) -> None:
             entries[path] = Entry(size)
             place = f"{folder}/{path}"
             extents = [Extent(0, size)] if self.checksum else []
@@ -182,7 +182,7 @@ class TreeSave:
             if place and self.kept:
                 os.makedirs(f"{folder}/{node.folder}", exist_ok=True)
             for name, document in tree.describe(node).items():
-                add(place + name, [Piece(show(node.key) if node.key else name, document)], len(document))
+                add(place + name, [FileRange(show(node.key) if node.key else name, document)], len(document))
             if isinstance(node, Dense) and node.escaped:
                 names[node.folder] = {
                     key: stem + (LEAF if isinstance(node.entries[key], Leaf) else "")
@@ -202,7 +202,7 @@ class TreeSave:
                     entries[leaf.file] = Entry(nbytes)
                 else:
                     name = name_of(leaf)
-                    pieces = [] if self.like or leaf.source is None else [Piece(name, leaf.source)]
+                    pieces = [] if self.like or leaf.source is None else [FileRange(name, leaf.source)]
                     add(leaf.file, pieces, nbytes, name)
         if self.atomic:
             for file in kept:
@@ -218,7 +218,7 @@ class TreeSave:
             entries[file] = entries[first]
         return Manifest(entries, names, aliases)
 
-    def _keep(self, file: str, folder: str, add: Callable[[str, list[Piece], int], None]) -> None:
+    def _keep(self, file: str, folder: str, add: Callable[[str, list[FileRange], int], None]) -> None:
         """Takes a file of the earlier save over as it is, so that whoever has it mapped stays connected."""
         source, place = self.kept[file], f"{folder}/{file}"
         assert isinstance(source, MemoryMappedTensor)
@@ -229,22 +229,22 @@ class TreeSave:
                 return
             os.unlink(place)  # another save has that name by now
         del self.kept[file]
-        add(file, [Piece(file, source)], source.nbytes)
+        add(file, [FileRange(file, source)], source.nbytes)
 
-    def _add_nested(self, leaf: Leaf, add: Callable[[str, list[Piece], int], None]) -> None:
+    def _add_nested(self, leaf: Leaf, add: Callable[[str, list[FileRange], int], None]) -> None:
         assert leaf.source is not None
         parts = [part.detach() for part in leaf.source.unbind()]
         rows = [list(part.shape) for part in parts]
         pieces, offset = [], 0
         for part in parts:
             if not self.like:
-                pieces.append(Piece(name_of(leaf), part, offset))
+                pieces.append(FileRange(name_of(leaf), part, offset))
             offset += prod(part.shape) * leaf.dtype.itemsize
         if offset:
             add(leaf.file, pieces, offset)
         shapes = torch.tensor(rows, dtype=torch.int64)
         if shapes.numel():
-            add(leaf.shapes_file, [Piece(name_of(leaf), shapes)], shapes.nbytes)
+            add(leaf.shapes_file, [FileRange(name_of(leaf), shapes)], shapes.nbytes)
 
 
 def name_of(leaf: Leaf) -> Any:

@@ -81,14 +81,14 @@ class SavedFolder:
         Raises:
             ValueError: if the manifest is not valid.
         """
-        while manifest is not None and manifest.growth is not None:
-            growth = manifest.growth
+        while manifest is not None and manifest.rows_committed is not None:
+            growth = manifest.rows_committed
             document = system.read_file(f"{self.root}/{described_in(self.root)}") if growth.meta else None
             if document is None or fingerprint(document) in growth.meta:
                 self.rows = growth.rows
                 break
             latest = owned.manifest_for(self.root)
-            if latest is not None and latest.growth == growth:
+            if latest is not None and latest.rows_committed == growth:
                 break  # another program wrote the description, and knows
             manifest = latest
         return manifest

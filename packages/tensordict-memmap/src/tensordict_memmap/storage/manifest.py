@@ -12,7 +12,7 @@ The file, version 1::
 
 ``files`` holds each file's size, or its size and checksum; paths are relative, with ``/`` between folders. ``names``
 holds, by folder, the keys whose file is not named as usual. ``aliases`` holds the files that are another one's content.
-``growing`` is there in a dataset that grows, whose files may be longer than they are listed (``growth.py``).
+``growing`` is there in a dataset that grows, whose files may be longer than they are listed (``storage.rows_committed``).
 ``seal``, the last, is there where checksums are: it is that of the bytes in front of the comma before it.
 """
 
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from tensordict_memmap.engine.checksums import checksum_of
-from tensordict_memmap.storage.rows_committed import Growth
+from tensordict_memmap.storage.rows_committed import RowsCommitted
 
 NAME = "tensordict.manifest.json"
 """The name of the manifest in the folder that it describes."""
@@ -54,7 +54,7 @@ class Manifest:
         names: by folder (``""`` is the saved one), the file name of each key that is not named as usual.
         aliases: for a file that is a link to, or a copy of, another one, that other one.
         complete: False while files are overwritten in place.
-        growth: how far a dataset has grown; None for other saves.
+        rows_committed: how far a dataset has grown; None for other saves.
 
     >>> manifest = Manifest({"meta.json": Entry(95), "b/meta.json": Entry(120)})
     >>> Manifest.loads(manifest.dumps()) == manifest
@@ -67,7 +67,7 @@ class Manifest:
     names: dict[str, dict[str, str]] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     complete: bool = True
-    growth: Growth | None = None
+    rows_committed: RowsCommitted | None = None
 
     def dumps(self) -> bytes:
         """The manifest as its file holds it."""
@@ -80,8 +80,8 @@ class Manifest:
             record["names"] = self.names
         if self.aliases:
             record["aliases"] = self.aliases
-        if self.growth is not None:
-            record["growing"] = self.growth.record()
+        if self.rows_committed is not None:
+            record["growing"] = self.rows_committed.record()
         try:
             text = orjson.dumps(record)
         except (TypeError, orjson.JSONEncodeError):  # lone surrogates in names
@@ -121,7 +121,7 @@ class Manifest:
                 },
                 aliases={check_path(path): check_path(other) for path, other in record.get("aliases", {}).items()},
                 complete=record["complete"] is True,
-                growth=Growth.read(record["growing"]) if "growing" in record else None,
+                rows_committed=RowsCommitted.read(record["growing"]) if "growing" in record else None,
             )
             unknown = [path for path, other in manifest.aliases.items() if not {path, other} <= manifest.files.keys()]
             if unknown:
@@ -144,7 +144,7 @@ class Manifest:
                 if path.startswith(start) and other.startswith(start)
             },
             self.complete,
-            None if self.growth is None else replace(self.growth, meta=()),
+            None if self.rows_committed is None else replace(self.rows_committed, meta=()),
         )
 
     def replaced_under(self, folder: str, part: Manifest) -> Manifest:
@@ -162,7 +162,7 @@ class Manifest:
             {path: other for path, other in self.aliases.items() if outside(path) and outside(other)}
             | {start + path: start + other for path, other in part.aliases.items()},
             self.complete,
-            self.growth,
+            self.rows_committed,
         )
 
     def problems(self, sizes: Mapping[str, int]) -> list[str]:
@@ -172,7 +172,7 @@ class Manifest:
             size = sizes.get(path)
             if size is None:
                 found.append(f"{path} is missing")
-            elif size < entry.size or (size > entry.size and self.growth is None):
+            elif size < entry.size or (size > entry.size and self.rows_committed is None):
                 found.append(f"{path} has {size} bytes where {entry.size} were saved")
         return found
 

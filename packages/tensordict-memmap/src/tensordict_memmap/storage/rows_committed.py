@@ -1,4 +1,4 @@
-"""Growth: what makes a saved folder a dataset that grows, said in one place, its manifest. Pure: it touches no file.
+"""RowsCommitted: what makes a saved folder a dataset that grows, said in one place, its manifest. Pure: it touches no file.
 
 Files of a dataset may be longer than its rows: rows are written first and counted afterwards, when the manifest is
 replaced in one step. So the number of rows in the manifest is the truth, for all leaves and nested nodes at once. The
@@ -17,7 +17,7 @@ import xxhash
 
 from tensordict_memmap.schema import nontensor as values
 
-__all__ = ["LOCK", "Growth", "Part", "fingerprint", "resized"]
+__all__ = ["LOCK", "Part", "RowsCommitted", "fingerprint", "resized"]
 
 LOCK = "tensordict.lock"
 """The name of the file that writers of a dataset lock; it is empty, and no manifest lists it."""
@@ -36,7 +36,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class RowsCommitted:
     """How far a dataset has grown.
 
     Args:
@@ -45,10 +45,10 @@ class Growth:
         meta: fingerprints of the ``meta.json`` in the saved folder that this goes with: the last one and the next.
         parts: the ranges behind ``rows`` that were begun.
 
-    >>> Growth(3, 3).with_part(Part(5, 8, 8)).rows
+    >>> RowsCommitted(3, 3).with_part(Part(5, 8, 8)).rows
     3
-    >>> Growth(3, 3).with_part(Part(5, 8, 8)).with_part(Part(3, 5, 5))
-    Growth(rows=8, shown=8, meta=(), parts=())
+    >>> RowsCommitted(3, 3).with_part(Part(5, 8, 8)).with_part(Part(3, 5, 5))
+    RowsCommitted(rows=8, shown=8, meta=(), parts=())
     """
 
     rows: int
@@ -62,7 +62,7 @@ class Growth:
         return {"rows": self.rows, "shown": self.shown, "meta": list(self.meta)} | ({"parts": parts} if parts else {})
 
     @classmethod
-    def read(cls, record: Any) -> Growth:
+    def read(cls, record: Any) -> RowsCommitted:
         """Reads the JSON form, and trusts nothing in it.
 
         Raises:
@@ -86,7 +86,7 @@ class Growth:
             raise ValueError(f"{record!r:.100} does not say how far a dataset has grown")
         return cls(rows, shown, tuple(meta), tuple(parts))
 
-    def with_part(self, part: Part) -> Growth:
+    def with_part(self, part: Part) -> RowsCommitted:
         """As it is once a range is filled up to ``part.done``: rows count where all rows before them do."""
         parts = sorted([*(other for other in self.parts if other.start != part.start), part], key=lambda p: p.start)
         rows, open_parts = self.rows, []
@@ -95,7 +95,7 @@ class Growth:
                 rows = max(rows, other.done)
             if other.done < other.stop or other.start > rows:
                 open_parts.append(other)
-        return Growth(rows, max(rows, self.shown), self.meta, tuple(open_parts))
+        return RowsCommitted(rows, max(rows, self.shown), self.meta, tuple(open_parts))
 
 
 def fingerprint(document: bytes) -> str:

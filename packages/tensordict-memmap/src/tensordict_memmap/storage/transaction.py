@@ -110,7 +110,7 @@ def add_files(folder: str | os.PathLike[str], write: Callable[[str], Manifest | 
     with flock.locked(path), flock.locked(root) if above else contextlib.nullcontext():
         journal.finish(root)
         manifest = owned.read_if_valid(root)
-        if manifest is None or not manifest.complete or manifest.growth is not None or manifest.is_sealed():
+        if manifest is None or not manifest.complete or manifest.rows_committed is not None or manifest.is_sealed():
             return False
         if len(above) > 1 or (above and os.path.lexists(os.path.join(path, manifests.NAME))):
             return False

@@ -16,13 +16,13 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_core.extension import annotation
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META, RESERVED_FIELDS
 from tensordict_memmap.formats.tree import Dense, Leaf
 from tensordict_memmap.saving.tree import TreeSave
 from tensordict_memmap.schema.build import build
-from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Entry, Manifest
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
@@ -82,7 +82,7 @@ def _add(job: TreeSave, td: Any) -> bool:
     """Whether the files of a save could be added to what its folder holds."""
 
     def write(stage: str) -> Manifest | None:
-        document = system.read_file(f"{job.root}/{META}")
+        document = syscalls.read_file(f"{job.root}/{META}")
         merged = None if document is None else _merged(document, job.node, td)
         if merged is None:
             return None
@@ -90,11 +90,11 @@ def _add(job: TreeSave, td: Any) -> bool:
         new = manifest.files.keys() - {META}
         if manifest.names or any(os.path.lexists(f"{job.root}/{name.split('/')[0]}") for name in new):
             return None
-        system.write_file(f"{stage}/{META}", merged, durable=False)
+        syscalls.write_file(f"{stage}/{META}", merged, durable=False)
         manifest.files[META] = Entry(len(merged))
         return manifest
 
-    return commit.add_files(job.root, write)
+    return transaction.add_files(job.root, write)
 
 
 def _merged(document: bytes, node: tree.Node, td: Any) -> bytes | None:

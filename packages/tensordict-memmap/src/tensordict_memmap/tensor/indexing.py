@@ -9,8 +9,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from tensordict_memmap.engine import executor as pool
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.tuning import KERNEL_WORTH_A_CALL, KERNEL_WORTH_COMPILING, is_cold, load_kernels
 from tensordict_memmap.schema.dtypes import as_bits
 
@@ -63,15 +62,17 @@ def gather_rows(
     if _rows_are_runs(plain) and flat.nbytes >= KERNEL_WORTH_A_CALL and is_cold(plain, rows):
         step, size, first = plain.stride(0) * plain.element_size(), plain[0].nbytes, plain.data_ptr()
         for row in rows.tolist():  # a page fault alone reads ten times what is asked for, and waits for it
-            system.read_ahead(first + row * step, size)
+            syscalls.read_ahead(first + row * step, size)
         kernels = load_kernels(KERNEL_WORTH_COMPILING, [0])
         if kernels is not None:
-            count = max(threads or 4 * pool.default_threads(), 1)  # threads wait for the disk here, not for a processor
+            count = max(
+                threads or 4 * executor.default_threads(), 1
+            )  # threads wait for the disk here, not for a processor
             bounds = np.linspace(0, rows.numel(), min(count, rows.numel()) + 1).astype(np.int64)
             rows_array = rows.cpu().numpy()
             gather = functools.partial(kernels.gather_rows, flat.data_ptr(), plain.data_ptr(), step, size, rows_array)
             ranges = pairwise(bounds.tolist())
-            pool.run([[functools.partial(gather, *part)] for part in ranges], threads=count)
+            executor.run([[functools.partial(gather, *part)] for part in ranges], threads=count)
             return out
     torch.index_select(as_bits(plain), 0, rows.to(plain.device), out=as_bits(flat.detach()))
     return out
@@ -120,11 +121,11 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, t
     source, rows = (_apart(one, plain) for one in (source.resolve_conj().resolve_neg().contiguous(), rows))
     size, step = source[0].nbytes, plain.stride(0) * plain.element_size()
     rows_array = rows.cpu().numpy()
-    count = min(threads or pool.default_threads(), dst.shape[0])
+    count = min(threads or executor.default_threads(), dst.shape[0])
     bounds = np.linspace(0, dst.shape[0], count + 1).astype(np.int64).tolist()
     scatter = functools.partial(kernels.scatter_rows, plain.data_ptr(), step, source.data_ptr(), size, size, rows_array)
     parts = pairwise(bounds)
-    pool.run([[functools.partial(scatter, low, high)] for low, high in parts], threads=count)
+    executor.run([[functools.partial(scatter, low, high)] for low, high in parts], threads=count)
     plain[:0].zero_()  # counts a change of the values that torch did not make
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 
 MODES = {"r": False, "c": False, "r+": True}
 """Ways to map: ``r`` and ``c`` copy a page when it is written to and leave the file alone, ``r+`` writes to it."""
@@ -35,7 +35,7 @@ class _Pages:
         self.__array_interface__ = _bytes_at(address + skipped, nbytes - skipped)
 
     def __del__(self) -> None:
-        system.unmap(self.address, self.nbytes)
+        syscalls.unmap(self.address, self.nbytes)
 
 
 class _Foreign:
@@ -184,7 +184,7 @@ class Mapping:
     def flush(self) -> None:
         """Waits until what was written through the mapping is on the disk."""
         if self.filename is not None and self.mode == "r+" and self.nbytes:
-            system.sync_mapping(self.address, self.nbytes)
+            syscalls.sync_mapping(self.address, self.nbytes)
 
     def open_descriptor(self) -> int | None:
         """A descriptor to write to the same file with, or None where it is read-only or another file by now."""
@@ -221,9 +221,9 @@ _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 def _map(fd: int, filename: str | None, nbytes: int, offset: int, *, shared: bool) -> Any:
     if nbytes == 0:
         return np.empty(0, np.uint8)
-    if not system.POSIX:
+    if not syscalls.POSIX:
         with os.fdopen(os.dup(fd), "r+b" if shared else "rb") as file:
             return np.memmap(file, np.uint8, "r+" if shared else "c", offset, (nbytes,))
-    skipped = offset % system.PAGE
-    address = system.map_file(fd, nbytes + skipped, offset - skipped, shared=shared)
+    skipped = offset % syscalls.PAGE
+    address = syscalls.map_file(fd, nbytes + skipped, offset - skipped, shared=shared)
     return np.asarray(_Pages(address, nbytes + skipped, skipped))

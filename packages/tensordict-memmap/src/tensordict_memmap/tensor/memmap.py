@@ -3,7 +3,7 @@
 It is a ``torch.Tensor`` in all that operations see: they run at full speed and give plain tensors. Only what makes a
 view by position (indexing with integers and slices, ``unbind``, ``split``, ``chunk``, ``detach``) stays memory-mapped
 and knows its place in the file; every other view shares the memory as a plain tensor. Indexing and writing by rows, and
-large copies, go through ``rows.py`` and ``inplace.py``. A tensor with a file travels to other processes as the
+large copies, go through ``rows.py`` and ``update.py``. A tensor with a file travels to other processes as the
 file's name, in a few hundred bytes, together with the identity of the file, so that another file under that name is an
 error.
 """
@@ -21,12 +21,12 @@ from typing import Any, Self, cast
 import torch
 
 from tensordict_core.extension import register_writer
-from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.engine.sources import Piece
+from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import FILE_WORTH_OPENING, ROWS_WORTH_A_CALL
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.storage.file_transaction import put_in_place
-from tensordict_memmap.tensor import pickling as travel
+from tensordict_memmap.tensor import pickling
 from tensordict_memmap.tensor.constructors import Filled, check_device
 from tensordict_memmap.tensor.indexing import gather_rows, scatter_rows
 from tensordict_memmap.tensor.mapping import Mapping
@@ -167,9 +167,9 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         os.close(fd)
         os.unlink(staged)  # made again below with the permissions of any new file
         try:
-            write_files([FileWrite(staged, [] if source is None else [Piece(name, source)], size=nbytes)])
+            write_files([FileWrite(staged, [] if source is None else [FileRange(name, source)], size=nbytes)])
             # before others can put another file there; elsewhere what is mapped cannot be renamed
-            mapping = Mapping.open(staged, nbytes, mode="r+") if system.POSIX else None
+            mapping = Mapping.open(staged, nbytes, mode="r+") if syscalls.POSIX else None
             put_in_place(staged, path, existsok=existsok)
         except BaseException:
             if os.path.exists(staged):
@@ -461,10 +461,10 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles the name and identity of the file; the values where there is no file that holds them."""
-        return travel.reduce(self, protocol)
+        return pickling.reduce(self, protocol)
 
 
-ForkingPickler.register(MemoryMappedTensor, travel.reduce_between_processes)
+ForkingPickler.register(MemoryMappedTensor, pickling.reduce_between_processes)
 register_writer(MemoryMappedTensor, write_leaves)
 
 

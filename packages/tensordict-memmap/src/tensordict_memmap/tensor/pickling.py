@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.tensor.mapping import Mapping
 
@@ -61,7 +61,7 @@ def _identity(filename: str) -> tuple[int, int, int]:
         info = os.stat(filename)
     except OSError:
         return 0, 0, 0
-    return info.st_dev, info.st_ino, system.born(filename)
+    return info.st_dev, info.st_ino, syscalls.born(filename)
 
 
 def _from_values(

@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 
-from tensordict_memmap.engine import executor as pool
-from tensordict_memmap.engine import write_plan as transfer
-from tensordict_memmap.engine.reserve import named
-from tensordict_memmap.engine.sink import Outlet
-from tensordict_memmap.engine.sources import Piece
+from tensordict_memmap.engine import executor, write_plan
+from tensordict_memmap.engine.reserve import error_context
+from tensordict_memmap.engine.sink import Sink
+from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import FILE_WORTH_OPENING, JOB, WORTH_STREAMING, is_unfilled, load_stream
 from tensordict_memmap.tensor.mapping import Mapping
 
@@ -93,7 +92,7 @@ def _copy(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> No
                 for start in starts
             ]
         )
-    pool.run(lanes)
+    executor.run(lanes)
     for number in flat:
         _tell_autograd(leaves[number])
     others = sorted(set(range(len(leaves))).difference(flat))
@@ -127,8 +126,8 @@ def _fill(
     threads: int | None,
 ) -> set[int]:
     """Writes to files, and says which leaves were; a file that cannot be written to is left to its mapping."""
-    outlets: list[Outlet] = []
-    targets: list[tuple[Outlet, Piece]] = []
+    sinks: list[Sink] = []
+    targets: list[tuple[Sink, FileRange]] = []
     written: set[int] = set()
     try:
         for numbers in files:
@@ -136,19 +135,19 @@ def _fill(
             fd = mapping.open_descriptor()
             if fd is None:
                 continue
-            outlet = Outlet(fd)
-            outlets.append(outlet)
+            sink = Sink(fd)
+            sinks.append(sink)
             for number in numbers:
                 leaf, key = leaves[number], keys[number]
                 offset = mapping.offset + leaf.data_ptr() - mapping.address
-                with named(key, mapping.filename):
-                    outlet.reserve(offset, leaf.nbytes)
-                targets.append((outlet, Piece(key, sources[number], offset, leaf.dtype)))
+                with error_context(key, mapping.filename):
+                    sink.reserve(offset, leaf.nbytes)
+                targets.append((sink, FileRange(key, sources[number], offset, leaf.dtype)))
                 written.add(number)
-        transfer.write_into(targets, threads=threads)
+        write_plan.write_into(targets, threads=threads)
     finally:
-        for outlet in outlets:
-            os.close(outlet.fd)
+        for sink in sinks:
+            os.close(sink.fd)
     return written
 
 

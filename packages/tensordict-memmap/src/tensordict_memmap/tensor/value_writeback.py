@@ -17,8 +17,8 @@ from tensordict_core import NonTensorStack, TensorCollection, is_non_tensor
 from tensordict_core.extension import annotate, annotation, register_value_writer
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
-from tensordict_memmap.schema import nontensor as values
-from tensordict_memmap.storage import ownership as owned
+from tensordict_memmap.schema import nontensor
+from tensordict_memmap.storage import ownership
 
 __all__ = ["remember", "remember_file"]
 
@@ -55,7 +55,7 @@ def _keep(old: Any, new: Any) -> None:
         return
     if isinstance(new, NonTensorStack) and _is_in_a_dataset(folder):
         found = [one for node in (old, new) for one in node.reshape(-1).tolist()]
-        if all(values.is_same(found[0], one) for one in found):
+        if all(nontensor.is_same(found[0], one) for one in found):
             return
         raise RuntimeError(
             f"rows of a dataset that grows share their values, and those for {folder} differ; store what differs by "
@@ -72,8 +72,8 @@ def _keep(old: Any, new: Any) -> None:
 
 
 def _is_in_a_dataset(folder: Path) -> bool:
-    manifest = owned.manifest_for(folder)
-    return manifest is not None and manifest.growth is not None
+    manifest = ownership.manifest_for(folder)
+    return manifest is not None and manifest.rows_committed is not None
 
 
 def _holds(folder: Path, value: Any) -> bool:

@@ -34,7 +34,7 @@ from tensordict_core import (
     is_non_tensor,
 )
 from tensordict_core.extension import Primitives, type_name
-from tensordict_memmap.engine.gc_paused import uncollected
+from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.formats.safetensors.columns import Entries
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, digest, is_dotted
 from tensordict_memmap.formats.safetensors.header import CODES, Form
@@ -113,7 +113,7 @@ def pack(td: Any, *, copy_existing: bool = True) -> Pack:
     (['a', 'b.c'], {'tensor': 'a'})
     """
     packer = _Packer(copy_existing)
-    with uncollected():
+    with gc_paused():
         packer.out.record = packer.root(td)
         packer.settle()
     return packer.out

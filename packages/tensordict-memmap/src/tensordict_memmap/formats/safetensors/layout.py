@@ -15,7 +15,7 @@ from typing import NamedTuple, overload
 
 import torch
 
-from tensordict_memmap.engine.sources import Piece, Run, held
+from tensordict_memmap.engine.sources import FileRange, Run, detached
 from tensordict_memmap.engine.tuning import SMALL
 from tensordict_memmap.formats.safetensors.header import METADATA, Form, ranks
 from tensordict_memmap.formats.tree import Path
@@ -32,14 +32,14 @@ class Stacked:
     parts: Sequence[torch.Tensor]
     dim: int
 
-    def pieces(self, key: object, offset: int) -> Iterator[Piece]:
+    def pieces(self, key: object, offset: int) -> Iterator[FileRange]:
         """Where each part of them goes."""
         first = self.parts[0]
         size = prod(first.shape[self.dim :]) * first.element_size()
         rows = [part.detach().flatten(0, self.dim - 1) if self.dim else part.detach()[None] for part in self.parts]
         for number in range(len(rows[0])):
             for row in rows:
-                yield Piece(key, row[number], offset)
+                yield FileRange(key, row[number], offset)
                 offset += size
 
 
@@ -101,7 +101,7 @@ class Layout(NamedTuple):
     names: Sequence[str]
     forms: Sequence[Form]
     ends: Sequence[int]
-    pieces: list[Piece | Run]
+    pieces: list[FileRange | Run]
     alone: list[tuple[int, int]]
 
 
@@ -160,7 +160,9 @@ class Tensors:
         """Keeps the memory of the tensors as it is now, whatever they are given later."""
         for number, source in enumerate(self.sources):
             self.sources[number] = (
-                Stacked(list(map(held, source.parts)), source.dim) if isinstance(source, Stacked) else held(source)
+                Stacked(list(map(detached, source.parts)), source.dim)
+                if isinstance(source, Stacked)
+                else detached(source)
             )
 
     def is_free(self, name: str) -> bool:
@@ -203,7 +205,7 @@ def cut(
     addresses: Sequence[int],
     begins: Sequence[int],
     sizes: Sequence[int],
-) -> tuple[list[Piece | Run], list[tuple[int, int]]]:
+) -> tuple[list[FileRange | Run], list[tuple[int, int]]]:
     """The pieces that put tensors into a file: small ones that follow one another there are one run.
 
     Args:
@@ -223,7 +225,7 @@ def cut(
     cuts = {0, total, *single, *(n + 1 for n in single)}
     if total and begins[-1] + sizes[-1] - begins[0] != sum(sizes):
         cuts.update(n for n in range(1, total) if begins[n - 1] + sizes[n - 1] != begins[n])
-    pieces: list[Piece | Run] = []
+    pieces: list[FileRange | Run] = []
     for first, last in pairwise(sorted(cuts)):
         offset = begins[first]
         if first not in single:
@@ -235,5 +237,5 @@ def cut(
             continue
         key, source = keys[first], sources[first]
         named = key[0] if len(key) == 1 else key
-        pieces += source.pieces(named, offset) if isinstance(source, Stacked) else [Piece(named, source, offset)]
+        pieces += source.pieces(named, offset) if isinstance(source, Stacked) else [FileRange(named, source, offset)]
     return pieces, [(begins[n], sizes[n]) for n in sorted(single)]
