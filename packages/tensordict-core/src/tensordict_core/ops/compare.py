@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED
+from tensordict_core.ops.factories.identity import finish, owns_methods
 from tensordict_core.ops.factories.operands import match
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import UnaryMethod
@@ -34,9 +35,7 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
             _compare_values(result, self, other, name == "__eq__")
         return result
 
-    method.__name__ = name
-    method.__qualname__ = f"TensorCollection.{name}"
-    method.__doc__ = f"""``leaf {symbol} operand`` for every leaf, as bool leaves.
+    doc = f"""``leaf {symbol} operand`` for every leaf, as bool leaves.
 
     Args:
         other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.
@@ -45,7 +44,7 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
         KeyError: The keys of ``other`` differ.
     """
     record(OpSpec(name, "compare", function, torch_functions=(function, getattr(Tensor, function.__name__))))
-    return method
+    return finish(method, name, doc)
 
 
 def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:
@@ -68,17 +67,16 @@ def _test(name: str) -> UnaryMethod:
     def method(self: Any) -> Any:
         return self._rebuild(iter([function(leaf) for leaf in self._leaves()]), UNLOCKED)
 
-    method.__name__ = name
-    method.__qualname__ = f"TensorCollection.{name}"
-    method.__doc__ = f"""`torch.{name}` of every leaf, as bool leaves.
+    doc = f"""`torch.{name}` of every leaf, as bool leaves.
 
     >>> TensorDict({{"a": torch.tensor(1.0)}}).{name}()["a"].dtype
     torch.bool
     """
     record(OpSpec(name, "test", function, torch_functions=(function,)))
-    return cast(UnaryMethod, method)
+    return cast(UnaryMethod, finish(method, name, doc))
 
 
+@owns_methods
 class Comparison(Node):
     """Comparisons and tests."""
 

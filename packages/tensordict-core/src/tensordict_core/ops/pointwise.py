@@ -17,6 +17,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import normal_dim
+from tensordict_core.ops.factories.identity import owns_methods
 from tensordict_core.ops.factories.methods import binary, map_leaves, scaled, unary
 from tensordict_core.ops.factories.operands import batch_operand, match, over_batch_size
 from tensordict_core.ops.factories.spec import OpSpec, record
@@ -57,6 +58,7 @@ def _logical(name: str) -> Any:
     return leaf
 
 
+@owns_methods
 class Pointwise(Node):
     """Operations on each element of each leaf."""
 

@@ -16,6 +16,7 @@ from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.tracing import may_fuse
+from tensordict_core.ops.factories.identity import finish, owns_methods
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import CastReduction, SpreadReduction, ValueReduction
 from tensordict_core.ops.reduce_dims import (
@@ -42,9 +43,7 @@ _TRANSFORM = "key_transform: Renames the key of each entry, at every level (not 
 
 
 def _finish(method: Any, name: str, what: str, options: str, example: str, function: Any) -> Any:
-    method.__name__ = name
-    method.__qualname__ = f"TensorCollection.{name}"
-    method.__doc__ = f"""{what} of every leaf.
+    doc = f"""{what} of every leaf.
 
     Args:
         {_ARGS}
@@ -64,7 +63,7 @@ def _finish(method: Any, name: str, what: str, options: str, example: str, funct
     """
     functions: tuple[Any, ...] = (function,)
     record(OpSpec(name, "reduce", function, torch_functions=functions, floating=name in _FLOATING))
-    return method
+    return finish(method, name, doc)
 
 
 _FLOATING = {"mean", "nanmean", "std", "var", "norm", "logsumexp", "quantile"}
@@ -188,6 +187,7 @@ def _pair(td: Any, function: Any, dim: Dim, keepdim: bool | None, named: Any) ->
     return named((values, values._rebuild(iter(at), How())))
 
 
+@owns_methods
 class Reduction(Node):
     """Sums, means, extremes and their kind."""
 

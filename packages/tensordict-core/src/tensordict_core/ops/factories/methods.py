@@ -16,18 +16,12 @@ from torch import Tensor
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, SHAPE_KEEPING, How
 from tensordict_core.base.tracing import may_fuse
+from tensordict_core.ops.factories.identity import finish
 from tensordict_core.ops.factories.operands import broadcast_how, complete, match
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import BinaryMethod, ScaledMethod, UnaryMethod
 
 __all__ = ["binary", "map_leaves", "scaled", "unary"]
-
-
-def _finish(function: Any, name: str, doc: str) -> Any:
-    function.__name__ = name
-    function.__qualname__ = f"TensorCollection.{name}"
-    function.__doc__ = doc
-    return function
 
 
 def _refused(error: RuntimeError) -> bool:
@@ -101,7 +95,7 @@ def unary(
     >>> td.{name}_() is td
     True
     """
-    return cast(UnaryMethod, _finish(method, name, doc)), cast(UnaryMethod, _finish(method_, name + "_", doc_))
+    return cast(UnaryMethod, finish(method, name, doc)), cast(UnaryMethod, finish(method_, name + "_", doc_))
 
 
 def _pair(name: str, td: Any, other: Any, default: Any) -> tuple[Any, list[Tensor], Any, bool, How]:
@@ -217,7 +211,7 @@ def _binary(
     >>> td.{name}_(td.clone()) is td
     True
     """
-    return _finish(method, name, doc), _finish(method_, name + "_", doc_)
+    return finish(method, name, doc), finish(method_, name + "_", doc_)
 
 
 def binary(
