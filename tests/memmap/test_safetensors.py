@@ -141,6 +141,15 @@ def test_shards_open_as_one(tmp_path, same):
     same(td, from_safetensors(tmp_path / "model"))
 
 
+def test_the_method_saves_in_shards_as_the_function_does(tmp_path, same):
+    td = TensorDict({"a": torch.arange(100), "b": torch.ones(100)})
+    td.save(tmp_path / "method", format="safetensors", shard_size=500)
+    save(td, tmp_path / "function", format="safetensors", shard_size=500)
+    names = sorted(os.listdir(tmp_path / "function"))
+    assert sorted(os.listdir(tmp_path / "method")) == names and len(names) > 2
+    same(TensorDict.load(tmp_path / "method"), td)
+
+
 @pytest.mark.parametrize("place", ["../x.safetensors", "/etc/passwd", "", ".", "a/b", 3, None, "a\0b"])
 def test_an_index_names_files_beside_it_only(tmp_path, place):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": place}}))

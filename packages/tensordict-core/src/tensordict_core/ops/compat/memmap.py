@@ -6,8 +6,9 @@ installed.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Literal, Self, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -15,9 +16,15 @@ from torch import Tensor
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
 from tensordict_core.base.plugins import is_loaded, satellite
-
-if TYPE_CHECKING:
-    from os import PathLike
+from tensordict_core.ops.compat.options import (
+    ConsolidateOptions,
+    LoadOptions,
+    MemmapLikeOptions,
+    MemmapOptions,
+    SaveOptions,
+    StrPath,
+    with_options,
+)
 
 __all__ = ["MemmapStubs"]
 
@@ -29,23 +36,32 @@ class MemmapStubs(Node):
 
     __slots__ = ()
 
+    @overload
     def memmap(
         self,
-        prefix: str | PathLike[str] | None = None,
+        prefix: StrPath | None = ...,
+        copy_existing: bool = ...,
+        *,
+        return_early: Literal[False] = ...,
+        **options: Unpack[SaveOptions],
+    ) -> Self: ...
+    @overload
+    def memmap(
+        self,
+        prefix: StrPath | None = ...,
+        copy_existing: bool = ...,
+        *,
+        return_early: Literal[True],
+        **options: Unpack[SaveOptions],
+    ) -> Future[Self]: ...
+    @with_options(SaveOptions)
+    def memmap(
+        self,
+        prefix: StrPath | None = None,
         copy_existing: bool = False,
         *,
-        num_threads: int | None = None,
         return_early: bool = False,
-        share_non_tensor: bool = False,
-        existsok: bool = True,
-        robust_key: bool | None = None,
-        archive: bool | None = None,
-        compression: Any = None,
-        atomic: bool = True,
-        durable: bool = False,
-        checksum: bool = False,
-        pbar: bool = False,
-        format: str | None = None,
+        **options: Unpack[SaveOptions],
     ) -> Any:
         """Write all entries to disk and return a locked tensordict of the same structure that is mapped onto the files.
 
@@ -68,6 +84,7 @@ class MemmapStubs(Node):
             pbar: Whether to show how many bytes are out.
             format: ``"tree"`` for a folder with a file for each entry, ``"safetensors"`` for one file; by default
                 decided by the ending ``.safetensors``.
+            shard_size: The most bytes of tensors in one safetensors file; ``prefix`` is then a folder of several.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
@@ -78,38 +95,35 @@ class MemmapStubs(Node):
         (True, True)
         """
         return satellite(_NAME, "TensorDict.memmap").memmap(
-            self,
-            prefix,
-            copy_existing=copy_existing,
-            num_threads=num_threads,
-            return_early=return_early,
-            share_non_tensor=share_non_tensor,
-            existsok=existsok,
-            robust_key=robust_key,
-            archive=archive,
-            compression=compression,
-            atomic=atomic,
-            durable=durable,
-            checksum=checksum,
-            pbar=pbar,
-            format=format,
+            self, prefix, copy_existing=copy_existing, return_early=return_early, **options
         )
 
+    @overload
     def memmap_(
         self,
-        prefix: str | PathLike[str] | None = None,
+        prefix: StrPath | None = ...,
+        copy_existing: bool = ...,
+        *,
+        return_early: Literal[False] = ...,
+        **options: Unpack[MemmapOptions],
+    ) -> Self: ...
+    @overload
+    def memmap_(
+        self,
+        prefix: StrPath | None = ...,
+        copy_existing: bool = ...,
+        *,
+        return_early: Literal[True],
+        **options: Unpack[MemmapOptions],
+    ) -> Future[Self]: ...
+    @with_options(MemmapOptions)
+    def memmap_(
+        self,
+        prefix: StrPath | None = None,
         copy_existing: bool = False,
         *,
-        num_threads: int | None = None,
         return_early: bool = False,
-        share_non_tensor: bool = False,
-        existsok: bool = True,
-        robust_key: bool | None = None,
-        atomic: bool = True,
-        durable: bool = False,
-        checksum: bool = False,
-        pbar: bool = False,
-        format: str | None = None,
+        **options: Unpack[MemmapOptions],
     ) -> Any:
         """As ``memmap``, for this tensordict itself: its entries are replaced by mapped ones, and it is locked.
 
@@ -120,33 +134,35 @@ class MemmapStubs(Node):
         True
         """
         return satellite(_NAME, "TensorDict.memmap_").memmap_(
-            self,
-            prefix,
-            copy_existing=copy_existing,
-            num_threads=num_threads,
-            return_early=return_early,
-            share_non_tensor=share_non_tensor,
-            existsok=existsok,
-            robust_key=robust_key,
-            atomic=atomic,
-            durable=durable,
-            checksum=checksum,
-            pbar=pbar,
-            format=format,
+            self, prefix, copy_existing=copy_existing, return_early=return_early, **options
         )
 
+    @overload
     def memmap_like(
         self,
-        prefix: str | PathLike[str] | None = None,
+        prefix: StrPath | None = ...,
+        copy_existing: bool = ...,
+        *,
+        return_early: Literal[False] = ...,
+        **options: Unpack[MemmapLikeOptions],
+    ) -> Self: ...
+    @overload
+    def memmap_like(
+        self,
+        prefix: StrPath | None = ...,
+        copy_existing: bool = ...,
+        *,
+        return_early: Literal[True],
+        **options: Unpack[MemmapLikeOptions],
+    ) -> Future[Self]: ...
+    @with_options(MemmapLikeOptions)
+    def memmap_like(
+        self,
+        prefix: StrPath | None = None,
         copy_existing: bool = False,
         *,
-        existsok: bool = True,
-        num_threads: int | None = None,
         return_early: bool = False,
-        share_non_tensor: bool = False,
-        robust_key: bool | None = None,
-        archive: bool | None = None,
-        reserve: bool = False,
+        **options: Unpack[MemmapLikeOptions],
     ) -> Any:
         """A mapped tensordict of the same structure, filled with zeros.
 
@@ -161,35 +177,25 @@ class MemmapStubs(Node):
         tensor(0.)
         """
         return satellite(_NAME, "TensorDict.memmap_like").memmap_like(
-            self,
-            prefix,
-            copy_existing=copy_existing,
-            existsok=existsok,
-            num_threads=num_threads,
-            return_early=return_early,
-            share_non_tensor=share_non_tensor,
-            robust_key=robust_key,
-            archive=archive,
-            reserve=reserve,
+            self, prefix, copy_existing=copy_existing, return_early=return_early, **options
         )
 
+    @overload
     def save(
         self,
-        prefix: str | PathLike[str],
-        copy_existing: bool = True,
+        prefix: StrPath,
+        copy_existing: bool = ...,
         *,
-        num_threads: int | None = None,
-        return_early: bool = False,
-        share_non_tensor: bool = False,
-        existsok: bool = True,
-        robust_key: bool | None = None,
-        archive: bool | None = None,
-        compression: Any = None,
-        atomic: bool = True,
-        durable: bool = False,
-        checksum: bool = False,
-        pbar: bool = False,
-        format: str | None = None,
+        return_early: Literal[False] = ...,
+        **options: Unpack[SaveOptions],
+    ) -> Self: ...
+    @overload
+    def save(
+        self, prefix: StrPath, copy_existing: bool = ..., *, return_early: Literal[True], **options: Unpack[SaveOptions]
+    ) -> Future[Self]: ...
+    @with_options(SaveOptions)
+    def save(
+        self, prefix: StrPath, copy_existing: bool = True, *, return_early: bool = False, **options: Unpack[SaveOptions]
     ) -> Any:
         """Write all entries to disk without mapping them, and return this tensordict as it is.
 
@@ -199,79 +205,37 @@ class MemmapStubs(Node):
             ImportError: ``tensordict-memmap`` is not installed.
         """
         return satellite(_NAME, "TensorDict.save").save(
-            self,
-            prefix,
-            copy_existing=copy_existing,
-            num_threads=num_threads,
-            return_early=return_early,
-            share_non_tensor=share_non_tensor,
-            existsok=existsok,
-            robust_key=robust_key,
-            archive=archive,
-            compression=compression,
-            atomic=atomic,
-            durable=durable,
-            checksum=checksum,
-            pbar=pbar,
-            format=format,
+            self, prefix, copy_existing=copy_existing, return_early=return_early, **options
         )
 
-    def dumps(
-        self,
-        prefix: str | PathLike[str],
-        copy_existing: bool = True,
-        *,
-        num_threads: int | None = None,
-        return_early: bool = False,
-        share_non_tensor: bool = False,
-        existsok: bool = True,
-        robust_key: bool | None = None,
-        archive: bool | None = None,
-        compression: Any = None,
-        atomic: bool = True,
-        durable: bool = False,
-        checksum: bool = False,
-        pbar: bool = False,
-        format: str | None = None,
-    ) -> Any:
-        """``save`` under another name."""
-        return self.save(
-            prefix,
-            copy_existing,
-            num_threads=num_threads,
-            return_early=return_early,
-            share_non_tensor=share_non_tensor,
-            existsok=existsok,
-            robust_key=robust_key,
-            archive=archive,
-            compression=compression,
-            atomic=atomic,
-            durable=durable,
-            checksum=checksum,
-            pbar=pbar,
-            format=format,
-        )
+    dumps = save
 
+    @overload
     @classmethod
     def load_memmap(
         cls,
-        prefix: str | PathLike[str],
+        prefix: StrPath,
+        device: torch.device | str | None = ...,
+        non_blocking: bool = ...,
+        *,
+        subpath: None = ...,
+        **options: Unpack[LoadOptions],
+    ) -> Self: ...
+    @overload
+    @classmethod
+    def load_memmap(
+        cls, prefix: StrPath, *device: Any, subpath: NestedKey, **options: Unpack[LoadOptions]
+    ) -> Self | Tensor: ...
+    @classmethod
+    @with_options(LoadOptions)
+    def load_memmap(
+        cls,
+        prefix: StrPath,
         device: torch.device | str | None = None,
         non_blocking: bool = False,
         *,
-        out: Any = None,
-        robust_key: bool | None = None,
         subpath: NestedKey | None = None,
-        mode: str | None = None,
-        num_threads: int | None = None,
-        allow_pickle: bool | None = None,
-        verify: str = "size",
-        keys: Any = None,
-        rows: Any = None,
-        like: Any = None,
-        strict: bool = True,
-        fill: float | None = None,
-        cast: bool = False,
+        **options: Unpack[LoadOptions],
     ) -> Any:
         """A tensordict mapped onto the files of a folder that ``memmap`` wrote (or the reference did).
 
@@ -312,37 +276,14 @@ class MemmapStubs(Node):
         ([1, 2], False)
         """
         return satellite(_NAME, "TensorDict.load_memmap").load_memmap(
-            prefix,
-            device=device,
-            non_blocking=non_blocking,
-            out=out,
-            robust_key=robust_key,
-            subpath=subpath,
-            mode=mode,
-            num_threads=num_threads,
-            allow_pickle=allow_pickle,
-            verify=verify,
-            keys=keys,
-            rows=rows,
-            like=like,
-            strict=strict,
-            fill=fill,
-            cast=cast,
-            cls=cls,
+            prefix, device, non_blocking, subpath=subpath, cls=cls, **options
         )
 
-    @classmethod
-    def load(cls, prefix: str | PathLike[str], *args: Any, **kwargs: Any) -> Any:
-        """``load_memmap`` under another name."""
-        return cls.load_memmap(prefix, *args, **kwargs)
-
-    def load_(self, prefix: str | PathLike[str], *args: Any, **kwargs: Any) -> Self:
-        """``load_memmap_`` under another name."""
-        return self.load_memmap_(prefix, *args, **kwargs)
+    load = load_memmap
 
     def load_memmap_(
         self,
-        prefix: str | PathLike[str],
+        prefix: StrPath,
         robust_key: bool | None = None,
         allow_pickle: bool | None = None,
         mode: str | None = None,
@@ -358,6 +299,8 @@ class MemmapStubs(Node):
             self, prefix, allow_pickle=allow_pickle, mode=mode, verify=verify
         )
         return self
+
+    load_ = load_memmap_
 
     def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:
         """Take in what other processes added to the folder that this tensordict is mapped onto.
@@ -412,19 +355,21 @@ class MemmapStubs(Node):
         """Whether there are leaves and all are memory mapped."""
         return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_memmap").is_memmap(self))
 
+    @overload
     def consolidate(
         self,
-        filename: str | PathLike[str] | None = None,
+        filename: StrPath | None = ...,
         *,
-        num_threads: int = 0,
-        device: torch.device | str | int | None = None,
-        non_blocking: bool = False,
-        inplace: bool = False,
-        return_early: bool = False,
-        use_buffer: bool = False,
-        share_memory: bool = False,
-        pin_memory: bool = False,
-        metadata: bool = False,
+        return_early: Literal[False] = ...,
+        **options: Unpack[ConsolidateOptions],
+    ) -> Self: ...
+    @overload
+    def consolidate(
+        self, filename: StrPath | None = ..., *, return_early: Literal[True], **options: Unpack[ConsolidateOptions]
+    ) -> Future[Self]: ...
+    @with_options(ConsolidateOptions)
+    def consolidate(
+        self, filename: StrPath | None = None, *, return_early: bool = False, **options: Unpack[ConsolidateOptions]
     ) -> Any:
         """Copy all leaves into one storage, and return a locked tensordict of views of it.
 
@@ -451,28 +396,19 @@ class MemmapStubs(Node):
         (True, True)
         """
         return satellite(_NAME, "TensorDict.consolidate").consolidate(
-            self,
-            filename,
-            num_threads=num_threads,
-            device=device,
-            non_blocking=non_blocking,
-            inplace=inplace,
-            return_early=return_early,
-            use_buffer=use_buffer,
-            share_memory=share_memory,
-            pin_memory=pin_memory,
-            metadata=metadata,
+            self, filename, return_early=return_early, **options
         )
 
     @classmethod
-    def from_consolidated(cls, filename: str | PathLike[str]) -> Any:
+    def from_consolidated(cls, filename: StrPath) -> Self:
         """A tensordict over a file that ``consolidate`` wrote; writes to it stay in this process.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
             ValueError: The file is damaged.
         """
-        return satellite(_NAME, "TensorDict.from_consolidated").from_consolidated(filename)
+        loaded: Self = satellite(_NAME, "TensorDict.from_consolidated").from_consolidated(filename)
+        return loaded
 
     def is_consolidated(self) -> bool:
         """Whether all leaves are views of one storage that ``consolidate`` made."""

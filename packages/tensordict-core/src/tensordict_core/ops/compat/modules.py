@@ -6,7 +6,7 @@ installed.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, Self, overload
 
 from torch import nn
 
@@ -23,6 +23,26 @@ class ModuleStubs(Node):
 
     __slots__ = ()
 
+    @overload
+    @classmethod
+    def from_module(
+        cls,
+        module: nn.Module,
+        as_module: Literal[False] = ...,
+        lock: bool = ...,
+        use_state_dict: bool = ...,
+        filter_empty: bool = ...,
+    ) -> Self: ...
+    @overload
+    @classmethod
+    def from_module(
+        cls,
+        module: nn.Module,
+        as_module: Literal[True],
+        lock: bool = ...,
+        use_state_dict: bool = ...,
+        filter_empty: bool = ...,
+    ) -> Any: ...
     @classmethod
     def from_module(
         cls,
