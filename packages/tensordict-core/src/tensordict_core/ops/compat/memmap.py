@@ -224,7 +224,13 @@ class MemmapStubs(Node):
     @overload
     @classmethod
     def load_memmap(
-        cls, prefix: StrPath, *device: Any, subpath: NestedKey, **options: Unpack[LoadOptions]
+        cls,
+        prefix: StrPath,
+        device: torch.device | str | None = ...,
+        non_blocking: bool = ...,
+        *,
+        subpath: NestedKey,
+        **options: Unpack[LoadOptions],
     ) -> Self | Tensor: ...
     @classmethod
     @with_options(LoadOptions)
@@ -279,7 +285,41 @@ class MemmapStubs(Node):
             prefix, device, non_blocking, subpath=subpath, cls=cls, **options
         )
 
-    load = load_memmap
+    @overload
+    @classmethod
+    def load(
+        cls,
+        prefix: StrPath,
+        device: torch.device | str | None = ...,
+        non_blocking: bool = ...,
+        *,
+        subpath: None = ...,
+        **options: Unpack[LoadOptions],
+    ) -> Self: ...
+    @overload
+    @classmethod
+    def load(
+        cls,
+        prefix: StrPath,
+        device: torch.device | str | None = ...,
+        non_blocking: bool = ...,
+        *,
+        subpath: NestedKey,
+        **options: Unpack[LoadOptions],
+    ) -> Self | Tensor: ...
+    @classmethod
+    @with_options(LoadOptions)
+    def load(
+        cls,
+        prefix: StrPath,
+        device: torch.device | str | None = None,
+        non_blocking: bool = False,
+        *,
+        subpath: Any = None,
+        **options: Unpack[LoadOptions],
+    ) -> Any:
+        """``load_memmap`` under another name."""
+        return cls.load_memmap(prefix, device, non_blocking, subpath=subpath, **options)
 
     def load_memmap_(
         self,
