@@ -1,4 +1,4 @@
-"""The command line: what it prints, and the exit codes that scripts go by."""
+"""Command line: printed text, JSON and exit codes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tensordict_memmap.cli.main import main
 
 @pytest.fixture
 def saved(tmp_path, monkeypatch):
-    """The current folder, with a save ``x`` in it."""
+    """Changes to a new folder that holds a save ``x``."""
     monkeypatch.chdir(tmp_path)
     TensorDict({"a": torch.zeros(3, 2), "b": {"c": torch.arange(2, dtype=torch.int8)}, "s": "text"}).save("x")
     return tmp_path
 
 
 def run(capsys, *words):
-    """The exit code and what was printed of a command."""
+    """Runs a command and returns its exit code and output."""
     code = main(words)
     return code, capsys.readouterr()
 
@@ -53,7 +53,7 @@ def test_nested_tensors_are_shown_without_a_shape(saved, capsys):
 
 
 @pytest.mark.parametrize("name", ["x", "x.safetensors", "x.tdz", "x.bin"])
-def test_what_is_whole_is_fine_and_what_is_damaged_is_not(saved, capsys, name):
+def test_verify_accepts_whole_saves_and_reports_damaged_ones(saved, capsys, name):
     if name != "x":
         assert (
             main(
@@ -69,7 +69,7 @@ def test_what_is_whole_is_fine_and_what_is_damaged_is_not(saved, capsys, name):
     assert not said.err
 
 
-def test_a_flipped_bit_is_found_where_all_is_read(saved, capsys):
+def test_verify_full_finds_a_flipped_bit(saved, capsys):
     TensorDict({"a": torch.zeros(1000)}).save("sums", checksum=True)
     assert run(capsys, "verify", "sums", "--full")[0] == 0
     path = saved / "sums" / "a.memmap"
@@ -81,7 +81,7 @@ def test_a_flipped_bit_is_found_where_all_is_read(saved, capsys):
     assert code == 1 and "'a'" in said.out
 
 
-def test_pickled_values_are_not_unpickled_to_look_at_a_save(saved, capsys):
+def test_tree_and_verify_unpickle_nothing(saved, capsys):
     with pytest.warns(UserWarning, match="pickled"):
         TensorDict({"odd": object, "a": torch.ones(1)}).save("odd")
     assert run(capsys, "tree", "odd")[0] == 0 and run(capsys, "verify", "odd")[0] == 0
@@ -89,7 +89,7 @@ def test_pickled_values_are_not_unpickled_to_look_at_a_save(saved, capsys):
     assert code == 2 and "allow_pickle" in said.err
 
 
-def test_converting_and_comparing(saved, capsys):
+def test_convert_and_diff(saved, capsys):
     assert run(capsys, "convert", "x", "y.safetensors") == (0, ("", ""))
     assert run(capsys, "diff", "x", "y.safetensors") == (0, ("", ""))
     td = load_memmap("y.safetensors").clone().unlock_()
@@ -121,13 +121,13 @@ def test_converting_and_comparing(saved, capsys):
         ["convert", "x", "y", "--shard-size", "-1"],
     ],
 )
-def test_what_cannot_be_done_is_said_and_exits_with_2(saved, capsys, words):
+def test_failed_commands_print_an_error_and_exit_with_2(saved, capsys, words):
     code, said = run(capsys, *words)
     assert code == 2 and said.err.startswith("tensordict_memmap: ") and not said.out
 
 
 @pytest.mark.parametrize("words", [[], ["nothing"], ["tree"], ["convert", "x", "y", "--format", "zip"]])
-def test_wrong_words_exit_with_2(saved, capsys, words):
+def test_wrong_arguments_exit_with_2(saved, capsys, words):
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 2

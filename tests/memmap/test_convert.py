@@ -30,7 +30,7 @@ def content():
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(NAMES, NAMES)))
-def test_every_format_becomes_every_other(tmp_path, same, source, target):
+def test_every_format_converts_to_every_other(tmp_path, same, source, target):
     first, second = tmp_path / NAMES[source], tmp_path / f"new-{NAMES[target]}"
     if source == "consolidated":
         content().consolidate(first)
@@ -43,7 +43,7 @@ def test_every_format_becomes_every_other(tmp_path, same, source, target):
         same(load_memmap(second), load_memmap(first))
 
 
-def test_the_ending_chooses(tmp_path):
+def test_the_suffix_chooses_the_format(tmp_path):
     content().save(tmp_path / "x")
     for name, kind in (("y.safetensors", "safetensors"), ("y.tdz", "archive"), ("y", "tree")):
         convert(tmp_path / "x", tmp_path / name)
@@ -73,7 +73,7 @@ def test_tied_weights_stay_tied(tmp_path):
     assert td["a"] is td["b"]
 
 
-def test_a_conversion_that_fails_leaves_the_earlier_target(tmp_path):
+def test_a_failed_conversion_keeps_the_earlier_target(tmp_path):
     TensorDict({"a": torch.ones(2)}).save(tmp_path / "target")
     content().save(tmp_path / "x")
     (tmp_path / "x" / "a.memmap").write_bytes(b"short")
@@ -82,7 +82,7 @@ def test_a_conversion_that_fails_leaves_the_earlier_target(tmp_path):
     assert load_memmap(tmp_path / "target")["a"].tolist() == [1, 1]
 
 
-def test_pickled_values_convert_only_where_that_is_allowed(tmp_path):
+def test_pickled_values_convert_only_with_allow_pickle(tmp_path):
     with pytest.warns(UserWarning, match="pickled"):
         TensorDict({"odd": NonTensorData({1: complex})}).save(tmp_path / "x")
     with pytest.raises(ValueError, match="odd"):

@@ -1,4 +1,4 @@
-"""Saves elsewhere: all or nothing by a manifest that comes last, and reads of exactly what is asked for."""
+"""Remote saves and loads: saves are all or nothing, and loads read exactly the wanted bytes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import torch
 from tensordict_core import NonTensorStack, TensorDict, UnbatchedTensor
 from tensordict_memmap import compare, convert, load_memmap, save
 from tensordict_memmap.cli.main import main
-from tensordict_memmap.remote import upload as remote_save
-from tensordict_memmap.remote.ranges import Pending, Store
+from tensordict_memmap.remote import upload
+from tensordict_memmap.remote.ranges import RangeReader
+from tensordict_memmap.remote.store import Store
 from tensordict_memmap.storage.manifest import NAME
 
-fsspec = pytest.importorskip("fsspec", reason="addresses need fsspec, the extra that this tests")
-memory = pytest.importorskip("fsspec.implementations.memory", reason="the extra that this tests")
+fsspec = pytest.importorskip("fsspec", reason="remote URLs need fsspec, the extra under test")
+memory = pytest.importorskip("fsspec.implementations.memory", reason="the extra under test")
 
 ENDINGS = ["", ".safetensors", ".tdz"]
 
@@ -41,7 +42,7 @@ def content():
 
 @pytest.fixture
 def base():
-    """An address in the memory of this process, emptied afterwards."""
+    """A URL in the memory of this process, emptied afterwards."""
     yield "memory://bucket"
     memory.MemoryFileSystem.store.clear()
     memory.MemoryFileSystem.pseudo_dirs[:] = [""]
@@ -49,15 +50,15 @@ def base():
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Every range that is read, with its path."""
+    """Records every range that is read, with its path."""
     found = []
-    plain = Store.ranges
+    plain = Store.read_ranges
 
     def ranges(self, wanted):
         found.extend(wanted)
         return plain(self, wanted)
 
-    monkeypatch.setattr(Store, "ranges", ranges)
+    monkeypatch.setattr(Store, "read_ranges", ranges)
     return found
 
 
@@ -67,7 +68,7 @@ def files(url):
 
 @contextmanager
 def failing(monkeypatch, name, after):
-    """A file system whose method raises from some call on."""
+    """Makes a method of the file system raise from some call on."""
     plain, calls = getattr(memory.MemoryFileSystem, name), [0]
 
     def broken(self, *arguments, **options):
@@ -85,7 +86,7 @@ def failing(monkeypatch, name, after):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_what_is_saved_elsewhere_comes_back(base, same, ending):
+def test_remote_saves_load_back(base, same, ending):
     td = content()
     assert save(td, base + "/x" + ending) is td
     loaded = load_memmap(base + "/x" + ending)
@@ -94,7 +95,7 @@ def test_what_is_saved_elsewhere_comes_back(base, same, ending):
     assert not compare(base + "/x" + ending, td, values=True)
 
 
-def test_shards_compressed_archives_and_consolidated_files_come_back(base, tmp_path):
+def test_shards_compressed_archives_and_consolidated_files_load_back(base, tmp_path):
     td = content()
     td.save(tmp_path / "x")
     td.save(base + "/z.tdz", compression="deflate")
@@ -108,32 +109,32 @@ def test_shards_compressed_archives_and_consolidated_files_come_back(base, tmp_p
     assert not compare(tmp_path / "back.safetensors", base + "/tree", values=True)
 
 
-def test_addresses_of_local_files_are_paths(tmp_path):
+def test_file_urls_are_local_paths(tmp_path):
     url = f"file://{tmp_path}/x"
     save(content(), url)
     assert sorted(os.listdir(tmp_path)) == ["x"] and "meta.json" in os.listdir(tmp_path / "x")
     assert load_memmap(url, mode="r+").is_memmap()
 
 
-def test_a_folder_that_was_copied_there_loads_as_it_is(base, tmp_path):
+def test_a_copied_local_save_loads(base, tmp_path):
     content().save(tmp_path / "x")
     store = Store(base + "/copied")
     store.fs.put(str(tmp_path / "x") + "/", store.root + "/", recursive=True)
     assert NAME in files(base + "/copied")
     assert not compare(base + "/copied", content(), values=True)
-    store.fs.rm(store.at(NAME))
+    store.fs.rm(store.full_path(NAME))
     assert not compare(base + "/copied", content(), values=True)
 
 
-def test_the_files_of_a_save_are_a_saved_folder_for_any_tool(base, tmp_path):
+def test_a_downloaded_snapshot_is_a_local_save(base, tmp_path):
     save(content(), base + "/x")
-    (generation,) = {name.split("/")[0] for name in files(base + "/x") if "/" in name}
+    (snapshot,) = {name.split("/")[0] for name in files(base + "/x") if "/" in name}
     store = Store(base + "/x")
-    store.fs.get(store.at(generation) + "/", str(tmp_path / "got") + "/", recursive=True)
+    store.fs.get(store.full_path(snapshot) + "/", str(tmp_path / "got") + "/", recursive=True)
     assert not compare(tmp_path / "got", content(), values=True)
 
 
-def test_checksums_of_names_beyond_ascii_travel(base):
+def test_checksums_work_with_non_ascii_names(base):
     td = TensorDict({"é": torch.arange(3), "日": {"shape": torch.ones(2)}, "\ud800": torch.zeros(1)})
     save(td, base + "/x", checksum=True)
     back = load_memmap(base + "/x", verify="full")
@@ -141,16 +142,16 @@ def test_checksums_of_names_beyond_ascii_travel(base):
 
 
 @pytest.mark.parametrize("rows", [[], [2, 0, 2], slice(3, 1)], ids=str)
-def test_what_does_not_belong_to_rows_is_fetched_with_any(base, rows):
+def test_entries_without_rows_are_read_with_any_rows(base, rows):
     table = UnbatchedTensor(torch.arange(5.0))
     save(TensorDict({"a": torch.arange(9), "table": table}, [9]), base + "/x.safetensors")
     back = load_memmap(base + "/x.safetensors", rows=rows)
     assert back["table"].tolist() == [0, 1, 2, 3, 4] and len(back) == len(back["a"])
 
 
-def test_which_entries_are_sent_is_settled_when_the_save_is_asked_for(base, monkeypatch):
-    go, plain = threading.Event(), remote_save.temporary_folder
-    monkeypatch.setattr(remote_save, "temporary_folder", lambda: go.wait() and plain())
+def test_a_save_that_returns_early_uploads_the_entries_of_the_call(base, monkeypatch):
+    go, plain = threading.Event(), upload.temporary_folder
+    monkeypatch.setattr(upload, "temporary_folder", lambda: go.wait() and plain())
     td = TensorDict({"a": torch.zeros(2), "b": {"c": torch.zeros(2)}})
     future = save(td, base + "/x", return_early=True)
     td["b", "d"] = torch.ones(2)
@@ -161,7 +162,7 @@ def test_which_entries_are_sent_is_settled_when_the_save_is_asked_for(base, monk
     assert set(back.keys(True, True)) == {"a", ("b", "c")} and back["a"].tolist() == [0, 0]
 
 
-def test_the_meta_device_reads_no_more_than_shapes_of_components(base, seen):
+def test_the_meta_device_reads_only_component_shapes(base, seen):
     parts = [torch.ones(1, 2), torch.ones(3, 2)]
     td = TensorDict({"big": torch.zeros(2, 1 << 18), "j": torch.nested.nested_tensor(parts, layout=torch.jagged)}, [2])
     for name in ("/x.safetensors", "/x"):
@@ -173,7 +174,7 @@ def test_the_meta_device_reads_no_more_than_shapes_of_components(base, seen):
         assert not compare(base + name, td)
 
 
-def test_checksums_travel_and_are_compared_where_asked(base):
+def test_checksums_are_uploaded_and_verified_on_request(base):
     save(content(), base + "/x", checksum=True)
     assert load_memmap(base + "/x", verify="full").batch_size == (1000,)
     store = Store(base + "/x")
@@ -185,7 +186,7 @@ def test_checksums_travel_and_are_compared_where_asked(base):
         load_memmap(base + "/x", verify="full")
 
 
-def test_tied_weights_and_nested_tensors_come_back(base):
+def test_tied_weights_and_nested_tensors_load_back(base):
     weight = torch.ones(3)
     nested = torch.nested.nested_tensor([torch.ones(2), torch.zeros(3)], layout=torch.jagged)
     for ending in ("", ".safetensors"):
@@ -195,7 +196,7 @@ def test_tied_weights_and_nested_tensors_come_back(base):
         assert td["n"].unbind()[0].tolist() == [1, 1]
 
 
-def test_pickled_values_are_read_only_where_that_is_allowed(base):
+def test_pickled_values_load_only_with_allow_pickle(base):
     for ending in ("", ".safetensors"):
         with pytest.warns(UserWarning, match="pickled"):
             save(TensorDict({"odd": object, "a": torch.ones(1)}), base + "/p" + ending)
@@ -204,7 +205,7 @@ def test_pickled_values_are_read_only_where_that_is_allowed(base):
         assert load_memmap(base + "/p" + ending, allow_pickle=True)["odd"] is object
 
 
-# --- parts
+# --- partial loads
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -229,7 +230,7 @@ def test_rows_are_read_without_the_others(base, seen, ending, rows):
     assert sum(end - start for _, start, end in seen) < 1 << 20
 
 
-def test_rows_of_everything_are_those_of_indexing(base, same):
+def test_rows_equal_indexing(base, same):
     td = content()
     for ending in ENDINGS:
         save(td, base + "/x" + ending)
@@ -238,22 +239,22 @@ def test_rows_of_everything_are_those_of_indexing(base, same):
             assert not compare(load_memmap(base + "/x" + ending, rows=rows), td[index].clone(), values=True)
 
 
-def test_memory_that_stands_for_a_file_is_never_that_of_another():
-    pending = Pending(Store("memory://bucket"))
+def test_reserved_buffers_never_overlap():
+    reader = RangeReader(Store("memory://bucket"))
     spans = []
     for size in (1 << 24, 1 << 25, 1 << 24, 1 << 23, 1 << 24):
-        start = pending.reserve(f"file of {size}", size).ctypes.data  # nobody else holds it
+        start = reader.reserve(f"file of {size}", size).ctypes.data  # no other reference
         assert all(start + size <= first or last <= start for first, last in spans)
         spans.append((start, start + size))
 
 
-def test_many_requests_go_out_at_once_and_in_pieces(base, monkeypatch):
-    monkeypatch.setattr("tensordict_memmap.remote.ranges._PART", 1000)
+def test_long_ranges_are_divided_into_requests(base, monkeypatch):
+    monkeypatch.setattr("tensordict_memmap.remote.ranges._MOST_REQUEST_BYTES", 1000)
     save(content(), base + "/x.safetensors")
     assert not compare(base + "/x.safetensors", content(), values=True)
 
 
-def test_the_meta_device_and_a_given_structure(base, seen):
+def test_the_meta_device_and_like(base, seen):
     for ending in ENDINGS:
         save(TensorDict({"a": torch.ones(1 << 18)}), base + "/x" + ending)
         seen.clear()
@@ -266,7 +267,7 @@ def test_the_meta_device_and_a_given_structure(base, seen):
 # --- all or nothing
 
 
-def test_an_earlier_save_loads_until_the_new_one_is_whole(base, monkeypatch):
+def test_the_earlier_save_loads_until_the_new_one_is_published(base, monkeypatch):
     url = base + "/x"
     save(TensorDict({"a": torch.zeros(3), "old": torch.zeros(1)}), url)
     before = files(url)
@@ -278,10 +279,10 @@ def test_an_earlier_save_loads_until_the_new_one_is_whole(base, monkeypatch):
             assert files(url) == before
     save(TensorDict({"a": torch.ones(3)}), url)
     assert load_memmap(url)["a"].tolist() == [1, 1, 1] and set(load_memmap(url).keys()) == {"a"}
-    assert len({name.split("/")[0] for name in files(url)}) == 3  # the manifest, what it names, and who saved that
+    assert len({name.split("/")[0] for name in files(url)}) == 3  # the manifest, the snapshot and its lease
 
 
-def test_files_of_others_stay(base):
+def test_foreign_files_stay(base):
     store = Store(base + "/x")
     store.write("notes.txt", b"mine")
     store.write("tensordict-notes/more.txt", b"mine too")
@@ -291,10 +292,10 @@ def test_files_of_others_stay(base):
     assert load_memmap(base + "/x")["a"].tolist() == [1]
 
 
-def test_a_load_during_a_save_gives_one_of_the_two(base, monkeypatch):
+def test_a_load_during_a_save_returns_one_of_the_two_saves(base, monkeypatch):
     url = base + "/x"
     save(TensorDict({"a": torch.zeros(3)}), url)
-    plain = Store.ranges
+    plain = Store.read_ranges
     replaced = []
 
     def ranges(self, wanted):
@@ -303,11 +304,11 @@ def test_a_load_during_a_save_gives_one_of_the_two(base, monkeypatch):
             save(TensorDict({"a": torch.ones(3)}), url)
         return plain(self, wanted)
 
-    monkeypatch.setattr(Store, "ranges", ranges)
+    monkeypatch.setattr(Store, "read_ranges", ranges)
     assert load_memmap(url)["a"].tolist() == [1, 1, 1]
 
 
-def test_existsok_false_refuses_what_is_there(base):
+def test_existsok_false_refuses_existing_saves(base):
     save(TensorDict({"a": torch.ones(1)}), base + "/x", existsok=False)
     save(TensorDict({"a": torch.ones(1)}), base + "/x.safetensors", existsok=False)
     for ending in ("", ".safetensors"):
@@ -316,7 +317,7 @@ def test_existsok_false_refuses_what_is_there(base):
         assert load_memmap(base + "/x" + ending)["a"].tolist() == [1]
 
 
-def test_a_save_in_the_background_shows_its_progress(base):
+def test_a_background_save_reports_its_progress(base):
     td = content()
     future = save(td, base + "/x", return_early=True)
     assert future.result() is td and future.progress == 1.0
@@ -332,10 +333,10 @@ def test_nothing_is_left_in_the_temporary_folder(base, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-# --- what cannot be
+# --- errors
 
 
-def test_where_nothing_is_is_a_file_not_found_error(base):
+def test_a_missing_save_is_a_file_not_found_error(base):
     for name in ("/nothing", "/nothing.safetensors"):
         with pytest.raises(FileNotFoundError, match="nothing"):
             load_memmap(base + name)
@@ -348,14 +349,14 @@ def test_a_missing_or_short_file_is_an_error_that_names_it(base):
     store.write(name, b"short")
     with pytest.raises(ValueError, match=r"a\.memmap"):
         load_memmap(base + "/x")
-    store.fs.rm(store.at(name))
+    store.fs.rm(store.full_path(name))
     with pytest.raises(FileNotFoundError, match=r"a\.memmap"):
         load_memmap(base + "/x")
     assert load_memmap(base + "/x", keys=["b"])["b", "c"][999] == 999
 
 
 @pytest.mark.parametrize("generation", ["../other", "tensordict-1", 3, "/etc", "tensordict-" + "g" * 16])
-def test_a_manifest_leads_nowhere_else(base, generation):
+def test_a_manifest_cannot_name_other_folders(base, generation):
     save(content(), base + "/x")
     store = Store(base + "/x")
     record = orjson.loads(store.read(NAME))
@@ -373,7 +374,7 @@ def test_a_damaged_file_is_an_error(base, data):
         load_memmap(base + "/x.safetensors")
 
 
-def test_what_lies_elsewhere_is_not_mapped(base):
+def test_remote_urls_are_not_mapped(base):
     td = TensorDict({"a": torch.ones(1)})
     save(td, base + "/x")
     for call in (td.memmap, td.memmap_, td.memmap_like):
@@ -383,7 +384,7 @@ def test_what_lies_elsewhere_is_not_mapped(base):
         load_memmap(base + "/x", mode="r+")
 
 
-def test_the_command_line_takes_addresses(base, tmp_path, capsys):
+def test_the_command_line_takes_urls(base, tmp_path, capsys):
     content().save(tmp_path / "x")
     assert main(["convert", str(tmp_path / "x"), base + "/y.safetensors"]) == 0
     assert main(["diff", str(tmp_path / "x"), base + "/y.safetensors"]) == 0

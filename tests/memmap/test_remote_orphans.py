@@ -1,9 +1,10 @@
-"""What saves elsewhere leave when they are killed: the next one removes it, and nothing that is still needed."""
+"""Orphaned snapshots: a remote save removes what killed saves left, and nothing that is still needed."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,129 +16,135 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_memmap import load_memmap, save
-from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.remote import snapshots as generations
-from tensordict_memmap.remote.ranges import Store
+from tensordict_memmap.remote import snapshots
+from tensordict_memmap.remote.store import Store
 from tensordict_memmap.storage import staging
 from tensordict_memmap.storage.manifest import NAME
 
-pytestmark = pytest.mark.skipif(not system.LINUX, reason="/proc tells which processes of this machine have ended")
+memory = pytest.importorskip("fsspec.implementations.memory", reason="remote URLs need fsspec, the extra under test")
 
-memory = pytest.importorskip("fsspec.implementations.memory", reason="addresses need fsspec, the extra that this tests")
+HOUR = 3600.0
 
 
 @pytest.fixture
 def store():
-    """An address in the memory of this process, emptied afterwards."""
+    """A URL in the memory of this process, emptied afterwards."""
     yield Store("memory://bucket/x")
     memory.MemoryFileSystem.store.clear()
     memory.MemoryFileSystem.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """Moves the clock forward by some hours."""
+    now = time.time()
+    return lambda hours: monkeypatch.setattr(time, "time", lambda: now + hours * HOUR)
 
 
 def td(value=0.0):
     return TensorDict({"a": torch.full((3,), value)})
 
 
-def begin(store, **saver):
-    """A save that sent some files and went no further; says who saves it otherwise."""
-    generation = generations.Generation(store)
-    store.write(f"{generation.name}/a.memmap", b"some")
-    generations._under_way.discard(generation.name)
-    if saver:
-        told = orjson.loads(store.read(f"{generation.name}.json"))
-        store.write(f"{generation.name}.json", orjson.dumps({"saved_by": told["saved_by"] | saver}))
-    return generation.name
+def begin(store):
+    """Starts a save that uploads a file and goes no further."""
+    snapshot = snapshots.SnapshotWriter(store)
+    store.write(f"{snapshot.name}/a.memmap", b"some")
+    return snapshot.name
 
 
-def is_there(store, name):
+def exists(store, name):
     return any(path.startswith(name + "/") for path in store.sizes())
 
 
-def ended():
-    """The number of a process that has ended."""
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    return child.pid
-
-
-@pytest.mark.parametrize("earlier", [False, True], ids=["nothing there", "an earlier save"])
-def test_what_ended_processes_left_is_removed(store, earlier):
+@pytest.mark.parametrize("earlier", [False, True], ids=["no earlier save", "an earlier save"])
+def test_snapshots_with_expired_leases_are_removed(store, later, earlier):
     if earlier:
         save(td(), store.url)
-    names = [begin(store), begin(store, process=ended()), begin(store, process=os.getppid(), started=1)]
+    names = [begin(store) for _ in range(3)]
+    later(25)
     save(td(1.0), store.url)
-    assert not any(is_there(store, name) for name in names), "a number that another process has by now is no life sign"
+    assert not any(exists(store, name) for name in names)
     assert load_memmap(store.url)["a"].tolist() == [1, 1, 1]
-    assert len(store.sizes()) == 5, "manifest, who saved it, and manifest, description and leaf of the save"
+    assert len(store.sizes()) == 5, "the manifest, the lease, and the manifest, description and leaf of the snapshot"
 
 
-def test_what_a_save_took_the_place_of_goes_though_its_process_lives(store, monkeypatch):
+def test_a_replaced_snapshot_is_removed_although_its_lease_is_valid(store, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(generations, "_remove", lambda *arguments: None)  # killed before that
-        name = begin(store, process=os.getppid(), started=generations._started(os.getppid()))
-        generations.Generation(store).publish(generations.Manifest({}))
+        patch.setattr(snapshots, "_remove", lambda *arguments: None)  # killed before the removal
+        name = begin(store)
+        snapshots.SnapshotWriter(store).publish(snapshots.Manifest({}))
         record = orjson.loads(store.read(NAME))
         store.write(NAME, orjson.dumps({**record, "replaces": name}))
     save(td(), store.url)
-    assert not is_there(store, name) and load_memmap(store.url)["a"].tolist() == [0, 0, 0]
+    assert not exists(store, name) and load_memmap(store.url)["a"].tolist() == [0, 0, 0]
 
 
-def test_what_is_under_way_stays(store):
-    mine = generations.Generation(store)
+def test_a_snapshot_in_progress_stays(store):
+    mine = snapshots.SnapshotWriter(store)
     store.write(f"{mine.name}/a.memmap", b"some")
-    parent = begin(store, process=os.getppid(), started=generations._started(os.getppid()))
+    other = begin(store)
     save(td(), store.url)
-    assert is_there(store, mine.name) and is_there(store, parent)
+    assert exists(store, mine.name) and exists(store, other)
     mine.remove()
-    assert not is_there(store, mine.name)
+    assert not exists(store, mine.name)
 
 
-def test_what_other_machines_began_stays_for_a_day(store, monkeypatch):
-    name = begin(store, machine="elsewhere")
+def test_an_unpublished_snapshot_stays_for_a_day(store, later):
+    name = begin(store)
     save(td(), store.url)
-    assert is_there(store, name)
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 23 * 3600)
+    assert exists(store, name)
+    later(23)
     save(td(), store.url)
-    assert is_there(store, name)
-    monkeypatch.setattr(time, "time", lambda: now + 25 * 3600)
+    assert exists(store, name)
+    later(25)
     save(td(), store.url)
-    assert not is_there(store, name)
+    assert not exists(store, name)
 
 
-def test_the_save_that_counts_stays_whoever_made_it(store):
+def test_leases_of_earlier_releases_expire_too(store, later):
+    name = begin(store)
+    saver = {"machine": "0c4f7a2e-boot pid:[4026531836]", "process": 1, "started": 100}
+    store.write(f"{name}.json", orjson.dumps({"saved_by": saver}))
+    save(td(), store.url)
+    assert exists(store, name)
+    later(25)
+    save(td(), store.url)
+    assert not exists(store, name)
+
+
+def test_the_current_snapshot_stays_although_its_lease_has_expired(store, later):
     save(td(2.0), store.url)
-    name = orjson.loads(store.read(NAME))["generation"]
-    generations._under_way.discard(name)
-    store.write(f"{name}.json", orjson.dumps({"saved_by": {"machine": generations._machine(), "process": ended()}}))
-    generations.remove_orphans(store)
+    later(1000)
+    snapshots.remove_orphans(store)
     assert load_memmap(store.url)["a"].tolist() == [2, 2, 2]
 
 
-def test_copies_of_saves_and_what_only_looks_like_one_stay(store):
+def test_copies_of_saves_and_user_files_of_similar_names_stay(store, later):
     other = Store("memory://bucket/y")
     save(td(3.0), other.url)
     (name,) = {path.split("/")[0] for path in other.sizes() if "/" in path}
-    other.fs.cp(other.at(name), store.at(name), recursive=True)
-    looks = ["tensordict-0123456789abcdef.json", "tensordict-0.json", "tensordict-fedcba9876543210.json"]
-    for path, data in zip(looks, (b"{}", b"mine", b'{"saved_by": [1, 2]}'), strict=True):
+    other.fs.cp(other.full_path(name), store.full_path(name), recursive=True)
+    similar = ["tensordict-0123456789abcdef.json", "tensordict-0.json", "tensordict-fedcba9876543210.json"]
+    for path, data in zip(similar, (b"{}", b"mine", b'{"saved_by": [1, 2]}'), strict=True):
         store.write(path, data)
-    for _ in range(2):
+    for hours in (0, 25):
+        later(hours)
         save(td(), store.url)
     assert load_memmap(f"{store.url}/{name}")["a"].tolist() == [3, 3, 3]
-    assert all(store.read(path) is not None for path in looks)
+    assert all(store.read(path) is not None for path in similar)
 
 
-def test_a_save_that_was_taken_for_dead_does_not_count(store, monkeypatch):
+def test_a_save_whose_snapshot_was_removed_fails(store, monkeypatch):
     save(td(), store.url)
-    plain = generations.Generation.renew
+    plain = snapshots.SnapshotWriter.renew_lease
 
-    def sleepy(self):
-        monkeypatch.setattr(generations.Generation, "renew", plain)
-        generations._under_way.discard(self.name)
-        save(td(1.0), store.url)  # of another process, a day later
+    def renew_lease(self):
+        monkeypatch.setattr(snapshots.SnapshotWriter, "renew_lease", plain)
+        with monkeypatch.context() as patch:
+            patch.setattr(snapshots, "LEASE_SECONDS", -HOUR)
+            save(td(1.0), store.url)  # by another process, a day later
 
-    monkeypatch.setattr(generations.Generation, "renew", sleepy)
+    monkeypatch.setattr(snapshots.SnapshotWriter, "renew_lease", renew_lease)
     with pytest.raises(FileNotFoundError, match="save again"):
         save(td(2.0), store.url)
     assert load_memmap(store.url)["a"].tolist() == [1, 1, 1]
@@ -145,51 +152,54 @@ def test_a_save_that_was_taken_for_dead_does_not_count(store, monkeypatch):
     assert load_memmap(store.url)["a"].tolist() == [3, 3, 3] and len(store.sizes()) == 5
 
 
-def test_a_long_save_says_that_it_goes_on(store, monkeypatch):
-    generation = generations.Generation(store)
-    path = store.at(f"{generation.name}.json")
+def test_a_long_save_renews_its_lease(store, monkeypatch):
+    snapshot = snapshots.SnapshotWriter(store)
+    path = store.full_path(f"{snapshot.name}.json")
     first = store.fs.modified(path)
-    generation.renew()
+    snapshot.renew_lease()
     assert store.fs.modified(path) == first
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
-    generation.renew()
+    monkeypatch.setattr(time, "monotonic", lambda: now + HOUR)
+    snapshot.renew_lease()
     assert store.fs.modified(path) > first
-    generation.remove()
+    snapshot.remove()
 
 
-def test_a_first_save_that_was_killed_is_nothing(store):
-    begin(store, process=ended())
+def test_nothing_loads_where_the_first_save_was_killed(store, later):
+    begin(store)
     with pytest.raises(FileNotFoundError, match=r"meta\.json"):
         load_memmap(store.url)
+    later(25)
     save(td(), store.url)
     assert len(store.sizes()) == 5
 
 
-def test_a_damaged_manifest_is_replaced_and_what_it_named_goes_later(store):
+def test_a_damaged_manifest_is_replaced_and_its_snapshot_expires(store, later):
     save(td(), store.url)
     store.write(NAME, b"{not json")
     with pytest.raises(ValueError, match="save again"):
         load_memmap(store.url)
-    for value in (1.0, 2.0):
+    for hours, value in ((0, 1.0), (25, 2.0)):
+        later(hours)
         save(td(value), store.url)
         assert load_memmap(store.url)["a"].tolist() == [value] * 3
     assert len(store.sizes()) == 5
 
 
-def test_a_child_takes_no_save_of_its_parent_for_dead(store):
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_keeps_the_snapshot_of_its_parent(store):
     name = begin(store)
-    generations._under_way.add(name)
     child = os.fork()
     if child == 0:
-        os._exit(bool(generations._under_way) or generations._has_ended(store, name))
+        snapshots.remove_orphans(store)
+        os._exit(not exists(store, name))
     assert os.waitpid(child, 0)[1] == 0
-    generations._under_way.discard(name)
 
 
-# --- the folders here that saves are staged in
+# --- local staging folders
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs signals that kill")
 def test_staging_folders_of_killed_saves_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     script = (

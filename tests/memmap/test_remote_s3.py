@@ -1,4 +1,4 @@
-"""A real server of the S3 protocol: saves, loads, ranged reads and replacement over HTTP."""
+"""S3: saves, loads, range requests and replacement against a server of the S3 protocol."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_memmap import compare, convert, load_memmap, save
-from tensordict_memmap.remote.ranges import Store
+from tensordict_memmap.remote import snapshots
+from tensordict_memmap.remote.store import Store
 
-server = pytest.importorskip("moto.server", reason="the server is moto's, which this environment may lack")
+server = pytest.importorskip("moto.server", reason="needs the server of moto")
 s3fs = pytest.importorskip("s3fs", reason="s3:// needs s3fs")
 
 KEYS = {"key": "test", "secret": "test", "client_kwargs": {"region_name": "eu-west-1"}}
@@ -21,7 +22,7 @@ KEYS = {"key": "test", "secret": "test", "client_kwargs": {"region_name": "eu-we
 
 @pytest.fixture(scope="module")
 def bucket():
-    """The address of an empty bucket on a server of this process, on a free port, stopped at the end."""
+    """The URL of an empty bucket on a server in this process."""
     import fsspec
 
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -57,7 +58,7 @@ def folders(url):
 
 
 @pytest.mark.parametrize("name", ["tree", "one.safetensors", "one.tdz"])
-def test_what_is_saved_comes_back_and_is_replaced_as_a_whole(bucket, name):
+def test_saves_load_back_and_are_replaced_as_a_whole(bucket, name):
     url = f"{bucket}/{name}"
     for value in (0.0, 1.0):
         save(content(value), url)
@@ -71,8 +72,8 @@ def test_parts_are_read_by_ranges(bucket, name, monkeypatch):
     td = TensorDict({"x": torch.arange(400_000).view(20_000, 20), "y": torch.arange(20_000)}, [20_000])
     save(td, url)
     seen = []
-    plain = Store.ranges
-    monkeypatch.setattr(Store, "ranges", lambda self, wanted: seen.extend(wanted) or plain(self, wanted))
+    plain = Store.read_ranges
+    monkeypatch.setattr(Store, "read_ranges", lambda self, wanted: seen.extend(wanted) or plain(self, wanted))
     assert torch.equal(load_memmap(url, keys="x", rows=[19_999, 4])["x"], td["x"][[19_999, 4]])
     assert torch.equal(load_memmap(url, subpath="y", rows=slice(7, 9)), td["y"][7:9])
     assert sum(end - start for _, start, end in seen) < 1 << 19
@@ -85,7 +86,7 @@ def test_shards_and_conversions(bucket, tmp_path):
     assert not compare(f"{bucket}/again.tdz", content(), values=True)
 
 
-def test_a_save_that_fails_leaves_the_earlier_one(bucket, monkeypatch):
+def test_a_failed_save_keeps_the_earlier_one(bucket, monkeypatch):
     url = f"{bucket}/kept"
     save(content(), url)
     before = sorted(Store(url).sizes())
@@ -94,7 +95,7 @@ def test_a_save_that_fails_leaves_the_earlier_one(bucket, monkeypatch):
         def gone(self, path, data):
             raise OSError("the network is gone")
 
-        patch.setattr(Store, "write", gone)  # all is there but the manifest
+        patch.setattr(Store, "write", gone)
         with pytest.raises(OSError, match="network"):
             save(content(1.0), url)
     assert sorted(Store(url).sizes()) == before and not compare(url, content(), values=True)
@@ -105,35 +106,37 @@ import os, signal, sys
 import fsspec, torch
 from tensordict_core import TensorDict
 from tensordict_memmap import save
-from tensordict_memmap.remote import snapshots as generations
-from tensordict_memmap.remote.ranges import Store
+from tensordict_memmap.remote import snapshots
+from tensordict_memmap.remote.store import Store
 
 url, endpoint, moment = sys.argv[1:]
+snapshots.LEASE_SECONDS = -3600.0
 fsspec.config.conf["s3"] = {{**{KEYS!r}, "endpoint_url": endpoint}}
 
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 if moment == "while files go out":
-    generations.Generation.renew = die
+    snapshots.SnapshotWriter.renew_lease = die
 elif moment == "before the manifest":
-    generations.Generation.publish = die
+    snapshots.SnapshotWriter.publish = die
 else:
-    generations._remove = die
+    snapshots._remove = die
 save(TensorDict({{"x": torch.ones(3)}}), url)
 """
 
 
 @pytest.mark.parametrize("moment", ["while files go out", "before the manifest", "before the earlier save is removed"])
-def test_what_a_killed_save_left_goes_with_the_next_one(bucket, moment):
+def test_the_next_save_removes_the_snapshot_of_a_killed_save(bucket, moment, monkeypatch):
     import fsspec
 
+    monkeypatch.setattr(snapshots, "LEASE_SECONDS", -3600.0)  # the leases of the killed saves have expired
     url = f"{bucket}/killed {moment}"
     save(content(), url)
     command = [sys.executable, "-c", KILLED, url, fsspec.config.conf["s3"]["endpoint_url"], moment]
     for times in (1, 2):
         assert subprocess.run(command, timeout=120).returncode == -signal.SIGKILL
-        assert len(folders(url)) == 2, "each removes what the one before it left"
+        assert len(folders(url)) == 2, "each save removes the snapshot of the one before it"
         expected = content() if "manifest" in moment or "out" in moment else TensorDict({"x": torch.ones(3)})
         assert not compare(url, expected, values=True), times
     save(content(1.0), url)
@@ -141,6 +144,6 @@ def test_what_a_killed_save_left_goes_with_the_next_one(bucket, moment):
     assert not compare(url, content(1.0), values=True)
 
 
-def test_nothing_there_is_a_file_not_found_error(bucket):
+def test_a_missing_save_is_a_file_not_found_error(bucket):
     with pytest.raises(FileNotFoundError, match="nothing"):
         load_memmap(f"{bucket}/nothing")

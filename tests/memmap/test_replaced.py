@@ -16,7 +16,7 @@ from tensordict_memmap import MemmapDataset, MemoryMappedTensor, compare, load_m
 from tensordict_memmap.cli.main import main
 from tensordict_memmap.dataset import dataset
 from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.remote import ranges as fetching
+from tensordict_memmap.remote.store import Store
 from tensordict_memmap.saving import archive, consolidated
 from tensordict_memmap.saving import safetensors as packed
 from tensordict_memmap.storage import cleanup as removal
@@ -249,6 +249,6 @@ def test_what_lies_elsewhere_is_of_one_save(tmp_path, overtaken, name, size):
     options = {"compression": "deflate"} if name == "deflated.tdz" else {}
     url = f"memory://{tmp_path.name}/{name}"
     save(content(1), url, **options)
-    overtaken(fetching.Store, "ranges", lambda: save(content(2, size), url, **options))
+    overtaken(Store, "read_ranges", lambda: save(content(2, size), url, **options))
     loaded = load_memmap(url)
     assert numbers(loaded) == {2} and loaded["a"].shape == (size,)

@@ -1,4 +1,4 @@
-"""``python -m tensordict_memmap``: the command line of ``cli.py``."""
+"""Entry point of the command line: ``python -m tensordict_memmap``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The command line: ``python -m tensordict_memmap tree|verify|convert|diff``, for people and for scripts.
+"""Command line: ``python -m tensordict_memmap tree|verify|convert|diff``.
 
-Exit codes: 0 where all is well or the same, 1 where something is damaged or differs, 2 where the command cannot be
-done. Paths are those of `load_memmap`, addresses included. With ``--json`` one JSON object is printed.
+Exit codes: 0 for success or equal saves, 1 for a damaged save or a difference, 2 for a command that cannot run. Paths
+are those of `load_memmap`, remote URLs included. ``--json`` prints one JSON object.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tensordict_memmap.formats.tree import Dense, Leaf, Node, Value
 from tensordict_memmap.loading.calls import describe_saved
 from tensordict_memmap.loading.into import compare
 from tensordict_memmap.loading.request import Request, open_any
-from tensordict_memmap.remote.urls import here, is_remote
+from tensordict_memmap.remote.urls import is_remote, local_path
 
 __all__ = ["main"]
 
-_FINE, _DIFFERS, _USAGE = 0, 1, 2
+_SUCCESS, _FAILURE, _ERROR = 0, 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code.
 
     Args:
-        argv: its words; by default those of the process.
+        argv: its arguments; those of the process by default.
 
     >>> _ = TensorDict({"a": torch.zeros(3), "b": {"c": torch.zeros(2, dtype=torch.int8)}}).save("shown")
     >>> main(["tree", "shown"])
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError) as error:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         print(f"tensordict_memmap: {text}", file=sys.stderr)
-        return _USAGE
+        return _ERROR
     if arguments.json:
         print(orjson.dumps(record).decode())
     elif text:
@@ -57,32 +57,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tensordict_memmap",
-        description="Looks at saved tensordicts, verifies, converts and compares them.",
-        epilog="Exit codes: 0 fine or the same, 1 damaged or different, 2 the command cannot be done.",
+        description="Shows, verifies, converts and compares saved tensordicts.",
+        epilog="Exit codes: 0 success or equal, 1 damaged or different, 2 error.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, run: Any, text: str, *paths: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text)
         for path in paths:
-            added.add_argument(path, help="a path or an address, in any format")
+            added.add_argument(path, help="the path or URL of a save")
         added.add_argument("--json", action="store_true", help="print one JSON object")
         added.set_defaults(run=run)
         return added
 
-    shown = command("tree", _tree, "Shows the keys with their shapes, dtypes and bytes.", "path")
-    shown.add_argument("--keys", action="append", metavar="PATTERN", help="show only what a pattern names")
-    verified = command("verify", _verify, "Checks that all files are there and have their sizes.", "path")
-    verified.add_argument("--full", action="store_true", help="read everything and compare it with its checksums")
-    converted = command("convert", _convert, "Saves in another format what was saved.", "source", "target")
-    converted.add_argument("--format", choices=FORMATS, help="by default the ending of the target says it")
-    converted.add_argument("--compression", help="how an archive is compressed: deflate, bzip2 or lzma")
+    shown = command("tree", _tree, "Shows the keys with their shapes, dtypes and sizes in bytes.", "path")
+    shown.add_argument("--keys", action="append", metavar="PATTERN", help="show only the keys that match a pattern")
+    verified = command("verify", _verify, "Checks that all files exist and have the right sizes.", "path")
+    verified.add_argument("--full", action="store_true", help="read all data and verify the checksums")
+    converted = command("convert", _convert, "Converts a save to another format.", "source", "target")
+    converted.add_argument("--format", choices=FORMATS, help="the format; by default from the suffix of the target")
+    converted.add_argument("--compression", help="the compression of an archive: deflate, bzip2 or lzma")
     converted.add_argument("--shard-size", type=int, metavar="BYTES", help="the most bytes in one safetensors file")
-    converted.add_argument("--durable", action="store_true", help="wait until all is on the disk")
-    converted.add_argument("--allow-pickle", action="store_true", help="unpickle values, which can run any code")
+    converted.add_argument("--durable", action="store_true", help="wait until all data is on the disk")
     compared = command("diff", _diff, "Compares two saves, values included.", "a", "b")
-    compared.add_argument("--structure", action="store_true", help="compare keys, shapes and dtypes alone")
-    compared.add_argument("--allow-pickle", action="store_true", help="unpickle values, which can run any code")
+    compared.add_argument("--structure", action="store_true", help="compare only keys, shapes and dtypes")
+    for added in (converted, compared):
+        added.add_argument("--allow-pickle", action="store_true", help="unpickle values, which can run arbitrary code")
     return parser
 
 
@@ -91,7 +91,7 @@ _Outcome = tuple[int, str, dict[str, Any]]
 
 def _tree(arguments: argparse.Namespace) -> _Outcome:
     entries = list(_entries(describe_saved(arguments.path, keys=arguments.keys)))
-    kind = "" if is_remote(arguments.path) else kind_of(here(arguments.path))
+    kind = "" if is_remote(arguments.path) else kind_of(local_path(arguments.path))
     total = sum(entry["bytes"] or 0 for entry in entries)
     rows = [
         (
@@ -103,23 +103,20 @@ def _tree(arguments: argparse.Namespace) -> _Outcome:
         for entry in entries
     ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
-    lines = [
-        "  ".join([*(part.ljust(width) for part, width in zip(row, widths, strict=False)), row[3]]) for row in rows
-    ]
+    lines = ["  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows]
     lines.append(f"{len(entries)} entries, {total:,} bytes" + (f", {kind}" if kind else ""))
     record = {"path": arguments.path, "format": kind or None, "bytes": total, "entries": entries}
-    return _FINE, "\n".join(line.rstrip() for line in lines), record
+    return _SUCCESS, "\n".join(lines), record
 
 
 def _entries(node: Node | Leaf) -> Iterator[dict[str, Any]]:
-    """The leaves and values of a tree in their order; nested tensors have no one shape."""
+    """The leaves and values of a tree in order; nested tensors have no single shape."""
     if isinstance(node, Leaf):
         plain = node.layout == "strided"
         dtype = str(node.dtype).removeprefix("torch.")
         shape, nbytes = (list(node.shape), node.nbytes) if plain else (None, None)
-        yield {"key": list(node.key), "dtype": dtype if plain else f"{dtype}, {node.layout}", "shape": shape} | {
-            "bytes": nbytes
-        }
+        dtype = dtype if plain else f"{dtype}, {node.layout}"
+        yield {"key": list(node.key), "dtype": dtype, "shape": shape, "bytes": nbytes}
     elif isinstance(node, Value):
         yield {"key": list(node.key), "dtype": None, "shape": None, "bytes": None}
     else:
@@ -128,9 +125,9 @@ def _entries(node: Node | Leaf) -> Iterator[dict[str, Any]]:
 
 
 def _verify(arguments: argparse.Namespace) -> _Outcome:
-    path = here(arguments.path)
+    path = local_path(arguments.path)
     if not is_remote(path) and not os.path.exists(path):
-        raise FileNotFoundError(f"what is verified was saved, and there is nothing at {path}")
+        raise FileNotFoundError(f"no saved tensordict at {path}; give the path that it was saved to")
     level = "full" if arguments.full else "size"
     problem = ""
     try:
@@ -138,7 +135,7 @@ def _verify(arguments: argparse.Namespace) -> _Outcome:
     except (ValueError, FileNotFoundError) as error:
         problem = str(error)
     record = {"path": arguments.path, "level": level, "fine": not problem, "problem": problem or None}
-    return (_DIFFERS, problem, record) if problem else (_FINE, f"{arguments.path} is fine ({level})", record)
+    return (_FAILURE, problem, record) if problem else (_SUCCESS, f"{arguments.path} is fine ({level})", record)
 
 
 def _convert(arguments: argparse.Namespace) -> _Outcome:
@@ -151,7 +148,7 @@ def _convert(arguments: argparse.Namespace) -> _Outcome:
         durable=arguments.durable,
         allow_pickle=arguments.allow_pickle,
     )
-    return _FINE, "", {"source": arguments.source, "target": arguments.target}
+    return _SUCCESS, "", {"source": arguments.source, "target": arguments.target}
 
 
 def _diff(arguments: argparse.Namespace) -> _Outcome:
@@ -173,7 +170,7 @@ def _diff(arguments: argparse.Namespace) -> _Outcome:
         "dtypes": [{"key": _parts(key), "a": str(one), "b": str(two)} for key, (one, two) in report.dtypes.items()],
         "values": [_parts(key) for key in report.values],
     }
-    return (_DIFFERS if report else _FINE), "\n".join(lines), record
+    return (_FAILURE if report else _SUCCESS), "\n".join(lines), record
 
 
 def _dotted(key: str | tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""The files of a saved folder, printed as a tree."""
+"""Prints the files of a folder as a tree."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["print_directory_tree"]
 
 
 def print_directory_tree(path: str | os.PathLike[str], indent: str = "", display_metadata: bool = True) -> str:
-    """Prints the folders and files below a folder, one a line, folders with a slash, and returns what it printed.
+    """Prints the files and folders below a folder, one per line, and returns the printed text.
 
     Args:
         path: the folder.
-        indent: what each line starts with.
-        display_metadata: whether to say how many bytes there are in all, first.
+        indent: the start of each line.
+        display_metadata: whether the first line gives the total size in bytes.
 
     >>> from tensordict_core import TensorDict
     >>> _ = TensorDict({"a": torch.zeros(3), "b": {"c": torch.zeros(2)}}).save("saved_tree")

@@ -18,7 +18,7 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.tree import Dense, Leaf, Node, Parts
 from tensordict_memmap.loading.request import Request, describe, open_any
 from tensordict_memmap.loading.safetensors import lies_in_its_file
-from tensordict_memmap.remote.urls import here
+from tensordict_memmap.remote.urls import local_path
 from tensordict_memmap.schema.diff import differences, fit
 from tensordict_memmap.schema.select import Keys, Rows, Selection
 from tensordict_memmap.storage.verify import check_level
@@ -118,7 +118,7 @@ def load_memmap(
         cls,
         subpath is None and keys is None and rows is None and like is None and cls is None and not moved,
     )
-    loaded = open_any(here(prefix), request)
+    loaded = open_any(local_path(prefix), request)
     if like is not None:
         loaded = fit(loaded, like, strict=strict, fill=fill, cast=cast)
     elif keys is not None and not isinstance(loaded, torch.Tensor):
@@ -145,7 +145,9 @@ def describe_saved(
 ) -> Node | Leaf:
     """The tree of records of what was saved, of a part of it, or of one tensor; nothing but descriptions is read."""
     selection = None if keys is None else Selection(keys)
-    return describe(here(prefix), Request(_path(subpath), selection, device=torch.device("meta"), allow_pickle=None))
+    return describe(
+        local_path(prefix), Request(_path(subpath), selection, device=torch.device("meta"), allow_pickle=None)
+    )
 
 
 def _path(subpath: str | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -180,7 +180,7 @@ def _open_remote(url: str, request: Request) -> Any:
             if not save.was_replaced():  # the files of an earlier save go when another one is there
                 raise
         else:
-            if "" not in save.files or not save.was_replaced():  # one file is read in several requests, all by its name
+            if not save.is_file or not save.was_replaced():  # one file is read in several requests, all by its name
                 return loaded
     raise BlockingIOError(
         f"a load needs a moment in which nothing is saved to {url}, and it was replaced {_MOST_ATTEMPTS} times; load "
@@ -191,7 +191,7 @@ def _open_remote(url: str, request: Request) -> Any:
 def _from_remote(save: RemoteSave, request: Request) -> Any:
     folder = save.folder() if save.kind in (TREE, ARCHIVE) else None
     if request.verify == "full" or (folder is None and save.kind != SAFETENSORS):
-        with save.copied() as path:
+        with save.downloaded() as path:
             loaded = _open_here(path, request._replace(mode="r"))
         for node in [] if isinstance(loaded, torch.Tensor) else tree.nodes(tree.structure(loaded)):
             annotate(node.origin, "saved_path", None)
@@ -215,7 +215,7 @@ def _from_remote(save: RemoteSave, request: Request) -> Any:
     if request.rows is not None:
         loaded = _fetch_rows(loaded, request, save)
     elif not request.meta:
-        save.pending.fetch(_tensors(loaded))
+        save.reader.read(_tensors(loaded))
     if request.device is not None and request.device.type not in ("cpu", "meta"):
         loaded = loaded.to(request.device, non_blocking=request.non_blocking)
     return loaded
@@ -227,7 +227,7 @@ def _fetch_rows(loaded: Any, request: Request, save: RemoteSave) -> Any:
     if request.meta:
         return take_rows(loaded, request.rows)
     runs = row_runs(loaded, request.rows) or [slice(0, 0)]  # with no row comes what does not belong to rows
-    save.pending.fetch(tensor for run in runs for tensor in _tensors(loaded[run]))
+    save.reader.read(tensor for run in runs for tensor in _tensors(loaded[run]))
     return take_rows(loaded, request.rows)
 
 

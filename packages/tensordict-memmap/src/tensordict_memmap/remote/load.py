@@ -1,8 +1,8 @@
-"""Loads from elsewhere: folders and files under addresses such as ``s3://bucket/run``, through fsspec.
+"""Remote loads: folders and files under URLs such as ``s3://bucket/run``, through fsspec.
 
-The manifest at the address names the folder that holds the files of the save that counts (``generations.py``); a folder
-that was copied there by other means loads as it is. A load asks for descriptions first, and then for exactly the bytes
-of the leaves and rows that are wanted (``fetching.py``).
+The manifest at the URL names the snapshot that holds the files of the current save (``snapshots.py``); a copied local
+save loads too. A load requests the descriptions first, and then exactly the bytes of the leaves and rows that are
+wanted (``ranges.py``).
 """
 
 from __future__ import annotations
@@ -24,145 +24,135 @@ from tensordict_memmap.formats.safetensors.parse import needed_at_once, unpack, 
 from tensordict_memmap.formats.tree import Leaf, show
 from tensordict_memmap.loading.leaves import LeafOpener
 from tensordict_memmap.loading.safetensors import INDEX_NAME, SINGLE_NAME, open_shards, views
-from tensordict_memmap.remote.ranges import Pending, Store, in_groups
-from tensordict_memmap.remote.snapshots import published
+from tensordict_memmap.remote.ranges import RangeReader
+from tensordict_memmap.remote.snapshots import current_snapshot
+from tensordict_memmap.remote.store import Store
 from tensordict_memmap.schema.prune import Choice
 from tensordict_memmap.storage.listing import ListedFolder
 from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.staging import temporary_folder
 from tensordict_memmap.tensor.mapping import Mapping
 
-__all__ = [
-    "RemoteFolder",
-    "RemoteOpener",
-    "RemoteSave",
-    "load_remote_packed",
-]
+__all__ = ["RemoteFolder", "RemoteOpener", "RemoteSave", "load_remote_packed"]
 
 _FIRST_READ = 1 << 16
+"""Bytes of a safetensors file that are read first; most headers fit in."""
 
 
 class RemoteSave:
-    """What is at an address: its format, and what reads it.
+    """A saved tensordict at a URL: its format, its files and their reader.
 
     Args:
-        url: the address.
+        url: the URL.
 
     Attributes:
         kind: the format.
-        pending: the memory that its bytes are fetched into.
+        files: the size in bytes of each file by path; one file at the URL itself has the path ``""``.
+        reader: reads the wanted bytes of the files.
 
     Raises:
-        FileNotFoundError: There is nothing.
-        ValueError: It is damaged.
+        FileNotFoundError: There is no save.
+        ValueError: The save is damaged.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.store = Store(url)
-        self.pending = Pending(self.store)
-        self.generation = ""
+        self.reader = RangeReader(self.store)
+        self.snapshot = ""
         self.aliases: dict[str, str] = {}
         self.version: tuple[Any, ...] | None = None
-        if self.store.is_file():
+        self.is_file = self.store.is_file()
+        if self.is_file:
             self.version = self.store.version()
             self.files = {"": self.store.size()}
             self.kind = kind_of_bytes(self.files[""], self._read_range)
             return
-        found = published(self.store)
-        if found is None or not found.generation:
+        found = current_snapshot(self.store)
+        if found is not None:
+            self.snapshot, self.aliases = found.name, found.manifest.aliases
+        if found is not None and found.name:
+            self.files = {name: entry.size for name, entry in found.manifest.files.items()}
+        else:
             self.files = self.store.sizes()
             self.files.pop(NAME, None)
-            self.aliases = {} if found is None else found.manifest.aliases
-        else:
-            self.generation, manifest, _ = found
-            self.aliases = manifest.aliases
-            self.files = {name: entry.size for name, entry in manifest.files.items()}
         if not self.files:
-            raise FileNotFoundError(f"there is no saved tensordict at {url}; give the address that it was saved to")
+            raise FileNotFoundError(f"no saved tensordict at {url}; give the URL that it was saved to")
         packed = META not in self.files and (INDEX_NAME in self.files or SINGLE_NAME in self.files)
         self.kind = SAFETENSORS if packed else TREE
 
-    def at(self, path: str) -> str:
-        """The path under the address of a file of the save."""
-        return f"{self.generation}/{path}" if self.generation and path else path
+    def stored_path(self, path: str) -> str:
+        """The path under the URL of a file of the save, which lies in the folder of its snapshot."""
+        return f"{self.snapshot}/{path}" if self.snapshot and path else path
 
     def was_replaced(self) -> bool:
-        """Whether another save took its place since it was opened."""
-        if "" in self.files:
+        """Whether another save replaced this one since it was opened."""
+        if self.is_file:
             return self.store.version() != self.version
-        found = published(self.store)
-        return found is not None and found.generation != self.generation
+        found = current_snapshot(self.store)
+        return found is not None and found.name != self.snapshot
 
     def folder(self) -> RemoteFolder | None:
-        """The files of a tree or of an archive, as parsing reads them; None of a compressed one."""
+        """The files of a tree or of an archive, for parsing; None for a compressed archive."""
         if self.kind == ARCHIVE:
             members = self._members()
             return None if members is None else RemoteFolder(self, members)
-        return RemoteFolder(self, {name: (self.at(name), 0, size) for name, size in self.files.items()})
+        return RemoteFolder(self, {name: (self.stored_path(name), 0, size) for name, size in self.files.items()})
 
     @contextlib.contextmanager
-    def copied(self) -> Iterator[str]:
-        """A copy of everything here, for as long as this is open."""
-        with temporary_folder() as place:
-            name = self.store.root.rpartition("/")[2] or "save"
-            yield self.download(os.path.join(place, name))
+    def downloaded(self) -> Iterator[str]:
+        """A local copy of the save, removed at the end of the context."""
+        with temporary_folder() as folder:
+            yield self.download(os.path.join(folder, self.store.name))
 
     def download(self, path: str) -> str:
-        """Copies everything to a path that is not there yet, in the local layout."""
-        if self.store.is_file():
+        """Copies the save to a new local path, in the local layout."""
+        if self.is_file:
             self.store.fs.get_file(self.store.root, path)
             return path
         os.makedirs(path)
-        for group in in_groups(self.files):
-            targets = [os.path.join(path, *name.split("/")) for name in group]
-            for target in targets:
-                if os.path.commonpath([path, os.path.realpath(target)]) != os.path.realpath(path):
-                    raise ValueError(
-                        f"files of a save lie in its folder, and one of {self.url} does not; it is damaged"
-                    )
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-            self.store.fs.get([self.store.at(self.at(name)) for name in group], targets)
-        own = self.store.read(self.at(NAME))
-        if own is not None:
+        targets = [os.path.join(path, *name.split("/")) for name in self.files]
+        for name, target in zip(self.files, targets, strict=True):
+            if os.path.commonpath([path, os.path.realpath(target)]) != os.path.realpath(path):
+                raise ValueError(f"{self.url} is damaged: its file {name!r} lies outside its folder; save again")
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+        self.store.fs.get([self.store.full_path(self.stored_path(name)) for name in self.files], targets)
+        manifest = self.store.read(self.stored_path(NAME))
+        if manifest is not None:
             with open(os.path.join(path, NAME), "wb") as file:
-                file.write(own)
+                file.write(manifest)
         return path
 
     def _read_range(self, offset: int, nbytes: int) -> bytes:
         end = min(offset + nbytes, self.files[""])
-        return self.store.ranges([("", offset, end)])[0] if end > offset else b""
+        return self.store.read_ranges([("", offset, end)])[0] if end > offset else b""
 
     def _members(self) -> dict[str, tuple[str, int, int]] | None:
-        """Where in an archive each of its files lies; None where they are compressed."""
+        """The file, offset and size of each member of an archive; None if the archive is compressed."""
         size = self.files[""]
-        buffer = self.pending.reserve("", size)
-        data = memoryview(buffer).cast("B")
+        buffer = self.reader.reserve("", size)
+        address = int(buffer.ctypes.data)
         try:
             with self.store.fs.open(self.store.root, "rb") as opened, zipfile.ZipFile(opened) as file:
                 starts = [info.header_offset for info in file.infolist()]
-                base = Mapping.nothing()
-                base.buffer = buffer
-                runs = [(start, min(start + 30, size)) for start in starts if 0 <= start < size]
-                self.pending.fetch_ranges(
-                    (base.address + start, base.address + end) for start, end in [*runs, (file.start_dir, size)]
+                spans = [(start, min(start + 30, size)) for start in starts if 0 <= start < size]
+                self.reader.read_spans(
+                    (address + start, address + end) for start, end in [*spans, (file.start_dir, size)]
                 )
-                members = read_index(data, file, self.url)
+                members = read_index(memoryview(buffer).cast("B"), file, self.url)
         except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OverflowError, struct.error) as error:
-            raise ValueError(
-                f"an archive is a zip file, and {self.url} is not one that can be read ({error})"
-            ) from None
+            raise ValueError(f"{self.url} is not a readable archive, which is a zip file ({error})") from None
         if not all(member.stored for member in members.values()):
             return None
         return {name: ("", member.offset, member.size) for name, member in members.items()}
 
 
 class RemoteFolder(ListedFolder):
-    """The files of a save elsewhere.
+    """The files of a remote save.
 
     Args:
-        save: what is at the address.
-        files: for each path, the file that holds its content, where in it that starts, and its size.
+        save: the save.
+        files: for each path, the file that holds its content, the offset in that file, and the size.
     """
 
     def __init__(self, save: RemoteSave, files: dict[str, tuple[str, int, int]]) -> None:
@@ -170,28 +160,27 @@ class RemoteFolder(ListedFolder):
         self.root = save.url
         self.save = save
         self.files = files
-        self._read: dict[str, bytes] = {}
+        self._contents: dict[str, bytes] = {}
 
     def prefetch(self) -> None:
-        """Reads all descriptions at once: asking for one after the other takes a round trip each."""
-        wanted = [name for name in self.files if name.rpartition("/")[2] == META]
-        parts = [(name, *self.files[name]) for name in wanted]
-        contents = self.save.store.ranges([(path, start, start + size) for _, path, start, size in parts])
-        self._read.update(zip(wanted, contents, strict=True))
+        """Reads all descriptions at once, because each request takes a round trip."""
+        self._read_files([name for name in self.files if name.rpartition("/")[2] == META])
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file; None where there is none."""
-        if path not in self._read:
-            place = self.files.get(path)
-            if place is None:
-                return None
-            file, start, size = place
-            self._read[path] = self.save.store.ranges([(file, start, start + size)])[0] if size else b""
-        return self._read[path]
+        """The content of a file; None if there is no file."""
+        if path in self.files and path not in self._contents:
+            self._read_files([path])
+        return self._contents.get(path)
+
+    def _read_files(self, paths: list[str]) -> None:
+        self._contents.update(dict.fromkeys(paths, b""))
+        filled = [path for path in paths if self.files[path][2]]
+        ranges = [(file, start, start + size) for file, start, size in map(self.files.__getitem__, filled)]
+        self._contents.update(zip(filled, self.save.store.read_ranges(ranges), strict=True))
 
 
 class RemoteOpener(LeafOpener):
-    """Gives the tensor of a leaf elsewhere, over memory whose bytes are still to be fetched."""
+    """Opens leaves of a remote save: tensors over reserved memory whose bytes are read later."""
 
     def __init__(self, folder: RemoteFolder, *, device: torch.device | None = None) -> None:
         super().__init__(folder.root, device=device)
@@ -206,20 +195,18 @@ class RemoteOpener(LeafOpener):
         place = self.folder.files.get(leaf.file)
         if place is None:
             raise FileNotFoundError(
-                f"every leaf has its file, and that of key {show(leaf.key)}, {leaf.file}, is missing from "
-                f"{self.folder.root}; save again"
+                f"the file {leaf.file} of key {show(leaf.key)} is missing from {self.folder.root}; save again"
             )
         file, start, size = place
         if size != nbytes:
             raise ValueError(
-                f"key {show(leaf.key)} takes {nbytes} bytes by its shape and dtype, and its file {leaf.file} in "
-                f"{self.folder.root} has {size}; save again"
+                f"the file {leaf.file} of key {show(leaf.key)} in {self.folder.root} has {size} bytes, and the shape "
+                f"and dtype take {nbytes}; save again"
             )
-        pending = self.folder.save.pending
-        buffer = pending.reserve(file, nbytes, start)
-        made = torch.frombuffer(buffer, dtype=leaf.dtype).view(shape)
+        reader = self.folder.save.reader
+        made = torch.frombuffer(reader.reserve(file, nbytes, start), dtype=leaf.dtype).view(shape)
         if leaf.layout != "strided":
-            pending.fetch([made])  # nested tensors are put together from values
+            reader.read([made])  # nested tensors are made from values
         return made
 
     def _document(self, path: str) -> bytes | None:
@@ -234,13 +221,13 @@ def load_remote_packed(
     allow_pickle: bool | None = False,
     choice: Choice | None = None,
 ) -> Any:
-    """The tensordict of safetensors files elsewhere: headers are read, and room is made for the rest."""
+    """Builds the tensordict of remote safetensors files: reads their headers and reserves memory for the tensors."""
     where, part = save.url, None
-    if "" in save.files or INDEX_NAME not in save.files:
-        opened = [_open(save, "" if "" in save.files else SINGLE_NAME)]
+    if save.is_file or INDEX_NAME not in save.files:
+        opened = [_open(save, "" if save.is_file else SINGLE_NAME)]
     else:
         where += f"/{INDEX_NAME}"
-        document = save.store.read(save.at(INDEX_NAME)) or b""
+        document = save.store.read(save.stored_path(INDEX_NAME)) or b""
         opened, part = open_shards(where, document, lambda name: _open(save, name), choice)
     tensors: dict[str, torch.Tensor] = {}
     metadata: dict[str, str] = {}
@@ -250,28 +237,28 @@ def load_remote_packed(
     if part is None and choice is not None:
         part = wanted(tensors, metadata, choice, where)
     needed = set(needed_at_once(metadata, where))
-    save.pending.fetch(tensor for name, tensor in tensors.items() if name in needed)
+    save.reader.read(tensor for name, tensor in tensors.items() if name in needed)
     if meta:
         tensors = {name: tensor if name in needed else tensor.to("meta") for name, tensor in tensors.items()}
     return unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle, part=part)
 
 
 def _open(save: RemoteSave, path: str) -> tuple[dict[str, torch.Tensor], dict[str, str], Mapping]:
-    place, size = save.at(path), save.files.get(path)
+    file, size = save.stored_path(path), save.files.get(path)
     where = f"{save.url}/{path}".rstrip("/")
     if size is None:
-        raise FileNotFoundError(f"the index of a safetensors save names its files, and {where} is missing; save again")
-    head = save.store.ranges([(place, 0, min(_FIRST_READ, size))])[0] if size else b""
+        raise FileNotFoundError(f"{where} is missing, and the index of the safetensors save names it; save again")
+    head = save.store.read_ranges([(file, 0, min(_FIRST_READ, size))])[0] if size else b""
     length = int.from_bytes(head[:8], "little")
     if size < 8 or length > min(LONGEST_HEADER, size - 8):
         raise ValueError(
-            f"a safetensors file starts with the length of its header, and {where} has {size} bytes where that "
-            f"would be {length}; it was cut off, or is no such file"
+            f"{where} is truncated or not a safetensors file: it has {size} bytes, and its first eight give a header "
+            f"of {length} bytes"
         )
     if 8 + length > len(head):
-        head += save.store.ranges([(place, len(head), 8 + length)])[0]
+        head += save.store.read_ranges([(file, len(head), 8 + length)])[0]
     header = load_header(head[8 : 8 + length], size - 8 - length, where)
     mapping = Mapping.nothing()
     mapping.nbytes = size - 8 - length
-    mapping.buffer = save.pending.reserve(place, mapping.nbytes, 8 + length)
+    mapping.buffer = save.reader.reserve(file, mapping.nbytes, 8 + length)
     return views(mapping, header), header.metadata, mapping

@@ -1,11 +1,10 @@
-"""Generations: the files of each save to an address lie under a name of their own, and this says which of them may go.
+"""Snapshots: each save to a remote folder writes its files under a new name, and the manifest names the current one.
 
-``tensordict-<16 hex digits>/`` holds the files, and ``tensordict-<16 hex digits>.json`` beside it says who saves them:
-the machine and the process. The manifest at the address names the one generation that counts. Object stores have no
-locks that vanish with a process, so a save that was killed is told another way: its generation is named by no manifest,
-and its process has ended, where that is one of this machine, or else it has not been heard of for a day. The next save
-removes such a generation, and the one that the manifest says it took the place of, if that is still there. A folder
-without the file beside it is somebody's copy of a save, and stays.
+``tensordict-<16 hex digits>/`` holds the files of a snapshot. ``tensordict-<16 hex digits>.json`` beside it is its
+lease: a save writes it first and again every ten minutes. The manifest at the URL names the current snapshot. Object
+stores have no locks that end with a process, so a save that was killed is recognized by its lease: the snapshot is not
+the current one, and its lease is older than a day. The next save removes such snapshots, and also the one that the
+manifest names as replaced. A folder without a lease is a copy that a user made, and stays.
 """
 
 from __future__ import annotations
@@ -14,43 +13,42 @@ import contextlib
 import datetime
 import json
 import os
+import platform
 import re
 import secrets
 import time
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
-from tensordict_memmap.remote.ranges import Store
+from tensordict_memmap.remote.store import Store
 from tensordict_memmap.storage.manifest import NAME, Manifest
 
-__all__ = ["Generation", "Published", "published", "remove_orphans"]
+__all__ = ["Snapshot", "SnapshotWriter", "current_snapshot", "remove_orphans"]
 
-_GENERATION = re.compile(r"tensordict-[0-9a-f]{16}")
-_RENEWED = 600.0
-"""Seconds after which a save says again that it goes on."""
+_SNAPSHOT_NAME = re.compile(r"tensordict-[0-9a-f]{16}")
 
-_GONE = 24 * 3600.0
-"""Seconds without a word after which a save of another machine counts as gone."""
+RENEW_SECONDS = 600.0
+"""Seconds after which a save renews its lease."""
 
-_under_way: set[str] = set()
+LEASE_SECONDS = 24 * 3600.0
+"""Seconds without renewal after which a lease has expired."""
 
 
-class Generation:
-    """The files of one save to an address, while it is made.
+class SnapshotWriter:
+    """The snapshot of a save in progress.
 
     Args:
-        store: the address.
+        store: the store of the URL.
 
     Attributes:
         name: the folder of the files.
 
-    >>> store = Store("memory://generations")
-    >>> generation = Generation(store)
-    >>> sorted(store.sizes()) == [f"{generation.name}.json"]
+    >>> store = Store("memory://snapshots")
+    >>> writer = SnapshotWriter(store)
+    >>> sorted(store.sizes()) == [f"{writer.name}.json"]
     True
-    >>> generation.remove()
+    >>> writer.remove()
     >>> store.sizes()
     {}
     """
@@ -58,62 +56,60 @@ class Generation:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.name = f"tensordict-{secrets.token_hex(8)}"
-        _under_way.add(self.name)
-        self._tell()
+        self._write_lease()
 
-    def _tell(self) -> None:
-        self.store.write(f"{self.name}.json", orjson.dumps({"saved_by": _this_process()}))
-        self._told = time.monotonic()
+    def _write_lease(self) -> None:
+        saver = {"machine": platform.node(), "process": os.getpid()}
+        self.store.write(f"{self.name}.json", orjson.dumps({"saved_by": saver}))
+        self._renewed = time.monotonic()
 
-    def renew(self) -> None:
-        """Says that the save goes on, where that was not said for a while."""
-        if time.monotonic() - self._told > _RENEWED:
-            self._tell()
+    def renew_lease(self) -> None:
+        """Renews the lease if it was not renewed for a while."""
+        if time.monotonic() - self._renewed > RENEW_SECONDS:
+            self._write_lease()
 
     def publish(self, manifest: Manifest) -> None:
-        """Makes this the generation that counts, and removes the one that did.
+        """Makes this the current snapshot and removes the one that it replaces.
 
         Raises:
-            FileNotFoundError: Another save took this one for dead, as after a day of sleep, and removed it.
+            FileNotFoundError: The lease expired, as after a day of sleep, and another save removed this snapshot.
         """
         if self.store.read(f"{self.name}.json") is None:
             raise FileNotFoundError(
-                f"a save elsewhere goes on without a break of a day, and another one to {self.store.url} has removed "
-                "what this one had sent; save again"
+                f"the files that this save uploaded to {self.store.url} are gone: the save paused for more than a day, "
+                "and another one removed them; save again"
             )
-        sealed = Manifest({}).replaced_under(self.name, manifest).dumps()  # byte by byte: its seal is about these bytes
+        sealed = Manifest({}).replaced_under(self.name, manifest).dumps()  # the seal covers exactly these bytes
         replaces = ""
         with contextlib.suppress(ValueError):  # a damaged manifest is replaced like any other
-            earlier = published(self.store)
-            replaces = "" if earlier is None else earlier.generation
+            earlier = current_snapshot(self.store)
+            replaces = "" if earlier is None else earlier.name
         own = orjson.dumps({"generation": self.name, "replaces": replaces})
         self.store.write(NAME, sealed[:-1] + b"," + own[1:])
-        _under_way.discard(self.name)
         if replaces:
             _remove(self.store, replaces)
 
     def remove(self) -> None:
-        """Takes everything back."""
+        """Removes the files and the lease."""
         _remove(self.store, self.name)
-        _under_way.discard(self.name)
 
 
-class Published(NamedTuple):
-    """What the manifest at an address says.
+class Snapshot(NamedTuple):
+    """The current snapshot, as the manifest at a URL describes it.
 
     Args:
-        generation: the folder of the files, ``""`` of a save that was copied there.
-        manifest: the manifest of these files.
-        replaces: the generation that counted before, ``""`` for none.
+        name: the folder of the files; ``""`` if the files lie beside the manifest, as in a copied local save.
+        manifest: the manifest of the files.
+        replaces: the name of the snapshot that it replaced; ``""`` for none.
     """
 
-    generation: str
+    name: str
     manifest: Manifest
     replaces: str = ""
 
 
-def published(store: Store) -> Published | None:
-    """What counts at an address; None where nothing does.
+def current_snapshot(store: Store) -> Snapshot | None:
+    """The current snapshot; None if there is no manifest.
 
     Raises:
         ValueError: The manifest is damaged.
@@ -124,86 +120,50 @@ def published(store: Store) -> Published | None:
     where = f"{store.url}/{NAME}"
     manifest = Manifest.loads(document, where=where)
     record = json.loads(document)
-    generation, replaces = record.get("generation", ""), record.get("replaces", "")
-    if generation == "":
-        return Published("", manifest)
-    if not all(isinstance(name, str) and _GENERATION.fullmatch(name) for name in (generation, replaces or generation)):
-        raise ValueError(f"a manifest elsewhere names the folder of its files, and {where} is damaged; save again")
-    return Published(generation, manifest.under(generation), replaces)
+    name, replaces = record.get("generation", ""), record.get("replaces", "")
+    if name == "":
+        return Snapshot("", manifest)
+    if not all(isinstance(text, str) and _SNAPSHOT_NAME.fullmatch(text) for text in (name, replaces or name)):
+        raise ValueError(f"{where} is damaged: it does not name the folder of the files of a save; save again")
+    return Snapshot(name, manifest.under(name), replaces)
 
 
 def remove_orphans(store: Store) -> None:
-    """Removes what saves to an address left that were stopped before they counted, or before they had cleaned up."""
+    """Removes the snapshots that killed saves did not publish, and the replaced one that they did not remove."""
     names = [path.removesuffix(".json") for path in store.sizes() if path.endswith(".json")]
-    found = [name for name in names if _GENERATION.fullmatch(name) and name not in _under_way]
-    if not found:
-        return
-    ended = {name for name in found if _has_ended(store, name)}
+    found = [name for name in names if _SNAPSHOT_NAME.fullmatch(name) and _is_lease(store.read(f"{name}.json"))]
+    expired = {name for name in found if _has_expired(store, name)}
     try:
-        current = published(store)  # after the look at who has ended: what ended since may count by now
-    except ValueError:  # nobody can tell what counts
+        current = current_snapshot(store)  # read after the leases: a save may have published in the meantime
+    except ValueError:  # a damaged manifest does not say which snapshot is the current one
         return
+    kept, replaced = ("", "") if current is None else (current.name, current.replaces)
     for name in found:
-        if current is None:
-            removable = name in ended
-        else:
-            removable = name != current.generation and (name in ended or name == current.replaces)
-        if removable:
+        if name != kept and (name in expired or name == replaced):
             _remove(store, name)
 
 
 def _remove(store: Store, name: str) -> None:
-    with contextlib.suppress(Exception):  # what is left is found by the next save
+    with contextlib.suppress(Exception):  # the next save removes the rest
         with contextlib.suppress(FileNotFoundError):
-            store.fs.rm(store.at(name), recursive=True)
-        store.fs.rm(store.at(f"{name}.json"))  # last: a removal that is stopped is found again
+            store.fs.rm(store.full_path(name), recursive=True)
+        store.fs.rm(store.full_path(f"{name}.json"))  # last, so that an interrupted removal is found again
     store.fs.invalidate_cache()
 
 
-def _has_ended(store: Store, name: str) -> bool:
-    """Whether nobody saves this generation any more."""
-    document = store.read(f"{name}.json")
-    if document is None:
-        return False
+def _is_lease(document: bytes | None) -> bool:
+    """Whether a file is a lease, and not a user's file of the same name."""
     try:
-        saver = orjson.loads(document)["saved_by"]
-        machine, process = saver["machine"], saver["process"]
-    except (ValueError, KeyError, TypeError):
+        record = orjson.loads(document or b"")
+    except ValueError:
         return False
-    if machine and machine == _machine():
-        return bool(saver == _this_process() or saver.get("started") != _started(process))
-    with contextlib.suppress(Exception):  # a store that does not say when something was written
-        written: datetime.datetime = store.fs.modified(store.at(f"{name}.json"))
-        if written.tzinfo is None:
-            written = written.replace(tzinfo=datetime.UTC)
-        return time.time() - written.timestamp() > _GONE
+    return isinstance(record, dict) and isinstance(record.get("saved_by"), dict)
+
+
+def _has_expired(store: Store, name: str) -> bool:
+    with contextlib.suppress(Exception):  # a store that keeps no modification times
+        renewed: datetime.datetime = store.fs.modified(store.full_path(f"{name}.json"))
+        if renewed.tzinfo is None:
+            renewed = renewed.replace(tzinfo=datetime.UTC)
+        return time.time() - renewed.timestamp() > LEASE_SECONDS
     return False
-
-
-# --- processes
-
-
-def _this_process() -> dict[str, Any]:
-    return {"machine": _machine(), "process": os.getpid(), "started": _started(os.getpid())}
-
-
-def _machine() -> str:
-    """What tells this run of this machine, and this space of process numbers, from others; ``""`` if nothing does."""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    return ""
-
-
-def _started(process: object) -> int | None:
-    """When a process of this machine began, in ticks since that did; None where there is none."""
-    if type(process) is not int:
-        return None
-    with contextlib.suppress(OSError):
-        state, *fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-        return None if state in (b"Z", b"X") else int(fields[18])  # zombies have ended; proc_pid_stat(5), starttime
-    return None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_under_way.clear)  # those are of the parent

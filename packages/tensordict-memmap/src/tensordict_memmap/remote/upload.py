@@ -1,28 +1,33 @@
-"""Saves to elsewhere: folders and files under addresses such as ``s3://bucket/run``, through fsspec.
+"""Remote saves: uploads a tensordict to a URL such as ``s3://bucket/run``, through fsspec.
 
-Objects cannot be renamed, so a folder is all or nothing another way. The files of each save go under a name of its own
-in the local layout, manifest included, so any tool that copies that folder has a saved folder. The manifest at the
-address itself, which names it and lists its files, is written last, as one object: until then the earlier save is what
-loads, and after that its files are removed. What a killed save left is removed by the next one (``generations.py``).
-One file is one object, which object stores replace as a whole.
+Objects cannot be renamed, so a remote folder is replaced as a whole by other means than a local one. The files of each
+save are uploaded as a new snapshot in the local layout, manifest included, so a tool that downloads that folder gets a
+saved folder. The manifest at the URL, which names the snapshot and lists its files, is written last, as one object:
+until then loads see the earlier save, and afterwards its files are removed. The next save removes the files of a save
+that was killed (``snapshots.py``). A single file is one object, which object stores replace as a whole.
 
-A save is staged in a temporary folder here, in the same pass as any save, and goes out from there in parallel.
+A save is staged in a local temporary folder, in the same pass as a local save, and uploaded from there in parallel.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from typing import Any
 
 from tensordict_memmap.engine.future import SaveFuture
-from tensordict_memmap.remote.ranges import Store, in_groups
-from tensordict_memmap.remote.snapshots import Generation, remove_orphans
+from tensordict_memmap.remote.snapshots import SnapshotWriter, remove_orphans
+from tensordict_memmap.remote.store import Store
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.staging import temporary_folder
 
 __all__ = ["save_remote"]
+
+_MOST_GROUP_BYTES = 1 << 26
+"""The most bytes of files that are uploaded as one group, unless a single file has more."""
+
+_MOST_GROUP_FILES = 1000
 
 
 def save_remote(
@@ -34,29 +39,34 @@ def save_remote(
     early: bool = False,
     result: Any = None,
 ) -> Any:
-    """Saves to an address, all or nothing.
+    """Saves to a URL, all or nothing.
 
     Args:
-        url: the address.
-        save: saves to a path here, in the format that its ending or its own arguments say.
-        total: bytes of the tensors, to show progress by.
+        url: the URL.
+        save: saves to a local path, in the format that the path's suffix or its own arguments give.
+        total: bytes of the tensors, for the progress.
         existsok: whether an earlier save may be replaced.
         early: whether to return a `SaveFuture` at once.
-        result: what is returned.
+        result: the return value.
 
     Raises:
         ImportError: fsspec is not installed.
-        RuntimeError: Something is there, and ``existsok`` is False.
+        RuntimeError: The URL is in use, and ``existsok`` is False.
     """
     store = Store(url)
     if not existsok and (store.is_file() or store.sizes()):
-        raise RuntimeError(f"with existsok=False a save goes where nothing is, and there is {url}; choose another name")
+        raise RuntimeError(f"{url} exists, and existsok=False saves to new URLs only; choose another name")
 
     def work(progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None) -> Any:
-        with temporary_folder() as place:
-            path = os.path.join(place, store.root.rpartition("/")[2] or "save")
+        with temporary_folder() as folder:
+            path = os.path.join(folder, store.name)
             save(path)
-            _upload(path, store, progress, cancelled)
+            if os.path.isfile(path):
+                store.fs.put_file(path, store.root)
+                if progress is not None:
+                    progress(os.path.getsize(path))
+            else:
+                _upload(path, store, progress, cancelled)
         return result
 
     return SaveFuture(work, total) if early else work(None, None)
@@ -65,32 +75,45 @@ def save_remote(
 def _upload(
     path: str, store: Store, progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None
 ) -> None:
-    if os.path.isfile(path):
-        store.fs.put_file(path, store.root)
-        if progress is not None:
-            progress(os.path.getsize(path))
-        return
     files = {}
-    for place, _, names in os.walk(path):
+    for folder, _, names in os.walk(path):
         for name in names:
-            whole = os.path.join(place, name)
+            whole = os.path.join(folder, name)
             files[os.path.relpath(whole, path).replace(os.sep, "/")] = os.path.getsize(whole)
     remove_orphans(store)
-    generation = Generation(store)
+    snapshot = SnapshotWriter(store)
     try:
-        for group in in_groups(files):
+        for group in _groups(files):
             if cancelled is not None and cancelled():
                 raise CancelledError("the save was cancelled")
             sources = [os.path.join(path, *name.split("/")) for name in group]
-            store.fs.put(sources, [store.at(f"{generation.name}/{name}") for name in group])
-            generation.renew()
+            store.fs.put(sources, [store.full_path(f"{snapshot.name}/{name}") for name in group])
+            snapshot.renew_lease()
             if progress is not None:
                 progress(sum(files[name] for name in group))
         manifest = Manifest({name: Entry(size) for name, size in files.items() if name != NAME})
         if NAME in files:
             with open(os.path.join(path, NAME), "rb") as file:
                 manifest = Manifest.loads(file.read())
-        generation.publish(manifest)
+        snapshot.publish(manifest)
     except BaseException:
-        generation.remove()
+        snapshot.remove()
         raise
+
+
+def _groups(files: dict[str, int]) -> Iterator[list[str]]:
+    """Divides files, given as sizes by path, into groups to upload at once.
+
+    >>> list(_groups({"small": 1, "huge": 1 << 30, "tiny": 0}))
+    [['huge'], ['small', 'tiny']]
+    """
+    group: list[str] = []
+    room = _MOST_GROUP_BYTES
+    for name, size in sorted(files.items(), key=lambda item: -item[1]):
+        if group and (size > room or len(group) >= _MOST_GROUP_FILES):
+            yield group
+            group, room = [], _MOST_GROUP_BYTES
+        group.append(name)
+        room -= size
+    if group:
+        yield group

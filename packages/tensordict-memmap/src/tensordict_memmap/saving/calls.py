@@ -19,7 +19,7 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.tree import Leaf
 from tensordict_memmap.loading.calls import take_over
 from tensordict_memmap.remote.upload import save_remote
-from tensordict_memmap.remote.urls import here, is_remote
+from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.saving.archive import ArchiveSave, is_archive_path
 from tensordict_memmap.saving.safetensors import PackedSave, is_packed_path
 from tensordict_memmap.saving.tree import TreeSave, name_of
@@ -212,7 +212,7 @@ def save(
     """
     if is_remote(prefix):
         return _save_elsewhere(dict(locals()))
-    prefix = here(prefix)
+    prefix = local_path(prefix)
     options = {
         "threads": num_threads,
         "durable": durable,
@@ -246,7 +246,7 @@ def _one_file(
     **options: Any,
 ) -> ArchiveSave | PackedSave | None:
     """The save to an archive or a safetensors file, None where it is one to a folder or to shared memory."""
-    if is_remote(prefix) or here(prefix) != prefix:
+    if is_remote(prefix) or local_path(prefix) != prefix:
         raise ValueError(f"files are mapped by their path here, and {prefix!r} is an address; save there and load it")
     mapped = options.pop("mapped", True)
     archived = format is None and is_archive_path(prefix, archive)

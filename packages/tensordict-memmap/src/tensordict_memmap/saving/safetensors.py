@@ -27,7 +27,7 @@ from tensordict_memmap.formats.safetensors.checksums import CHECKSUMS, reserve_c
 from tensordict_memmap.formats.safetensors.describe import pack
 from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, dump_header
 from tensordict_memmap.loading.safetensors import INDEX_NAME, SINGLE_NAME, load_packed
-from tensordict_memmap.remote.urls import here, is_remote
+from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.storage import transaction as commit
 from tensordict_memmap.storage.file_transaction import save_file
 from tensordict_memmap.storage.manifest import Entry, Manifest
@@ -141,7 +141,7 @@ def from_safetensors(
     >>> from_safetensors("model.safetensors")["layer", "weight"].shape
     torch.Size([2, 2])
     """
-    path = here(path)
+    path = local_path(path)
     if is_remote(path):
         raise ValueError(
             f"from_safetensors maps files of this machine, and {path!r} is an address; open it with load_memmap"

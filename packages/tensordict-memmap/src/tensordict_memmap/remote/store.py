@@ -1,0 +1,90 @@
+"""Store: the files under a remote URL, through fsspec."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["Store"]
+
+_VERSION_FIELDS = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "created", "generation", "md5Hash")
+"""File properties that change when a file is replaced, under the names that various stores give them."""
+
+
+class Store:
+    """The files under a remote URL.
+
+    Args:
+        url: a URL with a scheme; its last part names a file or a folder.
+
+    Raises:
+        ImportError: fsspec, or the package that it needs for the scheme, is not installed.
+
+    >>> store = Store("memory://store/things")
+    >>> store.write("a.txt", b"hello")
+    >>> store.read("a.txt"), store.read("b.txt"), store.sizes()
+    (b'hello', None, {'a.txt': 5})
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec.core  # an extra: imported where a URL is used
+        except ImportError:
+            raise ImportError(
+                f"{url!r} needs fsspec, which reads and writes remote URLs and is not installed: "
+                'pip install "tensordict-memmap[remote]"'
+            ) from None
+        self.url = url
+        self.fs, root = fsspec.core.url_to_fs(url)
+        self.root = str(root).rstrip("/")
+
+    @property
+    def name(self) -> str:
+        """The last part of the URL; a local copy gets this name."""
+        return self.root.rpartition("/")[2] or "save"
+
+    def full_path(self, path: str) -> str:
+        """The path of a file in the file system; the root itself for ``""``."""
+        return f"{self.root}/{path}" if path else self.root
+
+    def is_file(self) -> bool:
+        """Whether the URL is that of one file."""
+        self.fs.invalidate_cache()
+        return bool(self.fs.isfile(self.root))
+
+    def size(self) -> int:
+        """The size in bytes of the file at the URL."""
+        return int(self.fs.size(self.root))
+
+    def version(self) -> tuple[Any, ...] | None:
+        """Properties of the file at the URL that change when it is replaced; None if there is no file."""
+        self.fs.invalidate_cache()
+        try:
+            info = self.fs.info(self.root)
+        except FileNotFoundError:
+            return None
+        return tuple(info.get(name) for name in _VERSION_FIELDS)
+
+    def sizes(self) -> dict[str, int]:
+        """The size in bytes of every file under the URL, by path."""
+        self.fs.invalidate_cache()
+        found = self.fs.find(self.root, detail=True)
+        cut = len(self.root.lstrip("/")) + 1
+        return {name.lstrip("/")[cut:]: int(info["size"]) for name, info in found.items()}
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a file; None if there is no file."""
+        try:
+            return bytes(self.fs.cat_file(self.full_path(path)))
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+
+    def write(self, path: str, data: bytes) -> None:
+        """Writes a file in one request."""
+        self.fs.pipe_file(self.full_path(path), data)
+
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Reads byte ranges of files concurrently; each range is a path, a start and an end."""
+        paths = [self.full_path(path) for path, _, _ in ranges]
+        starts, ends = [start for _, start, _ in ranges], [end for _, _, end in ranges]
+        return list(self.fs.cat_ranges(paths, starts, ends, on_error="raise"))
