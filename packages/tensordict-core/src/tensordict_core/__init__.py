@@ -34,7 +34,6 @@ from tensordict_core.containers.nontensor.data import (
     NonTensorStack,
     is_non_tensor,
 )
-from tensordict_core.containers.nontensor.linked_list import LinkedList
 from tensordict_core.containers.tensor_spec import TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor
 from tensordict_core.containers.view import SubTensorDict
@@ -51,6 +50,7 @@ from tensordict_core.ops.io.from_python import (
     merge_tensordicts,
 )
 from tensordict_core.ops.io.from_pytree import from_pytree
+from tensordict_core.ops.io.linked_list import LinkedList
 from tensordict_core.ops.io.parse import parse_tensor_dict_string
 from tensordict_core.torch_api.closeness import assert_allclose_td, assert_close
 from tensordict_core.torch_api.collate import collate, dense_stack_tds

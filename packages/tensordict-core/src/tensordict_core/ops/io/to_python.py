@@ -16,9 +16,9 @@ from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
-from tensordict_core.containers.nontensor.linked_list import LinkedList
 from tensordict_core.ops.io import from_python as build
 from tensordict_core.ops.io import from_pytree as pytrees
+from tensordict_core.ops.io.linked_list import LinkedList
 
 if TYPE_CHECKING:
     from tensordict_core.containers.dense import TensorDict
