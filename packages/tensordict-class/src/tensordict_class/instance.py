@@ -362,7 +362,7 @@ class Instance(Forwarding):
         >>> point.to_tensordict().sorted_keys, point.to_tensordict(retain_none=True).sorted_keys
         (['x'], ['label', 'x'])
         """
-        td = super().to_tensordict(retain_none=retain_none)
+        td: TensorDict = super().to_tensordict(retain_none=retain_none)
         for name in self._rules if retain_none else ():
             if name not in td:
                 td.set_non_tensor(name, None)

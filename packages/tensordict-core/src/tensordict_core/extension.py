@@ -22,6 +22,7 @@ from tensordict_core.base.pickle_names import register_pickle_names
 from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
 from tensordict_core.base.registry import ENTRY_POINT_GROUP, find_type, register_type, type_name
 from tensordict_core.base.shape_op import ShapeOp
+from tensordict_core.base.torch_table import implements
 from tensordict_core.base.tracing import constant_when_traced, in_functorch, is_compiling, may_fuse
 from tensordict_core.base.write_plan import Writer, register_writer
 from tensordict_core.containers.collection import TensorCollection, TensorDictBase
@@ -29,7 +30,6 @@ from tensordict_core.containers.deferred import deferred, is_deferred
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.nontensor.base import ValueWriter, register_value_writer
 from tensordict_core.ops.factories.spec import OpSpec, operations
-from tensordict_core.torch_api.dispatch import implements
 from tensordict_core.torch_api.pytree import register_wrapper
 
 __all__ = [

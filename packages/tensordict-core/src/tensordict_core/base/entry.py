@@ -7,7 +7,7 @@ tensors; dictionaries become tensordicts; anything else becomes non-tensor data,
 from __future__ import annotations
 
 import numbers
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,6 @@ from tensordict_core.base.meta import Meta, starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.options import current as options
 from tensordict_core.base.registry import containers
-
-if TYPE_CHECKING:
-    from tensordict_core.containers.collection import TensorCollection
-    from tensordict_core.containers.nontensor.data import NonTensorDataBase
 
 __all__ = ["as_tensor", "non_tensor_entry", "to_entry"]
 
@@ -59,14 +55,14 @@ def _tensor_of_list(value: Any, device: torch.device | None) -> Tensor | None:
         return None
 
 
-def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) -> Tensor | TensorCollection:
+def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) -> Any:
     """The entry that a node with metadata ``meta`` stores for ``value``.
 
     Raises:
         RuntimeError: The value does not start with the batch size.
     """
     if isinstance(value, Node):
-        return _node_entry(meta, key, cast("TensorCollection", value), non_blocking)
+        return _node_entry(meta, key, value, non_blocking)
     size = meta.batch_size
     if not isinstance(value, Tensor):
         if isinstance(value, dict):
@@ -79,10 +75,10 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
         raise errors.batch_mismatch(key, value.shape, size)
     if meta.device is not None and value.device != meta.device:
         value = value.to(meta.device, non_blocking=non_blocking)
-    return value  # type: ignore[no-any-return]  # a tensor by here, but what users pass is Any
+    return value
 
 
-def _node_entry(meta: Meta, key: Any, value: TensorCollection, non_blocking: bool) -> TensorCollection:
+def _node_entry(meta: Meta, key: Any, value: Node, non_blocking: bool) -> Node:
     own = value._meta
     if own is meta:
         return value
@@ -106,7 +102,7 @@ def _node_entry(meta: Meta, key: Any, value: TensorCollection, non_blocking: boo
     return value
 
 
-def non_tensor_entry(meta: Meta, value: Any) -> NonTensorDataBase:
+def non_tensor_entry(meta: Meta, value: Any) -> Any:
     """A value that is no tensor as a node with metadata ``meta`` stores it; a list of the batch size gives one each.
 
     Raises:

@@ -15,15 +15,10 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
+from tensordict_core.base.index import Index
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.rebuild import How, IsLeaf
-
-if TYPE_CHECKING:
-    from tensordict_core.base.index import Index
-    from tensordict_core.base.shape_op import ShapeOp
-    from tensordict_core.base.write_back import WriteBack
-    from tensordict_core.containers.collection import TensorCollection
 
 __all__ = ["Node"]
 
@@ -78,12 +73,73 @@ class Node:
         def _entry_value(self, holder: Any = None, key: str = "") -> Any:
             """What ``td[key]`` gives for an entry that is this node."""
 
-        _last_exit: Callable[[Any], None] | WriteBack | None
+        _last_exit: Any
         """What the operation that returned this node wants done at the end of a ``with`` block over it."""
 
         def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any: ...
         def _cat_nodes(self, column: Sequence[Any], dim: int) -> Any: ...
         def _split(self, sizes: list[int], dim: int) -> Sequence[Any]: ...
+
+        # Operations that families other than their own call; the families give their signatures.
+        batch_size: Any
+        names: Any
+        auto_batch_size_: Callable[..., Any]
+        bytes: Callable[..., int]
+        clear_device_: Callable[..., Self]
+        del_: Callable[..., Any]
+        densify: Callable[..., Any]
+        depth: Any
+        detach: Callable[..., Any]
+        empty: Callable[..., Any]
+        exclude: Callable[..., Any]
+        expand: Callable[..., Any]
+        filter_empty_: Callable[..., Any]
+        filter_non_tensor_data: Callable[..., Any]
+        from_dict_instance: Callable[..., Any]
+        get: Callable[..., Any]
+        is_empty: Callable[..., bool]
+        is_shared: Callable[..., bool]
+        items: Callable[..., Any]
+        keys: Callable[..., Any]
+        lock_: Callable[..., Self]
+        rename_key_: Callable[..., Self]
+        replace: Callable[..., Any]
+        send: Callable[..., Any]
+        set: Callable[..., Self]
+        to: Callable[..., Any]
+        to_dict: Callable[..., Any]
+        to_namedtuple: Callable[..., Any]
+        to_tensordict: Callable[..., Any]
+        tolist: Callable[..., Any]
+        unbind: Callable[..., Any]
+        unlock_: Callable[..., Self]
+        update_: Callable[..., Self]
+        view_at: Callable[..., Any]
+        where: Callable[..., Any]
+        _change_batch_size: Callable[..., None]
+        _check_entries: Callable[..., None]
+        _check_plain: Callable[..., None]
+        _check_put: Callable[..., None]
+        _find_parent: Callable[..., Any]
+        _flat_values: Callable[..., list[Any]]
+        _folded: Callable[..., str]
+        _get_path_value: Callable[..., Any]
+        _in_place: Callable[..., Self]
+        _plain_value: Callable[..., Any]
+        _plan_entry: Callable[..., None]
+        _plan_merge: Callable[..., None]
+        _plan_set: Callable[..., Any]
+        _plan_value: Callable[..., None]
+        _plan_writes: Callable[..., None]
+        _put_device: Callable[..., None]
+        _put_names: Callable[..., None]
+        _put_node: Callable[..., Any]
+        _store: Callable[..., Any]
+        _view_at: Callable[..., Any]
+
+        def __getitem__(self, index: Any) -> Any: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+        def __contains__(self, key: Any) -> bool: ...
 
     # entries ---------------------------------------------------------------------------------------------------------
 
@@ -96,7 +152,7 @@ class Node:
         """The entry as it is stored, a tensor or a node; ``None`` where there is none."""
 
     @abstractmethod
-    def _set(self, key: str, value: Tensor | TensorCollection, inplace: bool) -> None:
+    def _set(self, key: str, value: Tensor | Node, inplace: bool) -> None:
         """Store a valid entry (see ``_valid``), or write it into the entry that is there. The lock was checked."""
 
     @abstractmethod
@@ -144,7 +200,7 @@ class Node:
         """Write ``value`` (a tensordict of the shape that ``index`` selects, a tensor or a number) in place."""
 
     @abstractmethod
-    def _reshape(self, op: ShapeOp) -> Any:
+    def _reshape(self, op: Any) -> Any:
         """The result of an operation on the batch dimensions of the root."""
 
     @classmethod
@@ -168,7 +224,7 @@ class Node:
         """A copy with its own nodes; with its own tensors too if ``recurse``."""
 
     @abstractmethod
-    def _nodes(self) -> Iterable[TensorCollection]:
+    def _nodes(self) -> Iterable[Node]:
         """The nodes right below this one."""
 
     # what follows at once; containers with a faster way override it ---------------------------------------------------
@@ -181,7 +237,7 @@ class Node:
         """Set the lock of this node (not of those below)."""
         self._locked = locked
 
-    def _set_exit(self, undo: Callable[[Any], None] | WriteBack | None) -> None:
+    def _set_exit(self, undo: Any) -> None:
         """Set what the end of a ``with`` block over this node does."""
         self._last_exit = undo
 
@@ -273,7 +329,7 @@ class Node:
             if value is None or value is leaf:
                 continue
             if isinstance(leaf, Node):
-                leaf.update_(value)  # type: ignore[attr-defined]  # of another family
+                leaf.update_(value)
             elif isinstance(value, Tensor):
                 leaf.copy_(value)
             else:

@@ -9,15 +9,7 @@ finds its class before anyone imported the package that owns it.
 from __future__ import annotations
 
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tensordict_core.containers.dense import TensorDict
-    from tensordict_core.containers.lazy import LazyStackedTensorDict
-    from tensordict_core.containers.nontensor.data import NonTensorData, NonTensorStack
-    from tensordict_core.containers.tensor_spec import TensorAttrs
-    from tensordict_core.containers.unbatched import UnbatchedTensor
-    from tensordict_core.containers.view import SubTensorDict
+from typing import Any
 
 __all__ = ["ENTRY_POINT_GROUP", "containers", "find_type", "register_type", "type_name"]
 
@@ -27,13 +19,13 @@ ENTRY_POINT_GROUP = "tensordict_core.types"
 class Containers:
     """Core's own containers, each put here by the module that defines it."""
 
-    dense: type[TensorDict]
-    lazy: type[LazyStackedTensorDict]
-    view: type[SubTensorDict]
-    non_tensor: type[NonTensorData]
-    non_tensor_stack: type[NonTensorStack]
-    unbatched: type[UnbatchedTensor]
-    attrs: type[TensorAttrs]
+    dense: Any
+    lazy: Any
+    view: Any
+    non_tensor: Any
+    non_tensor_stack: Any
+    unbatched: Any
+    attrs: Any
 
 
 containers = Containers()

@@ -16,6 +16,7 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.lock import Locking
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.registry import containers
+from tensordict_core.base.torch_table import find_handler
 from tensordict_core.base.write_back import Block, WriteBack
 from tensordict_core.ops.apply import Applying
 from tensordict_core.ops.cast import Casting
@@ -46,7 +47,6 @@ from tensordict_core.ops.split import Parts
 from tensordict_core.ops.stack import Stacking
 from tensordict_core.ops.tensor_spec import Description
 from tensordict_core.ops.update import Updating
-from tensordict_core.torch_api import creation, dispatch, functions, operators
 
 __all__ = ["TensorCollection", "TensorDictBase"]
 
@@ -148,7 +148,7 @@ class TensorCollection(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Runs ``torch`` functions that have a meaning for tensordicts; others are a ``TypeError``."""
-        handler = dispatch.HANDLERS.get(func) or operators.find_listed(func)
+        handler = find_handler(func)
         if handler is None:
             return NotImplemented  # so that torch raises
         return handler(*args, **kwargs) if kwargs else handler(*args)
@@ -190,7 +190,3 @@ class TensorDictBase(TensorCollection):
 
 
 MutableMapping.register(TensorDictBase)  # type: ignore[type-abstract]  # a virtual base
-dispatch.register_operations()
-operators.register_operators()
-functions.register()
-creation.register()

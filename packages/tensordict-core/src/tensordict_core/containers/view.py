@@ -114,7 +114,7 @@ class SubTensorDict(TensorDictBase):
     def _get(self, key: str) -> Any:
         value = self._parent._get(key)
         if isinstance(value, Node):
-            part = value._view_at(self._part)  # type: ignore[attr-defined]  # of another family
+            part = value._view_at(self._part)
             names = self._meta.names
             if names is not None:  # those of the parent may be others
                 part._set_meta(part._meta.named(names + (part._meta.names or (None,) * len(part.shape))[len(names) :]))

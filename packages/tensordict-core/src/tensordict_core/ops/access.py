@@ -311,7 +311,7 @@ class Access(Node):
         value = to_entry(self._meta, (*prefix, key) if prefix else key, item, non_blocking=merge.non_blocking)
         if not inplace:
             return value
-        self._plan_entry(key, value, None, merge.writes, prefix)  # type: ignore[attr-defined]  # of another family
+        self._plan_entry(key, value, None, merge.writes, prefix)
         return None
 
     def _fits_in_place(self, key: str, value: Any) -> bool:
@@ -374,7 +374,7 @@ class Access(Node):
             old.copy_(value, non_blocking)
             return
         writes = Writes()
-        self._plan_entry(key, value, None, writes, ())  # type: ignore[attr-defined]  # of another family
+        self._plan_entry(key, value, None, writes, ())
         writes.run(non_blocking)
 
     def _find_parent(self, key: NestedKey) -> tuple[Any, str]:

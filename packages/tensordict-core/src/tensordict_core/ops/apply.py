@@ -187,5 +187,5 @@ class Applying(Node):
         )
         result = self._rebuild(iter(results), how)
         if result is None and (filter_empty is False or not results):
-            return self.empty()  # type: ignore[attr-defined]  # of another family
+            return self.empty()
         return result

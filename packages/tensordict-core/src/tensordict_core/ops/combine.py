@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from tensordict_core.base import errors
 from tensordict_core.base.meta import as_names
 from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
-from tensordict_core.torch_api.dispatch import implements
 
 __all__ = ["cat", "lazy_stack", "maybe_dense_stack", "same_keys", "stack"]
 
@@ -201,13 +198,3 @@ def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) ->
         return stack(nodes, dim, out=out)
     except RuntimeError:
         return lazy_stack(nodes, dim, out=out)
-
-
-@implements(torch.stack)
-def _torch_stack(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-    return stack(tensors, dim, out=out)
-
-
-@implements(torch.cat, torch.concat, torch.concatenate)
-def _torch_cat(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-    return cat(tensors, dim, out=out)

@@ -239,7 +239,7 @@ class KeyFlattening(Node):
 
     def _chosen_leaves(self, what: str, order: bool | Sequence[NestedKey] | None) -> list[Tensor]:
         """The tensors of all levels, in the order asked for."""
-        found: dict[Any, Tensor] = dict(self.items(True, True))  # type: ignore[attr-defined]  # of another family
+        found: dict[Any, Tensor] = dict(self.items(True, True))
         if not found:
             raise RuntimeError(f"{what} needs at least one tensor, and this tensordict has none; set an entry first")
         if order is True:
@@ -343,18 +343,18 @@ class KeyFlattening(Node):
             raise ValueError(f"{what} needs at least one key; name the entries to combine")
         entries = []
         for key in keys:
-            value = self.get(key, None)  # type: ignore[attr-defined]  # of another family
+            value = self.get(key, None)
             if value is None:
                 raise errors.missing_key(key, self._keys(), type(self).__name__)
             entries.append(value)
         combined = function(entries, dim)
         if keep_entries:
-            return self.set(out_key, combined)  # type: ignore[attr-defined, no-any-return]  # of another family
+            return self.set(out_key, combined)
         for key in keys:
-            self.del_(key)  # type: ignore[attr-defined]  # of another family
+            self.del_(key)
         try:
-            return self.set(out_key, combined)  # type: ignore[attr-defined, no-any-return]  # of another family
+            return self.set(out_key, combined)
         except Exception:
             for key, value in zip(keys, entries, strict=True):
-                self.set(key, value)  # type: ignore[attr-defined]  # of another family
+                self.set(key, value)
             raise

@@ -57,7 +57,7 @@ class Indexing(Node):
                 else value
             )
         if type(index) is tuple and _is_path(index):
-            return self._get_path_value(index)  # type: ignore[attr-defined]  # of another family
+            return self._get_path_value(index)
         return self._index(Index(index, self._meta.batch_size))
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -75,7 +75,7 @@ class Indexing(Node):
         (tensor(2.), torch.Size([3, 2]))
         """
         if type(index) is str or (type(index) is tuple and _is_path(index)):
-            self.set(index, value)  # type: ignore[attr-defined]  # of another family
+            self.set(index, value)
             return
         self._index_put(Index(index, self._meta.batch_size), value)
 
@@ -127,7 +127,7 @@ class Indexing(Node):
         >>> td.set_at_("a", 1.0, [0, 2])["a"]
         tensor([1., 0., 1.])
         """
-        parent, name = self._find_parent(key)  # type: ignore[attr-defined]  # of another family
+        parent, name = self._find_parent(key)
         if parent._peek(name) is None:
             raise errors.missing_key(key, parent._keys(), type(self).__name__)
         parent._set_entry_at(name, Index(index, parent._meta.batch_size), value)
@@ -140,7 +140,7 @@ class Indexing(Node):
             _write(entry, index, value, name)
             return
         source = value if isinstance(value, Node) else to_entry(Meta(index.size), name, value)
-        replaced = entry._put_node(index, source)  # type: ignore[attr-defined]  # of another family
+        replaced = entry._put_node(index, source)
         if replaced is not entry or replaced is not self._peek(name):  # a view reads values, and keeps none
             self._set(name, replaced, False)
 
@@ -210,9 +210,9 @@ class Indexing(Node):
                 if not _broadcasts(shape, expected):
                     raise errors.indexed_write_shape(unravel_key((*prefix, key)), shape, expected)
             elif _checks_itself(entry):
-                entry._check_put(index, value)  # type: ignore[attr-defined]  # of this family
+                entry._check_put(index, value)
             elif not entry._is_opaque:
-                entry._check_plain(index, value, (*prefix, key))  # type: ignore[attr-defined]  # of this family
+                entry._check_plain(index, value, (*prefix, key))
 
     def _check_fits(self, index: Index, value: Node) -> None:
         got = value._meta.batch_size
@@ -254,9 +254,9 @@ class Indexing(Node):
             elif not isinstance(source, Node):
                 raise errors.not_a_node(unravel_key((*prefix, key)), source)
             elif _checks_itself(entry) and not source._is_opaque:
-                entry._check_put(index, source)  # type: ignore[attr-defined]  # of this family
+                entry._check_put(index, source)
             elif not (entry._is_opaque or source._is_opaque):
-                entry._check_entries(index, source._items(), (*prefix, key))  # type: ignore[attr-defined]  # of this family
+                entry._check_entries(index, source._items(), (*prefix, key))
 
     def _make_room(self, key: str, source: Any, index: Index) -> Any:
         """A new entry of this node's batch size that ``source`` can be written into at ``index``."""

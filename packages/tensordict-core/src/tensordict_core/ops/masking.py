@@ -20,7 +20,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED, How
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import BatchOp, normal_dim
-from tensordict_core.containers.nontensor.pointwise import choose, flat_values
 from tensordict_core.ops.factories.operands import complete, lined_up, match
 from tensordict_core.ops.reduce_dims import batched
 
@@ -165,7 +164,7 @@ class Selection(Node):
         got: Any = getattr(mask, "dtype", type(mask).__name__)
         if got is not torch.bool:
             raise TypeError(f"masked_select takes a bool tensor as mask, got {got}; compare or cast it to bool first")
-        result = self[mask]  # type: ignore[index]  # of another family
+        result = self[mask]
         return cast(Self, result._replaces(self) if inplace else result)
 
     def pad(self, pad_size: Sequence[int], value: float = 0.0, inplace: bool = False, safe: bool = True) -> Self:
@@ -289,7 +288,7 @@ def _choose_values(result: Any, left: Any, right: Any, condition: Tensor) -> Non
         if not mine._is_non_tensor:
             _choose_values(result._get(key), mine, theirs, condition)
         else:
-            result._set(key, choose(condition, mine, theirs), False)
+            result._set(key, mine.where(condition, theirs), False)
     for key in right._keys():
         if left._get(key) is None and isinstance(right._get(key), Node):
             result._set(key, right._get(key), False)
@@ -311,7 +310,7 @@ def pad_values(result: Any, source: Any, ends: Sequence[tuple[int, int]]) -> Non
             if not entry._is_opaque:
                 pad_values(result._get(key), entry, ends)
             continue
-        values, meta = flat_values(entry), entry._meta
+        values, meta = entry._flat_values(), entry._meta
         positions, size = list(range(len(values))), list(meta.batch_size)
         for dim, (before, after) in enumerate(ends):
             positions, size = _padded_positions(positions, size, dim, before, after)

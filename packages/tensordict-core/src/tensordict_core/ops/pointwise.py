@@ -144,7 +144,7 @@ class Pointwise(Node):
             raise ValueError("clamp needs min, max or both; give at least one limit")
         result = self if min is None else self.clamp_min(min)
         result = result if max is None else result.clamp_max(max)
-        return result if out is None else out.update_(result)  # type: ignore[attr-defined]  # of another family
+        return result if out is None else out.update_(result)
 
     def addcmul(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
         """``leaf + value * other1 * other2`` for every leaf.
@@ -251,7 +251,7 @@ class Pointwise(Node):
         >>> TensorDict({"a": torch.zeros(2)}).fill_("a", 3)["a"]
         tensor([3., 3.])
         """
-        parent, name = self._find_parent(key)  # type: ignore[attr-defined]  # of another family
+        parent, name = self._find_parent(key)
         entry = parent._peek(name)
         if entry is None:
             raise errors.missing_key(key, parent._keys(), type(self).__name__)

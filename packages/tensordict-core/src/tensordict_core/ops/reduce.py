@@ -297,7 +297,7 @@ class Reduction(Node):
             result = over_leaves(self, lambda leaf, dims, keep: _norm(leaf, dtype), None, False)
         if key_transform is not None:
             result = rename_levels(result, key_transform)
-        return result if out is None else out.update_(result)  # type: ignore[attr-defined, no-any-return]  # of another family
+        return result if out is None else out.update_(result)
 
     def logsumexp(self, dim: Dim = None, keepdim: bool = False, *, out: Self | None = None) -> Self:
         """The logarithm of the sum of exponentials of every leaf, along batch dimensions.
@@ -323,7 +323,7 @@ class Reduction(Node):
             result = over_leaves(
                 td, lambda leaf, dims, keep: torch.logsumexp(leaf, () if dims is None else dims, keep), dim, keepdim
             )
-        return result if out is None else out.update_(result)  # type: ignore[attr-defined, no-any-return]  # of another family
+        return result if out is None else out.update_(result)
 
     def quantile(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from torch import Tensor
 
@@ -82,13 +82,13 @@ class KeySelection(Node):
         for name, paths in below.items():
             value = entries.get(name)
             if isinstance(value, Node):
-                entries[name] = value.exclude(*paths, inplace=inplace)  # type: ignore[attr-defined]  # of another family
+                entries[name] = value.exclude(*paths, inplace=inplace)
         return self._with_entries(entries, inplace, False)
 
     def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Self:
         """A new node of these entries of this one; or this one, without the others."""
         if not inplace:
-            return containers.dense._make(entries, self._meta)  # type: ignore[return-value]  # dense for every container
+            return cast(Self, containers.dense._make(entries, self._meta))
         if self._locked:
             raise errors.locked("entries would be removed")
         for name in list(self._keys()):
@@ -136,7 +136,7 @@ class KeySelection(Node):
                 if value is not None:
                     left.del_(path)
                     used.append(path)
-                elif path in self:  # type: ignore[operator]  # of another family
+                elif path in self:
                     raise KeyError(f"key {key!r} stands in several sets; name it once")
                 elif default is not ...:
                     value = default
@@ -144,11 +144,11 @@ class KeySelection(Node):
                     raise errors.missing_key(key, self._keys(), type(self).__name__)
                 else:
                     continue
-                part.set(key_set[key] if isinstance(key_set, dict) else path, value)  # type: ignore[attr-defined]  # of another family
+                part.set(key_set[key] if isinstance(key_set, dict) else path, value)
             out.append(part)
         if inplace:
             for path in used:
-                self.del_(path)  # type: ignore[attr-defined]  # of another family
+                self.del_(path)
         rest = self if inplace else left
         if not reproduce_struct:
             rest.filter_empty_()
@@ -160,9 +160,9 @@ class KeySelection(Node):
         taken: set[tuple[str, ...]] = set()
         for key_set in key_sets:
             if callable(key_set):
-                paths = map(unravel_key_to_tuple, self.keys(True, True))  # type: ignore[attr-defined]  # of another family
+                paths = map(unravel_key_to_tuple, self.keys(True, True))
                 free = [path for path in paths if taken.isdisjoint(path[: n + 1] for n in range(len(path)))]
-                leaves = [(path, self.get(path)) for path in free]  # type: ignore[attr-defined]  # of another family
+                leaves = [(path, self.get(path)) for path in free]
                 key_set = [path for path, leaf in leaves if isinstance(leaf, Tensor) and key_set(path, leaf)]
             elif not isinstance(key_set, dict):
                 key_set = list(key_set)
@@ -189,9 +189,9 @@ class KeySelection(Node):
         for name in list(self._keys()):
             value = self._get(name)
             if isinstance(value, Node) and not value._is_opaque:
-                value.filter_empty_()  # type: ignore[attr-defined]  # of another family
-                if value.is_empty():  # type: ignore[attr-defined]  # of another family
-                    self.del_(name)  # type: ignore[attr-defined]  # of another family
+                value.filter_empty_()
+                if value.is_empty():
+                    self.del_(name)
         return self
 
     def filter_non_tensor_data(self) -> Self:
@@ -207,7 +207,7 @@ class KeySelection(Node):
                 if value._is_non_tensor:
                     out._del(name)
                 elif not value._is_opaque:
-                    out._set(name, value.filter_non_tensor_data(), False)  # type: ignore[attr-defined]  # of another family
+                    out._set(name, value.filter_non_tensor_data(), False)
         return out
 
     def empty(
@@ -237,8 +237,8 @@ class KeySelection(Node):
             for name in self._keys():
                 value = self._get(name)
                 if isinstance(value, Node) and not value._is_opaque:
-                    entries[name] = value.empty(True, device=device)  # type: ignore[attr-defined]  # of another family
-        return containers.dense._make(entries, meta)  # type: ignore[return-value]  # dense for every container
+                    entries[name] = value.empty(True, device=device)
+        return cast(Self, containers.dense._make(entries, meta))
 
     def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
         """A copy with its own nodes and its own tensors; with the same tensors if not ``recurse``. Never locked.

@@ -47,7 +47,7 @@ class Parts(Node):
             raise RuntimeError(
                 f"narrow: start {int(start)} and length {length} exceed size {size[at]} of dimension {at}"
             )
-        return self[(slice(None),) * at + (slice(first, first + length),)]  # type: ignore[index, no-any-return]  # of another family
+        return self[(slice(None),) * at + (slice(first, first + length),)]  # type: ignore[no-any-return]  # of another family
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
         """Pieces of ``split_size`` slices (the last may be smaller), or of the given sizes, as views.
@@ -85,14 +85,14 @@ class Parts(Node):
         pieces: tuple[Self, ...] = tuple(self._split(sizes, dim))
         if self._locked:
             for piece in pieces:
-                piece.lock_()  # type: ignore[attr-defined]  # of another family
+                piece.lock_()
         return pieces
 
     def _split(self, sizes: list[int], dim: int) -> Sequence[Any]:
         """Consecutive pieces of these sizes along ``dim``; containers with a faster way override it."""
         pieces, start = [], 0
         for n in sizes:
-            pieces.append(self[(slice(None),) * dim + (slice(start, start + n),)])  # type: ignore[index]  # of another family
+            pieces.append(self[(slice(None),) * dim + (slice(start, start + n),)])
             start += n
         return pieces
 
@@ -129,6 +129,5 @@ class Parts(Node):
     def _cut_at(self, indices: Any, dim: int) -> tuple[Self, ...]:
         cuts = [0, *[int(i) for i in indices], self._meta.batch_size[dim]]
         return tuple(
-            self[(slice(None),) * dim + (slice(a, b),)]  # type: ignore[index]  # of another family
-            for a, b in zip([0, *cuts[1:-1]], cuts[1:], strict=True)
+            self[(slice(None),) * dim + (slice(a, b),)] for a, b in zip([0, *cuts[1:-1]], cuts[1:], strict=True)
         )

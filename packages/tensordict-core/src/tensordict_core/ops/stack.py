@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,9 +14,6 @@ from tensordict_core.base.rebuild import UNLOCKED
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.ops import combine
-
-if TYPE_CHECKING:
-    from tensordict_core.containers.view import SubTensorDict
 
 __all__ = ["Stacking"]
 
@@ -96,7 +93,7 @@ class Stacking(Node):
         inmost = self._inmost()
         if isinstance(inmost, containers.lazy) and inmost.stack_dim == at:
             return self
-        parts = self.unbind(dim)  # type: ignore[attr-defined]  # of another family
+        parts = self.unbind(dim)
         return type(parts[0])._lazy(parts, at) if parts else self
 
     def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
@@ -112,7 +109,7 @@ class Stacking(Node):
         out = None
         for key, value in self._items():
             if isinstance(value, Node):
-                dense = value.densify(layout=layout)  # type: ignore[attr-defined]  # of another family
+                dense = value.densify(layout=layout)
                 if dense is not value:
                     out = self._clone(False) if out is None else out
                     out._set(key, dense, False)
@@ -141,9 +138,9 @@ class Stacking(Node):
 
         result = self._solid()
         result = result._rebuild(iter([copy(leaf) for leaf in result._leaves()]), UNLOCKED)
-        return self._in_place(result, inplace)  # type: ignore[attr-defined, no-any-return]  # of another family
+        return self._in_place(result, inplace)
 
-    def view_at(self, index: Any) -> SubTensorDict:
+    def view_at(self, index: Any) -> Any:
         """A live view of the part of every entry that ``index`` selects.
 
         Reading it indexes the entries of this tensordict; writing to it writes into them, and a new key gets a place in
@@ -161,8 +158,8 @@ class Stacking(Node):
         >>> td["a"]
         tensor([1., 0., 1.])
         """
-        return self._view_at(Index(index, self._meta.batch_size))  # type: ignore[attr-defined, no-any-return]  # of another family
+        return self._view_at(Index(index, self._meta.batch_size))
 
-    def _get_sub_tensordict(self, idx: Any) -> Self:
+    def _get_sub_tensordict(self, idx: Any) -> Any:
         """``view_at`` under the name that programs of this field know."""
-        return self.view_at(idx)  # type: ignore[return-value]  # a view stands for it
+        return self.view_at(idx)

@@ -81,7 +81,7 @@ class Updating(InPlaceUpdating):
         chosen = chosen_paths(keys_to_update)
         if update_batch_size and isinstance(source, Node) and source._meta.batch_size != self._meta.batch_size:
             if more:  # looked at before the old entries go
-                source, more = source.replace(more), {}  # type: ignore[attr-defined]  # of this family
+                source, more = source.replace(more), {}
             self._take_batch_size(source, chosen)
         merge = Merge(clone, inplace, non_blocking, is_leaf)
         self._plan_merge(source, chosen, merge, ())
@@ -130,7 +130,7 @@ class Updating(InPlaceUpdating):
                 and not old._is_opaque
                 and not (merge.is_leaf is not None and merge.is_leaf(type(value)))
             ):
-                old._plan_merge(value, below, merge, (*prefix, key))  # type: ignore[attr-defined]  # of this family
+                old._plan_merge(value, below, merge, (*prefix, key))
                 continue
             if below is not None or (merge.clone and isinstance(value, dict)):
                 part = containers.dense({}, batch_size=meta.batch_size, device=meta.device)
@@ -139,7 +139,7 @@ class Updating(InPlaceUpdating):
                 value = value.clone() if isinstance(value, Tensor) else value._clone(True)
             elif nested and isinstance(value, Node):
                 value = value._clone(False)
-            entry = self._plan_set(key, value, merge, prefix)  # type: ignore[attr-defined]  # of another family
+            entry = self._plan_set(key, value, merge, prefix)
             if entry is not None:
                 stored.append((key, entry))
         if stored:
@@ -191,7 +191,7 @@ class Updating(InPlaceUpdating):
                 inner = level.get(name, {})
                 if isinstance(inner, Node) and not inner._is_opaque:
                     inner = level[name] = inner._clone(False)
-                    inner._store(path[depth + 1 :], value)  # type: ignore[attr-defined]  # of another family
+                    inner._store(path[depth + 1 :], value)
                     break
                 if not isinstance(inner, dict):
                     raise errors.not_a_node(path[: depth + 1], inner)

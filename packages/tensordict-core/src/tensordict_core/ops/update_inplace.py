@@ -72,7 +72,7 @@ class InPlaceUpdating(Node):
         source = kwargs if input_dict_or_td is None or input_dict_or_td is self else input_dict_or_td
         chosen = None if keys_to_update is None else chosen_paths(keys_to_update)
         if chosen is None and isinstance(source, Node) and source._meta.batch_size != self._meta.batch_size:
-            source = source.expand(self._meta.batch_size)  # type: ignore[attr-defined]  # of another family
+            source = source.expand(self._meta.batch_size)
         writes = Writes()
         self._plan_writes(source, chosen, writes, ())
         if kwargs and source is not kwargs:
@@ -105,7 +105,7 @@ class InPlaceUpdating(Node):
             return
         path = unravel_key_to_tuple(key)
         if chosen is None or any(path[: len(one)] == one for one in chosen):
-            parent, name = self._find_parent(path)  # type: ignore[attr-defined]  # of another family
+            parent, name = self._find_parent(path)
             parent._plan_entry(name, value, None, writes, prefix + path[:-1])
 
     def _plan_entry(
@@ -129,9 +129,9 @@ class InPlaceUpdating(Node):
                 raise errors.not_a_node(path, old)
             writes.add(path, old, value)
         elif old._is_opaque:
-            old._plan_value(self, key, value, writes, prefix)  # type: ignore[attr-defined]  # of those that are opaque
+            old._plan_value(self, key, value, writes, prefix)
         elif isinstance(value, dict) or (isinstance(value, Node) and not value._is_opaque):
-            old._plan_writes(value, below, writes, (*prefix, key))  # type: ignore[attr-defined]  # of this family
+            old._plan_writes(value, below, writes, (*prefix, key))
         else:
             raise errors.not_a_node(path, value)
 
@@ -159,7 +159,7 @@ class InPlaceUpdating(Node):
         if keys_to_update is not None:
             source = source.select(*keys_to_update)
         for key in source.keys(True, True):
-            if key not in self:  # type: ignore[operator]  # of another family
+            if key not in self:
                 raise errors.missing_key(key, self._keys(), type(self).__name__)
         self._index_put(index, source)
         return self

@@ -34,7 +34,7 @@ def contents(td: Any, prefix: tuple[str, ...] = ()) -> Row:
             out[path] = value
         elif value._is_non_tensor:
             # one value for all positions and as many equal ones say the same
-            out[path] = value.tolist()  # type: ignore[attr-defined]  # of another family
+            out[path] = value.tolist()
         elif value._is_opaque:
             out[path] = value._entry_value()
         else:

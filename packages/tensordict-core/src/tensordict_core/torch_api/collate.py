@@ -37,7 +37,7 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
         if not td_list._holds_slices:
             return td_list
         dim = td_list._inmost().stack_dim
-        return maybe_dense_stack(td_list.unbind(dim), dim)  # type: ignore[attr-defined]  # of another family
+        return maybe_dense_stack(td_list.unbind(dim), dim)
     if dim is None:
         raise ValueError("dense_stack_tds needs dim for a list of tensordicts; say where the new dimension goes")
     return maybe_dense_stack(td_list, dim)

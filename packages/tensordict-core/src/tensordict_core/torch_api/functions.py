@@ -1,22 +1,23 @@
 """Functions of torch that are methods of a tensordict under the same name, and those with an algorithm of their own.
 
-Operations that are records (`_ops`) enter the dispatch table by themselves; combining functions and the ``*_like``
-family have files of their own.
+Functions of operations on leaves are in `tensordict_core.torch_api.dispatch`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from tensordict_core.base.meta import as_device
 from tensordict_core.base.node import Node
-from tensordict_core.base.rebuild import KEEP, UNLOCKED
+from tensordict_core.base.rebuild import KEEP, UNLOCKED, How
 from tensordict_core.base.shape_op import normal_dim
+from tensordict_core.base.torch_table import find_handler, implements
+from tensordict_core.ops.combine import cat, stack
 from tensordict_core.ops.factories.operands import match
-from tensordict_core.torch_api.dispatch import HANDLERS, implements
 
 __all__ = ["register"]
 
@@ -85,13 +86,48 @@ ALIASES: tuple[tuple[Any, Any], ...] = (
 )
 """Other names that torch has for operations of ours."""
 
+LIKE: tuple[Any, ...] = (
+    torch.zeros_like,
+    torch.ones_like,
+    torch.empty_like,
+    torch.full_like,
+    torch.rand_like,
+    torch.randn_like,
+    torch.randint_like,
+)
+"""Functions that make a tensordict of the same keys and shapes, filled in another way."""
+
 
 def register() -> None:
-    """Enter the functions that are methods into the dispatch table."""
+    """Enter the functions that are methods, aliases and the ``*_like`` functions into the table of handlers."""
     for function, name, renamed in METHODS:
         implements(function)(_as_method(name, **renamed))
     for alias, function in ALIASES:
-        HANDLERS[alias] = HANDLERS[function]
+        implements(alias)(cast(Callable[..., Any], find_handler(function)))
+    for function in LIKE:
+        implements(function)(_like(function))
+
+
+def _like(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    """A handler for a function that takes a pattern, values if it needs any, and options of the result."""
+
+    def handler(input: Any, *args: Any, device: Any = None, **options: Any) -> Any:
+        if device is not None:
+            options["device"] = as_device(device)
+        leaves = [function(leaf, *args, **options) for leaf in input._leaves()]
+        return input._rebuild(iter(leaves), How(device=KEEP if device is None else options["device"]))
+
+    return handler
+
+
+@implements(torch.stack)
+def _stack(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    return stack(tensors, dim, out=out)
+
+
+@implements(torch.cat, torch.concat, torch.concatenate)
+def _cat(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    return cat(tensors, dim, out=out)
 
 
 @implements(torch.atleast_1d, torch.functional.atleast_1d)
@@ -133,7 +169,7 @@ def _where(condition: Tensor, input: Any, other: Any, *, out: Any = None) -> Any
     if isinstance(condition, Node):
         raise TypeError("torch.where takes a bool tensor as condition, got a tensordict; combine its entries first")
     if isinstance(input, Node):
-        return input.where(condition, other, out=out)  # type: ignore[attr-defined]  # of another family
+        return input.where(condition, other, out=out)
     return other.where(~condition, input, out=out)
 
 

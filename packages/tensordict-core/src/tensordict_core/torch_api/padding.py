@@ -314,7 +314,7 @@ def _row_mask(mask: Any, key: Any, leaf: Tensor, pad_dim: int, in_batch: bool, b
         raise ValueError(f"key {unravel_key(key)!r} of shape {list(leaf.shape)} has no dimension {pad_dim} in its rows")
     wanted = [leaf.shape[0], leaf.shape[pad_dim + 1]]
     if isinstance(mask, Node):
-        own: Any = mask.get(key, None)  # type: ignore[attr-defined]  # of another family
+        own: Any = mask.get(key, None)
         if own is None:
             raise errors.missing_key(unravel_key(key), [unravel_key(k) for k in mask._leaf_keys()], "the masks")
         at = pad_dim + 1 if in_batch else batch_dims

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -101,7 +101,7 @@ class LazyElementwise(TensorDictBase):
         if not isinstance(source, Node) or source._is_opaque:
             return None
         if isinstance(source, containers.lazy) and source.stack_dim == self.stack_dim:
-            return source.tensordicts
+            return cast(Sequence[Any], source.tensordicts)
         if len(source._meta.batch_size) <= self.stack_dim:
             return None
         return source._unbind(self.stack_dim)

@@ -7,7 +7,7 @@ tensors are read as nested lists there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,12 +24,12 @@ __all__ = ["LazyRagged"]
 _WAYS = ("as_list", "as_nested_tensor", "as_padded_tensor")
 
 
-def _shape_in(td: Any, name: str) -> torch.Size:
+def _shape_in(td: Any, name: str) -> Any:
     """The shape of a tensor of an element; what a view is a part of has another one than its part."""
     if isinstance(td, containers.lazy):
         return td._shape_of(name)
     entry = td._get(name) if isinstance(td, containers.view) else td._peek(name)
-    return entry.shape  # type: ignore[no-any-return]  # `td` is Any: a node of any container
+    return entry.shape
 
 
 class LazyRagged:
@@ -115,7 +115,7 @@ class LazyRagged:
         """
         parent, name = self._find_parent(key)
         if isinstance(parent, containers.lazy) and isinstance(parent._peek(name), Tensor):
-            return parent._shape_of(name)
+            return cast(torch.Size, parent._shape_of(name))
         return super().get_item_shape(key)  # type: ignore[misc, no-any-return]  # of the class that it is mixed into
 
     def _shape_of(self: Any, name: str) -> torch.Size:

@@ -227,7 +227,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         >>> td["a"]
         tensor([1, 2, 3])
         """
-        items = tensordict.unbind(self._stack_dim) if isinstance(tensordict, Node) else tensordict  # type: ignore[attr-defined]  # of another family
+        items = tensordict.unbind(self._stack_dim) if isinstance(tensordict, Node) else tensordict
         self._insert(len(self.tensordicts), items)
 
     def insert(self, index: int, tensordict: Any) -> None:
@@ -277,7 +277,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
                 "expand or index it to that"
             )
         device = self._meta.device
-        return td if device is None or td._meta.device == device else td.to(device)  # type: ignore[attr-defined]  # of another family
+        return td if device is None or td._meta.device == device else td.to(device)
 
     # entries ---------------------------------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class NonTensorDataBase(OpaqueNode):
             value._change_batch_size(own)
         writes.before(lambda: self._take(holder, key, value))
 
-    def _as_values(self, holder: Any, value: Any) -> NonTensorDataBase:
+    def _as_values(self, holder: Any, value: Any) -> Any:
         """A plain value as an entry; a list of this batch size, or of the holder's, has one for each position."""
         try:
             return non_tensor_entry(self._meta, value)
@@ -143,6 +143,9 @@ class NonTensorDataBase(OpaqueNode):
     def _has_values_of(self, other: Any) -> bool:
         """Whether values are equal at every position."""
         return bool((self == other).all())
+
+    def _flat_values(self) -> list[Any]:
+        return flat_values(self)
 
     # the ignores: the operators of tensordicts, which these replace, give tensordicts
     __eq__ = compared(same, "Whether values are equal at each position, as a bool tensor.", of_any=True)  # type: ignore[assignment]
@@ -192,7 +195,7 @@ class NonTensorDataBase(OpaqueNode):
         out._take_all(chosen)
         return out  # type: ignore[no-any-return]  # what users pass is Any
 
-    def maybe_to_stack(self) -> NonTensorDataBase:
+    def maybe_to_stack(self) -> Any:
         """As a value for each position; itself where there is no batch dimension, or it is so already.
 
         >>> from tensordict_core import NonTensorData
@@ -219,7 +222,7 @@ class NonTensorDataBase(OpaqueNode):
         self._take_all(self.masked_fill(mask, value))
         return self
 
-    def _operand(self, name: str, other: Any) -> NonTensorDataBase:
+    def _operand(self, name: str, other: Any) -> Any:
         """What stands on the other side of an operation, as non-tensor data."""
         if isinstance(other, NonTensorDataBase):
             return other

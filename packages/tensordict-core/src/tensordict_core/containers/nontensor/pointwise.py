@@ -7,7 +7,7 @@ tensors of the batch size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,9 +18,6 @@ from tensordict_core.base.registry import containers
 from tensordict_core.containers.nontensor.grid import broadcast
 from tensordict_core.ops.factories.operands import over_batch_size
 
-if TYPE_CHECKING:
-    from tensordict_core.containers.nontensor.base import NonTensorDataBase
-
 __all__ = ["Compared", "choose", "compared", "different", "expands", "flat_values", "logical", "ordered", "same"]
 
 Compared = Callable[[Any, Any], Tensor]
@@ -30,7 +27,7 @@ Compared = Callable[[Any, Any], Tensor]
 def flat_values(node: Any) -> list[Any]:
     """The value of non-tensor data at each position, in order."""
     if isinstance(node, containers.non_tensor_stack):
-        return node._flat
+        return cast(list[Any], node._flat)
     return [node._value] * node._meta.batch_size.numel()
 
 
@@ -88,7 +85,7 @@ def compared(function: Callable[[Any, Any], bool], doc: str, *, of_any: bool = F
         of_any: Whether any other value is one for all positions; otherwise lists and tensors have one for each.
     """
 
-    def method(self: NonTensorDataBase, other: Any) -> Tensor:
+    def method(self: Any, other: Any) -> Tensor:
         if of_any:
             plain = not isinstance(other, containers.non_tensor | containers.non_tensor_stack)
             right: Any = containers.non_tensor._make(other, self._meta) if plain else other

@@ -25,7 +25,7 @@ class OlderNames(Node):
         >>> TensorDict({"a": 1}, device="cpu").clear_device().device is None
         True
         """
-        return self.clear_device_()  # type: ignore[attr-defined, no-any-return]  # of another family
+        return self.clear_device_()
 
     def rename_key(self, old_key: NestedKey, new_key: NestedKey, safe: bool = False) -> Self:
         """``rename_key_`` under its older name: in place as well.
@@ -33,7 +33,7 @@ class OlderNames(Node):
         >>> list(TensorDict({"a": 1}).rename_key("a", "b").keys())
         ['b']
         """
-        return self.rename_key_(old_key, new_key, safe)  # type: ignore[attr-defined, no-any-return]  # another family's
+        return self.rename_key_(old_key, new_key, safe)
 
     def get_sub_tensordict(self, idx: Any) -> Any:
         """``view_at`` under its older name.
@@ -43,7 +43,7 @@ class OlderNames(Node):
         >>> td["a"]
         tensor([1., 0.])
         """
-        return self.view_at(idx)  # type: ignore[attr-defined]  # of another family
+        return self.view_at(idx)
 
 
 class set_lazy_legacy(Setting):

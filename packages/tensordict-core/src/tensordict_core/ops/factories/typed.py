@@ -8,13 +8,12 @@ tensordict it is called on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from tensordict_core.containers.collection import TensorCollection
+from tensordict_core.base.node import Node
 
 __all__ = [
     "BinaryMethod",
@@ -27,7 +26,7 @@ __all__ = [
     "ValueReduction",
 ]
 
-Operand: TypeAlias = "TensorCollection | Tensor | complex | int | float | bool"
+Operand: TypeAlias = "Node | Tensor | complex | int | float | bool"
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 

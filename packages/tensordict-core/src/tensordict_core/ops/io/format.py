@@ -135,7 +135,7 @@ class Representation(Node):
         for key in _ordered(self):
             value = self._peek(key)
             if isinstance(value, Node) and not value._is_opaque:
-                rows.append(f"<li>{value._folded(html.escape(key))}</li>")  # type: ignore[attr-defined]  # of another family
+                rows.append(f"<li>{value._folded(html.escape(key))}</li>")
             else:
                 rows.append(f"<li>{html.escape(key)}: {html.escape(self._describe(key))}</li>")
         said = html.escape(", ".join(self._repr_short()))
@@ -161,6 +161,6 @@ class Representation(Node):
         said = {
             "show_batch_size": f"batch_size={self._meta.batch_size}",
             "show_device": f"device={self._meta.device}",
-            "show_is_shared": f"is_shared={self.is_shared()}",  # type: ignore[attr-defined]  # of another family
+            "show_is_shared": f"is_shared={self.is_shared()}",
         }
         return [text for option, text in said.items() if options[option]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -21,9 +21,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.plugins import satellite
 from tensordict_core.base.registry import containers
 from tensordict_core.ops.combine import lazy_stack, maybe_dense_stack, stack
-
-if TYPE_CHECKING:
-    from tensordict_core.containers.dense import TensorDict
 
 __all__ = [
     "from_any",
@@ -60,7 +57,7 @@ def sized(
 
 def _plain(input_dict: Mapping[Any, Any] | Node, device: Any) -> Any:
     if isinstance(input_dict, Node):
-        return input_dict.to_tensordict() if device is None else input_dict.to_tensordict().to(device)  # type: ignore[attr-defined]  # of another family
+        return input_dict.to_tensordict() if device is None else input_dict.to_tensordict().to(device)
     if not isinstance(input_dict, Mapping):
         raise errors.not_convertible("from_dict", "a dictionary or a tensordict", input_dict)
     return containers.dense(input_dict, device=device)
@@ -74,7 +71,7 @@ def from_dict(
     device: Any = None,
     batch_size: Sequence[int] | int | None = None,
     names: Sequence[str | None] | None = None,
-) -> TensorDict:
+) -> Any:
     """A tensordict of a dictionary; nested dictionaries become nested tensordicts.
 
     Args:
@@ -97,7 +94,7 @@ def from_dict(
     if batch_size is not None and batch_dims is None and not isinstance(d, Node) and isinstance(d, Mapping):
         # one pass, and every entry is checked against the batch size under its own key
         return containers.dense(d, batch_size=as_batch_size(batch_size), device=device, names=names)
-    td: TensorDict = sized(_plain(d, device), auto_batch_size, batch_dims, batch_size, names)
+    td = sized(_plain(d, device), auto_batch_size, batch_dims, batch_size, names)
     return td
 
 
@@ -141,7 +138,7 @@ def from_list(
             if isinstance(item, list | tuple):
                 nodes.append(build(item))
             elif isinstance(item, Node):
-                nodes.append(item if device is None else item.to(device))  # type: ignore[attr-defined]  # of another family
+                nodes.append(item if device is None else item.to(device))
             elif isinstance(item, Mapping):
                 nodes.append(from_dict(item, device=device))
             else:
@@ -185,7 +182,7 @@ def from_any(
     tensor([1, 2])
     """
     if isinstance(obj, Node):
-        td = obj._clone(False) if device is None else obj.to(device)  # type: ignore[attr-defined]  # of another family
+        td = obj._clone(False) if device is None else obj.to(device)
         if not (auto_batch_size or batch_dims is not None or batch_size is not None):
             return obj if device is None else td
     elif isinstance(obj, Tensor):
@@ -202,7 +199,7 @@ def _tree(obj: Any, device: Any) -> Any:
     if isinstance(obj, Tensor):
         return obj
     if isinstance(obj, Node):
-        return obj if device is None else obj.to(device)  # type: ignore[attr-defined]  # of another family
+        return obj if device is None else obj.to(device)
     if isinstance(obj, Mapping):
         return _node(obj.items(), device)
     if isinstance(obj, tuple):
@@ -243,7 +240,7 @@ def from_tuple(
     batch_dims: int | None = None,
     device: Any = None,
     batch_size: Sequence[int] | int | None = None,
-) -> TensorDict:
+) -> Any:
     """A tensordict of a tuple, whose elements get the keys ``"0"``, ``"1"``, ...
 
     Args:
@@ -262,7 +259,7 @@ def from_tuple(
     """
     if not isinstance(obj, tuple | list):
         raise errors.not_convertible("from_tuple", "a tuple", obj)
-    td: TensorDict = sized(_tree(tuple(obj), device), auto_batch_size or None, batch_dims, batch_size)
+    td = sized(_tree(tuple(obj), device), auto_batch_size or None, batch_dims, batch_size)
     return td
 
 
@@ -273,7 +270,7 @@ def from_namedtuple(
     batch_dims: int | None = None,
     device: Any = None,
     batch_size: Sequence[int] | int | None = None,
-) -> TensorDict:
+) -> Any:
     """A tensordict of a named tuple, with its fields as keys.
 
     Args:
@@ -297,7 +294,7 @@ def from_namedtuple(
     """
     if _fields(named_tuple) is None:
         raise errors.not_convertible("from_namedtuple", "a named tuple", named_tuple)
-    td: TensorDict = sized(_tree(named_tuple, device), auto_batch_size or None, batch_dims, batch_size)
+    td = sized(_tree(named_tuple, device), auto_batch_size or None, batch_dims, batch_size)
     return td
 
 
@@ -348,7 +345,7 @@ def from_dataclass(
     return sized(_tree(dataclass, device), auto_batch_size or None, batch_dims, batch_size)
 
 
-def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> TensorDict:
+def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> Any:
     """A tensordict that has one value under several keys.
 
     Args:
@@ -371,7 +368,7 @@ def make_tensordict(
     device: Any = None,
     auto_batch_size: bool | None = None,
     **kwargs: Any,
-) -> TensorDict:
+) -> Any:
     """A tensordict of a dictionary, or of entries by name.
 
     Args:
@@ -392,7 +389,7 @@ def make_tensordict(
 def merge_tensordicts(
     *tensordicts: Any,
     callback_exist: Callable[..., Any] | Mapping[NestedKey, Callable[..., Any]] | None = None,
-) -> TensorDict:
+) -> Any:
     """One tensordict with the entries of several; nested ones are merged, and the first to have a key gives its value.
 
     Args:
@@ -419,7 +416,7 @@ def merge_tensordicts(
     callbacks: Any = callback_exist
     if isinstance(callback_exist, Mapping):
         callbacks = {unravel_key(key): callback for key, callback in callback_exist.items()}
-    merged: TensorDict = tensordicts[0]._clone(False)
+    merged = tensordicts[0]._clone(False)
     _merge(merged, tensordicts, callbacks, ())
     return merged
 

@@ -80,7 +80,7 @@ def to_pytree(node: Any) -> Any:
         return node
     kind = node._get(PYTREE_KEY)
     if kind is None:
-        return node._plain_value() if node._is_opaque else node  # type: ignore[attr-defined]  # of those that are opaque
+        return node._plain_value() if node._is_opaque else node
     values = [to_pytree(value) for key, value in node._items() if key != PYTREE_KEY]
     pair = kind._entry_value()
     while isinstance(pair, list):  # one for each position of a batch, all the same

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
 from tensordict_core.base.registry import containers
-
-if TYPE_CHECKING:
-    from tensordict_core.containers.dense import TensorDict
 
 __all__ = ["parse_tensor_dict_string"]
 
@@ -114,7 +111,7 @@ class _Reader:
         return containers.dense(entries, batch_size=size)
 
 
-def parse_tensor_dict_string(s: str) -> TensorDict:
+def parse_tensor_dict_string(s: str) -> Any:
     """A tensordict of zeros with the keys, shapes, dtypes, devices and batch sizes that a printed tensordict shows.
 
     Args:
@@ -129,7 +126,7 @@ def parse_tensor_dict_string(s: str) -> TensorDict:
     tensor([0, 0, 0])
     """
     reader = _Reader(s.strip())
-    td: TensorDict = reader.node() if _NODE.match(reader.text) else reader.short_node()
+    td = reader.node() if _NODE.match(reader.text) else reader.short_node()
     if reader.at != len(reader.text):
         reader.fail("the end")
     return td

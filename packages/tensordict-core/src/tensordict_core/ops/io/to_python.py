@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -19,9 +19,6 @@ from tensordict_core.base.registry import containers
 from tensordict_core.ops.io import from_python as build
 from tensordict_core.ops.io import from_pytree as pytrees
 from tensordict_core.ops.io.linked_list import LinkedList
-
-if TYPE_CHECKING:
-    from tensordict_core.containers.dense import TensorDict
 
 __all__ = ["Conversion"]
 
@@ -87,14 +84,12 @@ class Conversion(Node):
             elif value._is_opaque:
                 if not retain_none and _is_none(value):
                     continue
-                held = value._plain_value()  # type: ignore[attr-defined]  # of those that are opaque
+                held = value._plain_value()
                 out[key] = _rows(value, True, convert, True, False) if tolist_first else _leaf(held, convert)
             elif tolist_first and value._meta.batch_size:
                 out[key] = _rows(value, True, convert, True, False)
             else:
-                out[key] = value.to_dict(  # type: ignore[attr-defined]  # of another family
-                    retain_none=retain_none, convert_tensors=convert, tolist_first=tolist_first
-                )
+                out[key] = value.to_dict(retain_none=retain_none, convert_tensors=convert, tolist_first=tolist_first)
         return out
 
     def tolist(
@@ -140,7 +135,7 @@ class Conversion(Node):
                 out[key] = value._plain_value() if value._is_opaque else value.numpy()
         return out
 
-    def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
+    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
         """A copy that is a `TensorDict` at every level, whatever the containers here; never locked.
 
         Args:
@@ -181,7 +176,7 @@ class Conversion(Node):
         values = {}
         for key, value in self._items():
             if isinstance(value, Node):
-                value = value._plain_value() if value._is_opaque else value.to_namedtuple()  # type: ignore[attr-defined]  # of another family
+                value = value._plain_value() if value._is_opaque else value.to_namedtuple()
             values[key] = value
         made: Any = dest_cls
         if made is None:
@@ -271,10 +266,10 @@ class Conversion(Node):
         if not isinstance(input_dict, Mapping) and not isinstance(input_dict, Node):
             raise errors.not_convertible("from_dict_instance", "a dictionary or a tensordict", input_dict)
         entries = {}
-        for key, value in input_dict.items():  # type: ignore[union-attr]  # Node say no items(), all containers have it
+        for key, value in input_dict.items():
             own = self._get(key) if type(key) is str else None
             if isinstance(own, Node) and not own._is_opaque and isinstance(value, Mapping):
-                value = own.from_dict_instance(value, device=device)  # type: ignore[attr-defined]  # of another family
+                value = own.from_dict_instance(value, device=device)
             entries[key] = value
         return self._from_entries(
             entries,

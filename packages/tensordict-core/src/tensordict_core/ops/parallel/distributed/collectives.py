@@ -103,7 +103,7 @@ class Collectives(Node):
             skeleton, buffer = pack(self)
             dist.broadcast_object_list([skeleton, buffer.numel(), buffer.device], src, group=group)
             dist.broadcast(buffer.to(_wire(dist, group, buffer.device)), src, group=group)
-            return self if device is None else self.to(device)  # type: ignore[attr-defined]  # of another family
+            return self if device is None else self.to(device)
         box: list[Any] = [None, None, None]
         dist.broadcast_object_list(box, src, group=group)
         skeleton, size, sender = box
@@ -183,7 +183,7 @@ class Collectives(Node):
         """
         dist = process_group()
         if dist.get_rank() != dst:
-            self.send(dst, group=group)  # type: ignore[attr-defined]  # of another family
+            self.send(dst, group=group)
             return None
         ranks = range(dist.get_world_size()) if group is None else dist.get_process_group_ranks(group)
         others = [rank for rank in ranks if rank != dst]
@@ -193,7 +193,7 @@ class Collectives(Node):
                 f"gather_and_stack needs one row for each of the {len(others)} other processes, and the tensordict has "
                 f"batch size {list(size)}; give one of batch size {[len(others), *size[1:]]}"
             )
-        rows = self.detach()._unbind(0)  # type: ignore[attr-defined]  # of another family
+        rows = self.detach()._unbind(0)
         under_way = [
             (i, row, row.irecv(rank, group=group, return_premature=True))
             for i, (row, rank) in enumerate(zip(rows, others, strict=True))
@@ -203,7 +203,7 @@ class Collectives(Node):
                 transfer.wait()
             if values(row) or not _shares(self, row):
                 with torch.no_grad():
-                    self[i] = row  # type: ignore[index]  # of another family
+                    self[i] = row
         return self
 
     # all to all ------------------------------------------------------------------------------------------------------

@@ -315,7 +315,7 @@ class PointToPoint(Node):
         if _is_pipe(src, "arecv"):
             return await src.arecv(self, device=device)  # type: ignore[no-any-return]  # a pipe is known by its method alone
         await asyncio.to_thread(self.recv, src, **options)
-        return self if device is None else self.to(device)  # type: ignore[attr-defined]  # of another family
+        return self if device is None else self.to(device)
 
 
 def _is_pipe(end: Any, method: str = "send") -> bool:

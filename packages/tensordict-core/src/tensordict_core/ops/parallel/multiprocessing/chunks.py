@@ -142,7 +142,7 @@ def run(job: Job, chunk: Chunk, data: Any = None) -> Any:
     if not job.private:
         return result
     boxed = isinstance(result, Tensor)
-    if isinstance(result, Node) and (job.foreign or result.bytes() < PACK_BELOW):  # type: ignore[attr-defined]  # of another family
+    if isinstance(result, Node) and (job.foreign or result.bytes() < PACK_BELOW):
         skeleton, buffer = pack(result, "cpu" if job.foreign else None)
         return Packed(skeleton, buffer.numpy().tobytes()) if buffer.device.type == "cpu" else result
     return result.detach().clone() if boxed and job.foreign else result

@@ -59,7 +59,7 @@ class Sharing(Node):
         """
         for leaf in self._leaves():
             leaf.share_memory_()
-        return self.lock_()  # type: ignore[attr-defined, no-any-return]  # of another family
+        return self.lock_()
 
     def pin_memory(self, num_threads: int | None = None, inplace: bool = False) -> Self:
         """A tensordict with the leaves in pinned (page-locked) memory, from which copies may be asynchronous.
