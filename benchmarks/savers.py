@@ -23,7 +23,7 @@ import tensordict_memmap
 from benchmarks.limits import files_of_tree, one_file, write_plain
 from benchmarks.workloads import Tree, flat
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.storage import cleanup as removal
+from tensordict_memmap.storage import cleanup
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def save_unchecked(state: object, path: Path) -> None:
 
 def settle() -> None:
     """Waits for what a save left to the background, so that the next case does not pay for it."""
-    removal.wait()
+    cleanup.wait()
 
 
 @contextmanager

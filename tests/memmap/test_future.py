@@ -16,7 +16,7 @@ from tensordict_memmap.engine import executor, write_plan
 from tensordict_memmap.saving import archive, consolidated
 from tensordict_memmap.saving import safetensors as packed
 from tensordict_memmap.saving import tree as tree_save
-from tensordict_memmap.storage import cleanup as removal
+from tensordict_memmap.storage import cleanup
 from tensordict_memmap.storage.ownership import read_manifest
 
 NAMES = ["x", "x.safetensors", "x.tdz"]
@@ -64,7 +64,7 @@ def gate(monkeypatch):
     monkeypatch.setattr(write_plan.executor, "run", one_by_one)
     yield gate
     gate.let_through(1000)
-    removal.wait()
+    cleanup.wait()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,10 +16,7 @@ import torch
 from tensordict_core import TensorDict
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.engine.tuning import REMOVED_AT_ONCE
-from tensordict_memmap.storage import cleanup as removal
-from tensordict_memmap.storage import file_transaction as onefile
-from tensordict_memmap.storage import ownership as owned
-from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage import cleanup, ownership, transaction
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked")
 
@@ -27,25 +24,24 @@ pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked")
 @pytest.fixture
 def always(monkeypatch):
     """However little is replaced, the background removes it."""
-    monkeypatch.setattr(commit, "is_long_removal", lambda nbytes, files=1: True)
-    monkeypatch.setattr(onefile, "is_long_removal", lambda nbytes, files=1: True)
+    monkeypatch.setattr(transaction, "is_long_removal", lambda nbytes, files=1: True)
     yield
-    removal.wait()
+    cleanup.wait()
 
 
 @pytest.fixture
 def held(always, monkeypatch):
     """Removals wait for the event."""
-    go, remove = threading.Event(), owned.remove_listed
+    go, remove = threading.Event(), ownership.remove_owned
 
     def slow(folder, listed):
         assert go.wait(60)
         remove(folder, listed)
 
-    monkeypatch.setattr(owned, "remove_listed", slow)
+    monkeypatch.setattr(ownership, "remove_owned", slow)
     yield go
     go.set()
-    removal.wait()
+    cleanup.wait()
 
 
 def save(version, target):
@@ -61,7 +57,7 @@ def test_a_large_save_that_is_replaced_gives_its_blocks_back(tmp_path):
     big.save(tmp_path / "x")
     with open(tmp_path / "x" / "a.memmap", "rb") as early:
         big.save(tmp_path / "x")
-        removal.wait()
+        cleanup.wait()
         assert os.fstat(early.fileno()).st_nlink == 0
     assert os.listdir(tmp_path) == ["x"]
     assert sorted(os.listdir(tmp_path / "x")) == ["a.memmap", "meta.json", "tensordict.manifest.json"]
@@ -72,7 +68,7 @@ def test_a_save_returns_before_what_it_replaced_is_gone(tmp_path, held):
     save(1, tmp_path / "x")
     assert found(tmp_path / "x") == 1 and len(os.listdir(tmp_path)) == 2
     held.set()
-    removal.wait()
+    cleanup.wait()
     assert os.listdir(tmp_path) == ["x"]
 
 
@@ -81,7 +77,7 @@ def test_saves_one_at_once_after_another_do_not_collide(tmp_path, always):
         save(version, tmp_path / "x")
         assert found(tmp_path / "x") == version
         assert len(os.listdir(tmp_path)) <= 2, "no place has more than one removal under way"
-    removal.wait()
+    cleanup.wait()
     assert os.listdir(tmp_path) == ["x"]
 
 
@@ -94,7 +90,7 @@ def test_another_process_leaves_a_removal_under_way_alone(tmp_path, held):
     subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "x")], check=True)
     assert found(tmp_path / "x") == 2 and os.path.exists(tmp_path / under_way / "a.memmap")
     held.set()
-    removal.wait()
+    cleanup.wait()
     assert os.listdir(tmp_path) == ["x"]
 
 
@@ -104,7 +100,7 @@ def test_the_next_save_removes_what_a_process_that_died_left(tmp_path, held, for
     assert found(tmp_path / "x") == 1 and len(os.listdir(tmp_path)) == 2
     held.set()
     save(2, tmp_path / "x")
-    removal.wait()
+    cleanup.wait()
     assert os.listdir(tmp_path) == ["x"]
 
 
@@ -113,13 +109,13 @@ def test_a_forked_child_leaves_removals_to_its_parent(tmp_path, held, fork):
     save(1, tmp_path / "x")
 
     def child():
-        removal.wait()
+        cleanup.wait()
         save(2, tmp_path / "y")
         assert len(os.listdir(tmp_path)) == 3
 
     assert fork(child).wait() == 0
     held.set()
-    removal.wait()
+    cleanup.wait()
     assert sorted(os.listdir(tmp_path)) == ["x", "y"]
 
 
@@ -127,11 +123,11 @@ def test_an_interpreter_that_ends_waits(tmp_path):
     code = """
         import sys, time, torch
         from tensordict_core import TensorDict
-        from tensordict_memmap.storage import transaction as commit
-        from tensordict_memmap.storage import ownership as owned
-        remove = owned.remove_listed
-        commit.is_long_removal = lambda *sizes: True
-        owned.remove_listed = lambda *what: time.sleep(0.2) or remove(*what)
+        from tensordict_memmap.storage import transaction
+        from tensordict_memmap.storage import ownership
+        remove = ownership.remove_owned
+        transaction.is_long_removal = lambda *sizes: True
+        ownership.remove_owned = lambda *what: time.sleep(0.2) or remove(*what)
         for _ in range(2):
             TensorDict({"a": torch.zeros(3)}).save(sys.argv[1])
     """
@@ -167,7 +163,7 @@ def given_back(always, monkeypatch):
     monkeypatch.setattr(system, "unmap", slow)
     yield go
     go.set()
-    removal.wait()
+    cleanup.wait()
 
 
 @pytest.mark.skipif(not system.LINUX, reason="there is no /proc")
@@ -186,7 +182,7 @@ def test_a_file_that_is_replaced_is_given_back_in_the_background(tmp_path, given
     assert fork(child).wait() == 0
     given_back.set()
     save(4, tmp_path / name)
-    removal.wait()
+    cleanup.wait()
     assert TensorDict.load_memmap(tmp_path / name, mode="r")["a"][0] == 4 and kept(name) == 0
     assert sorted(os.listdir(tmp_path)) == [f"child-{name}", f"other-{name}", name]
 

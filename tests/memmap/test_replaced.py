@@ -19,10 +19,7 @@ from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.saving import archive, consolidated
 from tensordict_memmap.saving import safetensors as packed
-from tensordict_memmap.storage import cleanup as removal
-from tensordict_memmap.storage import journal
-from tensordict_memmap.storage import transaction as commit
-from tensordict_memmap.tensor import memmap as tensor
+from tensordict_memmap.storage import cleanup, journal, staging, transaction
 
 
 def content(number, size=3):
@@ -154,7 +151,7 @@ def overtaken(monkeypatch):
     return start
 
 
-PUBLISHES = {"x": (commit, "save_folder"), "x.tdz": (archive, "save_file"), "x.safetensors": (packed, "save_file")}
+PUBLISHES = {"x": (transaction, "save_folder"), "x.tdz": (archive, "save_file"), "x.safetensors": (packed, "save_file")}
 
 
 @pytest.mark.parametrize("name", PUBLISHES)
@@ -180,7 +177,7 @@ def test_what_is_consolidated_is_mapped_onto_its_own_file(tmp_path, overtaken, s
 def test_a_tensor_that_gets_a_file_is_mapped_onto_that(tmp_path, overtaken):
     path = tmp_path / "x.memmap"
     other = functools.partial(MemoryMappedTensor.from_tensor, torch.zeros(5), filename=path, existsok=True)
-    overtaken(tensor, "put_in_place", other)
+    overtaken(staging, "put_in_place", other)
     mapped = MemoryMappedTensor.from_tensor(torch.ones(5), filename=path)
     assert mapped.filename == str(path) and mapped.sum() == 5
     assert path.read_bytes() == bytes(20)
@@ -204,7 +201,7 @@ def test_what_is_to_be_new_replaces_nothing_that_came_meanwhile(tmp_path, overta
     else:
         other = functools.partial(save, content(2), path)
         work = functools.partial(memmap, content(1), path, existsok=False)
-    overtaken(*((removal, "wait") if name == "x" else (system, "rename_new")), other, before=True)
+    overtaken(*((cleanup, "wait") if name == "x" else (system, "rename_new")), other, before=True)
     with pytest.raises(RuntimeError, match="existsok=False"):
         work()
     assert path.read_bytes() == b"other" if name == "x.memmap" else numbers(load_memmap(path)) == {2}

@@ -11,7 +11,7 @@ import torch
 from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict
 from tensordict_memmap import load_memmap, save
 from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.ownership import JOURNAL, read_manifest
 
@@ -20,13 +20,13 @@ from tensordict_memmap.storage.ownership import JOURNAL, read_manifest
 def added(monkeypatch):
     """Whether each entry could be added, without a save of all."""
     seen = []
-    add = commit.add_files
+    add = transaction.add_files
 
     def watched(*arguments):
         seen.append(add(*arguments))
         return seen[-1]
 
-    monkeypatch.setattr(commit, "add_files", watched)
+    monkeypatch.setattr(transaction, "add_files", watched)
     return seen
 
 

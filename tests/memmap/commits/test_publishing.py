@@ -12,8 +12,7 @@ import time
 import pytest
 
 from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.storage import cleanup as removal
-from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage import cleanup, transaction
 from tensordict_memmap.storage.ownership import JOURNAL, manifest_for, read_manifest
 from tensordict_memmap.storage.transaction import recover, save_folder
 
@@ -60,7 +59,7 @@ def test_a_folder_that_cannot_be_scattered_is_saved_as_any_other(target, monkeyp
 
 @pytest.mark.parametrize(("since", "count", "asked"), [(10, 1000, True), (10, 3, False), (1000, 1000, False)])
 def test_a_large_save_is_scattered_when_one_was_removed_of_late(target, monkeypatch, writer, since, count, asked):
-    monkeypatch.setattr(removal, "_latest", time.monotonic() - since)
+    monkeypatch.setattr(cleanup, "_latest", time.monotonic() - since)
     calls = []
     monkeypatch.setattr(system, "scatter", lambda folder: calls.append(folder) is None)
     save_folder(target, writer(0), count=count)
@@ -68,11 +67,11 @@ def test_a_large_save_is_scattered_when_one_was_removed_of_late(target, monkeypa
 
 
 def test_a_save_that_replaced_another_is_remembered(target, monkeypatch, writer):
-    monkeypatch.setattr(removal, "_latest", -1e9)
+    monkeypatch.setattr(cleanup, "_latest", -1e9)
     save_folder(target, writer(0))
-    assert not removal.was_recent()
+    assert not cleanup.was_recent()
     save_folder(target, writer(1))
-    assert removal.was_recent()
+    assert cleanup.was_recent()
 
 
 def test_an_earlier_save_is_exchanged_and_open_files_keep_it(target, content, writer):
@@ -220,7 +219,7 @@ def test_another_save_inside_a_folder_is_foreign_to_it(target, writer, found):
 @pytest.mark.parametrize("size", [BIG, 0])
 def test_who_has_files_mapped_keeps_the_old_content(target, case, size, monkeypatch, content, writer, fork, hindered):
     monkeypatch.setattr(system, "exchange", system.exchange)
-    monkeypatch.setattr(commit, "is_long_removal", lambda *sizes: size == 0)  # removed at once, or in the background
+    monkeypatch.setattr(transaction, "is_long_removal", lambda *sizes: size == 0)
     monkeypatch.chdir(os.path.dirname(target))
     save_folder(target, writer(0))
     path = os.path.join(target, "a.memmap")
@@ -238,7 +237,7 @@ def test_who_has_files_mapped_keeps_the_old_content(target, case, size, monkeypa
     if case != "exchanged":
         hindered(case, target)
     save_folder(target, writer(1))
-    removal.wait()
+    cleanup.wait()
     os.write(go[1], b"x")
     assert other.wait() == 0 and mapped_here[:] == content(0)["a.memmap"]
     with open(path, "rb") as file:

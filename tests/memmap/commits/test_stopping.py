@@ -15,9 +15,7 @@ import time
 import pytest
 
 from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.storage import cleanup as removal
-from tensordict_memmap.storage import ownership as owned
-from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage import cleanup, ownership, transaction
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.ownership import read_manifest
 from tensordict_memmap.storage.transaction import save_folder
@@ -63,9 +61,9 @@ def test_a_save_killed_before_any_of_its_steps_leaves_a_whole_one(
 ):
     monkeypatch.setattr(system, "exchange", system.exchange)
     monkeypatch.setattr(system, "scatter", lambda folder: True)  # on any file system
-    removal.remember()
+    cleanup.remember()
     monkeypatch.chdir(os.path.dirname(target))
-    save_folder = functools.partial(commit.save_folder, count=1000 if case == "scattered" else 0)
+    save_folder = functools.partial(transaction.save_folder, count=1000 if case == "scattered" else 0)
     save_folder(target, writer(0))
     foreign = hindered(case, target) if case in CASES else ()
     seen = set()
@@ -199,7 +197,7 @@ def test_what_an_interrupt_left_while_a_save_cleaned_up_goes_with_the_next_save(
 
     save_folder(target, writer(0))
     with monkeypatch.context() as patch:
-        patch.setattr(owned, "remove_save", interrupted)
+        patch.setattr(ownership, "remove_save", interrupted)
         with pytest.raises(KeyboardInterrupt):
             save_folder(target, writer(1))
     assert found(target) == 1 and leftovers(target)

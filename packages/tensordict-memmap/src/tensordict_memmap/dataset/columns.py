@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -29,6 +28,7 @@ from tensordict_memmap.engine.tuning import JOB
 from tensordict_memmap.engine.write_plan import write_into
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, show
 from tensordict_memmap.schema import nontensor
+from tensordict_memmap.storage.staging import replacing
 
 __all__ = ["Column", "check_growable", "line_up", "write_rows"]
 
@@ -63,9 +63,8 @@ class Column:
         flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
         with contextlib.suppress(FileNotFoundError):
             if os.lstat(self.path).st_nlink > 1:
-                draft = f"{self.path}.{secrets.token_hex(8)}"
-                shutil.copyfile(self.path, draft)
-                os.replace(draft, self.path)
+                with replacing(self.path) as staged:
+                    shutil.copyfile(self.path, staged)
         self.fd = os.open(self.path, flags if rows else flags | os.O_CREAT, 0o666)
         self.size = os.fstat(self.fd).st_size
         if self.size < rows * self.row_bytes:

@@ -19,9 +19,10 @@ from tensordict_memmap.formats.parse_tree import parse
 from tensordict_memmap.formats.tree import Dense, Leaf, Value, show
 from tensordict_memmap.loading.calls import load_memmap
 from tensordict_memmap.storage import locks, ownership, transaction
-from tensordict_memmap.storage.folder import SavedFolder, described_in
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.rows_committed import LOCK, Part, RowsCommitted, fingerprint, resized
+from tensordict_memmap.storage.snapshot import SavedFolder, row_description
+from tensordict_memmap.storage.staging import replace_file
 
 __all__ = ["Writer", "write_empty"]
 
@@ -60,7 +61,7 @@ class Writer:
             self.batch_size = content.batch_size
             self.columns = [Column(self.root, leaf) for leaf in tree.leaves(self.node)]
             if part is None:
-                ownership.remove_drafts(self.root)
+                ownership.remove_replacements(self.root)
             for column in self.columns:
                 column.open(rows)
             for value in tree.nodes(self.node):
@@ -228,19 +229,19 @@ class Writer:
             )
         rows = growth.rows
         documents = self._documents(rows)
-        described = described_in(self.root)
+        described = row_description(self.root)
         current = syscalls.read_file(os.path.join(self.root, described)) or b""
         growth = replace(growth, meta=(fingerprint(current), fingerprint(documents[described])))
         files = self.files | {path: Entry(len(document)) for path, document in documents.items()}
         files |= {column.leaf.file: Entry(rows * column.row_bytes) for column in self.columns if column.row_bytes}
         manifest = Manifest(files, self.names, rows_committed=growth)
-        syscalls.replace_file(os.path.join(self.root, NAME), manifest.dumps(), self.durable)
+        replace_file(os.path.join(self.root, NAME), manifest.dumps(), durable=self.durable)
         # Whoever knows no manifest meets more rows below than above while this goes on, never fewer.
         order = sorted(documents, key=lambda path: path.count("/"), reverse=rows >= self.rows_committed.rows)
         for path in order:
             place = os.path.join(self.root, *path.split("/"))
             if syscalls.read_file(place) != documents[path]:
-                syscalls.replace_file(place, documents[path], self.durable)
+                replace_file(place, documents[path], durable=self.durable)
         self.rows_committed = growth
 
     def _documents(self, rows: int) -> dict[str, bytes]:
@@ -306,5 +307,5 @@ def write_empty(node: tree.Node, folder: str, capacity: int, reserve: bool, dura
             finally:
                 column.close()
             entries[leaf.file] = Entry(0)
-    described = syscalls.read_file(os.path.join(folder, described_in(folder))) or b""
+    described = syscalls.read_file(os.path.join(folder, row_description(folder))) or b""
     return Manifest(entries, names, rows_committed=RowsCommitted(0, 0, (fingerprint(described),)))

@@ -11,7 +11,6 @@ import ctypes
 import errno
 import mmap
 import os
-import secrets
 import stat
 import sys
 import threading
@@ -406,17 +405,3 @@ def write_file(path: str, data: bytes, durable: bool) -> None:
         if durable:
             file.flush()
             os.fsync(file.fileno())
-
-
-def replace_file(path: str, data: bytes, durable: bool) -> None:
-    """Makes a small file hold other bytes, in one step; others never see a part of them."""
-    draft = f"{path}.{secrets.token_hex(8)}"
-    try:
-        write_file(draft, data, durable)
-        os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
-        raise
-    if durable:
-        sync_folder(os.path.dirname(path))

@@ -35,9 +35,9 @@ from tensordict_memmap.saving.consolidated import from_consolidated
 from tensordict_memmap.schema.build import build
 from tensordict_memmap.schema.prune import Choice
 from tensordict_memmap.schema.select import Rows, Selection, prune, row_runs, select, take_rows
-from tensordict_memmap.storage import ownership as owned
-from tensordict_memmap.storage.folder import SavedFolder, read_folder
+from tensordict_memmap.storage import ownership
 from tensordict_memmap.storage.manifest import NAME, Manifest
+from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
 from tensordict_memmap.storage.verify import leaf_files, open_sealed, verify_tree
 from tensordict_memmap.tensor.value_writeback import remember_file
 
@@ -262,7 +262,7 @@ def _open_tree(folder: SavedFolder | Archive, request: Request) -> Any:
         opener: LeafOpener = ArchiveOpener(folder, device=request.device, non_blocking=request.non_blocking)
     else:
         if request.verify == "full":
-            verify_tree(node, root, manifest or owned.manifest_for(root), request.only)
+            verify_tree(node, root, manifest or ownership.manifest_for(root), request.only)
         if manifest is not None:
             mode = open_sealed(root, manifest, leaf_files(node, request.only), mode)
         opener = LeafOpener(
@@ -339,7 +339,7 @@ def _find_manifest(root: str) -> Manifest | None:
     document = read_file(f"{root}/{NAME}")
     if document is not None and _says_nothing_more(document):
         return None
-    manifest = owned.manifest_for(root)
+    manifest = ownership.manifest_for(root)
     if manifest is None:
         return None
     if not manifest.complete:

@@ -34,9 +34,9 @@ from tensordict_memmap.formats.safetensors.header import (
 )
 from tensordict_memmap.formats.safetensors.parse import needed_at_once, unpack, wanted
 from tensordict_memmap.schema.prune import Choice, Part
-from tensordict_memmap.storage import manifest as manifests
-from tensordict_memmap.storage import transaction as commit
-from tensordict_memmap.storage.snapshot import settled
+from tensordict_memmap.storage import transaction
+from tensordict_memmap.storage.manifest import NAME
+from tensordict_memmap.storage.snapshot import unreplaced
 from tensordict_memmap.tensor.mapping import MODES, Mapping
 from tensordict_memmap.tensor.value_writeback import remember_file
 
@@ -87,7 +87,7 @@ def load_packed(
             inside = folder is not None and folder is path
             return _load(path, inside, mode, move_to, device, non_blocking, allow_pickle, verify, choice, locked)
 
-    return load() if folder is None else settled(folder, load)
+    return load() if folder is None else unreplaced(folder, load)
 
 
 def _load(
@@ -104,7 +104,7 @@ def _load(
 ) -> Any:
     where = os.fspath(path)
     if inside:
-        commit.recover(where)
+        transaction.recover(where)
         index = os.path.join(where, INDEX_NAME)
         where = index if os.path.lexists(index) else os.path.join(where, SINGLE_NAME)
     mode = mode or "r"
@@ -159,7 +159,7 @@ def _open_files(where: str, mode: str, verify: str, choice: Choice | None) -> tu
 
 def _shard(folder: str, name: str) -> str:
     """The path of a shard. Folders of ours hold files; caches of published ones are made of links, manifest and all."""
-    path, manifest = os.path.join(folder, name), os.path.join(folder, manifests.NAME)
+    path, manifest = os.path.join(folder, name), os.path.join(folder, NAME)
     if os.path.islink(path) and os.path.lexists(manifest) and not os.path.islink(manifest):
         raise ValueError(f"shards lie inside the saved folder, and {path} is a link; put the file itself there")
     return path

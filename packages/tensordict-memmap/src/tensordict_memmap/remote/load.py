@@ -28,8 +28,8 @@ from tensordict_memmap.remote.ranges import RangeReader
 from tensordict_memmap.remote.snapshots import current_snapshot
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.schema.prune import Choice
-from tensordict_memmap.storage.listing import ListedFolder
 from tensordict_memmap.storage.manifest import NAME
+from tensordict_memmap.storage.snapshot import ListedFolder
 from tensordict_memmap.storage.staging import temporary_folder
 from tensordict_memmap.tensor.mapping import Mapping
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from tensordict_memmap.engine import executor as pool
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.engine.sources import FileRange, chunks, detached
 from tensordict_memmap.engine.tuning import JOB
@@ -33,12 +33,11 @@ from tensordict_memmap.formats.tree import Leaf, show
 from tensordict_memmap.loading.archive import Archive, ArchiveOpener, bytes_of
 from tensordict_memmap.schema.build import build
 from tensordict_memmap.schema.dtypes import as_bytes
-from tensordict_memmap.storage import ownership as owned
-from tensordict_memmap.storage import transaction as commit
-from tensordict_memmap.storage.file_transaction import save_file
-from tensordict_memmap.storage.folder import SavedFolder, read_folder
+from tensordict_memmap.storage import ownership, transaction
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.rows_committed import LOCK
+from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
+from tensordict_memmap.storage.transaction import save_file
 from tensordict_memmap.tensor.mapping import Mapping
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 from tensordict_memmap.tensor.value_writeback import remember_file
@@ -125,8 +124,8 @@ def _parts_of(folder: SavedFolder) -> _Parts:
     root = folder.root
     if not os.path.isfile(os.path.join(root, META)):
         raise ValueError(f"a saved folder has a {META}, and {root} has none; give the folder that a save made")
-    own = (NAME, owned.JOURNAL, LOCK)
-    manifest = folder.count(owned.read_manifest(root))
+    own = (NAME, ownership.JOURNAL, LOCK)
+    manifest = folder.count(ownership.read_manifest(root))
     counted = {} if manifest is None or folder.rows is None else manifest.files  # rows of a dataset, not its files
     found: dict[str, int] = {}
     for place, folders, files in os.walk(root):
@@ -172,7 +171,7 @@ def unpack_memmap(archive_path: str | os.PathLike[str], prefix: str | os.PathLik
                     out.write(block)
         return Manifest({name: Entry(member.size) for name, member in archive.members.items()})
 
-    commit.save_folder(prefix, write, count=len(archive.members))
+    transaction.save_folder(prefix, write, count=len(archive.members))
     return Path(prefix)
 
 
@@ -289,7 +288,7 @@ class ArchiveSave:
 
         def write(draft: str) -> None:
             _write_archive(self.parts, self.method, None, self.threads, progress, cancelled, self.durable, draft)
-            if self.mapped and system.POSIX:  # elsewhere what is mapped cannot be renamed
+            if self.mapped and syscalls.POSIX:  # elsewhere what is mapped cannot be renamed
                 self.written = Archive(draft, mode="r+")  # before another save can take its name
 
         save_file(self.path, write, durable=self.durable, existsok=self.existsok, size=self.total)
@@ -316,7 +315,7 @@ def _write_archive(
     if method != zipfile.ZIP_STORED:
         _write_compressed(parts, method, level, progress, cancelled, draft)
         if durable:
-            system.sync_file(draft)
+            syscalls.sync_file(draft)
         return
     members, pieces, position = [], [], 0
     for name, sources, size in parts:
@@ -331,7 +330,7 @@ def _write_archive(
         [FileWrite(draft, pieces, position, fresh=whole)], threads=threads, progress=progress, cancelled=cancelled
     )
     with open(draft, "r+b") as file:
-        if whole or not system.POSIX:
+        if whole or not syscalls.POSIX:
             mapping = Mapping.open(draft, position, mode="r")
             _checksum(_slices(bytes_of(mapping)), members, threads)
         else:  # looking at room through a mapping takes memory on tmpfs, and a signal ends who finds none

@@ -18,7 +18,7 @@ import torch
 from tensordict_core import UnbatchedTensor
 from tensordict_core.extension import Meta, annotate, annotation
 from tensordict_memmap.engine import executor as pool
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.engine.sources import FileRange, Run, detached
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
@@ -27,7 +27,7 @@ from tensordict_memmap.formats.consolidated import FIELDS, LENGTHS, OFFSETS, VAL
 from tensordict_memmap.formats.safetensors.layout import cut
 from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
 from tensordict_memmap.schema import nontensor as values
-from tensordict_memmap.storage.file_transaction import save_file
+from tensordict_memmap.storage.transaction import save_file
 from tensordict_memmap.tensor.mapping import MODES, Mapping
 
 __all__ = ["consolidate", "from_consolidated", "is_consolidated"]
@@ -245,7 +245,7 @@ class _Job:
 
         def write(draft: str) -> None:
             write_files([FileWrite(draft, pieces)], threads=threads, progress=progress, cancelled=cancelled)
-            if storage is None and system.POSIX:  # elsewhere what is mapped cannot be renamed
+            if storage is None and syscalls.POSIX:  # elsewhere what is mapped cannot be renamed
                 self.written = self._map(draft)  # before another save can take its name
 
         save_file(self.path, write, size=self.total)

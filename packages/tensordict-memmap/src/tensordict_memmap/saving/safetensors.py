@@ -15,7 +15,7 @@ import orjson
 import torch
 
 from tensordict_core.extension import annotate, annotation
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.checksums import DIGITS, Extent
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.engine.gc_paused import gc_paused
@@ -28,9 +28,9 @@ from tensordict_memmap.formats.safetensors.describe import pack
 from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, dump_header
 from tensordict_memmap.loading.safetensors import INDEX_NAME, SINGLE_NAME, load_packed
 from tensordict_memmap.remote.urls import is_remote, local_path
-from tensordict_memmap.storage import transaction as commit
-from tensordict_memmap.storage.file_transaction import save_file
+from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Entry, Manifest
+from tensordict_memmap.storage.transaction import save_file
 from tensordict_memmap.storage.verify import check_level
 
 __all__ = [
@@ -203,7 +203,7 @@ class PackedSave:
 
             def write(draft: str) -> None:
                 self._write([self._file(draft, None)], progress, cancelled)
-                if self.mapped and system.POSIX:  # elsewhere what is mapped cannot be renamed
+                if self.mapped and syscalls.POSIX:  # elsewhere what is mapped cannot be renamed
                     self.written = self._open(draft)  # before another save can take its name
 
             save_file(self.path, write, durable=self.durable, existsok=self.existsok, size=self.total)
@@ -214,7 +214,7 @@ class PackedSave:
         def write_shards(folder: str) -> Manifest:
             return self._write_shards(folder, progress, cancelled)
 
-        commit.save_folder(self.path, write_shards, durable=self.durable, size=self.total)
+        transaction.save_folder(self.path, write_shards, durable=self.durable, size=self.total)
 
     def _write_shards(self, folder: str, progress: Progress | None, cancelled: Cancelled | None) -> Manifest:
         assert self.shard_size is not None

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.checksums import Extent
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.engine.gc_paused import gc_paused
@@ -28,7 +28,7 @@ from tensordict_memmap.formats.names import LEAF
 from tensordict_memmap.formats.tree import Dense, Leaf, show
 from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
 from tensordict_memmap.schema.build import build, fill
-from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Entry, Manifest
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
@@ -59,7 +59,7 @@ class TreeSave:
         self.existsok, self.mapped = existsok, mapped
         self.reserve = False
         if not existsok:
-            commit.check_new(self.root)
+            transaction.check_new(self.root)
         self.kept: dict[str, torch.Tensor] = {}
         with gc_paused():
             self.node = tree.plan(td, tie=not like)
@@ -107,7 +107,7 @@ class TreeSave:
 
     def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
         """Writes all files and puts them in place."""
-        commit.save_folder(
+        transaction.save_folder(
             self.root,
             lambda folder: self.write(folder, progress, cancelled),
             durable=self.durable,
@@ -121,7 +121,7 @@ class TreeSave:
     def write(self, folder: str, progress: Progress | None = None, cancelled: Cancelled | None = None) -> Manifest:
         """Writes all files to a folder that will take the place of the saved one, or whose files will."""
         manifest = self._write(folder, progress, cancelled)
-        if self.mapped and system.POSIX:  # elsewhere a folder with mapped files cannot be renamed
+        if self.mapped and syscalls.POSIX:  # elsewhere a folder with mapped files cannot be renamed
             self._map(folder)
         return manifest
 
@@ -278,7 +278,7 @@ def _link(first: str, second: str, durable: bool) -> None:
     except OSError:  # a file system without hard links
         shutil.copyfile(first, second)
         if durable:
-            system.sync_file(second)
+            syscalls.sync_file(second)
 
 
 def _may_be_of_a_file(tensor: torch.Tensor) -> bool:

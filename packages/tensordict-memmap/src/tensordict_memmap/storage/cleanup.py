@@ -17,14 +17,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from tensordict_memmap.storage import locks as flock
+from tensordict_memmap.storage import locks
 
 __all__ = ["later", "make_room", "remember", "wait", "was_recent"]
 
 _Work = Callable[[], None]
 
 _REMEMBERED = 300.0
-"""Seconds for which what was removed may slow down who makes files near to it (see `system.scatter`)."""
+"""Seconds for which what was removed may slow down who makes files near to it (see `syscalls.scatter`)."""
 
 _latest = -_REMEMBERED
 
@@ -96,7 +96,7 @@ def _serve() -> None:
                 work()
         finally:
             for fd in descriptors:
-                flock.close(fd)
+                locks.close(fd)
             with _condition:
                 _pending[place].pop(0)
                 if not _pending[place]:

@@ -1,8 +1,8 @@
-"""Locks of savers on folders and files: they belong to an open file, so they vanish with the process that holds them.
+"""Locks of savers on folders and files: a lock belongs to an open file, so it vanishes with the process that holds it.
 
 A forked child gets a copy of every descriptor, and a lock is held while any copy is open. The child closes its copies
-at once: else a worker that was forked while another thread saved would keep all savers out for as long as it lives,
-itself included.
+at once: otherwise a worker that was forked while another thread saved would keep all savers out for as long as it
+lives, itself included.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ try:
 except ImportError:  # Windows: saves are whole, but two at once to one place are not kept apart
     fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
-__all__ = ["close", "lock", "locked", "open_for_lock", "open_locked"]
+__all__ = ["FILE", "FOLDER", "close", "lock", "locked", "open_for_lock", "open_locked", "try_locked"]
+
+FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+"""How a folder is opened to be locked."""
+
+FILE = os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+"""How a file is opened to be locked."""
 
 _held: set[int] = set()
 _forking = threading.RLock()  # no descriptor is open and unknown while a child is forked
@@ -26,16 +32,16 @@ _forking = threading.RLock()  # no descriptor is open and unknown while a child 
 def open_for_lock(path: str, flags: int, mode: int = 0o777) -> int:
     """Opens a file or folder that is to be locked; `close` closes it."""
     with _forking:
-        fd = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), mode)
+        fd = os.open(path, flags, mode)
         _held.add(fd)
     return fd
 
 
 def lock(fd: int, *, wait: bool) -> bool:
-    """Locks what is open; False where the system or file system has no locks.
+    """Locks an open file or folder; returns False where the system or file system has no locks.
 
     Raises:
-        BlockingIOError: if another holds the lock and ``wait`` is False.
+        BlockingIOError: Another process holds the lock and ``wait`` is False.
     """
     if fcntl is None:
         return False
@@ -49,10 +55,44 @@ def lock(fd: int, *, wait: bool) -> bool:
 
 
 def close(fd: int) -> None:
-    """Closes what was opened here, or any other descriptor, which ends its lock."""
+    """Closes a descriptor, which ends its lock."""
     with _forking:
         _held.discard(fd)
         os.close(fd)
+
+
+def open_locked(path: str, *, wait: bool, flags: int = FOLDER) -> int:
+    """A descriptor that holds the lock of a folder or file; -1 where there are no locks.
+
+    Raises:
+        BlockingIOError: Another process holds it and ``wait`` is False.
+    """
+    if fcntl is None:
+        return -1
+    fd = open_for_lock(path, flags)
+    try:
+        if lock(fd, wait=wait):
+            return fd
+    except BlockingIOError:
+        close(fd)
+        raise
+    close(fd)
+    return -1
+
+
+@contextlib.contextmanager
+def try_locked(path: str, flags: int = FOLDER) -> Iterator[bool]:
+    """Holds the lock of a folder or file for a block, which learns whether it does; False where there are no locks.
+
+    Raises:
+        BlockingIOError: Another process holds it.
+    """
+    fd = open_locked(path, wait=False, flags=flags)
+    try:
+        yield fd >= 0
+    finally:
+        if fd >= 0:
+            close(fd)
 
 
 @contextlib.contextmanager
@@ -68,25 +108,6 @@ def locked(target: str) -> Iterator[None]:
     finally:
         if found >= 0:
             close(found)
-
-
-def open_locked(folder: str, *, wait: bool) -> int:
-    """A descriptor that holds the lock of a folder, -1 where there are no locks.
-
-    Raises:
-        BlockingIOError: if another holds it and ``wait`` is False.
-    """
-    if os.name != "posix":
-        return -1
-    fd = open_for_lock(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if lock(fd, wait=wait):
-            return fd
-    except BlockingIOError:
-        close(fd)
-        raise
-    close(fd)
-    return -1
 
 
 def _close_copies() -> None:

@@ -12,7 +12,7 @@ The file, version 1::
 
 ``files`` holds each file's size, or its size and checksum; paths are relative, with ``/`` between folders. ``names``
 holds, by folder, the keys whose file is not named as usual. ``aliases`` holds the files that are another one's content.
-``growing`` is there in a dataset that grows, whose files may be longer than they are listed (``storage.rows_committed``).
+``growing`` is there in a growing dataset, whose files may be longer than they are listed (`rows_committed`).
 ``seal``, the last, is there where checksums are: it is that of the bytes in front of the comma before it.
 """
 

@@ -1,4 +1,4 @@
-"""RowsCommitted: what makes a saved folder a dataset that grows, said in one place, its manifest. Pure: it touches no file.
+"""Count of rows of a growing dataset, in its manifest; pure, touches no file.
 
 Files of a dataset may be longer than its rows: rows are written first and counted afterwards, when the manifest is
 replaced in one step. So the number of rows in the manifest is the truth, for all leaves and nested nodes at once. The

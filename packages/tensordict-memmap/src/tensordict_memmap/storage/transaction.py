@@ -1,16 +1,16 @@
-"""Commits: a save is all or nothing, whatever stops it.
+"""Transactions: a save replaces an earlier one as a whole or not at all, whatever stops it.
 
-Everything is written to a staging folder first, on the file system of the target, and then takes the target's place:
+A save of one file is staged beside its target and renamed. A save of a folder is staged too, on the file system of the
+target, and then takes the target's place:
 
-- an absent or empty target: the staging folder is renamed to it;
-- a target that holds nothing but an earlier save, as its manifest tells: the two are exchanged in one atomic step, and
-  the earlier one is removed after that, in the background where that takes long (``removal.py``);
-- anything else (files that are not ours, the current folder, a mount point, a system without the exchange): file by
-  file under a journal (``journal.py``). Once that is in place the save counts as made; before, it never happened.
+- An absent or empty target: the staging folder is renamed to it.
+- A target that holds nothing but an earlier save, as its manifest tells: the two are exchanged in one atomic step, and
+  the earlier one is removed after that, in the background where that takes long (`cleanup`).
+- Any other target (foreign files in it, the current folder, a mount point, a system without the exchange): files are
+  moved one by one under a redo log (`journal`).
 
-A file that no manifest lists is never removed (``owned.py``). Savers lock the folder above the target while they
-publish, and each holds a lock on its own staging folder, which tells the next save whose leftovers may go, since locks
-vanish with their process.
+A file that no manifest lists is never removed (`ownership`). Savers lock the folder above the target while they commit,
+and each holds a lock on its own staging folder. Existing mappings of the earlier save keep its content.
 """
 
 from __future__ import annotations
@@ -20,19 +20,88 @@ import errno
 import functools
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.tuning import WORTH_SCATTERING, is_long_removal
-from tensordict_memmap.storage import cleanup as removal
-from tensordict_memmap.storage import journal
-from tensordict_memmap.storage import locks as flock
-from tensordict_memmap.storage import manifest as manifests
-from tensordict_memmap.storage import ownership as owned
-from tensordict_memmap.storage.manifest import Manifest
-from tensordict_memmap.storage.parents import made_above
-from tensordict_memmap.storage.staging_names import drafts_among, drafts_in, new_draft
+from tensordict_memmap.storage import cleanup, journal, locks, ownership
+from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
+from tensordict_memmap.storage.staging import (
+    file_exists,
+    make_parents,
+    put_in_place,
+    remove_abandoned,
+    replace_file,
+    staged_file,
+    staged_names,
+    staging_name,
+)
+
+__all__ = ["add_files", "check_new", "drop_checksums", "recover", "save_file", "save_folder"]
+
+
+def save_file(
+    target: str | os.PathLike[str],
+    write: Callable[[str], object],
+    *,
+    durable: bool = False,
+    existsok: bool = True,
+    size: int = 1 << 62,
+) -> None:
+    """Replaces the content of a file with what ``write`` writes, all of it or, if anything fails, nothing.
+
+    Args:
+        target: the file; folders above it are made where they are absent. A symbolic link is followed.
+        write: called with the path of an empty file to write to. It syncs that file itself in a durable save.
+        durable: whether the new name survives a power failure once this returns.
+        existsok: whether an earlier file may be replaced.
+        size: about how many bytes will be written, as `save_folder` takes it.
+
+    Raises:
+        IsADirectoryError: A folder has that name.
+        RuntimeError: The file exists and ``existsok`` is False.
+        OSError: The system refuses; the earlier file is whole.
+
+    >>> import pathlib
+    >>> save_file("greeting.txt", lambda staged: pathlib.Path(staged).write_text("hello"))
+    >>> pathlib.Path("greeting.txt").read_text()
+    'hello'
+    """
+    path = os.path.realpath(target)
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, "a folder has the name of the file to save; remove it first", path)
+    if not existsok and os.path.lexists(path):
+        raise file_exists(path)
+    cleanup.make_room(path, size)
+    with make_parents(path, durable=durable), staged_file(path) as staged:
+        write(staged)
+        if os.path.lexists(path):
+            with contextlib.suppress(OSError):
+                shutil.copymode(path, staged)
+        with _blocks_kept(path):
+            put_in_place(staged, path, existsok=existsok)
+        if durable:
+            syscalls.sync_folder(os.path.dirname(path))
+
+
+@contextlib.contextmanager
+def _blocks_kept(path: str) -> Iterator[None]:
+    """Keeps the blocks of a file that is replaced until the background frees them, where that takes long."""
+    earlier = None
+    if os.name == "posix":  # elsewhere a file that is open cannot be replaced
+        with contextlib.suppress(OSError):
+            if is_long_removal(os.stat(path).st_size):
+                fd = locks.open_for_lock(path, os.O_RDONLY)
+                try:
+                    earlier = syscalls.keep_open(fd)
+                finally:
+                    locks.close(fd)
+    try:
+        yield
+    finally:
+        if earlier is not None:
+            cleanup.later(path, functools.partial(syscalls.unmap, earlier, syscalls.PAGE))
 
 
 def save_folder(
@@ -46,50 +115,50 @@ def save_folder(
     count: int = 0,
     files: Iterable[str] = (),
 ) -> Manifest:
-    """Makes a folder hold what ``write`` writes, all of it or, if anything fails, what it held before.
+    """Replaces the save in a folder with what ``write`` writes, all of it or, if anything fails, nothing.
 
     Args:
         target: the folder; those above it are made where they are absent. A symbolic link is followed.
-        write: called with a folder to write files into; returns the manifest of them. It syncs its files itself where
-            the save is to be durable.
+        write: called with a folder to write files into; returns the manifest of them. It syncs its files itself in a
+            durable save.
         durable: whether the save survives a power failure once this returns.
-        atomic: False overwrites in place, which keeps inodes for those who share live mappings; a save that is stopped
-            then leaves a folder whose manifest says so.
-        existsok: whether an earlier save may be replaced; otherwise of several that are made at once, one is.
-        size: about how many bytes will be written, where that is known: with room for them on the disk nothing waits
-            for the removal of what an earlier save replaced.
+        atomic: False overwrites in place, which keeps inodes for processes that share live mappings; a save that is
+            stopped then leaves a folder whose manifest says so.
+        existsok: whether an earlier save may be replaced; otherwise of several at once, one succeeds.
+        size: about how many bytes will be written, where that is known: with room for them on the disk the save does
+            not wait for the removal of an earlier one.
         count: about how many files will be written.
-        files: paths of what will be written. With ``atomic=False`` they are listed before, so that what a save that is
-            stopped leaves is known as its own.
+        files: the paths to be written, for ``atomic=False``: they are listed before they are written, so that the
+            files of a save that is stopped are known as its own.
 
     Returns:
-        What ``write`` returned.
+        The manifest.
 
     Raises:
-        RuntimeError: The folder holds something and ``existsok`` is False.
-        OSError: if the system refuses; the earlier content is whole.
+        RuntimeError: The folder is not empty and ``existsok`` is False.
+        OSError: The system refuses; the earlier content is whole.
 
     >>> def write(folder):
     ...     with open(os.path.join(folder, "x"), "wb") as file:
-    ...         return Manifest({"x": manifests.Entry(file.write(b"data"))})
+    ...         return Manifest({"x": Entry(file.write(b"data"))})
     >>> saved = save_folder("somewhere", write)
     >>> sorted(os.listdir("somewhere"))
     ['tensordict.manifest.json', 'x']
     """
     path = os.path.realpath(target)
     if os.path.lexists(path) and not os.path.isdir(path):
-        raise FileExistsError(errno.EEXIST, "a save needs a folder, and a file has this name; remove it first", path)
-    removal.make_room(path, size)
-    with made_above(path, durable=durable):
-        with flock.locked(path):
-            journal.finish(path)
-            _remove_leftovers(path)
+        raise FileExistsError(errno.EEXIST, "a file has the name of the folder to save to; remove it first", path)
+    cleanup.make_room(path, size)
+    with make_parents(path, durable=durable):
+        with locks.locked(path):
+            journal.redo(path)
+            _remove_abandoned(path)
             stage = _new_stage(path, count) if atomic else None
         if stage is None:
             manifest = _overwrite(path, write, durable, files)
         else:
-            manifest = _publish_staged(stage, path, write, durable, existsok)
-    _tell_folders_above(path, manifest, durable)
+            manifest = _stage_and_commit(stage, path, write, durable, existsok)
+    _update_ancestors(path, manifest, durable)
     return manifest
 
 
@@ -98,71 +167,71 @@ def add_files(folder: str | os.PathLike[str], write: Callable[[str], Manifest | 
 
     Args:
         folder: the folder.
-        write: called with a folder to write the files into, while nobody else saves; returns the manifest of them, or
-            None where they cannot just be added.
+        write: called with a folder to write the files into, while other savers are kept out; returns the manifest of
+            them, or None where they cannot just be added.
 
     Returns:
-        Whether they were added. They are not where several manifests say what is there, or one says more than sizes.
+        Whether they were added. They are not where several manifests list the folder, or one with checksums.
     """
     path = os.path.realpath(folder)
-    above = [(root, inside) for root, manifest, inside in owned.manifests_above(path) if manifest.under(inside).files]
-    root, inside = above[0] if above else (path, "")
-    with flock.locked(path), flock.locked(root) if above else contextlib.nullcontext():
-        journal.finish(root)
-        manifest = owned.read_if_valid(root)
+    above = [(root, part) for root, manifest, part in ownership.ancestor_manifests(path) if manifest.under(part).files]
+    root, part = above[0] if above else (path, "")
+    with locks.locked(path), locks.locked(root) if above else contextlib.nullcontext():
+        journal.redo(root)
+        manifest = ownership.read_valid_manifest(root)
         if manifest is None or not manifest.complete or manifest.rows_committed is not None or manifest.is_sealed():
             return False
-        if len(above) > 1 or (above and os.path.lexists(os.path.join(path, manifests.NAME))):
+        if len(above) > 1 or (above and os.path.lexists(os.path.join(path, NAME))):
             return False
         stage = _new_stage(root, 0)
         try:
-            into = os.path.join(stage.path, *inside.split("/"))
+            into = ownership.inside(stage.path, part) if part else stage.path
             os.makedirs(into, exist_ok=True)
             added = write(into)
             if added is None:
                 return False
-            start = inside and inside + "/"
+            start = part and part + "/"
             files = {start + name: entry for name, entry in added.files.items()}
             manifest.files |= files
-            system.write_file(os.path.join(stage.path, manifests.NAME), manifest.dumps(), durable=False)
-            journal.move(stage.path, root, [*files, manifests.NAME])
+            syscalls.write_file(os.path.join(stage.path, NAME), manifest.dumps(), durable=False)
+            journal.commit(stage.path, root, [*files, NAME])
             return True
         finally:
-            if not os.path.lexists(os.path.join(root, owned.JOURNAL)):  # then what is staged is still needed
+            if not os.path.lexists(os.path.join(root, ownership.JOURNAL)):  # else the staged files are still needed
                 shutil.rmtree(stage.path, ignore_errors=True)
             stage.close()
 
 
 def check_new(target: str) -> None:
-    """Refuses a folder that holds something.
+    """Refuses a folder that is not empty.
 
     Raises:
-        RuntimeError: It does.
+        RuntimeError: It is not.
 
     >>> check_new("absent")
     """
-    held = os.listdir(target) if os.path.isdir(target) else []
-    if len(drafts_among(held)) < len(held):
+    names = os.listdir(target) if os.path.isdir(target) else []
+    if len(staged_names(names)) < len(names):
         raise RuntimeError(
-            f"a save goes to a new or empty folder with existsok=False, and {target} holds something; choose another "
+            f"{target} is not empty, and a save with existsok=False goes to a new or empty folder; choose another "
             "folder or pass existsok=True"
         )
 
 
 def recover(target: str | os.PathLike[str]) -> None:
-    """Finishes a save that was stopped while it was published, to the folder or to one that it is a part of.
+    """Finishes a save that was stopped while it was committed to the folder, or to one that the folder is a part of.
 
-    Loading calls this first. A journal in a folder above counts only if it is this user's: anybody may write to some.
+    Loading calls this first. A journal in a folder above counts only if it is this user's: others may write to some.
 
     >>> recover("anywhere")
     """
     path = os.path.realpath(target)
     folder = path
     while True:
-        found = os.path.join(folder, owned.JOURNAL)
+        found = os.path.join(folder, ownership.JOURNAL)
         if os.path.lexists(found) and (folder == path or _is_mine(found)):
-            with flock.locked(folder):
-                journal.finish(folder)
+            with locks.locked(folder):
+                journal.redo(folder)
         if folder == os.path.dirname(folder):
             return
         folder = os.path.dirname(folder)
@@ -176,29 +245,29 @@ def _is_mine(path: str) -> bool:
 
 
 def drop_checksums(folder: str | os.PathLike[str], files: Iterable[str]) -> None:
-    """Forgets, durably, the checksums of files that may now be written to, in every manifest that has them.
+    """Drops, durably, the checksums of files that may now be written to, in every manifest that has them.
 
     Args:
         folder: the saved folder, or one inside.
-        files: paths under it. Files that are the same content as one of them lose theirs too.
+        files: paths under it. Files that are aliases of one of them lose theirs too.
 
     Raises:
-        OSError: if the system refuses, as where the folder may not be written to.
+        OSError: The system refuses, as where the folder may not be written to.
     """
     path = os.path.realpath(folder)
-    places = [(path, "")] + [(above, inside + "/") for above, _, inside in owned.manifests_above(path)]
+    places = [(path, "")] + [(above, part + "/") for above, _, part in ownership.ancestor_manifests(path)]
     for place, prefix in places:
-        with flock.locked(place):
-            manifest = owned.read_if_valid(place)
+        with locks.locked(place):
+            manifest = ownership.read_valid_manifest(place)
             if manifest is None:
                 continue
             dropped = {prefix + name for name in files}
             dropped |= {manifest.aliases[name] for name in dropped & manifest.aliases.keys()}
             dropped |= {name for name, first in manifest.aliases.items() if first in dropped}
-            changed = {name: manifests.Entry(entry.size) for name, entry in manifest.files.items() if name in dropped}
+            changed = {name: Entry(entry.size) for name, entry in manifest.files.items() if name in dropped}
             if any(manifest.files[name].checksum is not None for name in changed):
                 manifest.files |= changed
-                system.replace_file(os.path.join(place, manifests.NAME), manifest.dumps(), durable=True)
+                replace_file(os.path.join(place, NAME), manifest.dumps(), durable=True)
 
 
 # --- staging
@@ -206,18 +275,20 @@ def drop_checksums(folder: str | os.PathLike[str], files: Iterable[str]) -> None
 
 @dataclass(slots=True)
 class _Stage:
+    """A staging folder and the descriptor that holds its lock, -1 where there are no locks."""
+
     path: str
     lock: int
 
     def close(self) -> None:
         if self.lock >= 0:
-            flock.close(self.lock)
+            locks.close(self.lock)
             self.lock = -1
 
 
 def _new_stage(target: str, count: int) -> _Stage:
     """Makes a staging folder beside the target, or in it where that is another file system or may not be written to."""
-    inside = os.path.join(target, new_draft())
+    inside = os.path.join(target, staging_name())
     path = inside if os.path.ismount(target) else _beside(target)
     try:
         os.mkdir(path)
@@ -226,21 +297,20 @@ def _new_stage(target: str, count: int) -> _Stage:
             raise
         path = inside
         os.mkdir(path)
-    if path != inside and count >= WORTH_SCATTERING and removal.was_recent() and system.scatter(path):
+    if path != inside and count >= WORTH_SCATTERING and cleanup.was_recent() and syscalls.scatter(path):
         path = _scattered(path, target)
-    return _Stage(path, flock.open_locked(path, wait=False))
+    return _Stage(path, locks.open_locked(path, wait=False))
 
 
 def _beside(target: str) -> str:
-    """A new name of a staging folder beside the target."""
     parent, name = os.path.split(target)
-    return os.path.join(parent, new_draft(name))
+    return os.path.join(parent, staging_name(name))
 
 
 def _scattered(folder: str, target: str) -> str:
-    """A staging folder that was made in another, which lies elsewhere on the disk for it, and moved out of that."""
+    """A staging folder away from recently removed files: ext4 chooses the place of a folder by its name and parent."""
     path = _beside(target)
-    made = os.path.join(folder, os.path.basename(path))  # a place is chosen by the name
+    made = os.path.join(folder, os.path.basename(path))
     try:
         os.mkdir(made)
         os.rename(made, path)
@@ -249,81 +319,71 @@ def _scattered(folder: str, target: str) -> str:
     return path
 
 
-def _publish_staged(
+def _remove_abandoned(target: str) -> None:
+    """Removes the staging folders of killed processes, and the earlier saves that those had not removed yet."""
+    remove = functools.partial(ownership.remove_save, keep_in=target)
+    remove_abandoned(*os.path.split(target), remove)
+    if os.path.isdir(target):
+        ownership.remove_replacements(target)
+        remove_abandoned(target, "", remove)
+
+
+# --- commit
+
+
+def _stage_and_commit(
     stage: _Stage, target: str, write: Callable[[str], Manifest], durable: bool, existsok: bool
 ) -> Manifest:
     journalled = retired = False
     try:
         manifest = write(stage.path)
-        system.write_file(os.path.join(stage.path, manifests.NAME), manifest.dumps(), durable)
+        syscalls.write_file(os.path.join(stage.path, NAME), manifest.dumps(), durable)
         if durable:
-            for folder in manifests.folders(manifest.files):
-                system.sync_folder(os.path.join(stage.path, *folder.split("/")))
-            system.sync_folder(stage.path)
-        removal.wait(target)  # before other savers are kept out, as they would wait too
-        with flock.locked(target):
-            journal.finish(target)
+            ownership.sync_folders(stage.path, manifest.files)
+        cleanup.wait(target)  # before other savers are kept out, as they would wait too
+        with locks.locked(target):
+            journal.redo(target)
             if not existsok:  # again, for others may have saved since the first look
                 check_new(target)
             try:
-                _publish(stage.path, target, manifest, durable)
+                _commit(stage.path, target, manifest, durable)
             except BaseException:
-                journalled = os.path.lexists(os.path.join(target, owned.JOURNAL))  # then what is staged is still needed
+                journalled = os.path.lexists(os.path.join(target, ownership.JOURNAL))  # staged files are still needed
                 raise
             retired = _retire(stage.path, target)
         return manifest
     finally:
         try:
             if os.path.lexists(stage.path):
-                removal.remember()
+                cleanup.remember()
             if not journalled and not retired:
-                with contextlib.suppress(OSError):  # what is left is what was staged, or the save that was replaced
-                    owned.remove_save(stage.path, keep_in=target)
+                with contextlib.suppress(OSError):  # it holds the staged files, or the save that was replaced
+                    ownership.remove_save(stage.path, keep_in=target)
         finally:
-            stage.close()  # an interrupt comes at any moment, and the next save finds by the lock what it left
+            stage.close()  # after an interrupt at any moment, the next save finds an unlocked folder and removes it
 
 
-def _retire(folder: str, target: str) -> bool:
-    """Leaves the removal of a replaced save to the background where it takes long; False where it is the caller's."""
-    replaced = owned.read_if_valid(folder)
-    if replaced is None or not is_long_removal(sum(one.size for one in replaced.files.values()), len(replaced.files)):
-        return False
-    try:
-        lock = flock.open_locked(folder, wait=False)  # which other savers take for a sign of life
-    except OSError:
-        return False
-    listed = owned.listed_in(folder)
-    if lock < 0 or listed is None:
-        return False
-    try:
-        owned.rescue(folder, listed, target)
-    except BaseException:
-        flock.close(lock)
-        raise
-    removal.later(target, functools.partial(owned.remove_listed, folder, listed), [lock])
-    return True
-
-
-def _publish(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
+def _commit(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
     parent = os.path.dirname(target)
-    beside = os.path.dirname(stage) == parent
-    if beside and not os.path.lexists(target):
-        os.rename(stage, target)
-    elif beside and not _is_pinned(target) and not os.listdir(target):
-        shutil.copymode(target, stage)
-        if os.name != "posix":
-            os.rmdir(target)
-        os.rename(stage, target)
-    elif beside and not _is_pinned(target) and owned.is_ours_alone(target):
-        shutil.copymode(target, stage)
-        if not system.exchange(stage, target):
-            journal.publish(stage, target, manifest, durable)
-            return
-    else:
-        journal.publish(stage, target, manifest, durable)
-        return
-    if durable:
-        system.sync_folder(parent)
+    committed = False
+    if os.path.dirname(stage) == parent:
+        if not os.path.lexists(target):
+            os.rename(stage, target)
+            committed = True
+        elif not _is_pinned(target):
+            if not os.listdir(target):
+                shutil.copymode(target, stage)
+                if os.name != "posix":
+                    os.rmdir(target)
+                os.rename(stage, target)
+                committed = True
+            elif ownership.owns_all(target):
+                shutil.copymode(target, stage)
+                committed = syscalls.exchange(stage, target)
+    if not committed:
+        journal.commit_save(stage, target, manifest, durable)
+    elif durable:
+        syscalls.sync_folder(parent)
 
 
 def _is_pinned(target: str) -> bool:
@@ -337,60 +397,58 @@ def _is_pinned(target: str) -> bool:
     return here == target or here.startswith(target + os.sep)
 
 
-def _remove_leftovers(target: str) -> None:
-    """Removes the staging folders of saves to this target whose process is gone, and what such had not replaced yet."""
-    parent, name = os.path.split(target)
-    places = [(parent, name)]
-    if os.path.isdir(target):
-        places.append((target, ""))
-        owned.remove_drafts(target)
-    for folder, of in places:
-        with contextlib.suppress(OSError):
-            for leftover in drafts_in(folder, of):
-                path = os.path.join(folder, leftover)
-                with contextlib.suppress(OSError):
-                    lock = flock.open_locked(path, wait=False)
-                    if lock >= 0:  # else nobody can tell whether its process is gone
-                        try:
-                            owned.remove_save(path, keep_in=target)
-                        finally:
-                            flock.close(lock)
-
-
-# --- overwriting in place, and saves inside saves
+def _retire(folder: str, target: str) -> bool:
+    """Leaves a long removal of a replaced save to the background; False where the caller is to remove it."""
+    replaced = ownership.read_valid_manifest(folder)
+    if replaced is None or not is_long_removal(sum(one.size for one in replaced.files.values()), len(replaced.files)):
+        return False
+    try:
+        lock = locks.open_locked(folder, wait=False)  # tells other savers that a process still removes it
+    except OSError:
+        return False
+    owned = ownership.owned_files(folder)
+    if lock < 0 or owned is None:
+        return False
+    try:
+        ownership.move_foreign(folder, owned, target)
+    except BaseException:
+        locks.close(lock)
+        raise
+    cleanup.later(target, functools.partial(ownership.remove_owned, folder, owned), [lock])
+    return True
 
 
 def _overwrite(target: str, write: Callable[[str], Manifest], durable: bool, files: Iterable[str]) -> Manifest:
+    """Saves in place, with a manifest meanwhile that says that the save is not complete."""
     os.makedirs(target, exist_ok=True)
-    path = os.path.join(target, manifests.NAME)
-    stale = owned.listed_anywhere(target)
-    earlier = owned.read_if_valid(target) or Manifest({})  # files have their sizes before they have their bytes
+    path = os.path.join(target, NAME)
+    stale = ownership.owned_or_listed_above(target)
+    earlier = ownership.read_valid_manifest(target) or Manifest({})  # files have their sizes before their bytes
     files = set(files)
-    if not earlier.complete:  # what a save that was stopped left is worth nothing, and the disk may be full of it
-        owned.remove_files(target, stale - {*files, manifests.NAME})
+    if not earlier.complete:  # files of a save that was stopped are worth nothing, and may fill the disk
+        ownership.remove_files(target, stale - {*files, NAME})
         stale &= files
         earlier = Manifest({})
-    for name in files:  # what has such a name and is not ours is not made ours before it is written over
-        if name in stale or not os.path.lexists(os.path.join(target, *name.split("/"))):
-            earlier.files.setdefault(name, manifests.Entry(0))
+    for name in files:  # a foreign file of such a name is not owned before it is written over
+        if name in stale or not os.path.lexists(ownership.inside(target, name)):
+            earlier.files.setdefault(name, Entry(0))
     earlier.complete = False
-    with flock.locked(target):
-        system.replace_file(path, earlier.dumps(), durable)
+    with locks.locked(target):
+        replace_file(path, earlier.dumps(), durable=durable)
     manifest = write(target)
-    owned.remove_files(target, stale - {*manifest.files, manifests.NAME})
+    ownership.remove_files(target, stale - {*manifest.files, NAME})
     if durable:
-        for inside in manifests.folders(manifest.files):
-            system.sync_folder(os.path.join(target, *inside.split("/")))
-    with flock.locked(target):
-        system.replace_file(path, manifest.dumps(), durable)
+        ownership.sync_folders(target, manifest.files)
+    with locks.locked(target):
+        replace_file(path, manifest.dumps(), durable=durable)
     return manifest
 
 
-def _tell_folders_above(target: str, manifest: Manifest, durable: bool) -> None:
-    """Brings the manifests up to date of which this save is a part. Its own speaks for it until that is done."""
-    for above, _, inside in list(owned.manifests_above(target)):
-        with flock.locked(above):
-            current = owned.read_if_valid(above)
-            if current is not None and current.under(inside).files:
-                changed = current.replaced_under(inside, manifest)
-                system.replace_file(os.path.join(above, manifests.NAME), changed.dumps(), durable)
+def _update_ancestors(target: str, manifest: Manifest, durable: bool) -> None:
+    """Updates the manifests above of which this save is a part; until that is done its own manifest counts."""
+    for above, _, part in list(ownership.ancestor_manifests(target)):
+        with locks.locked(above):
+            current = ownership.read_valid_manifest(above)
+            if current is not None and current.under(part).files:
+                changed = current.replaced_under(part, manifest)
+                replace_file(os.path.join(above, NAME), changed.dumps(), durable=durable)

@@ -22,7 +22,7 @@ from tensordict_memmap.engine.checksums import BLOCK, Extent, read_checksum
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.tree import Leaf, Node, show
-from tensordict_memmap.storage import transaction as commit
+from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Manifest
 
 __all__ = ["LEVELS", "Range", "check_level", "leaf_files", "open_sealed", "verify_ranges", "verify_tree"]
@@ -66,7 +66,7 @@ def open_sealed(root: str, manifest: Manifest | None, leaves: dict[str, Leaf], m
         return mode
     sealed = [path for path in leaves if (entry := manifest.files.get(path)) and entry.checksum is not None]
     if sealed and mode == "r+":
-        commit.drop_checksums(root, sealed)
+        transaction.drop_checksums(root, sealed)
     return "r" if sealed and mode is None else mode
 
 

@@ -11,7 +11,6 @@ error.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from math import prod
 from multiprocessing.reduction import ForkingPickler
@@ -25,7 +24,7 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import FILE_WORTH_OPENING, ROWS_WORTH_A_CALL
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
-from tensordict_memmap.storage.file_transaction import put_in_place
+from tensordict_memmap.storage.staging import replacing
 from tensordict_memmap.tensor import pickling
 from tensordict_memmap.tensor.constructors import Filled, check_device
 from tensordict_memmap.tensor.indexing import gather_rows, scatter_rows
@@ -162,19 +161,11 @@ class MemoryMappedTensor(Filled, torch.Tensor):
             if os.path.exists(path):
                 os.unlink(path)
             return cls._over(Mapping.nothing(path), dtype, shape)
-        folder, name = os.path.split(path)
-        fd, staged = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=folder)
-        os.close(fd)
-        os.unlink(staged)  # made again below with the permissions of any new file
-        try:
+        name = os.path.basename(path)
+        with replacing(path, existsok=existsok) as staged:
             write_files([FileWrite(staged, [] if source is None else [FileRange(name, source)], size=nbytes)])
-            # before others can put another file there; elsewhere what is mapped cannot be renamed
+            # before others can put another file there; elsewhere a mapped file cannot be renamed
             mapping = Mapping.open(staged, nbytes, mode="r+") if syscalls.POSIX else None
-            put_in_place(staged, path, existsok=existsok)
-        except BaseException:
-            if os.path.exists(staged):
-                os.unlink(staged)
-            raise
         if mapping is None:
             mapping = Mapping.open(path, nbytes, mode="r+")
         mapping.filename = path
