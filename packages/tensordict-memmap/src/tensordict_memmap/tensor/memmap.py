@@ -161,7 +161,8 @@ class MemoryMappedTensor(Filled, torch.Tensor):
             if os.path.exists(path):
                 os.unlink(path)
             return cls._over(Mapping.nothing(path), dtype, shape)
-        name = os.path.basename(path)
+        folder, name = os.path.split(path)
+        os.stat(folder)  # an error where it is absent: writing would make it
         with replacing(path, existsok=existsok) as staged:
             write_files([FileWrite(staged, [] if source is None else [FileRange(name, source)], size=nbytes)])
             # before others can put another file there; elsewhere a mapped file cannot be renamed
