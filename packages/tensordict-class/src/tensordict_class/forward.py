@@ -183,7 +183,7 @@ class Forwarding(TensorCollection):
         self._tensordict._write_leaves(values, is_leaf)
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
-        result = self._tensordict._rebuild(leaves, how)
+        result: Any = self._tensordict._rebuild(leaves, how)
         return None if result is None else self._wrap(result)
 
     def _inmost(self) -> Any:

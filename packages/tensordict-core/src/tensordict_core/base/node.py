@@ -83,39 +83,41 @@ class Node:
         # Operations that families other than their own call; the families give their signatures.
         batch_size: Any
         names: Any
+        apply: Callable[..., Any]
         auto_batch_size_: Callable[..., Any]
         bytes: Callable[..., int]
         clear_device_: Callable[..., Self]
         del_: Callable[..., Any]
         densify: Callable[..., Any]
         depth: Any
-        detach: Callable[..., Any]
-        empty: Callable[..., Any]
-        exclude: Callable[..., Any]
-        expand: Callable[..., Any]
-        filter_empty_: Callable[..., Any]
-        filter_non_tensor_data: Callable[..., Any]
+        detach: Callable[..., Self]
+        empty: Callable[..., Self]
+        exclude: Callable[..., Self]
+        expand: Callable[..., Self]
+        filter_empty_: Callable[..., Self]
+        filter_non_tensor_data: Callable[..., Self]
         from_dict_instance: Callable[..., Any]
         get: Callable[..., Any]
+        irecv: Callable[..., Any]
         is_empty: Callable[..., bool]
         is_shared: Callable[..., bool]
         items: Callable[..., Any]
         keys: Callable[..., Any]
         lock_: Callable[..., Self]
         rename_key_: Callable[..., Self]
-        replace: Callable[..., Any]
+        replace: Callable[..., Self]
         send: Callable[..., Any]
         set: Callable[..., Self]
-        to: Callable[..., Any]
+        to: Callable[..., Self]
         to_dict: Callable[..., Any]
         to_namedtuple: Callable[..., Any]
         to_tensordict: Callable[..., Any]
         tolist: Callable[..., Any]
-        unbind: Callable[..., Any]
+        unbind: Callable[..., tuple[Self, ...]]
         unlock_: Callable[..., Self]
         update_: Callable[..., Self]
         view_at: Callable[..., Any]
-        where: Callable[..., Any]
+        where: Callable[..., Self]
         _change_batch_size: Callable[..., None]
         _check_entries: Callable[..., None]
         _check_plain: Callable[..., None]
@@ -125,6 +127,7 @@ class Node:
         _folded: Callable[..., str]
         _get_path_value: Callable[..., Any]
         _in_place: Callable[..., Self]
+        _lazy: Callable[..., Any]
         _plain_value: Callable[..., Any]
         _plan_entry: Callable[..., None]
         _plan_merge: Callable[..., None]
@@ -137,6 +140,8 @@ class Node:
         _store: Callable[..., Any]
         _view_at: Callable[..., Any]
 
+        def __enter__(self) -> Self: ...
+        def __exit__(self, *error: Any) -> None: ...
         def __getitem__(self, index: Any) -> Any: ...
         def __setitem__(self, index: Any, value: Any) -> None: ...
         def __contains__(self, key: Any) -> bool: ...
@@ -183,7 +188,7 @@ class Node:
         """
 
     @abstractmethod
-    def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
+    def _rebuild(self, leaves: Iterator[Any], how: How) -> Self:
         """This structure with new leaves, taken in the order of ``_collect``; a ``None`` drops its entry.
 
         Decides the type of the result, and each node's new batch size and names by ``how.meta``.
@@ -192,7 +197,7 @@ class Node:
     # shape -----------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _index(self, index: Index) -> Any:
+    def _index(self, index: Index) -> Self:
         """The result of indexing the batch dimensions of the root with ``index``."""
 
     @abstractmethod
@@ -200,7 +205,7 @@ class Node:
         """Write ``value`` (a tensordict of the shape that ``index`` selects, a tensor or a number) in place."""
 
     @abstractmethod
-    def _reshape(self, op: Any) -> Any:
+    def _reshape(self, op: Any) -> Self:
         """The result of an operation on the batch dimensions of the root."""
 
     @classmethod
@@ -214,7 +219,7 @@ class Node:
         """Nodes of one key set, concatenated along the batch dimension ``dim`` (not negative)."""
 
     @abstractmethod
-    def _unbind(self, dim: int) -> tuple[Any, ...]:
+    def _unbind(self, dim: int) -> tuple[Self, ...]:
         """The slices along the batch dimension ``dim`` (not negative)."""
 
     # life ------------------------------------------------------------------------------------------------------------
@@ -276,7 +281,7 @@ class Node:
         """The node that keeps the entries: this one, or what a container that wraps another wraps."""
         return self
 
-    def _solid(self) -> Any:
+    def _solid(self) -> Self:
         """This tree with its lazy stacks combined, so that every leaf starts with the root's batch size.
 
         It is this very tree where there is nothing to combine. A container that wraps another forwards it.

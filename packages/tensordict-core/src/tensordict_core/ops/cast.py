@@ -335,4 +335,4 @@ class Casting(Shorthands):
         True
         """
         leaves = [leaf if type(leaf) is Tensor else leaf.as_subclass(Tensor) for leaf in self._leaves()]
-        return cast(Self, self._rebuild(iter(leaves), SAME))
+        return self._rebuild(iter(leaves), SAME)

@@ -303,4 +303,4 @@ class Creation(Node):
         result = td._rebuild(iter(copies), how)
         if size != td._meta.batch_size:
             _blank_values(result, td)
-        return cast(Self, result)
+        return result

@@ -173,9 +173,9 @@ class KeyFlattening(Node):
             self._set_exit(lambda td: td.unflatten_keys(separator, inplace=True))
             return self
         paths: dict[str, Any] = {}
-        flat = self._flattened(separator, is_leaf, paths)
+        flat: Self = self._flattened(separator, is_leaf, paths)
         flat._set_exit(_Flattened(self, separator, paths))
-        return flat  # type: ignore[no-any-return]  # a primitive gives Any
+        return flat
 
     def _flattened(self, separator: str, is_leaf: IsLeaf | None, paths: dict[str, Any]) -> Any:
         entries: dict[str, Any] = {}
@@ -218,9 +218,9 @@ class KeyFlattening(Node):
             self._unflatten_(separator)
             self._set_exit(lambda td: td.flatten_keys(separator, inplace=True))
             return self
-        nested = self._unflattened(separator)
+        nested: Self = self._unflattened(separator)
         nested._set_exit(_Unflattened(self, separator))
-        return nested  # type: ignore[no-any-return]  # a primitive gives Any
+        return nested
 
     def _unflattened(self, separator: str) -> Any:
         nested = containers.dense._make({}, self._meta)

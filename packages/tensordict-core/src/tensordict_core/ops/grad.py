@@ -29,7 +29,7 @@ class Autograd(Node):
         >>> td.detach()["a"].requires_grad
         False
         """
-        return cast(Self, self._rebuild(iter([leaf.detach() for leaf in self._leaves()]), SAME))
+        return self._rebuild(iter([leaf.detach() for leaf in self._leaves()]), SAME)
 
     def detach_(self) -> Self:
         """Detach every leaf in place.
@@ -74,7 +74,7 @@ class Autograd(Node):
         >>> td.data.zero_()["a"], td["a"].item()
         (tensor([0.]), 0.0)
         """
-        return cast(Self, self._rebuild(iter([leaf.data for leaf in self._leaves()]), SAME))
+        return self._rebuild(iter([leaf.data for leaf in self._leaves()]), SAME)
 
     @data.setter
     def data(self, other: Any) -> None:

@@ -254,7 +254,7 @@ class Selection(Node):
             ones = torch.ones_like(nested[0], dtype=torch.int8)
             mask = torch.nested.to_padded_tensor(ones, 0).bool()
             result.set(mask_key, mask.flatten(dims).any(-1) if mask.ndim > dims else mask)
-        return cast(Self, result)
+        return result
 
     def _replaces(self, target: Any) -> Any:
         """``target``, after it took the entries and the metadata of this tensordict."""
@@ -263,14 +263,14 @@ class Selection(Node):
 
 def _matched(td: Any, other: Any) -> list[Any]:
     """The leaves of ``other`` under the keys of ``td``; non-tensor entries need no match."""
-    found = td._align(other, None)
+    found: list[Any] = td._align(other, None)
     keys = td._leaf_keys()
     for key, leaf in zip(keys, found, strict=True):
         if leaf is None:
             raise errors.missing_key(unravel_key(key), [unravel_key(one) for one in other._leaf_keys()])
     if len(found) != len(other._leaves()):
         raise errors.keys_mismatch((), [unravel_key(one) for one in set(other._leaf_keys()) - set(keys)])
-    return found  # type: ignore[no-any-return]  # a primitive gives Any
+    return found
 
 
 def _write_out(result: Any, out: Any, update_batch_size: bool) -> Any:

@@ -6,7 +6,7 @@ Written out by hand are only the operations of three operands and those whose le
 from __future__ import annotations
 
 import operator
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -202,7 +202,7 @@ class Pointwise(Node):
         """
         leaves = self._leaves()
         masks = batch_operand(self, leaves, over_batch_size(mask, self._meta.batch_size))
-        return self._rebuild(iter([leaf.masked_fill(m, value) for leaf, m in zip(leaves, masks, strict=True)]), SAME)  # type: ignore[no-any-return]  # a primitive gives Any
+        return self._rebuild(iter([leaf.masked_fill(m, value) for leaf, m in zip(leaves, masks, strict=True)]), SAME)
 
     def masked_fill_(self, mask: Tensor, value: float | bool) -> Self:
         """``masked_fill``, written into the leaves."""
@@ -229,8 +229,9 @@ class Pointwise(Node):
         at = normal_dim(dim, self._meta.batch_size)
         if isinstance(self, containers.lazy) and self.stack_dim != at:
             inner = at - (at > self.stack_dim)
-            return self._again([td.softmax(inner, dtype) for td in self.tensordicts])  # type: ignore[no-any-return]  # of lazy stacks, which have any class here
-        return map_leaves(self._solid(), lambda leaf: torch.softmax(leaf, at, dtype=dtype), SAME)  # type: ignore[no-any-return]  # a primitive gives Any
+            stacked: Self = self._again([td.softmax(inner, dtype) for td in self.tensordicts])
+            return stacked
+        return map_leaves(self._solid(), lambda leaf: torch.softmax(leaf, at, dtype=dtype), SAME)
 
     def zero_(self) -> Self:
         """Fill every leaf with zeros.
@@ -273,7 +274,7 @@ class Pointwise(Node):
         return self.neg()
 
     def __invert__(self) -> Self:
-        return map_leaves(self, operator.invert, UNLOCKED)  # type: ignore[no-any-return]  # a primitive gives Any
+        return map_leaves(self, operator.invert, UNLOCKED)
 
     def __add__(self, other: Any) -> Self:
         return self.add(other)
@@ -312,7 +313,7 @@ class Pointwise(Node):
         leaves = self._leaves()
         operands, scalar = match("__rpow__", self, leaves, other)
         bases = [operands] * len(leaves) if scalar else operands
-        return self._rebuild(iter([torch.pow(base, leaf) for base, leaf in zip(bases, leaves, strict=True)]), SAME)  # type: ignore[no-any-return]  # a primitive gives Any
+        return self._rebuild(iter([torch.pow(base, leaf) for base, leaf in zip(bases, leaves, strict=True)]), SAME)
 
     def __and__(self, other: Any) -> Self:
         return self.bitwise_and(other)
@@ -351,7 +352,7 @@ def _each(name: str, td: Any, leaves: list[Tensor], other: Any) -> list[Any]:
 def _ternary(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:
     leaves = td._leaves()
     columns = zip(leaves, _each(name, td, leaves, other1), _each(name, td, leaves, other2), strict=True)
-    return cast(Td, td._rebuild(iter([leaf(*column, **kwargs) for column in columns]), SAME))
+    return td._rebuild(iter([leaf(*column, **kwargs) for column in columns]), SAME)
 
 
 def _ternary_(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:

@@ -146,7 +146,7 @@ class Removal(Access):
         >>> list(TensorDict({"a": {"b": 1}}).rename_keys({("a", "b"): "c"}).keys())
         ['c']
         """
-        out: Any = self._clone(False)
+        out = self._clone(False)
         moved, left = [], []
         for old, new in mapping.items():
             value = out.get(old, None)
@@ -167,7 +167,7 @@ class Removal(Access):
             if out.get(new, None) is not None:
                 raise errors.existing_key(new)
             out.set(new, value)
-        return out  # type: ignore[no-any-return]  # a primitive gives Any
+        return out
 
     def clear(self) -> Self:
         """Remove all entries.

@@ -45,7 +45,7 @@ class Shape(Node):
         result = self._reshape(op)
         op.remember(self)
         result._set_exit(op)
-        return result  # type: ignore[no-any-return]  # a primitive gives Any
+        return result
 
     def _unchanged(self) -> Self:
         """This tensordict, where there is nothing to do, and nothing to write back."""
@@ -68,7 +68,8 @@ class Shape(Node):
         """
         if len(shape) == 1 and isinstance(shape[0], torch.dtype):
             dtype = shape[0]
-            return self.apply(lambda leaf: leaf.view(dtype), batch_size=batch_size)  # type: ignore[attr-defined, no-any-return]  # of another family
+            viewed: Self = self.apply(lambda leaf: leaf.view(dtype), batch_size=batch_size)
+            return viewed
         if not shape:
             shape = tuple(size if size is not None else batch_size if batch_size is not None else ())
         return self._regroup(shape, "view", False)
@@ -277,7 +278,7 @@ class Shape(Node):
 
     def _batch_op(self, function: Any, new: Sequence[int] | None = None, names: Any = None) -> Self:
         size = self._meta.batch_size
-        return self._reshape(BatchOp(size, size if new is None else torch.Size(new), function, names=names))  # type: ignore[no-any-return]  # a primitive gives Any
+        return self._reshape(BatchOp(size, size if new is None else torch.Size(new), function, names=names))
 
     def flip(self, *dims: Any) -> Self:
         """The batch dimensions ``dims`` in reverse order (a copy, as in torch).

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
+from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
 
@@ -47,7 +48,7 @@ class Parts(Node):
             raise RuntimeError(
                 f"narrow: start {int(start)} and length {length} exceed size {size[at]} of dimension {at}"
             )
-        return self[(slice(None),) * at + (slice(first, first + length),)]  # type: ignore[no-any-return]  # of another family
+        return self._index(Index((*(slice(None),) * at, slice(first, first + length)), size))
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
         """Pieces of ``split_size`` slices (the last may be smaller), or of the given sizes, as views.

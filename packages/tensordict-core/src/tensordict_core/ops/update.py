@@ -62,7 +62,7 @@ class Updating(InPlaceUpdating):
         source = kwargs if input_dict_or_td is None or input_dict_or_td is self else input_dict_or_td
         more = {} if source is kwargs else kwargs
         if self._locked and ignore_lock:
-            with self.unlock_():  # type: ignore[attr-defined]  # of another family
+            with self.unlock_():
                 return self.update(
                     source,
                     clone,

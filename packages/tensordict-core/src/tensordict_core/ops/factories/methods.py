@@ -8,7 +8,7 @@ handled here, once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -23,13 +23,15 @@ from tensordict_core.ops.factories.typed import BinaryMethod, ScaledMethod, Unar
 
 __all__ = ["binary", "map_leaves", "scaled", "unary"]
 
+N = TypeVar("N", bound=Node)
+
 
 def _refused(error: RuntimeError) -> bool:
     """Whether a fused operation refused its leaves before it began: integers beside leaves that require gradients."""
     return "Autograd not support dtype" in str(error)
 
 
-def map_leaves(td: Any, leaf: Callable[..., Tensor], how: How = SAME, *args: Any) -> Any:
+def map_leaves(td: N, leaf: Callable[..., Tensor], how: How = SAME, *args: Any) -> N:
     """``leaf(tensor, *args)`` of every leaf, in the structure of ``td``."""
     return td._rebuild(iter([leaf(tensor, *args) for tensor in td._leaves()]), how)
 

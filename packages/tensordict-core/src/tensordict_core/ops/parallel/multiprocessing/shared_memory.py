@@ -84,7 +84,7 @@ class Sharing(Node):
             )
         leaves = iter(_threaded(_pinned, self._leaves(), num_threads))
         if not inplace:
-            return self._rebuild(leaves, SAME)  # type: ignore[no-any-return]  # a primitive gives Any
+            return self._rebuild(leaves, SAME)
         _replace_leaves(self, leaves)
         return self
 
