@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
-from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META, RESERVED_FIELDS, FileNames, encode_key
 from tensordict_memmap.formats.parse_tree import parse
-from tensordict_memmap.formats.tree import Dense, describe, leaves, nodes, plan
+from tensordict_memmap.formats.tree import describe, name_files
+from tensordict_memmap.schema.node import Dense, candidate_names, find_class, leaves, nodes
+from tensordict_memmap.schema.plan import plan
 
 
 class Memory:
@@ -40,8 +41,13 @@ class Memory:
         return sorted(int(name) for name in inside if name.isdigit())
 
 
+def planned(td):
+    """The schema of a tensordict with the files of the tree format."""
+    return name_files(plan(td))
+
+
 def meta(td, folder=""):
-    return next(json.loads(describe(node)[META]) for node in nodes(plan(td)) if node.folder == folder)
+    return next(json.loads(describe(node)[META]) for node in nodes(planned(td)) if node.folder == folder)
 
 
 def test_the_description_of_a_node_is_that_of_the_reference():
@@ -77,7 +83,7 @@ def test_the_description_of_a_lazy_stack_is_that_of_the_reference():
     assert about["_type"] == "<class 'tensordict._lazy.LazyStackedTensorDict'>"
     assert about["_class"] == "tensordict:LazyStackedTensorDict"
     assert about["stack_dim"] == 0 and about["stack_dim_name"] is None
-    assert [leaf.file for leaf in leaves(plan(lazy))] == ["0/i.memmap", "1/i.memmap"]
+    assert [leaf.file for leaf in leaves(planned(lazy))] == ["0/i.memmap", "1/i.memmap"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +118,7 @@ def test_no_two_entries_share_a_file_and_none_leaves_the_folder(keys):
     entries = {}
     for number, key in enumerate(keys):
         entries[key] = torch.zeros(1) if number % 2 else TensorDict({"x": torch.zeros(1)})
-    node = plan(TensorDict(entries))
+    node = planned(TensorDict(entries))
     files = [leaf.file for leaf in leaves(node)]
     folders = [one.folder for one in nodes(node) if one.folder]
     assert len(set(files)) == len(files) and len(set(folders)) == len(folders)
@@ -125,7 +131,7 @@ def test_no_two_entries_share_a_file_and_none_leaves_the_folder(keys):
 @given(st.lists(some_keys | st.sampled_from(sorted(RESERVED_FIELDS)), unique=True))
 def test_any_keys_are_found_again_in_their_order(keys):
     td = TensorDict({key: torch.zeros(n % 3, dtype=torch.int16) for n, key in enumerate(keys)})
-    node = plan(td)
+    node = planned(td)
     again = parse(Memory(node))
     assert list(again.entries) == keys
     assert [leaf.file for leaf in leaves(again)] == [leaf.file for leaf in leaves(node)]
@@ -151,7 +157,7 @@ def test_entries_named_like_fields_of_the_description_are_there_beside_them():
 
 def test_tied_leaves_are_planned_as_one_file_and_a_name():
     w = torch.zeros(3)
-    node = plan(TensorDict({"a": w, "b": {"c": w}, "d": torch.zeros(3), "e": w[:0], "f": w[:0]}))
+    node = planned(TensorDict({"a": w, "b": {"c": w}, "d": torch.zeros(3), "e": w[:0], "f": w[:0]}))
     assert {leaf.file: leaf.alias for leaf in leaves(node)} == {
         "a.memmap": None,
         "b/c.memmap": "a.memmap",
@@ -163,7 +169,7 @@ def test_tied_leaves_are_planned_as_one_file_and_a_name():
 
 def test_another_view_of_the_same_memory_is_not_tied():
     w = torch.arange(4).reshape(2, 2)
-    assert all(leaf.alias is None for leaf in leaves(plan(TensorDict({"a": w, "t": w.T, "r": w[0]}))))
+    assert all(leaf.alias is None for leaf in leaves(planned(TensorDict({"a": w, "t": w.T, "r": w[0]}))))
 
 
 def test_a_tree_of_every_kind_is_parsed_as_it_was_planned():
@@ -177,7 +183,7 @@ def test_a_tree_of_every_kind_is_parsed_as_it_was_planned():
         },
         [2],
     )
-    node = parse(Memory(plan(td)))
+    node = parse(Memory(planned(td)))
     assert isinstance(node, Dense) and node.batch_size == (2,)
     assert node.entries["s"].value == (1, "two")
     assert node.entries["t"].value == [{1}, b"2"] and node.entries["t"].batch_size == (2,)
@@ -186,7 +192,7 @@ def test_a_tree_of_every_kind_is_parsed_as_it_was_planned():
 
 
 def test_a_part_of_a_tree_is_parsed_without_reading_the_rest():
-    memory = Memory(plan(TensorDict({"a": {"b": {"c": 1}, "x": 1}, "y": {"z": 1}})))
+    memory = Memory(planned(TensorDict({"a": {"b": {"c": 1}, "x": 1}, "y": {"z": 1}})))
     memory.files["y/meta.json"] = b"damaged"
     node = parse(memory, only=("a", "b"))
     assert [leaf.key for leaf in leaves(node)] == [("a", "b", "c")]
@@ -229,24 +235,24 @@ def test_a_damaged_description_is_an_error_that_says_what_and_where(document):
 
 
 def test_the_error_of_a_damaged_node_names_its_key():
-    memory = Memory(plan(TensorDict({"a": {"b": {"c": 1}}})))
+    memory = Memory(planned(TensorDict({"a": {"b": {"c": 1}}})))
     memory.files["a/b/meta.json"] = b"x"
     with pytest.raises(ValueError, match=r"\('a', 'b'\)"):
         parse(memory)
 
 
 def test_a_stack_without_one_of_its_elements_is_an_error():
-    memory = Memory(plan(LazyStackedTensorDict(*(TensorDict({"i": i}) for i in range(3)), stack_dim=0)))
+    memory = Memory(planned(LazyStackedTensorDict(*(TensorDict({"i": i}) for i in range(3)), stack_dim=0)))
     del memory.files["1/meta.json"], memory.files["1/i.memmap"]
     with pytest.raises(ValueError, match="element 1"):
         parse(memory)
 
 
 def test_class_strings_stand_for_registered_names_only():
-    assert tree.candidate_names("<class 'a.b.C'>") == ["a.b:C", "a:b.C"]
-    assert tree.candidate_names("<class '__main__.C'>") == ["C"]
-    assert tree.find_class("<class 'os.PathLike'>") is None
-    assert tree.find_class("<class 'nowhere.C'>", owner="nobody:C") is None
+    assert candidate_names("<class 'a.b.C'>") == ["a.b:C", "a:b.C"]
+    assert candidate_names("<class '__main__.C'>") == ["C"]
+    assert find_class("<class 'os.PathLike'>") is None
+    assert find_class("<class 'nowhere.C'>", owner="nobody:C") is None
 
 
 def test_what_has_no_place_in_the_layout_is_an_error_that_names_its_key():
@@ -256,4 +262,4 @@ def test_what_has_no_place_in_the_layout_is_an_error_that_names_its_key():
     td = TensorDict({"a": {"b": torch.zeros(1)}})
     td["a"]._set("odd", Odd(), False)
     with pytest.raises(TypeError, match=r"\('a', 'odd'\)"):
-        plan(td)
+        planned(td)

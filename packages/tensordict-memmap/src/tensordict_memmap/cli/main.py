@@ -16,11 +16,11 @@ import orjson
 
 from tensordict_memmap.cli.convert import FORMATS, convert
 from tensordict_memmap.formats.detect import kind_of
-from tensordict_memmap.formats.tree import Dense, Leaf, Node, Value
 from tensordict_memmap.loading.calls import describe_saved
 from tensordict_memmap.loading.into import compare
 from tensordict_memmap.loading.request import Request, open_any
 from tensordict_memmap.remote.urls import is_remote, local_path
+from tensordict_memmap.schema.node import Dense, Leaf, Node, Value
 
 __all__ = ["main"]
 

@@ -26,8 +26,8 @@ from tensordict_memmap.engine.sink import Sink
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import JOB
 from tensordict_memmap.engine.write_plan import write_into
-from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, show
 from tensordict_memmap.schema import nontensor
+from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, show
 from tensordict_memmap.storage.staging import replacing
 
 __all__ = ["Column", "check_growable", "line_up", "write_rows"]

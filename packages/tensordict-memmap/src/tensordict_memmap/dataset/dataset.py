@@ -19,6 +19,7 @@ from tensordict_memmap.dataset.writer import Writer, write_empty
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats import tree
 from tensordict_memmap.loading.calls import load_memmap
+from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import NAME, Manifest
 
@@ -89,7 +90,7 @@ class MemmapDataset:
         root = os.path.realpath(path)
         if not existsok:
             transaction.check_new(root)
-        node = tree.plan(like.unsqueeze(0)[:0], tie=False)
+        node = tree.name_files(plan(like.unsqueeze(0)[:0]), tie=False)
         check_growable(node, "the row")
 
         def write(folder: str) -> Manifest:

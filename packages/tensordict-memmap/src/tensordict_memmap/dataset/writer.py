@@ -16,8 +16,8 @@ from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.parse_tree import parse
-from tensordict_memmap.formats.tree import Dense, Leaf, Value, show
 from tensordict_memmap.loading.calls import load_memmap
+from tensordict_memmap.schema.node import Dense, Leaf, Node, Value, leaves, nodes, show
 from tensordict_memmap.storage import locks, ownership, transaction
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.rows_committed import LOCK, Part, RowsCommitted, fingerprint, resized
@@ -59,12 +59,12 @@ class Writer:
             content = check_growable(self.node, "what was saved")
             rows = content.batch_size[0]
             self.batch_size = content.batch_size
-            self.columns = [Column(self.root, leaf) for leaf in tree.leaves(self.node)]
+            self.columns = [Column(self.root, leaf) for leaf in leaves(self.node)]
             if part is None:
                 ownership.remove_replacements(self.root)
             for column in self.columns:
                 column.open(rows)
-            for value in tree.nodes(self.node):
+            for value in nodes(self.node):
                 if isinstance(value, Value) and value.pickle is not None:
                     value.value = load_memmap(self.root, subpath=value.key, allow_pickle=allow_pickle).data
             self._describe(manifest)
@@ -85,7 +85,7 @@ class Writer:
         self.documents: dict[str, bytes] = {}
         self.files = dict(manifest.files) if manifest is not None else {}
         self.names: dict[str, dict[str, str]] = manifest.names if manifest is not None else {}
-        for node in tree.nodes(self.node):
+        for node in nodes(self.node):
             path = f"{node.folder}/{META}" if node.folder else META
             document = syscalls.read_file(os.path.join(self.root, path))
             if document is None:
@@ -273,12 +273,12 @@ class Writer:
             self.lock.close()
 
 
-def write_empty(node: tree.Node, folder: str, capacity: int, reserve: bool, durable: bool) -> Manifest:
+def write_empty(node: Node, folder: str, capacity: int, reserve: bool, durable: bool) -> Manifest:
     """Writes a dataset without rows into an empty folder."""
     entries: dict[str, Entry] = {}
     names: dict[str, dict[str, str]] = {}
     files: list[FileWrite] = []
-    for one in tree.nodes(node):
+    for one in nodes(node):
         place = one.folder + "/" if one.folder else ""
         os.makedirs(f"{folder}/{one.folder}", exist_ok=True)
         for name, document in tree.describe(one).items():
@@ -293,7 +293,7 @@ def write_empty(node: tree.Node, folder: str, capacity: int, reserve: bool, dura
                 for key, stem in one.escaped.items()
             }
     write_files(files, durable=durable)
-    for leaf in tree.leaves(node):
+    for leaf in leaves(node):
         column = Column(folder, leaf)
         if column.row_bytes:
             column.open(0)

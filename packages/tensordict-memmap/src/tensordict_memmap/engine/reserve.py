@@ -15,7 +15,7 @@ import torch
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.tuning import JOB
-from tensordict_memmap.formats.tree import Leaf
+from tensordict_memmap.schema.node import Leaf
 
 __all__ = ["error_context", "reserve_file", "reserve_leaves"]
 

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
-from tensordict_memmap.formats.tree import WRAPPED, find_class, show
 from tensordict_memmap.schema import nontensor as values
 from tensordict_memmap.schema.dtypes import dtype_from_name
+from tensordict_memmap.schema.node import WRAPPED, find_class, show
 from tensordict_memmap.tensor.mapping import MODES, Mapping
 
 __all__ = ["FIELDS", "LENGTHS", "OFFSETS", "VALUES", "jagged", "open_consolidated"]

@@ -13,8 +13,9 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict
 from tensordict_memmap.formats.names import LEAF
-from tensordict_memmap.formats.tree import LAZY, Dense, Leaf, Node, Parts, Path, show
 from tensordict_memmap.schema.dtypes import is_possible
+from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, show
+from tensordict_memmap.schema.plan import LAZY
 
 __all__ = ["META_PT", "parse_oldest"]
 

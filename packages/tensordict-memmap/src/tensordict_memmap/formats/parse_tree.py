@@ -14,10 +14,11 @@ import orjson
 
 from tensordict_core import LazyStackedTensorDict
 from tensordict_memmap.formats import tree
-from tensordict_memmap.formats.names import LEAF, META, RESERVED_FIELDS, encode_key, is_escape
-from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, show
+from tensordict_memmap.formats.names import LEAF, META, RESERVED_FIELDS, SHAPES, encode_key, is_escape
 from tensordict_memmap.schema import nontensor as values
 from tensordict_memmap.schema.dtypes import dtype_from_name, is_possible
+from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, find_class, show
+from tensordict_memmap.schema.plan import LAZY
 
 __all__ = ["Folder", "damaged", "parse"]
 
@@ -201,6 +202,7 @@ def _parse_leaf(about: dict[str, Any], key: Path, place: str, stem: str) -> Leaf
         if len(leaf.shape) != 2 or type(ragged) is not int or not 1 <= ragged <= leaf.shape[1]:
             raise damaged(key, place, f"gives the shape {shape!r:.100} for a nested tensor")
         leaf.ragged = ragged
+        leaf.shapes_file = leaf.file.removesuffix(LEAF) + SHAPES
     return leaf
 
 
@@ -211,7 +213,7 @@ def _parse_lazy(folder: Folder, record: dict[str, Any], place: str, key: Path, o
     dim, name = record.get("stack_dim"), record.get("stack_dim_name")
     if type(dim) is not int or not isinstance(name, str | None):
         raise damaged(key, place, f"gives the stack dimension {dim!r:.100}")
-    node = Parts(key, place, LazyStackedTensorDict, tree.LAZY, {"stack_dim": dim, "stack_dim_name": name})
+    node = Parts(key, place, LazyStackedTensorDict, LAZY, {"stack_dim": dim, "stack_dim_name": name})
     for number in map(str, _elements(folder, record, place, key)):
         if not only or number == only[0]:
             node.parts[number] = parse(folder, place=_inside(place, number), key=(*key, number), only=only[1:])
@@ -245,9 +247,7 @@ def _parse_wrapper(
         raise damaged(key, place, f"names the class {class_string!r:.100}, which is stored in a way not known here")
     content = parse(folder, place=content_place, key=key, only=only)
     owner = content.owner if isinstance(content, Dense) else None
-    cls = tree.find_class(class_string, owner)
-    if cls is not None and not hasattr(cls, "_from_disk_form"):
-        cls = None
+    cls = find_class(class_string, owner)
     facts = {name: value for name, value in record.items() if name != "_type"}
     if isinstance(content, Dense):
         # before non-tensor fields were entries of the content, they stood beside the type
@@ -285,27 +285,11 @@ def _parse_value(
     else:
         exact = extra.get("exact")
         try:
-            node.value = (
-                record.get("data") if exact is None else values.decode(record["data"] if exact is True else exact)
-            )
+            node.value = values.from_forms(record.get("data"), exact)
         except (ValueError, EOFError, KeyError) as error:
             raise ValueError(f"the value of key {show(key)} cannot be read: {error}" if key else str(error)) from error
     if stack:
         if not isinstance(node.value, list):
             raise damaged(key, place, "holds no list of values")
-        node.batch_size = stack_size(node.value, size)
+        node.batch_size = values.stack_size(node.value, size)
     return node
-
-
-def stack_size(data: list[Any], size: tuple[int, ...]) -> tuple[int, ...]:
-    """The batch size of a list of values: the one given where the list has that shape, else its length.
-
-    >>> stack_size([["a"], ["b"]], (2, 1)), stack_size(["a", "b", "c"], ())
-    ((2, 1), (3,))
-    """
-    level: list[Any] = [data]
-    for n in size:
-        if any(not isinstance(item, list) or len(item) != n for item in level):
-            return (len(data),)
-        level = [inner for item in level for inner in item]
-    return size or (len(data),)

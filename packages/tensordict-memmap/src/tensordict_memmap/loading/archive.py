@@ -19,8 +19,8 @@ import torch
 from tensordict_memmap.engine import executor as pool
 from tensordict_memmap.engine.tuning import JOB
 from tensordict_memmap.formats.archive import read_index
-from tensordict_memmap.formats.tree import Leaf, show
 from tensordict_memmap.loading.leaves import LeafOpener
+from tensordict_memmap.schema.node import Leaf, show
 from tensordict_memmap.storage.snapshot import ListedFolder
 from tensordict_memmap.storage.verify import damaged
 from tensordict_memmap.tensor.mapping import Mapping

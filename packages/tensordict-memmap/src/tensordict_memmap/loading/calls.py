@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from tensordict_core.extension import Meta, annotate, annotation, on_exit
-from tensordict_memmap.formats import tree
-from tensordict_memmap.formats.tree import Dense, Leaf, Node, Parts
 from tensordict_memmap.loading.request import Request, describe, open_any
 from tensordict_memmap.loading.safetensors import lies_in_its_file
 from tensordict_memmap.remote.urls import local_path
 from tensordict_memmap.schema.diff import differences, fit
+from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
+from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.schema.select import Keys, Rows, Selection
 from tensordict_memmap.storage.verify import check_level
 from tensordict_memmap.tensor.mapping import MODES
@@ -173,7 +173,7 @@ def load_memmap_(
     """
     loaded = load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify)
     if td.is_locked:
-        unknown = differences(tree.structure(loaded), tree.structure(td)).unexpected
+        unknown = differences(plan(loaded), plan(td)).unexpected
         if unknown:
             raise KeyError(
                 f"a locked tensordict takes in what it has a place for, and key {unknown[0]!r} has none; unlock it, or "
@@ -219,7 +219,7 @@ def is_memmap(td: Any) -> bool:
 
 def _strided(td: Any) -> list[Leaf]:
     # nested tensors over a file are no MemoryMappedTensor: torch makes its own kind of them
-    return [leaf for leaf in tree.leaves(tree.structure(td)) if leaf.layout == "strided"]
+    return [leaf for leaf in leaves(plan(td)) if leaf.layout == "strided"]
 
 
 # --- refreshing
@@ -227,7 +227,7 @@ def _strided(td: Any) -> list[Leaf]:
 
 def take_over(td: Any, fresh: Any) -> Any:
     """Gives the nodes of ``td`` the entries of ``fresh``, node by node where they are of one kind, and locks it."""
-    old, new = tree.structure(td), tree.structure(fresh)
+    old, new = plan(td), plan(fresh)
     _refresh_node(old, new)
     for name in ("mappings", "mode"):
         annotate(td, name, annotation(fresh, name))

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from tensordict_core.extension import Primitives
-from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.safetensors.dotted_names import by_names
-from tensordict_memmap.formats.tree import Leaf, Node, Value
 from tensordict_memmap.loading.calls import describe_saved, load_memmap
 from tensordict_memmap.schema.diff import Report, differences, other_components, plain, refuse, table, write
 from tensordict_memmap.schema.dtypes import as_bytes
+from tensordict_memmap.schema.node import Leaf, Node, Value
+from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.schema.select import Keys, Rows
 
 __all__ = ["compare", "load_into"]
@@ -130,7 +130,7 @@ def _node(side: Any, *, subpath: str | tuple[str, ...] | None = None, keys: Keys
         side = by_names({name: one for name, one in side.state_dict().items() if isinstance(one, torch.Tensor)})
     if not isinstance(side, Primitives):
         raise TypeError(f"tensordicts, modules and paths have a structure, and a {type(side).__name__} has none")
-    return tree.structure(side)
+    return plan(side)
 
 
 # --- values

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.formats.tree import Leaf, Path, show
 from tensordict_memmap.schema.dtypes import is_possible
+from tensordict_memmap.schema.node import Leaf, Path, show
 from tensordict_memmap.tensor.mapping import Mapping
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 

@@ -20,19 +20,20 @@ import torch
 from tensordict_core.extension import TensorCollection, annotate, annotation
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.syscalls import read_file
-from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE, opened
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT, parse_oldest
-from tensordict_memmap.formats.parse_tree import parse, stack_size
-from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
+from tensordict_memmap.formats.parse_tree import parse
 from tensordict_memmap.loading.archive import Archive, ArchiveOpener
 from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
 from tensordict_memmap.loading.safetensors import load_packed
 from tensordict_memmap.remote.load import RemoteFolder, RemoteOpener, RemoteSave, load_remote_packed
 from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.saving.consolidated import from_consolidated
+from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.build import build
+from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, nodes, show
+from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.schema.prune import Choice
 from tensordict_memmap.schema.select import Rows, Selection, prune, row_runs, select, take_rows
 from tensordict_memmap.storage import ownership
@@ -100,7 +101,7 @@ def _describe_kind(path: str | os.PathLike[str], request: Request, kind: str) ->
 def _record(loaded: Any, request: Request) -> Node | Leaf:
     if isinstance(loaded, torch.Tensor):
         return Leaf(request.only, "", loaded.dtype, tuple(loaded.shape))
-    return tree.structure(loaded)
+    return plan(loaded)
 
 
 def _open_here(path: str | os.PathLike[str], request: Request) -> Any:
@@ -193,7 +194,7 @@ def _from_remote(save: RemoteSave, request: Request) -> Any:
     if request.verify == "full" or (folder is None and save.kind != SAFETENSORS):
         with save.downloaded() as path:
             loaded = _open_here(path, request._replace(mode="r"))
-        for node in [] if isinstance(loaded, torch.Tensor) else tree.nodes(tree.structure(loaded)):
+        for node in [] if isinstance(loaded, torch.Tensor) else nodes(plan(loaded)):
             annotate(node.origin, "saved_path", None)
         return loaded
     unmoved = request if request.meta else request._replace(device=None)
@@ -207,7 +208,7 @@ def _from_remote(save: RemoteSave, request: Request) -> Any:
         if not request.only:
             folder.prefetch()
         node = _parse(folder, request.only)
-        for leaf in tree.leaves(node):
+        for leaf in leaves(node):
             leaf.alias = save.aliases.get(leaf.file)
         part = _part(node, request)
         _unpickle(node, folder, request.allow_pickle)
@@ -300,10 +301,10 @@ def _built(part: Node | Leaf, opener: LeafOpener, request: Request, saved: Path 
     """The tensordict or tensor over files."""
     if isinstance(part, Leaf):
         return opener(part)
-    leaves = list(tree.leaves(part))
+    found = list(leaves(part))
     if saved is not None and opener.device is None:
-        check_mappable(len(leaves), opener.root)
-    opener.ties = any(leaf.alias is not None for leaf in leaves)
+        check_mappable(len(found), opener.root)
+    opener.ties = any(leaf.alias is not None for leaf in found)
     known = request.cls if request.cls is not None and _is_wrapper(request.cls) else None
     device = request.device or torch.device("cpu")
     with gc_paused(short=device.type in ("cpu", "meta")):
@@ -353,7 +354,7 @@ def _find_manifest(root: str) -> Manifest | None:
 
 def _tie(node: Node, manifest: Manifest | None, root: str) -> None:
     if manifest is not None and manifest.aliases and _describes(manifest, root):
-        for leaf in tree.leaves(node):
+        for leaf in leaves(node):
             leaf.alias = manifest.aliases.get(leaf.file)
 
 
@@ -375,7 +376,7 @@ def _describes(manifest: Manifest, root: str) -> bool:
 
 def _unpickle(node: Node, folder: SavedFolder | Archive | RemoteFolder, allowed: bool | None) -> None:
     """Reads the values of a tree that were pickled; None leaves them out."""
-    pickled = [one for one in tree.nodes(node) if isinstance(one, Value) and one.pickle is not None]
+    pickled = [one for one in nodes(node) if isinstance(one, Value) and one.pickle is not None]
     if allowed is None:
         for value in pickled:
             value.stack = False
@@ -398,7 +399,7 @@ def _unpickle(node: Node, folder: SavedFolder | Archive | RemoteFolder, allowed:
             content = content["data"]
         value.value = content
         if value.stack:
-            value.batch_size = stack_size(value.value, value.batch_size)
+            value.batch_size = nontensor.stack_size(value.value, value.batch_size)
 
 
 def _is_wrapper(cls: type[Any]) -> bool:

@@ -21,12 +21,12 @@ from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE, kind_of
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.safetensors.header import LONGEST_HEADER, load_header
 from tensordict_memmap.formats.safetensors.parse import needed_at_once, unpack, wanted
-from tensordict_memmap.formats.tree import Leaf, show
 from tensordict_memmap.loading.leaves import LeafOpener
 from tensordict_memmap.loading.safetensors import INDEX_NAME, SINGLE_NAME, open_shards, views
 from tensordict_memmap.remote.ranges import RangeReader
 from tensordict_memmap.remote.snapshots import current_snapshot
 from tensordict_memmap.remote.store import Store
+from tensordict_memmap.schema.node import Leaf, show
 from tensordict_memmap.schema.prune import Choice
 from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.snapshot import ListedFolder

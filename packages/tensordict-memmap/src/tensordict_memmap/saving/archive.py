@@ -29,10 +29,11 @@ from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.archive import ENDING, METHODS, Member, closing, local_header
 from tensordict_memmap.formats.names import META
-from tensordict_memmap.formats.tree import Leaf, show
 from tensordict_memmap.loading.archive import Archive, ArchiveOpener, bytes_of
 from tensordict_memmap.schema.build import build
 from tensordict_memmap.schema.dtypes import as_bytes
+from tensordict_memmap.schema.node import Dense, Leaf, nodes, show
+from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.storage import ownership, transaction
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.rows_committed import LOCK
@@ -237,15 +238,15 @@ class ArchiveSave:
         self.path = os.path.abspath(path)
         self.method = _method(compression)
         self.threads, self.durable, self.existsok, self.like = threads, durable, existsok, like
-        self.node = tree.plan(td, tie=False)
+        self.node = tree.name_files(plan(td), tie=False)
         self.parts: _Parts = []
-        for node in tree.nodes(self.node):
+        for node in nodes(self.node):
             place = node.folder + "/" if node.folder else ""
             for name, document in tree.describe(node).items():
                 self.parts.append(
                     (place + name, [FileRange(place + name, document)] if document else [], len(document))
                 )
-            for leaf in node.entries.values() if isinstance(node, tree.Dense) else ():
+            for leaf in node.entries.values() if isinstance(node, Dense) else ():
                 if isinstance(leaf, Leaf):
                     self._add(leaf, copy_existing or like)
         self.total = sum(size for _, _, size in self.parts)

@@ -16,7 +16,6 @@ import torch
 from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.engine.reserve import error_context, reserve_file
 from tensordict_memmap.formats import tree
-from tensordict_memmap.formats.tree import Leaf
 from tensordict_memmap.loading.calls import take_over
 from tensordict_memmap.remote.upload import save_remote
 from tensordict_memmap.remote.urls import is_remote, local_path
@@ -24,6 +23,8 @@ from tensordict_memmap.saving.archive import ArchiveSave, is_archive_path
 from tensordict_memmap.saving.safetensors import PackedSave, is_packed_path
 from tensordict_memmap.saving.tree import TreeSave, name_of
 from tensordict_memmap.schema.build import build, fill
+from tensordict_memmap.schema.node import Leaf
+from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["memmap", "memmap_", "memmap_like", "save"]
@@ -274,7 +275,7 @@ def _early(return_early: bool, work: Callable[[], Any]) -> Any:
 
 
 def _share(td: Any, *, in_place: bool, like: bool = False, reserve: bool = False) -> Any:
-    node = tree.plan(td, tie=not like)
+    node = tree.name_files(plan(td), tie=not like)
     made: dict[str, torch.Tensor] = {}
 
     def shared(leaf: Leaf) -> torch.Tensor:

@@ -22,11 +22,11 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.engine.sources import FileRange, Run, detached
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
-from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.consolidated import FIELDS, LENGTHS, OFFSETS, VALUES, jagged, open_consolidated
 from tensordict_memmap.formats.safetensors.layout import cut
-from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
 from tensordict_memmap.schema import nontensor as values
+from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, show
+from tensordict_memmap.schema.plan import LAZY, plan
 from tensordict_memmap.storage.transaction import save_file
 from tensordict_memmap.tensor.mapping import MODES, Mapping
 
@@ -114,7 +114,7 @@ def is_consolidated(td: Any) -> bool:
     end = start + storage.numel()
     return all(
         start <= part.data_ptr() and part.data_ptr() + part.nbytes <= end
-        for leaf in tree.leaves(tree.structure(td))
+        for leaf in leaves(plan(td))
         for part in _tensors(leaf)
         if part.numel()
     )
@@ -178,8 +178,9 @@ class _Job:
     written: Mapping | None = None
 
     def __post_init__(self) -> None:
-        self.node = tree.structure(self.td)
-        for leaf in tree.leaves(self.node):
+        self.node = plan(self.td)
+        for number, leaf in enumerate(leaves(self.node)):
+            leaf.file = str(number)
             sources = _tensors(leaf)
             ranges = []
             for part in sources:
@@ -307,7 +308,7 @@ class _Job:
                 "a consolidated file holds a tensordict, lazy stack or tensorclass, not a value; save it to a folder"
             )
         if isinstance(node, Parts):
-            if node.class_string == tree.LAZY:
+            if node.class_string == LAZY:
                 record = self._record("LazyStackedTensorDict", {**node.facts, "is_locked": False})
                 self._add(record, node.parts, extra)
                 return record

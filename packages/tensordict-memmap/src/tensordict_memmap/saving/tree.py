@@ -25,9 +25,10 @@ from tensordict_memmap.engine.sources import FileRange, detached
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF
-from tensordict_memmap.formats.tree import Dense, Leaf, show
 from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
 from tensordict_memmap.schema.build import build, fill
+from tensordict_memmap.schema.node import Dense, Leaf, leaves, nodes, show
+from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Entry, Manifest
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
@@ -62,8 +63,8 @@ class TreeSave:
             transaction.check_new(self.root)
         self.kept: dict[str, torch.Tensor] = {}
         with gc_paused():
-            self.node = tree.plan(td, tie=not like)
-            self.leaves = list(tree.leaves(self.node))
+            self.node = tree.name_files(plan(td), tie=not like)
+            self.leaves = list(leaves(self.node))
         if mapped:
             check_mappable(len(self.leaves), self.root)
         if not like:
@@ -158,7 +159,7 @@ class TreeSave:
 
     def _paths(self) -> Iterator[str]:
         """Every file that may be written."""
-        for node in tree.nodes(self.node):
+        for node in nodes(self.node):
             for name in tree.describe(node):
                 yield f"{node.folder}/{name}" if node.folder else name
         for leaf in self.leaves:
@@ -177,7 +178,7 @@ class TreeSave:
             extents = [Extent(0, size)] if self.checksum else []
             files.append(FileWrite(place, pieces, size, self.atomic or _make_way(place), extents, key))
 
-        for node in tree.nodes(self.node):
+        for node in nodes(self.node):
             place = node.folder + "/" if node.folder else ""
             if place and self.kept:
                 os.makedirs(f"{folder}/{node.folder}", exist_ok=True)

@@ -11,10 +11,13 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
 from tensordict_core.extension import Meta, annotate
-from tensordict_memmap.formats.tree import WRAPPED, Dense, Leaf, Node, Parts, Value, show
-from tensordict_memmap.tensor import value_writeback as kept_values
+from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, show
 
-__all__ = ["build", "fill"]
+__all__ = ["VALUE_FOLDER", "build", "fill"]
+
+VALUE_FOLDER = "value_folder"
+"""The annotation of non-tensor data with the folder that its changes are saved to."""
+
 
 OpenLeaf = Callable[[Leaf], torch.Tensor]
 
@@ -88,7 +91,7 @@ def _remember(made: Any, node: Node, saved: Path, open_leaf: OpenLeaf) -> None:
     annotate(made, "saved_path", place)
     # as with tensors, writes stay in this process where files are mapped to be read
     if isinstance(node, Value) and getattr(open_leaf, "mode", None) in (None, "r+"):
-        kept_values.remember(made, place)
+        annotate(made, VALUE_FOLDER, place)
 
 
 def fill(node: Node, open_leaf: OpenLeaf, *, saved: Path | None = None) -> None:

@@ -14,8 +14,8 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, UnbatchedTensor
 from tensordict_core.extension import Meta, Primitives
-from tensordict_memmap.formats import tree
-from tensordict_memmap.formats.tree import Dense, Leaf, Node, Parts, Path, Value, show
+from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, Value, nodes, show
+from tensordict_memmap.schema.plan import LAZY, plan
 
 __all__ = ["Report", "differences", "fit", "plain", "refuse", "table", "write"]
 
@@ -99,7 +99,7 @@ def fit(loaded: Any, like: Any, *, strict: bool, fill: float | None, cast: bool)
     made: Any = like._clone(False)
     if made.is_locked:
         made.unlock_()
-    old, new = tree.structure(made), tree.structure(loaded)
+    old, new = plan(made), plan(loaded)
     report = differences(new, old)
     refuse(report, strict=strict, cast=cast, filled=fill is not None)
     _take(old, new, fill, cast)
@@ -132,7 +132,7 @@ def table(node: Node) -> dict[Path, Leaf | Value]:
     """The leaves and values of a tree by their keys, which start at the tree where it is a part of another."""
     found: dict[Path, Leaf | Value] = {}
     start = len(node.key)
-    for one in tree.nodes(node):
+    for one in nodes(node):
         if isinstance(one, Value):
             found[one.key[start:]] = one
         elif isinstance(one, Dense):
@@ -194,7 +194,7 @@ def _components(leaf: Leaf) -> tuple[tuple[int, ...], ...]:
 def _pairs(old: Node, new: Node) -> Iterator[tuple[Any, str, Leaf | Value, Any]]:
     """Each leaf and value of a tree: the container that holds it, its name, itself, and its twin or None."""
     twins, start = table(new), len(old.key)
-    for one in tree.nodes(old):
+    for one in nodes(old):
         for name, entry in one.entries.items() if isinstance(one, Dense) else ():
             if isinstance(entry, Leaf | Value):
                 yield one.origin, name, entry, twins.get(entry.key[start:])
@@ -240,8 +240,8 @@ def _take(old: Node, new: Node, fill: float | None, cast: bool) -> None:
         else:
             continue
         container._set(name, taken, False)
-    device = next((one.origin._meta.device for one in tree.nodes(new) if not isinstance(one, Parts)), None)
-    for one in tree.nodes(old):
+    device = next((one.origin._meta.device for one in nodes(new) if not isinstance(one, Parts)), None)
+    for one in nodes(old):
         if not isinstance(one, Parts):
             meta = one.origin._meta
             one.origin._set_meta(Meta(meta.batch_size, device, meta.names))
@@ -258,7 +258,7 @@ def _wrapped(node: Node) -> Any:
                     made._set(name, inner, False)
     elif isinstance(node, Parts):
         parts = {name: _wrapped(part) for name, part in node.parts.items()}
-        if node.class_string != tree.LAZY and node.cls is not None:
+        if node.class_string != LAZY and node.cls is not None:
             made = node.cls._from_disk_form(node.facts, parts)
         elif any(part is not node.parts[name].origin for name, part in parts.items()):
             made = LazyStackedTensorDict(*parts.values(), **node.facts)

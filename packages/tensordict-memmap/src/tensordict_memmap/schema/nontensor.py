@@ -15,7 +15,9 @@ import io
 import json
 import math
 import pathlib
+import pickle
 import tokenize
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +28,21 @@ import torch
 from tensordict_core.extension import find_type, type_name
 from tensordict_memmap.schema.dtypes import dtype_from_name
 
-__all__ = ["NoJsonForm", "decode", "dumps", "encode", "is_finite", "is_same", "loads", "plain", "quick_dumps"]
+__all__ = [
+    "NoJsonForm",
+    "decode",
+    "dumps",
+    "encode",
+    "from_forms",
+    "is_finite",
+    "is_same",
+    "loads",
+    "pickled",
+    "plain",
+    "quick_dumps",
+    "stack_size",
+    "to_forms",
+]
 
 TAG = "$"
 """The key that marks an object as a tagged value; dictionaries of users that have it are tagged themselves."""
@@ -92,6 +108,79 @@ def plain(value: Any) -> Any:
     if kind is dict and all(type(key) is str for key in value):
         return {key: plain(item) for key, item in value.items()}
     raise NoJsonForm(f"JSON has no values of type {kind.__name__}")
+
+
+def to_forms(value: Any) -> tuple[Any, Any]:
+    """The JSON form that a file stores of a value, and what has to stand beside it for the value to round-trip.
+
+    Returns:
+        The plain form, and the exact form or None if that is the same; for a value that has no plain form the exact
+        form and True.
+
+    Raises:
+        NoJsonForm: The value has no JSON form.
+
+    >>> to_forms([1]), to_forms((1,)), to_forms({1: 2})
+    (([1], None), ([1], {'$': 'tuple', 'items': [1]}), ({'$': 'dict', 'items': [[1, 2]]}, True))
+    """
+    exact = encode(value)
+    try:
+        readable = plain(value)
+    except NoJsonForm:
+        return exact, True
+    return readable, None if readable is exact or readable == exact else exact
+
+
+def from_forms(stored: Any, exact: Any) -> Any:
+    """The value of what `to_forms` gave.
+
+    Raises:
+        ValueError: The exact form is damaged.
+
+    >>> from_forms(*to_forms((1, {2: 3})))
+    (1, {2: 3})
+    """
+    return stored if exact is None else decode(stored if exact is True else exact)
+
+
+def pickled(content: Any, value: Any, where: str, reason: Exception) -> bytes:
+    """The pickle of a value that has no JSON form, with a warning.
+
+    Args:
+        content: what to pickle.
+        value: the value.
+        where: what errors call its place.
+        reason: why it has no JSON form.
+
+    Raises:
+        TypeError: The value cannot be pickled either.
+
+    Warns:
+        UserWarning: The value is pickled.
+    """
+    try:
+        data = pickle.dumps(content)
+    except Exception as error:  # pickling runs code of the value's class, which may raise anything
+        raise TypeError(
+            f"{where} holds a {type(value).__name__}, which has no JSON form and cannot be pickled ({error}); remove "
+            "it or store its parts"
+        ) from error
+    warnings.warn(f"{where} is pickled, so it loads only with allow_pickle=True: {reason}", UserWarning, stacklevel=2)
+    return data
+
+
+def stack_size(data: list[Any], size: tuple[int, ...]) -> tuple[int, ...]:
+    """The batch size of a nested list of values: ``size`` if the list has that shape, else its length.
+
+    >>> stack_size([["a"], ["b"]], (2, 1)), stack_size(["a", "b", "c"], ())
+    ((2, 1), (3,))
+    """
+    level: list[Any] = [data]
+    for n in size:
+        if any(not isinstance(item, list) or len(item) != n for item in level):
+            return (len(data),)
+        level = [inner for item in level for inner in item]
+    return size or (len(data),)
 
 
 def _refuse(part: Any) -> bytes:

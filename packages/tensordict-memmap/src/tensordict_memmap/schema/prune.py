@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from tensordict_memmap.formats.tree import Path
+from tensordict_memmap.schema.node import Path
 from tensordict_memmap.schema.select import Selection
 
 __all__ = ["Choice", "Part", "part_of_names", "part_of_record"]

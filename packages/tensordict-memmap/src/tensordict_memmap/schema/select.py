@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from tensordict_memmap.formats.tree import Dense, Leaf, Node, Parts, Path, show, structure
+from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, show
+from tensordict_memmap.schema.plan import plan
 
 __all__ = ["Keys", "Rows", "Selection", "as_index", "prune", "row_runs", "select", "take_rows"]
 
@@ -177,7 +178,7 @@ def select(td: Any, selection: Selection) -> Any:
     """
     known: list[Path] = []
     chosen: dict[Path, None] = {}
-    _choose(structure(td), selection, (), known, chosen)
+    _choose(plan(td), selection, (), known, chosen)
     selection.check(known)
     return td.select(*chosen)
 

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats.names import META
-from tensordict_memmap.formats.tree import WRAPPED
 from tensordict_memmap.schema import nontensor
+from tensordict_memmap.schema.node import WRAPPED
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import NAME, Manifest, folders
 from tensordict_memmap.storage.ownership import JOURNAL, manifest_for

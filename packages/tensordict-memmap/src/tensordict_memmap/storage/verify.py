@@ -19,9 +19,8 @@ from dataclasses import dataclass
 
 from tensordict_memmap.engine import executor as pool
 from tensordict_memmap.engine.checksums import BLOCK, Extent, read_checksum
-from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
-from tensordict_memmap.formats.tree import Leaf, Node, show
+from tensordict_memmap.schema.node import Leaf, Node, Value, leaves, nodes, show
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Manifest
 
@@ -45,7 +44,7 @@ def check_level(verify: str) -> None:
 def leaf_files(node: Node, only: tuple[str, ...] = ()) -> dict[str, Leaf]:
     """The files of the leaves at or below a nested key, by path."""
     found: dict[str, Leaf] = {}
-    for leaf in tree.leaves(node):
+    for leaf in leaves(node):
         if leaf.key[: len(only)] == only:
             found[leaf.file] = leaf
             if leaf.layout != "strided":
@@ -78,12 +77,12 @@ def verify_tree(node: Node, root: str, manifest: Manifest | None, only: tuple[st
         FileNotFoundError: A file is missing.
     """
     named: dict[str, str] = {}
-    for one in tree.nodes(node):
+    for one in nodes(node):
         on_the_way = one.key == only[: len(one.key)] or one.key[: len(only)] == only
         if on_the_way:
             place = one.folder + "/" if one.folder else ""
             named[f"{place}{META}"] = f"the description of {_name(one.key)}"
-            if isinstance(one, tree.Value) and one.pickle is not None:
+            if isinstance(one, Value) and one.pickle is not None:
                 named[one.pickle] = _name(one.key)
     for path, leaf in leaf_files(node, only).items():
         if leaf.nbytes or leaf.layout != "strided":

@@ -19,9 +19,9 @@ from tensordict_core.extension import annotation
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META, RESERVED_FIELDS
-from tensordict_memmap.formats.tree import Dense, Leaf
 from tensordict_memmap.saving.tree import TreeSave
 from tensordict_memmap.schema.build import build
+from tensordict_memmap.schema.node import Dense, Leaf, Node, leaves
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Entry, Manifest
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
@@ -55,13 +55,13 @@ def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor,
     return build(added, job.opener(), saved=place, device=torch.device("cpu"))
 
 
-def _job(td: Any, place: Path, name: str, copy_data: bool) -> tuple[TreeSave, tree.Entry]:
+def _job(td: Any, place: Path, name: str, copy_data: bool) -> tuple[TreeSave, Leaf | Node]:
     """The save of a node, and what it says of one of its entries."""
     job = TreeSave(td, place, True, None, True, True, False)
     assert isinstance(job.node, Dense)
     added = job.node.entries[name]
     if not copy_data:
-        for leaf in [added] if isinstance(added, Leaf) else tree.leaves(added):
+        for leaf in [added] if isinstance(added, Leaf) else leaves(added):
             leaf.source = None
     return job, added
 
@@ -97,7 +97,7 @@ def _add(job: TreeSave, td: Any) -> bool:
     return transaction.add_files(job.root, write)
 
 
-def _merged(document: bytes, node: tree.Node, td: Any) -> bytes | None:
+def _merged(document: bytes, node: Node, td: Any) -> bytes | None:
     """The description of a node with one more entry; None where it lacks others of the node, or is no usual one.
 
     Args:

@@ -17,18 +17,15 @@ from tensordict_core import NonTensorStack, TensorCollection, is_non_tensor
 from tensordict_core.extension import annotate, annotation, register_value_writer
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
+from tensordict_memmap.saving.tree import TreeSave
 from tensordict_memmap.schema import nontensor
+from tensordict_memmap.schema.build import VALUE_FOLDER
+from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.storage import ownership
 
-__all__ = ["remember", "remember_file"]
+__all__ = ["remember_file"]
 
-_FOLDER = "value_folder"
 _FILE = "value_in_one_file"
-
-
-def remember(node: Any, folder: Path) -> None:
-    """Has changes of non-tensor data saved to its folder."""
-    annotate(node, _FOLDER, folder)
 
 
 def remember_file(td: Any, path: Path, mode: str | None) -> None:
@@ -50,7 +47,7 @@ def _keep(old: Any, new: Any) -> None:
             "values that are no tensors are changed in place where they were saved to a folder, and this one lies in "
             "one file with all others; save the tensordict anew, or change a clone() of it in memory"
         )
-    folder = annotation(old, _FOLDER)
+    folder = annotation(old, VALUE_FOLDER)
     if folder is None:
         return
     if isinstance(new, NonTensorStack) and _is_in_a_dataset(folder):
@@ -61,8 +58,6 @@ def _keep(old: Any, new: Any) -> None:
             f"rows of a dataset that grows share their values, and those for {folder} differ; store what differs by "
             "row as a tensor, or change the value for all rows"
         )
-    from tensordict_memmap.saving.tree import TreeSave  # which builds what it saved, and so needs this module
-
     if not _holds(folder, old):
         raise RuntimeError(
             f"a saved value is changed where the files hold what the tensordict has, and {folder} was replaced or "
@@ -83,7 +78,7 @@ def _holds(folder: Path, value: Any) -> bool:
         return False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is pickled was said when it was saved
-        known = json.loads(tree.describe(tree.plan(value))[META])
+        known = json.loads(tree.describe(tree.name_files(plan(value)))[META])
     return bool(saved.get("data") == known.get("data"))
 
 

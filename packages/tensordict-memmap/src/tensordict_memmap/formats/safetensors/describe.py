@@ -40,8 +40,8 @@ from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, digest, i
 from tensordict_memmap.formats.safetensors.header import CODES, Form
 from tensordict_memmap.formats.safetensors.layout import Keys, Stacked, Tensors
 from tensordict_memmap.formats.safetensors.stored_form import Forms, stored
-from tensordict_memmap.formats.tree import WRAPPED, Path, candidate_names, show
 from tensordict_memmap.schema import nontensor as values
+from tensordict_memmap.schema.node import WRAPPED, Path, candidate_names, show
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["RECORD", "Pack", "pack"]

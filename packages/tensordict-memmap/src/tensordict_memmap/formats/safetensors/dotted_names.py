@@ -17,7 +17,7 @@ from xxhash import xxh3_64_hexdigest
 from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, add_node, dense, dense_locked, entries
 from tensordict_memmap.formats.safetensors.columns import Entries
-from tensordict_memmap.formats.tree import Path
+from tensordict_memmap.schema.node import Path
 
 __all__ = ["DIGEST", "by_names", "digest", "from_digest", "is_dotted", "keys_of"]
 

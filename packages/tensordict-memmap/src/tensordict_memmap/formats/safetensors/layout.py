@@ -18,7 +18,7 @@ import torch
 from tensordict_memmap.engine.sources import FileRange, Run, detached
 from tensordict_memmap.engine.tuning import SMALL
 from tensordict_memmap.formats.safetensors.header import METADATA, Form, ranks
-from tensordict_memmap.formats.tree import Path
+from tensordict_memmap.schema.node import Path
 
 __all__ = ["Keys", "Layout", "Source", "Stacked", "Tensors", "cut"]
 

@@ -20,13 +20,12 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, UnbatchedTensor
 from tensordict_core.extension import Meta, dense
-from tensordict_memmap.formats.parse_tree import stack_size
 from tensordict_memmap.formats.safetensors.describe import RECORD, VERSION
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, digest, from_digest, keys_of
-from tensordict_memmap.formats.tree import WRAPPED, Path, find_class, show
 from tensordict_memmap.loading.leaves import check_on_meta
 from tensordict_memmap.schema import nontensor as values
 from tensordict_memmap.schema.dtypes import dtype_from_name
+from tensordict_memmap.schema.node import WRAPPED, Path, find_class, show
 from tensordict_memmap.schema.prune import Choice, Part, part_of_names, part_of_record
 
 __all__ = ["needed_at_once", "unpack", "wanted"]
@@ -338,7 +337,7 @@ class _Reader:
             return NonTensorData(None, batch_size=own, device=self.device)
         if not isinstance(value, list):
             raise self.damaged(key, "no list of values")
-        return NonTensorStack.from_list(value, batch_size=stack_size(value, own), device=self.device)
+        return NonTensorStack.from_list(value, batch_size=values.stack_size(value, own), device=self.device)
 
     def unpickled(self, about: dict[str, Any], key: Path) -> Any:
         if self.allow_pickle is None:

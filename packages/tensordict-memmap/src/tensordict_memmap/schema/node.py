@@ -1,0 +1,229 @@
+"""Schema nodes: the one description of a tensordict that every format writes and parses.
+
+A schema is a tree of four kinds of records: `Leaf` (a tensor), `Dense` (a dictionary of entries), `Parts` (a lazy stack
+or a tensorclass: a node made of other nodes) and `Value` (non-tensor data). `plan` makes one from a tensordict, each
+format writes one as documents and parses documents back to one, and `build` makes the tensordict of one. Nothing here
+reads or writes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+
+from tensordict_core.extension import find_type
+
+__all__ = [
+    "WRAPPED",
+    "Dense",
+    "Entry",
+    "Leaf",
+    "Node",
+    "Parts",
+    "Path",
+    "Value",
+    "candidate_names",
+    "find_class",
+    "leaves",
+    "nodes",
+    "show",
+]
+
+WRAPPED = "_tensordict"
+"""The name of the one part of a tensorclass."""
+
+Path = tuple[str, ...]
+"""A nested key."""
+
+
+@dataclass(slots=True)
+class Leaf:
+    """A tensor.
+
+    Args:
+        key: its nested key.
+        file: where its format stores it: the path of a file under the saved folder, with ``/`` between folders, or the
+            name of a tensor within one file.
+        dtype: its dtype.
+        shape: its shape; of a nested tensor the number of components and of their dimensions.
+        layout: ``"strided"``, or ``"nested"`` and ``"jagged"`` for nested tensors.
+        source: the tensor to write; None where the schema was parsed.
+        alias: the ``file`` of the leaf that has the same memory (tied weights).
+        ragged: the dimension of a jagged tensor that differs between components.
+        shapes_file: where its format stores the shapes of the components of a nested tensor.
+        unbatched: whether the tensor lies in an `UnbatchedTensor`, which need not start with the batch size.
+    """
+
+    key: Path
+    file: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    layout: str = "strided"
+    source: torch.Tensor | None = None
+    alias: str | None = None
+    ragged: int = 1
+    shapes_file: str = ""
+    unbatched: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a strided tensor."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(slots=True)
+class Dense:
+    """A node that is a dictionary of entries.
+
+    Args:
+        key: its nested key.
+        folder: the path of its folder, where the format has folders.
+        batch_size: its batch size.
+        names: the names of its batch dimensions, if they have any.
+        entries: its entries by name.
+        escaped: the stems of the entries whose files are not named as usual.
+        owner: the registered name of the tensorclass that this node is the content of, where its class string lacks it.
+        origin: the tensordict that it was planned from.
+    """
+
+    key: Path
+    folder: str
+    batch_size: tuple[int, ...]
+    names: tuple[str | None, ...] | None = None
+    entries: dict[str, Entry] = field(default_factory=dict)
+    escaped: dict[str, str] = field(default_factory=dict)
+    owner: str | None = None
+    origin: Any = None
+    type_name: str = "TensorDict"
+
+
+@dataclass(slots=True)
+class Parts:
+    """A node that is made of other nodes: a lazy stack, or a tensorclass around its content.
+
+    Args:
+        key: its nested key.
+        folder: the path of its folder, where the format has folders.
+        cls: its class; None where that is not registered here.
+        class_string: its class as files name it.
+        facts: its own fields, such as the stack dimension.
+        parts: the nodes that it is made of.
+        origin: the tensordict that it was planned from.
+    """
+
+    key: Path
+    folder: str
+    cls: type[Any] | None
+    class_string: str
+    facts: dict[str, Any]
+    parts: dict[str, Node] = field(default_factory=dict)
+    origin: Any = None
+
+    @property
+    def type_name(self) -> str:
+        """Its class as the description of the node that holds it names it."""
+        return "" if self.cls is None else self.cls.__name__
+
+
+@dataclass(slots=True)
+class Value:
+    """Non-tensor data: one value, or one for each position of a batch (``stack``).
+
+    Args:
+        key: its nested key.
+        folder: the path of its folder, where the format has folders.
+        batch_size: its batch size.
+        stack: whether it holds a value for each position.
+        value: the value, or the nested list of values.
+        files: the content of its folder, by file name.
+        pickle: the path of the file that holds the value pickled, where it is still to be read.
+        origin: the tensordict that it was planned from.
+    """
+
+    key: Path
+    folder: str
+    batch_size: tuple[int, ...]
+    stack: bool = False
+    value: Any = None
+    files: dict[str, bytes] = field(default_factory=dict)
+    pickle: str | None = None
+    origin: Any = None
+
+    @property
+    def type_name(self) -> str:
+        """Its class as the description of the node that holds it names it."""
+        return "NonTensorStack" if self.stack else "NonTensorData"
+
+    def content(self) -> Any:
+        """The value, or the nested list of values, of the tensordict or of the file that the node comes from."""
+        if self.origin is None:
+            return self.value
+        return self.origin.tolist() if self.stack else self.origin.data
+
+
+Node = Dense | Parts | Value
+Entry = Leaf | Node
+
+
+def show(key: Path) -> str:
+    """A nested key as errors show it.
+
+    >>> show(("a",)), show(("a", "b"))
+    ("'a'", "('a', 'b')")
+    """
+    return repr(key[0]) if len(key) == 1 else repr(key)
+
+
+def nodes(node: Node) -> Iterator[Node]:
+    """The nodes of a schema, each before those below it."""
+    stack: list[Node] = [node]
+    while stack:
+        one = stack.pop()
+        yield one
+        if isinstance(one, Dense):
+            stack.extend(entry for entry in reversed(one.entries.values()) if not isinstance(entry, Leaf))
+        elif isinstance(one, Parts):
+            stack.extend(reversed(one.parts.values()))
+
+
+def leaves(node: Node) -> Iterator[Leaf]:
+    """The leaves of a schema."""
+    for one in nodes(node):
+        if isinstance(one, Dense):
+            for entry in one.entries.values():
+                if isinstance(entry, Leaf):
+                    yield entry
+
+
+# --- classes
+
+
+def candidate_names(class_string: str) -> list[str]:
+    """The registered names that a class string (``<class 'module.Class'>``) may stand for, likeliest first.
+
+    >>> candidate_names("<class 'a.b.C'>"), candidate_names("<class '__main__.C'>")
+    (['a.b:C', 'a:b.C'], ['C'])
+    """
+    path = class_string.removeprefix("<class '").removesuffix("'>")
+    if path.startswith("__main__."):
+        return [path.removeprefix("__main__.")]
+    parts = path.split(".")
+    return [f"{'.'.join(parts[:cut])}:{'.'.join(parts[cut:])}" for cut in range(len(parts) - 1, 0, -1)]
+
+
+def find_class(class_string: str, owner: str | None = None) -> type[Any] | None:
+    """The class that a class string stands for; None if no wrapper of a tensordict is registered under its names.
+
+    Args:
+        class_string: the class as a file names it.
+        owner: the registered name, where a file has that too.
+    """
+    for name in [owner] if owner is not None else candidate_names(class_string):
+        found = find_type(name)
+        if found is not None:
+            return found if hasattr(found, "_from_disk_form") else None
+    return None

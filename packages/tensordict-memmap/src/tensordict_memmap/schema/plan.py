@@ -1,0 +1,121 @@
+"""Plan: from a tensordict to its schema, by the one walk that saves, comparisons and selections share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensordict_core import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorCollection,
+    UnbatchedTensor,
+    is_non_tensor,
+)
+from tensordict_core.extension import type_name
+from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, candidate_names, show
+
+__all__ = ["LAZY", "memory_of", "plan"]
+
+LAZY = "<class 'tensordict._lazy.LazyStackedTensorDict'>"
+"""The class string of lazy stacks."""
+
+
+def plan(td: Any, key: Path = ()) -> Node:
+    """The schema of a tensordict, lazy stack, tensorclass or non-tensor data, with its tensors and nodes.
+
+    Files get no names and values no stored form here: that is for the format that stores them.
+
+    Args:
+        td: the tensordict.
+        key: its nested key.
+
+    Raises:
+        TypeError: An entry is of a kind that cannot be saved; the error names its key.
+
+    >>> from tensordict_core import TensorDict
+    >>> plan(TensorDict({"a": torch.zeros(2, 3)}, [2])).entries["a"].shape
+    torch.Size([2, 3])
+    """
+    if is_non_tensor(td):
+        return _plan_value(td, key)
+    if isinstance(td, LazyStackedTensorDict):
+        names = td.names
+        facts = {"stack_dim": td.stack_dim, "stack_dim_name": names[td.stack_dim] if names else None}
+        parts = {str(number): plan(part, (*key, str(number))) for number, part in enumerate(td.tensordicts)}
+        return Parts(key, "", LazyStackedTensorDict, LAZY, facts, parts, td)
+    if not isinstance(td, TensorCollection) or td._is_opaque:
+        raise TypeError(
+            f"{'key ' + show(key) if key else 'the argument'} is a {type(td).__name__}, and a saved tensordict holds "
+            "tensors, tensordicts, tensorclasses and non-tensor data; convert or remove it first"
+        )
+    form = td._disk_form()
+    if form is None:
+        return _plan_dense(td, key)
+    facts, content = form
+    made = Parts(key, "", type(td), str(type(td)), facts, origin=td)
+    for name, part in content.items():
+        # the content of a tensorclass has no key of its own: its entries are under the key of the tensorclass
+        made.parts[name] = plan(part, key if name == WRAPPED else (*key, name))
+    wrapped = made.parts.get(WRAPPED)
+    if isinstance(wrapped, Dense):
+        registered = type_name(type(td))
+        if registered not in candidate_names(made.class_string):
+            wrapped.owner = registered
+    return made
+
+
+def _plan_dense(td: Any, key: Path) -> Dense:
+    meta = td._meta
+    node = Dense(key, "", tuple(meta.batch_size), meta.names, origin=td)
+    entries = node.entries
+    for name, value in td._items():
+        if isinstance(value, torch.Tensor):
+            if value.is_nested:
+                entries[name] = _plan_nested(value, (*key, name))
+            else:
+                entries[name] = Leaf((*key, name), "", value.dtype, value.shape, "strided", value)
+        elif type(value) is UnbatchedTensor:
+            tensor = value.tensor
+            entries[name] = Leaf((*key, name), "", tensor.dtype, tensor.shape, source=tensor, unbatched=True)
+        else:
+            entries[name] = plan(value, (*key, name))
+    return node
+
+
+def _plan_nested(tensor: torch.Tensor, key: Path) -> Leaf:
+    jagged = tensor.layout is torch.jagged
+    # components that are ragged in another dimension are stored with that one first, which keeps them one run of bytes
+    ragged = next(dim for dim in range(1, tensor.dim()) if not isinstance(tensor.shape[dim], int)) if jagged else 1
+    source = tensor.transpose(1, ragged) if ragged != 1 else tensor
+    shape = (tensor.size(0), tensor.dim() - 1)
+    return Leaf(key, "", tensor.dtype, shape, "jagged" if jagged else "nested", source, ragged=ragged)
+
+
+def _plan_value(td: Any, key: Path) -> Value:
+    stack = isinstance(td, NonTensorStack)
+    if not stack and not isinstance(td, NonTensorData):
+        raise TypeError(
+            f"{'key ' + show(key) if key else 'the argument'} is a {type(td).__name__}, and non-tensor data is saved "
+            "as NonTensorData or NonTensorStack; convert it first"
+        )
+    return Value(key, "", tuple(td.batch_size), stack, origin=td)
+
+
+def memory_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """A key that two tensors share if they are the same memory, read in the same way; None for empty tensors.
+
+    >>> weight = torch.ones(2, 3)
+    >>> memory_of(weight) == memory_of(weight.view(2, 3)), memory_of(weight) == memory_of(weight[:1])
+    (True, False)
+    """
+    try:
+        address = tensor.data_ptr() if tensor.layout is torch.strided and tensor.numel() else 0
+    except RuntimeError:  # a tensor without memory of its own
+        return None
+    if not address:
+        return None
+    form = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
+    return (address, tensor.device, *form)
