@@ -159,6 +159,34 @@ def test_what_vmap_repeats_is_told_apart_too() -> None:
         torch.vmap(lambda x: td.clone().set("b", td["a"] * x), out_dims=1)(torch.ones(2))
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_names_are_kept_with_and_without_non_tensor_data(size: int) -> None:
+    td = TensorDict({"a": torch.rand(2, 2, 2, size), "n": {"b": torch.rand(2, 2, 2)}}, [2, 2], names=["x", "y"])
+    for one in (td, td.clone().set("s", "text"), td.select("n")):
+        for in_dim, out_dim in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            result = torch.vmap(lambda row: row + 1, in_dims=in_dim, out_dims=out_dim)(one)
+            rest = "y" if in_dim == 0 else "x"
+            assert result.names == ([None, rest] if out_dim == 0 else [rest, None])
+            assert result["n"].names == result.names and result["n", "b"].equal(
+                td["n", "b"].movedim(in_dim, out_dim) + 1
+            )
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_out_dims_behind_the_batch_are_refused_whatever_the_sizes(text: bool) -> None:
+    td = TensorDict({"a": torch.rand(2, 2, 2), **({"s": "text"} if text else {})}, [2, 2])
+    with pytest.raises(RuntimeError, match="use out_dims from 0 to 1"):
+        torch.vmap(lambda row: row + 1, out_dims=2)(td)
+    with pytest.raises(RuntimeError, match="use out_dims from 0 to 1"):
+        torch.vmap(lambda row: row + 1, out_dims=-1)(td)
+
+
+def test_results_of_vmap_carry_no_annotations(td: TensorDict) -> None:
+    seen = []
+    result = torch.vmap(lambda row: (seen.append(row), row + 1)[1])(td)
+    assert all(node._annotations is None for one in (seen[0], result) for node in (one, one["b"], one["e"]))
+
+
 def test_dimensions_that_cannot_be_told_apart_drop_names_rather_than_guess() -> None:
     td = TensorDict({"a": torch.rand(1, 1).expand(3, 3)}, [3, 3], names=["x", "y"])
     result = torch.vmap(lambda one: one)(td)
@@ -177,9 +205,9 @@ def test_vmap_over_lazy_stacks() -> None:
     kinds = []
     torch.vmap(lambda one: (kinds.append((type(one), one.batch_size)), one)[1], in_dims=0)(lazy)
     torch.vmap(lambda one: (kinds.append((type(one), one.batch_size)), one)[1], in_dims=1)(lazy)
-    assert kinds == [(LazyStackedTensorDict, torch.Size([4])), (TensorDict, torch.Size([3]))]
-    kept = torch.vmap(lambda one: one + 1)(lazy)
-    assert isinstance(kept, LazyStackedTensorDict) and kept.stack_dim == 1
+    assert kinds == [(TensorDict, torch.Size([4])), (TensorDict, torch.Size([3]))]
+    result = torch.vmap(lambda one: one + 1)(lazy)
+    assert type(result) is TensorDict and result.batch_size == lazy.batch_size
 
 
 def test_vmap_over_ragged_lazy_stacks_maps_what_the_elements_share() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from tensordict_core.base.node import Node
 
 __all__ = [
+    "TENSORS",
     "default_is_leaf",
     "is_bool",
     "is_floating",
@@ -19,6 +20,9 @@ __all__ = [
     "is_tensor_collection",
     "is_tensorclass",
 ]
+
+TENSORS = (Tensor, torch.nn.Parameter)
+"""The types of nearly all leaves; asking for a type costs less than ``isinstance``, which runs a metaclass."""
 
 
 def _dtype(args: tuple[Any, ...], name: str) -> torch.dtype | None:

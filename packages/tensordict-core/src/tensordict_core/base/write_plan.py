@@ -15,9 +15,9 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey
+from tensordict_core.base.predicates import TENSORS
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.tracing import is_compiling, may_fuse
-from tensordict_core.torch_api.flatten_context import TENSORS
 
 __all__ = ["Merge", "Writer", "Writes", "register_writer"]
 

@@ -1,65 +1,46 @@
-"""The context of a pytree node: what is kept of a container while its leaves are apart.
+"""Flatten context of a tensordict in ``torch.utils._pytree``: everything but its leaves, and how it is serialized.
 
-It holds the number of batch dimensions rather than their sizes, and what tells which dimension ``vmap`` took from the
-leaves or added to them.
+The context keeps the number of batch dimensions of each node and the shape of each leaf, so the *event rank* of a leaf
+(its dimensions behind the batch dimensions) is known when the tree is unflattened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
-from tensordict_core.base.meta import Meta, Names
+from tensordict_core.base.meta import Meta, as_batch_size, as_device
+from tensordict_core.containers.tensor_spec import TensorAttrs
 
-__all__ = ["GAINED", "LOST", "TENSORS", "Change", "Layout", "Mapped"]
+__all__ = ["FlattenContext", "Strides"]
 
-
-TENSORS = (torch.Tensor, torch.nn.Parameter)
-"""The types of nearly all leaves; asking for a type costs less than ``isinstance``, which runs a metaclass."""
-
-
-class Change(NamedTuple):
-    """A batch dimension that ``vmap`` took (``gained`` false) or added."""
-
-    dim: int
-    gained: bool
-    unsure: bool = False
-    """Whether equal sizes leave open which of several dimensions it is."""
-
-    def size(self, size: torch.Size, count: int | None) -> torch.Size:
-        """The batch size after the change; ``count`` is the size of a dimension that was added."""
-        if not self.gained:
-            return torch.Size((*size[: self.dim], *size[self.dim + 1 :]))
-        return torch.Size((*size[: self.dim], count, *size[self.dim :]))  # type: ignore[arg-type]  # a dimension that was added always comes with its size
-
-    def names(self, names: Names) -> Names:
-        """The names after the change; none where they might stand at the wrong dimension."""
-        if names is None or self.unsure:
-            return None
-        rest = (None, *names[self.dim :]) if self.gained else names[self.dim + 1 :]
-        new = (*names[: self.dim], *rest)
-        return new if any(name is not None for name in new) else None
+Strides = tuple[int, tuple[int, ...]]
+"""The stride of the dimension that ``vmap`` maps, and those of the others."""
 
 
-LOST = tuple(Change(dim, gained=False) for dim in range(4))  # made once: every node of a tree that vmap maps asks
-GAINED = Change(0, gained=True)
+class FlattenContext:
+    """The context of a pytree node.
 
+    Two contexts are equal if their trees can be exchanged. Batch sizes, their number of dimensions and names are not
+    compared: leaves have their own, and ``jacfwd`` and ``jacrev`` compare a tree with one whose leaves have a dimension
+    more.
 
-class Mapped(list[Any]):
-    """Non-tensor values along a dimension that ``vmap`` took: a function inside sees all; they come out again."""
-
-
-class Layout:
-    """The context of a node: everything but its children.
-
-    Two layouts are equal where their trees can be exchanged. Sizes are not compared, nor how many dimensions the batch
-    has and their names: leaves have their own, and ``jacfwd`` and ``jacrev`` compare a tree with one whose leaves had a
-    dimension more.
+    Args:
+        kind: The name of the type of the node; ``"elements"`` for a lazy stack that is flattened into its elements.
+        keys: The keys of the node.
+        meta: The metadata of the node.
+        extra: What else the type needs: the values of non-tensor data, the stack dimension of a lazy stack.
+        below: The nodes that are flattened together with this one, by the position of their key.
+        shapes: For each leaf of the whole tree its shape, the batch size of a node that is a pytree node of its own, or
+            ``None`` where there is neither. Nodes in ``below`` have none of their own.
+        level: The ``torch.func`` level at which the tree was flattened.
+        strides: Inside ``vmap``, the strides of the leaves that have a dimension of the mapped size, by their position:
+            sizes alone do not tell where ``out_dims`` puts the mapped dimension among others of its size.
     """
 
-    __slots__ = ("extra", "keys", "kind", "level", "meta", "shapes", "strides")
+    __slots__ = ("below", "extra", "keys", "kind", "level", "meta", "shapes", "strides")
 
     def __init__(
         self,
@@ -67,35 +48,74 @@ class Layout:
         keys: tuple[str, ...],
         meta: Meta,
         extra: Any = None,
-        shapes: tuple[torch.Size | None, ...] = (),
+        below: dict[int, FlattenContext] | None = None,
+        shapes: Sequence[torch.Size | None] = (),
         level: int | None = None,
-        strides: Sequence[tuple[int, tuple[int, ...]] | None] | None = None,
+        strides: Mapping[int, Strides | None] | None = None,
     ) -> None:
         self.kind = kind
         self.keys = keys
         self.meta = meta
         self.extra = extra
+        self.below = below
         self.shapes = shapes
         self.level = level
         self.strides = strides
 
-    def _compared(self) -> tuple[Any, ...]:
-        return (self.kind, self.keys, self.meta.device)
-
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Layout) or self._compared() != other._compared():
+        if not isinstance(other, FlattenContext):
             return False
-        return _same_extra(self.extra, other.extra)
+        if (self.kind, self.keys, self.meta.device) != (other.kind, other.keys, other.meta.device):
+            return False
+        return self.below == other.below and _same_extra(self.extra, other.extra)
 
     def __hash__(self) -> int:
-        return hash(self._compared())
+        return hash((self.kind, self.keys, self.meta.device))
 
-    def __deepcopy__(self, memo: Any) -> Layout:
-        """Itself: it is never changed, and sizes of a trace cannot be copied."""
+    def __deepcopy__(self, memo: Any) -> FlattenContext:
+        """Return the context itself: it is immutable, and symbolic sizes of a trace cannot be copied."""
         return self
 
     def __repr__(self) -> str:
         return f"{self.kind}(keys={list(self.keys)}, batch_dims={len(self.meta.batch_size)})"
+
+    def dump(self) -> Any:
+        """The context as plain data, for exported programs that are saved."""
+        meta, extra = self.meta, self.extra
+        below = None if self.below is None else [[i, node.dump()] for i, node in self.below.items()]
+        if self.kind == "TensorDict":
+            extra, below = below, None
+        elif self.kind in ("LazyStackedTensorDict", "elements"):
+            extra = extra[0]
+        elif self.kind == "TensorAttrs":
+            value = extra[0]
+            extra = [
+                None if value.tgt_device is None else str(value.tgt_device),
+                None if value.tgt_dtype is None else str(value.tgt_dtype).removeprefix("torch."),
+                None if value.tgt_shape is None else list(value.tgt_shape),
+            ]
+        device = None if meta.device is None else str(meta.device)
+        # symbolic sizes of a trace cannot be saved; unflattening reads sizes off the leaves
+        size = [n if type(n) is int else 0 for n in meta.batch_size]
+        return [self.kind, list(self.keys), size, device, meta.names, extra, *([] if below is None else [below])]
+
+    @classmethod
+    def parse(cls, data: Any) -> FlattenContext:
+        """The context of what ``dump`` returned."""
+        kind, keys, size, device, names, extra, *rest = data
+        below = rest[0] if rest else None
+        meta = Meta(as_batch_size(size), as_device(device), None if names is None else tuple(names))
+        if kind == "TensorDict":
+            extra, below = None, extra
+        elif kind in ("LazyStackedTensorDict", "elements"):
+            extra = (extra, None, None, ())
+        elif kind == "TensorAttrs":
+            device_name, dtype, shape = extra
+            extra = (TensorAttrs(device_name, None if dtype is None else getattr(torch, dtype), shape)._value, None)
+        elif kind in ("NonTensorData", "MetaData"):
+            extra = tuple(extra)
+        nodes = None if below is None else {position: cls.parse(node) for position, node in below}
+        return cls(kind, tuple(keys), meta, extra, nodes)
 
 
 def _same_extra(a: Any, b: Any) -> bool:

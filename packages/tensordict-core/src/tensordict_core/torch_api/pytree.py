@@ -1,13 +1,13 @@
-"""Containers as pytree nodes: what ``torch.vmap``, ``torch.func``, ``torch.export`` and ``tree_map`` see of them.
+"""Containers as pytree nodes: ``torch.vmap``, ``torch.func``, ``torch.export`` and ``tree_map`` take tensordicts.
 
-A node's children are its entries. Here they are taken apart and registered; `_layout` is the context that is kept, and
-`_unflatten` puts nodes together again. The batch size is then read off the leaves, so a function of leaves may change
-it and dynamic shapes stay dynamic.
+Flattening a tensordict gives its tensors; `FlattenContext` keeps the rest. Unflattening reads the batch size off the
+leaves: it is what they share of their dimensions in front of the event rank. So a function of leaves may change sizes,
+``vmap`` may remove or insert a batch dimension, and dynamic shapes stay dynamic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,97 +16,109 @@ from torch.utils import _pytree as registry
 
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node
+from tensordict_core.base.predicates import TENSORS
+from tensordict_core.base.rebuild import How
 from tensordict_core.base.tracing import are_differentiated, mapped_dim, mapped_size, mapped_strides, transform_level
 from tensordict_core.containers.deferred import _Deferred
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
-from tensordict_core.containers.nontensor.data import NonTensorStack
+from tensordict_core.containers.nontensor.data import MetaData, NonTensorData, NonTensorStack
+from tensordict_core.containers.nontensor.pointwise import flat_values
 from tensordict_core.containers.tensor_spec import TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor
 from tensordict_core.containers.view import SubTensorDict
-from tensordict_core.torch_api.flatten_context import TENSORS, Layout
-from tensordict_core.torch_api.functorch import VALUES, unflatten
+from tensordict_core.torch_api.flatten_context import FlattenContext, Strides
+from tensordict_core.torch_api.functorch import BatchDimChange, batch_dim_change
 
 __all__ = ["register_nodes", "register_wrapper"]
 
-_NO_TENSORS = (TensorDict, int)
+Parts = tuple[str, Mapping[str, Any], Meta, Any]
+"""The kind of a node, its entries, its metadata, and what else its context keeps."""
+
+_VALUES: dict[str, type[Any]] = {cls.__name__: cls for cls in (NonTensorData, MetaData, TensorAttrs, NonTensorStack)}
+_NO_SIZE = torch.Size(())
 
 
-# taking apart --------------------------------------------------------------------------------------------------------
+# flatten -------------------------------------------------------------------------------------------------------------
 
 
-def _record(kind: str, keys: tuple[str, ...], children: Sequence[Any], meta: Meta, extra: Any = None) -> Layout:
-    # (``isinstance(child, Tensor)`` runs Tensor's metaclass, which costs more than all else here for parameters)
-    shapes = [
-        child.shape
-        if type(child) in TENSORS or (type(child) not in _NO_TENSORS and isinstance(child, Tensor))
-        else None
-        for child in children
-    ]
-    level = transform_level()
-    if level is None:
-        return Layout(kind, keys, meta, extra, tuple(shapes))
-    count = mapped_size()
-    strides = None
-    if count is not None and any(shape is not None and count in shape for shape in shapes):
-        # sizes will not tell where a dimension is put among others of its size, strides will
-        strides = [
-            mapped_strides(child, level) if shape is not None and count in shape else None
-            for child, shape in zip(children, shapes, strict=True)
-        ]
-    return Layout(kind, keys, meta, extra, tuple(shapes), level, strides)
+class _Flattening:
+    """The leaves of a tree and their shapes, in order; plain tensordicts and values below the root are part of it.
 
-
-def _flatten_dense(td: Any) -> tuple[list[Any], Layout]:
-    if type(td) is TensorDict:
-        leaves: list[Any] = []
-        layout = _flatten_tree(td, leaves)
-        if layout is not None:
-            return leaves, layout
-    return _flatten_node(td)
-
-
-def _flatten_node(td: Any) -> tuple[list[Any], Layout]:
-    """The entries of one node, nested ones as nodes of their own."""
-    entries = td._entries if type(td) is TensorDict else dict(td._items())
-    children = list(entries.values())
-    return children, _record("TensorDict", tuple(entries), children, td._meta)
-
-
-def _flatten_tree(td: TensorDict, leaves: list[Any]) -> Layout | None:
-    """The leaves of plain tensordicts all the way down, taken at once; ``None`` where there is anything else.
-
-    The registry does for each node what costs more than a tensordict of parameters does, several times a ``vmap``.
+    A pytree node for each of them would cost several microseconds a node each time a function is mapped.
     """
-    entries = td._entries
-    shapes: list[torch.Size | None] = []
-    below = {}
-    for position, child in enumerate(entries.values()):
-        kind = type(child)
-        if kind in TENSORS:
-            leaves.append(child)
-            shapes.append(child.shape)
-        elif kind is TensorDict:
-            layout = _flatten_tree(child, leaves)
-            if layout is None:
-                return None
-            below[position] = layout
-            shapes.append(None)
-        elif kind is int:  # of a tree of numbers, such as the ``in_dims`` of vmap
-            leaves.append(child)
-            shapes.append(None)
-        elif isinstance(child, Node) or kind in registry.SUPPORTED_NODES:
-            return None
-        else:
-            leaves.append(child)
-            shapes.append(child.shape if isinstance(child, Tensor) else None)
-    return Layout("TensorDict", tuple(entries), td._meta, below or None, tuple(shapes), transform_level())
+
+    __slots__ = ("context", "leaves", "level", "shapes", "size", "strides")
+
+    def __init__(self, root: Any) -> None:
+        self.leaves: list[Any] = []
+        self.shapes: list[torch.Size | None] = []
+        self.level = transform_level()
+        self.size = None if self.level is None else mapped_size()
+        self.strides: dict[int, Strides | None] = {}
+        self.context = self.node(*_PARTS[type(root)](root))
+
+    def node(self, kind: str, entries: Mapping[str, Any], meta: Meta, extra: Any) -> FlattenContext:
+        """The context of a node, whose leaves are appended."""
+        leaves, shapes, size = self.leaves, self.shapes, self.size
+        below = {}
+        for position, child in enumerate(entries.values()):
+            cls = type(child)
+            if cls in TENSORS:
+                shape = child.shape
+                if size is not None and size in shape:
+                    self.strides[len(leaves)] = mapped_strides(child, self.level)  # type: ignore[arg-type]  # a size comes with a level
+                leaves.append(child)
+                shapes.append(shape)
+            elif cls is int:
+                leaves.append(child)
+                shapes.append(None)
+            elif cls is TensorDict:
+                below[position] = self.node("TensorDict", child._entries, child._meta, None)
+            elif cls.__name__ in _VALUES and child._is_non_tensor:
+                below[position] = self.node(*_value_parts(child))
+            else:
+                leaves.append(child)
+                shapes.append(_shape(child))
+        return FlattenContext(kind, tuple(entries), meta, extra, below or None, shapes, self.level, self.strides)
 
 
-def _flatten_lazy(td: Any) -> tuple[list[Any], Layout]:
-    """Stacked entries, so that dimensions count as those of the stack; elements where entries cannot be stacked.
+def _flatten(root: Any) -> tuple[list[Any], FlattenContext]:
+    flattening = _Flattening(root)
+    return flattening.leaves, flattening.context
 
-    Elements too where gradients are taken: a stack made anew would be another tensor each time.
+
+def _flatten_with_keys(root: Any) -> Any:
+    """The entries of one node under their keys; torch asks each node among them for its own."""
+    return [(registry.MappingKey(key), child) for key, child in _PARTS[type(root)](root)[1].items()], None
+
+
+def _shape(child: Any) -> torch.Size | None:
+    """The shape of a tensor or the batch size of a node; ``None`` where no leaf tells it."""
+    if type(child) is int:  # of a tree of numbers, such as the ``in_dims`` of vmap
+        return None
+    if isinstance(child, Node):
+        return child._meta.batch_size if _has_leaves(child) else None
+    return child.shape if isinstance(child, Tensor) else None
+
+
+def _has_leaves(node: Any) -> bool:
+    if node._is_opaque:
+        return False
+    stack = node._inmost()
+    if isinstance(stack, LazyStackedTensorDict):  # its entries need not stack
+        return any(map(_has_leaves, stack.tensordicts))
+    return any(not isinstance(value, Node) or _has_leaves(value) for value in node._entries.values())
+
+
+def _dense_parts(td: Any) -> Parts:
+    return "TensorDict", td._entries, td._meta, None
+
+
+def _lazy_parts(td: Any) -> Parts:
+    """The stacked entries, so dimensions count as those of the stack; the elements if entries cannot be stacked.
+
+    The elements too where gradients are taken: a new stack would be another tensor each time.
     """
     wrappings = tuple(map(_wrapping, td.tensordicts))
     extra = (td.stack_dim, td.hook_out, td.hook_in, wrappings if any(wrappings) else ())
@@ -114,15 +126,13 @@ def _flatten_lazy(td: Any) -> tuple[list[Any], Layout]:
         keys = tuple(td._keys())
         if all(len(list(element._keys())) == len(keys) for element in td.tensordicts):
             try:
-                children = [td._get(key) for key in keys]
+                entries = {key: td._get(key) for key in keys}
             except RuntimeError:
                 pass
             else:
-                if not any(map(_is_ragged, children)):
-                    return children, _record("LazyStackedTensorDict", keys, children, td._meta, extra)
-    elements = list(td.tensordicts)
-    keys = tuple(str(i) for i in range(len(elements)))
-    return elements, _record("elements", keys, elements, td._meta, extra)
+                if not any(map(_is_ragged, entries.values())):
+                    return "LazyStackedTensorDict", entries, td._meta, extra
+    return "elements", {str(i): element for i, element in enumerate(td.tensordicts)}, td._meta, extra
 
 
 def _is_ragged(child: Any) -> bool:
@@ -131,78 +141,242 @@ def _is_ragged(child: Any) -> bool:
 
 
 def _wrapping(element: Any) -> Any:
-    """What puts an element together again around a tensordict, where it wraps one; ``None`` where it does not."""
+    """The type and the context of an element that wraps a tensordict; ``None`` where it does not."""
     if element._inmost() is element:
         return None
     kind = type(element)
     return kind, registry.SUPPORTED_NODES[kind].flatten_fn(element)[1]
 
 
-def _flatten_value(node: Any) -> tuple[list[Any], Layout]:
-    return [], Layout(type(node).__name__, (), node._meta, (node._value, node._metadata))
+def _value_parts(node: Any) -> Parts:
+    kind = type(node).__name__
+    return kind, {}, node._meta, list(node._flat) if kind == "NonTensorStack" else (node._value, node._metadata)
 
 
-def _flatten_values(node: Any) -> tuple[list[Any], Layout]:
-    return [], Layout("NonTensorStack", (), node._meta, list(node._flat))
+def _unbatched_parts(node: Any) -> Parts:
+    level = transform_level()
+    mapped = level is not None and isinstance(node._tensor, Tensor) and mapped_dim(node._tensor, level) is not None
+    return "UnbatchedTensor", {"": node._tensor}, node._meta, mapped
 
 
-def _flatten_unbatched(node: Any) -> tuple[list[Any], Layout]:
-    tensor, level = node._tensor, transform_level()
-    mapped = level is not None and isinstance(tensor, Tensor) and mapped_dim(tensor, level) is not None
-    return [tensor], _record("UnbatchedTensor", ("",), [tensor], node._meta, mapped)
+# unflatten -----------------------------------------------------------------------------------------------------------
+
+
+class Mapped(list[Any]):
+    """Non-tensor values along a dimension that ``vmap`` maps: a function inside sees all; they come out again."""
+
+
+class _Unflattening:
+    """Puts the nodes of a tree together from its leaves."""
+
+    __slots__ = ("change", "children", "context", "is_numbers", "is_plain", "leaves")
+
+    def __init__(self, children: Iterable[Any], context: FlattenContext) -> None:
+        self.children = list(children)
+        self.leaves = iter(self.children)
+        self.context = context
+        kinds = {*map(type, self.children)}
+        self.is_plain = kinds == {Tensor}
+        self.is_numbers = kinds == {int}  # vmap asks for such a tree each time it flattens one
+        self.change = None if self.is_numbers else batch_dim_change(self.children, context)
+
+    def entries(self, context: FlattenContext) -> dict[str, Any]:
+        """The entries of a node: the next leaves, and the nodes that were flattened with it."""
+        below = context.below
+        if below is None:
+            return dict(zip(context.keys, self.leaves, strict=False))
+        nodes = {i: _UNFLATTEN[node.kind] for i, node in below.items()}
+        return {
+            key: nodes[i](self, below[i]) if i in below else next(self.leaves) for i, key in enumerate(context.keys)
+        }
+
+    def dense(self, context: FlattenContext) -> Any:
+        """A tensordict with the batch size that its leaves share."""
+        old = context.meta
+        dims = len(old.batch_size)
+        change = None if self.change is None else self.change.within(dims)
+        if change is not None:
+            dims += 1 if change.gained else -1
+            if change.gained and context is self.context:
+                self.change = change  # no node has fewer batch dimensions than the root
+        entries = self.entries(context)
+        if self.is_numbers or (change is None and not dims):
+            return TensorDict._make(entries, old)
+        is_plain = self.is_plain and context.below is None and bool(entries)
+        if is_plain and change is not None and change.gained:
+            size: torch.Size | None = change.resized(old.batch_size)  # every leaf was compared
+        else:
+            size = _common_size(entries, dims)
+        if size is None or (change is None and _same_size(size, old.batch_size)):
+            return TensorDict._make(entries, old)
+        if change is not None:
+            names = change.renamed(old.names)
+        else:
+            names = old.names if old.names is not None and len(size) == dims and self._keeps_dims() else None
+        if not is_plain:
+            for key, child in entries.items():
+                if isinstance(child, Node) and not _has_leaves(child):
+                    entries[key] = _fitted(child, old.batch_size, size, change)
+        return TensorDict._make(entries, Meta(size, old.device, names))
+
+    def _keeps_dims(self) -> bool:
+        """Whether each leaf has as many dimensions as before, so names stand at the same ones."""
+        return all(
+            shape is None or not isinstance(child, Tensor) or child.ndim == len(shape)
+            for child, shape in zip(self.children, self.context.shapes, strict=False)
+        )
+
+    def lazy(self, context: FlattenContext) -> Any:
+        """A lazy stack; a dense tensordict where ``vmap`` changed the batch dimensions."""
+        result = self.dense(context)
+        stack_dim, _, hook_in, wrappings = context.extra
+        size = result._meta.batch_size
+        if (
+            self.change is not None
+            or stack_dim >= len(size)
+            or not size[stack_dim]
+            or not all(isinstance(leaf, Tensor) for leaf in result._leaves())
+        ):
+            return result
+        elements = list(result.unbind(stack_dim))
+        if len(elements) == len(wrappings):
+            elements = [_wrapped(element, wrapping) for element, wrapping in zip(elements, wrappings, strict=True)]
+        return _lazy_stack(elements, stack_dim, result._meta.names, stack_dim, None, hook_in)
+
+    def elements(self, context: FlattenContext) -> Any:
+        """A lazy stack of its elements."""
+        stack_dim, hook_out, hook_in, _ = context.extra
+        old, new, meta = stack_dim, stack_dim, context.meta
+        change = self.change
+        if change is not None:
+            if max(change.dims) >= old + change.gained:
+                raise RuntimeError(
+                    f"vmap maps dimension {max(change.dims)} of a lazy stack whose elements differ, and it maps those "
+                    f"before the stack dimension ({old}) and no other, because the entries do not stack; pad or "
+                    "densify the stack first"
+                )
+            new += 1 if change.gained else -1
+        entries = self.entries(context)
+        if not all(isinstance(element, Node) for element in entries.values()):
+            return TensorDict._make(entries, meta)
+        if not entries:
+            return LazyStackedTensorDict(stack_dim=new, batch_size=meta.batch_size, device=meta.device)
+        return _lazy_stack(list(entries.values()), new, meta.names, old, hook_out, hook_in)
+
+    def unbatched(self, context: FlattenContext) -> Any:
+        """An unbatched tensor, which ``vmap`` does not map."""
+        (tensor,) = self.children
+        change = self.change
+        if change is not None:
+            if not change.gained:
+                raise RuntimeError(
+                    "an unbatched tensor belongs to the whole tensordict, so vmap cannot map it; take it out and pass "
+                    "it with in_dims=None"
+                )
+            if context.extra:
+                raise RuntimeError(
+                    "an unbatched tensor has but one value, and vmap gives it another for each example; set a plain "
+                    "tensor instead"
+                )
+            tensor = tensor.select(change.dims[0], 0)
+        return UnbatchedTensor._make(tensor, context.meta)
+
+    def value(self, context: FlattenContext) -> Any:
+        """Non-tensor data, with the batch size that it had."""
+        if context.kind == "NonTensorStack":
+            return NonTensorStack._make(context.extra, context.meta)
+        value, metadata = context.extra
+        return _VALUES[context.kind]._make(value, context.meta, metadata)
+
+
+_UNFLATTEN: dict[str, Callable[[_Unflattening, FlattenContext], Any]] = {
+    **dict.fromkeys(_VALUES, _Unflattening.value),
+    "TensorDict": _Unflattening.dense,
+    "LazyStackedTensorDict": _Unflattening.lazy,
+    "elements": _Unflattening.elements,
+    "UnbatchedTensor": _Unflattening.unbatched,
+}
+
+
+def _unflatten(children: Iterable[Any], context: FlattenContext) -> Any:
+    return _UNFLATTEN[context.kind](_Unflattening(children, context), context)
+
+
+def _common_size(entries: Mapping[str, Any], dims: int) -> torch.Size | None:
+    """The first ``dims`` sizes as far as all entries share them; ``None`` where no entry tells."""
+    size: torch.Size | None = None
+    seen: torch.Size | None = None
+    for child in entries.values():
+        shape = child.shape if type(child) in TENSORS else _shape(child)
+        if shape is None or shape == seen:  # neighbouring leaves often have one shape
+            continue
+        seen, own = shape, shape[:dims]
+        if size is None or size == own:
+            size = own
+            continue
+        shared = 0
+        while shared < min(len(size), len(own)) and size[shared] == own[shared]:
+            shared += 1
+        size = size[:shared]
+    return size
+
+
+def _same_size(a: torch.Size, b: torch.Size) -> bool:
+    """Whether two sizes are known to be equal; a symbolic one is not asked, because the answer would fix it."""
+    return torch.SymInt not in {*map(type, a), *map(type, b)} and a == b
+
+
+def _fitted(node: Any, old: torch.Size, new: torch.Size, change: BatchDimChange | None) -> Any:
+    """A node without leaves, with the batch size of the node that holds it."""
+    dims = len(old)
+    if change is None and _same_size(node._meta.batch_size[: len(new)], new):
+        return node
+    how = How(size=lambda own: torch.Size((*new, *own[dims:])), names=None if change is None else change.renamed)
+    if change is not None and node._is_non_tensor:
+        return _value_in_vmap(node, change, how)
+    if node._is_opaque:
+        return node._rebuild(iter(()) if node._is_non_tensor else iter((node._tensor,)), how)
+    entries = {key: _fitted(value, old, new, change) for key, value in node._entries.items()}
+    return TensorDict._make(entries, how.meta(node._meta))
+
+
+def _value_in_vmap(node: Any, change: BatchDimChange, how: How) -> Any:
+    """Non-tensor data whose values along the mapped dimension become one `Mapped` list, or are spread out again."""
+    meta, dim = how.meta(node._meta), change.dims[0]
+    if not change.gained and isinstance(node, NonTensorStack):
+        columns = zip(*(flat_values(part) for part in node._unbind(dim)), strict=True)
+        return NonTensorStack._make(list(map(Mapped, columns)), node._meta)._placed(None, meta)
+    values = [node._value] if isinstance(node, NonTensorData) else node._flat
+    is_mapped = all(isinstance(value, Mapped) for value in values)
+    if isinstance(node, NonTensorData) and not (change.gained and is_mapped):
+        return node._rebuild(iter(()), how)
+    if not is_mapped:
+        values = [[value] * meta.batch_size[dim] for value in values]
+    elif len(change.dims) > 1:
+        raise RuntimeError(
+            f"vmap inserts a dimension into non-tensor data of batch size {list(node._meta.batch_size)}, and equal "
+            "sizes leave open which one, so the order of non-tensor values is not known; take them out of the "
+            "tensordict before"
+        )
+    parts = [NonTensorStack._make(list(column), node._meta) for column in zip(*values, strict=True)]
+    return NonTensorStack._make(NonTensorStack._stack(parts, dim)._flat, meta)
+
+
+def _lazy_stack(elements: list[Any], stack_dim: int, names: Any, named: int, hook_out: Any, hook_in: Any) -> Any:
+    lazy = LazyStackedTensorDict._make(elements, stack_dim, None if names is None else names[named])
+    lazy.hook_out, lazy.hook_in = hook_out, hook_in
+    return lazy
+
+
+def _wrapped(element: Any, wrapping: Any) -> Any:
+    """An element, in the type that was around it."""
+    if wrapping is None:
+        return element
+    kind, context = wrapping
+    return registry.SUPPORTED_NODES[kind].unflatten_fn([element], context)
 
 
 # registration --------------------------------------------------------------------------------------------------------
-
-
-def _with_keys(flatten: Callable[[Any], tuple[list[Any], Layout]]) -> Callable[[Any], Any]:
-    def flatten_with_keys(node: Any) -> Any:
-        children, layout = flatten(node)
-        return [(registry.MappingKey(key), child) for key, child in zip(layout.keys, children, strict=True)], layout
-
-    return flatten_with_keys
-
-
-def _dump(layout: Layout) -> Any:
-    """A layout as plain data, for exported programs that are saved."""
-    meta = layout.meta
-    extra = layout.extra
-    if layout.kind == "TensorDict":
-        extra = None if extra is None else [[position, _dump(below)] for position, below in extra.items()]
-    elif layout.kind == "NonTensorStack":
-        extra = list(extra)
-    elif layout.kind in ("LazyStackedTensorDict", "elements"):
-        extra = extra[0]
-    elif layout.kind == "TensorAttrs":
-        value = extra[0]
-        extra = [
-            None if value.tgt_device is None else str(value.tgt_device),
-            None if value.tgt_dtype is None else str(value.tgt_dtype).removeprefix("torch."),
-            None if value.tgt_shape is None else list(value.tgt_shape),
-        ]
-    device = None if meta.device is None else str(meta.device)
-    # sizes of a trace are nothing to save; those of the leaves count
-    size = [n if type(n) is int else 0 for n in meta.batch_size]
-    return [layout.kind, list(layout.keys), size, device, meta.names, extra]
-
-
-def _load(data: Any) -> Layout:
-    kind, keys, size, device, names, extra = data
-    meta = Meta(
-        torch.Size(size), None if device is None else torch.device(device), None if names is None else tuple(names)
-    )
-    if kind == "TensorDict":
-        extra = None if extra is None else {position: _load(below) for position, below in extra}
-    elif kind == "NonTensorStack":
-        extra = list(extra)
-    elif kind == "TensorAttrs":
-        device_name, dtype, shape = extra
-        extra = (TensorAttrs(device_name, None if dtype is None else getattr(torch, dtype), shape)._value, None)
-    elif kind in VALUES:
-        extra = tuple(extra)
-    elif kind in ("LazyStackedTensorDict", "elements"):
-        extra = (extra, None, None, ())
-    return Layout(kind, tuple(keys), meta, extra)
 
 
 def register_wrapper(
@@ -240,24 +414,25 @@ def register_wrapper(
     )
 
 
+_PARTS: dict[type[Any], Callable[[Any], Parts]] = {
+    TensorDict: _dense_parts,
+    _Deferred: _dense_parts,  # a type of its own until its entries are read
+    SubTensorDict: _dense_parts,
+    LazyStackedTensorDict: _lazy_parts,
+    **dict.fromkeys(_VALUES.values(), _value_parts),
+    UnbatchedTensor: _unbatched_parts,
+}
+
+
 def register_nodes() -> None:
-    """Make core's containers known to ``torch.utils._pytree``; called once, when the package is imported."""
-    nodes: tuple[tuple[type[Any], Callable[[Any], tuple[list[Any], Layout]]], ...] = (
-        (TensorDict, _flatten_dense),
-        (_Deferred, _flatten_dense),  # a type of its own until somebody looks at it
-        (SubTensorDict, _flatten_dense),
-        (LazyStackedTensorDict, _flatten_lazy),
-        *((cls, _flatten_value) for cls in VALUES.values()),
-        (NonTensorStack, _flatten_values),
-        (UnbatchedTensor, _flatten_unbatched),
-    )
-    for cls, flatten in nodes:
+    """Register core's containers with ``torch.utils._pytree``; called once, when the package is imported."""
+    for cls in _PARTS:
         registry.register_pytree_node(
             cls,
-            flatten,
-            unflatten,
+            _flatten,
+            _unflatten,
             serialized_type_name=f"tensordict_core.{cls.__name__}",
-            to_dumpable_context=_dump,
-            from_dumpable_context=_load,
-            flatten_with_keys_fn=_with_keys(_flatten_node if flatten is _flatten_dense else flatten),
+            to_dumpable_context=FlattenContext.dump,
+            from_dumpable_context=FlattenContext.parse,
+            flatten_with_keys_fn=_flatten_with_keys,
         )
