@@ -132,3 +132,7 @@ _register_operations()
 _register_functions()
 _register_nodes()
 _register_pickles()
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -26,7 +26,6 @@ from tensordict_core.extension import (
     Index,
     IsLeaf,
     Meta,
-    Node,
     ShapeOp,
     TensorCollection,
     TensorDictBase,
@@ -252,20 +251,6 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         td = dense(table, self._meta)
         return td.lock_() if self._locked else td
 
-    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
-        for _, value in self._items():
-            if isinstance(value, Node) and not (is_leaf is not None and is_leaf(type(value))):
-                value._collect(out, is_leaf)
-            else:
-                out.append(value)
-
-    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
-        for key, value in self._items():
-            if isinstance(value, Node) and not (is_leaf is not None and is_leaf(type(value))):
-                value._collect_keys(out, (*prefix, key), is_leaf)
-            else:
-                out.append((*prefix, key))
-
     def _collect_aligned(
         self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
     ) -> None:
@@ -344,9 +329,6 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
             new._modules[key] = node._with(function) if isinstance(node, TensorDictParams) else node
         new._values.update((key, value._clone(True)) for key, value in self._values.items())
         return new
-
-    def _nodes(self) -> Iterable[TensorCollection]:
-        return [value for _, value in self._items() if isinstance(value, Node)]  # type: ignore[misc]  # a container implements Node
 
     def _set_meta(self, meta: Meta) -> None:
         # devices are asked of the tensors, which modules move without a word

@@ -15,6 +15,14 @@ def _show(key: Any) -> str:
     return repr(key)
 
 
+def incomplete_container(cls: type, missing: Sequence[str]) -> TypeError:
+    """A container class lacks abstract methods of `Node`."""
+    return TypeError(
+        f"the container {cls.__name__} lacks {', '.join(missing)}; implement all abstract methods of Node, or "
+        "define the class with abstract=True as a base of containers"
+    )
+
+
 def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> KeyError:
     """The key is absent; names the keys that are there, nearest first."""
     names = [str(k) for k in keys]

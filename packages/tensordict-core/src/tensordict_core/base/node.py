@@ -1,8 +1,11 @@
-"""The primitives: what a container implements. Every operation is written once, on top of these.
+"""`Node`: the abstract base class of all containers.
 
 A container is a tree of *nodes*; an entry of a node is a *leaf* (a tensor) or another node (a nested tensordict, a lazy
-stack, a tensorclass, non-tensor data). The operation families inherit from `Node` for its types;
-`TensorCollection` puts them together.
+stack, a tensorclass, non-tensor data). A container implements the abstract methods of `Node`. Every operation is
+written once, in a family of operations that inherits from `Node`; `TensorCollection` combines the families.
+
+`Node` has no metaclass: ``isinstance(value, Node)`` is asked for every entry, and that of `abc.ABCMeta` is slower.
+`Node._check_complete` does what the metaclass would do, when a class is created.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.rebuild import How, IsLeaf
+from tensordict_core.base.rebuild import KEEP, How, IsLeaf
 
 __all__ = ["Node"]
 
@@ -45,7 +48,10 @@ class Lookup(Mapping[str, Any]):
 
 
 class Node:
-    """What each container implements (about fourteen methods) and what follows from them at once."""
+    """The abstract base class of containers: what each implements, and what follows from that.
+
+    `TensorCollection` refuses to create a container class that lacks one of the abstract methods.
+    """
 
     if not TYPE_CHECKING:
         # checkers take a class without slots for one that has any; its slots are those of the container
@@ -146,6 +152,23 @@ class Node:
         def __setitem__(self, index: Any, value: Any) -> None: ...
         def __contains__(self, key: Any) -> bool: ...
 
+    @classmethod
+    def _check_complete(cls) -> None:
+        """Refuse a container class that lacks abstract methods.
+
+        Raises:
+            TypeError: An abstract method is not implemented.
+
+        >>> Node._check_complete()
+        Traceback (most recent call last):
+        ...
+        TypeError: the container Node lacks _cat, _clone, _del, ...
+        """
+        names = {name for base in cls.__mro__ for name, value in vars(base).items() if _is_abstract(value)}
+        missing = sorted(name for name in names if _is_abstract(getattr(cls, name)))
+        if missing:
+            raise errors.incomplete_container(cls, missing)
+
     # entries ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -164,28 +187,7 @@ class Node:
     def _del(self, key: str) -> None:
         """Remove an entry that exists."""
 
-    @abstractmethod
-    def _rename(self, old: str, new: str) -> None:
-        """Give an entry that exists another name, at the end of the order."""
-
     # leaves ----------------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
-        """Append the leaves below this node to ``out``, depth first, in the order that ``_rebuild`` consumes them."""
-
-    @abstractmethod
-    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
-        """Append the path (a tuple) of each leaf to ``out``, in the order of ``_collect``."""
-
-    @abstractmethod
-    def _collect_aligned(
-        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
-    ) -> None:
-        """Append to ``out``, in the order of ``_collect``, the leaves of ``other`` under the same keys.
-
-        ``missing`` takes the place of an absent one; where it is ``KEEP``, an absent one is a ``KeyError``.
-        """
 
     @abstractmethod
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Self:
@@ -218,21 +220,13 @@ class Node:
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
         """Nodes of one key set, concatenated along the batch dimension ``dim`` (not negative)."""
 
-    @abstractmethod
-    def _unbind(self, dim: int) -> tuple[Self, ...]:
-        """The slices along the batch dimension ``dim`` (not negative)."""
-
     # life ------------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _clone(self, recurse: bool) -> Self:
         """A copy with its own nodes; with its own tensors too if ``recurse``."""
 
-    @abstractmethod
-    def _nodes(self) -> Iterable[Node]:
-        """The nodes right below this one."""
-
-    # what follows at once; containers with a faster way override it ---------------------------------------------------
+    # default implementations; a container with a faster way, or one that wraps another, overrides them -----------
 
     def _set_meta(self, meta: Meta) -> None:
         """Replace the metadata of this node (not of those below); the new batch size was checked."""
@@ -249,6 +243,21 @@ class Node:
     def _items(self) -> Iterable[tuple[str, Any]]:
         """The names and stored entries of this node, in order."""
         return [(key, self._get(key)) for key in self._keys()]
+
+    def _nodes(self) -> Iterable[Node]:
+        """The nodes right below this one."""
+        return [value for _, value in self._items() if type(value) is not Tensor and isinstance(value, Node)]
+
+    def _rename(self, old: str, new: str) -> None:
+        """Give an entry that exists another name, at the end of the order."""
+        value = self._get(old)
+        self._del(old)
+        self._set(new, value, False)
+
+    def _unbind(self, dim: int) -> tuple[Self, ...]:
+        """The slices along the batch dimension ``dim`` (not negative)."""
+        size, before = self._meta.batch_size, (slice(None),) * dim
+        return tuple(self._index(Index((*before, i), size)) for i in range(size[dim]))
 
     @property
     def _entries(self) -> Mapping[str, Any]:
@@ -295,30 +304,6 @@ class Node:
                     out._set(key, solid, False)
         return self if out is None else out
 
-    def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
-        """Append ``operand`` for each leaf, in the order of ``_collect``.
-
-        Its last dimension lines up with the last of the leading ``dims`` dimensions. A container that wraps another
-        forwards it.
-        """
-        for _, value in self._items():
-            if isinstance(value, Node):
-                value._line_up(operand, dims, out)
-            else:
-                out.append(operand.reshape(operand.shape + (1,) * max(value.ndim - dims, 0)))
-
-    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
-        """Append the batch size of the node that holds it for each leaf, in the order of ``_collect``.
-
-        A container that wraps another forwards it.
-        """
-        size = self._meta.batch_size
-        for _, value in self._items():
-            if isinstance(value, Tensor) or (is_leaf is not None and is_leaf(type(value))):
-                out.append(size)
-            else:
-                value._collect_sizes(out, is_leaf)
-
     def _write_leaves(self, values: Sequence[Any], is_leaf: IsLeaf | None = None) -> None:
         """Write values into the leaves, in the order of ``_collect``; ``None`` leaves one as it is."""
         leaves = self._leaves(is_leaf)
@@ -345,6 +330,59 @@ class Node:
         value = self._get(key)
         return default if value is None else value
 
+    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
+        """Append the leaves below this node to ``out``, depth first, in the order that ``_rebuild`` consumes them."""
+        for _, value in self._items():
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
+                out.append(value)
+            else:
+                value._collect(out, is_leaf)
+
+    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
+        """Append the path (a tuple) of each leaf to ``out``, in the order of ``_collect``."""
+        for key, value in self._items():
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
+                out.append((*prefix, key))
+            else:
+                value._collect_keys(out, (*prefix, key), is_leaf)
+
+    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
+        """Append the batch size of the node that holds it for each leaf, in the order of ``_collect``."""
+        size = self._meta.batch_size
+        for _, value in self._items():
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
+                out.append(size)
+            else:
+                value._collect_sizes(out, is_leaf)
+
+    def _collect_aligned(
+        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
+    ) -> None:
+        """Append to ``out``, in the order of ``_collect``, the leaves of ``other`` under the same keys.
+
+        ``missing`` takes the place of an absent one; where it is ``KEEP``, an absent one is a ``KeyError``.
+        """
+        get = {}.get if other is None else other._entries.get
+        for key, value in self._items():
+            found = get(key)
+            if found is None and missing is KEEP and _holds_leaves(value, is_leaf):
+                raise errors.unmatched_key((*prefix, key) if prefix else key, other)
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
+                out.append(missing if found is None else found)
+            else:
+                value._collect_aligned(found, out, missing, is_leaf, (*prefix, key))
+
+    def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
+        """Append ``operand`` for each leaf, in the order of ``_collect``.
+
+        The last dimension of ``operand`` lines up with the last of the leading ``dims`` dimensions of a leaf.
+        """
+        for _, value in self._items():
+            if isinstance(value, Node):
+                value._line_up(operand, dims, out)
+            else:
+                out.append(operand.reshape(operand.shape + (1,) * max(value.ndim - dims, 0)))
+
     def _leaves(self, is_leaf: IsLeaf | None = None) -> list[Any]:
         """The leaves of this tree in a fixed order; non-tensor entries are carried beside them."""
         out: list[Any] = []
@@ -369,6 +407,17 @@ class Node:
         out: list[Any] = []
         self._collect_aligned(other, out, missing, is_leaf, ())
         return out
+
+
+def _is_abstract(member: Any) -> bool:
+    return getattr(member, "__isabstractmethod__", False) is True
+
+
+def _holds_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
+    """Whether an entry needs an operand under its key; non-tensor data and empty nodes do not."""
+    if not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
+        return True
+    return bool(value._leaves(is_leaf))
 
 
 Primitives = Node

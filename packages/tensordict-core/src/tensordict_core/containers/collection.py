@@ -92,6 +92,20 @@ class TensorCollection(
     _combines_others = False
     """Whether this container's ``_stack`` and ``_cat`` take columns with other containers in them."""
 
+    def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
+        """Check that a new container class implements the abstract methods of `Node`.
+
+        Args:
+            abstract: Whether the class is a base of containers and may leave some to its subclasses.
+            **kwargs: Arguments of other base classes.
+
+        Raises:
+            TypeError: An abstract method is not implemented.
+        """
+        super().__init_subclass__(**kwargs)
+        if not abstract:
+            cls._check_complete()
+
     # What a container may override, beside the primitives -------------------------------------------------------------
 
     def _entry_value(self, holder: Any = None, key: str = "") -> Any:
@@ -180,7 +194,7 @@ class TensorCollection(
             undo(self)
 
 
-class TensorDictBase(TensorCollection):
+class TensorDictBase(TensorCollection, abstract=True):
     """The collections that are dictionaries: dense, lazily stacked, views, parameters.
 
     ``isinstance(x, TensorDictBase)`` is how code asks for "a tensordict of any kind".

@@ -10,7 +10,7 @@ runs Tensor's metaclass, which takes three times as long for parameters and node
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from tensordict_core.base.entry import to_entry
 from tensordict_core.base.keys import unravel_key_to_tuple
 from tensordict_core.base.meta import NO_META, Meta, as_batch_size, as_device, as_names, starts_with
 from tensordict_core.base.node import Node
-from tensordict_core.base.rebuild import KEEP, How, IsLeaf
+from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.tracing import is_compiling
 from tensordict_core.base.write_plan import Writes
@@ -34,13 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["TensorDict"]
 
 _PLAIN = frozenset((Tensor,))
-
-
-def _holds_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
-    """Whether an entry asks for something under its key in another operand; text and empty nodes do not."""
-    if not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
-        return True
-    return bool(value._leaves(is_leaf))
 
 
 class _Way(NamedTuple):
@@ -297,41 +290,6 @@ class TensorDict(TensorDictBase):
             else:
                 self._plan_item(key, value, None, writes, prefix)
 
-    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
-        for value in self._entries.values():
-            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
-                out.append(value)
-            else:
-                value._collect(out, is_leaf)
-
-    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
-        for key, value in self._entries.items():
-            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
-                out.append((*prefix, key))
-            else:
-                value._collect_keys(out, (*prefix, key), is_leaf)
-
-    def _collect_aligned(
-        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
-    ) -> None:
-        get = {}.get if other is None else other._entries.get
-        for key, value in self._entries.items():
-            found = get(key)
-            if found is None and missing is KEEP and _holds_leaves(value, is_leaf):
-                raise errors.unmatched_key((*prefix, key) if prefix else key, other)
-            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
-                out.append(missing if found is None else found)
-            else:
-                value._collect_aligned(found, out, missing, is_leaf, (*prefix, key))
-
-    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
-        size = self._meta.batch_size
-        for value in self._entries.values():
-            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
-                out.append(size)
-            else:
-                value._collect_sizes(out, is_leaf)
-
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         entries: dict[str, Any] = {}
         is_leaf, check = how.is_leaf, how.check
@@ -451,11 +409,6 @@ class TensorDict(TensorDictBase):
                 for key, value in self._entries.items()
             }
         return self._make(entries, self._meta)
-
-    def _nodes(self) -> Iterable[TensorCollection]:
-        values: Iterable[Any] = self._entries.values()
-        nodes = [value for value in values if type(value) is not Tensor and isinstance(value, Node)]
-        return cast("list[TensorCollection]", nodes)
 
 
 containers.dense = TensorDict

@@ -16,7 +16,7 @@ from tensordict_core.containers.collection import TensorCollection
 __all__ = ["OpaqueNode"]
 
 
-class OpaqueNode(TensorCollection):
+class OpaqueNode(TensorCollection, abstract=True):
     """A node without entries; what it holds, its subclasses say."""
 
     __slots__ = ("_annotations", "_holders", "_last_exit", "_locked", "_meta")
@@ -42,9 +42,3 @@ class OpaqueNode(TensorCollection):
 
     def _del(self, key: str) -> None:
         raise errors.missing_key(key, (), type(self).__name__)
-
-    def _rename(self, old: str, new: str) -> None:
-        raise errors.missing_key(old, (), type(self).__name__)
-
-    def _nodes(self) -> Iterable[TensorCollection]:
-        return ()

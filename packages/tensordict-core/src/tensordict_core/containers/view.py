@@ -287,9 +287,6 @@ class SubTensorDict(TensorDictBase):
     def __reduce__(self) -> Any:
         return _again, (self._now(),)
 
-    def _nodes(self) -> Iterable[TensorCollection]:
-        return [value for _, value in self._items() if isinstance(value, Node)]  # type: ignore[misc]  # narrowed by isinstance
-
     def _change_batch_size(self, size: torch.Size) -> None:
         if size != self._meta.batch_size:
             raise RuntimeError(

@@ -41,7 +41,7 @@ def _each(name: str, changes: bool = False) -> Any:
     return method
 
 
-class LazyElementwise(TensorDictBase):
+class LazyElementwise(TensorDictBase, abstract=True):
     """Operations on keys and metadata, element by element."""
 
     __slots__ = ()

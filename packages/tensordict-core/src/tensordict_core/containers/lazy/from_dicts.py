@@ -14,7 +14,7 @@ from tensordict_core.ops.io import from_python as build
 __all__ = ["LazyBuilding"]
 
 
-class LazyBuilding(TensorDictBase):
+class LazyBuilding(TensorDictBase, abstract=True):
     """``from_dict`` of lazy stacks."""
 
     __slots__ = ()

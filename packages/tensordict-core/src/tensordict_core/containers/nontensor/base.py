@@ -15,7 +15,6 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.entry import non_tensor_entry
 from tensordict_core.base.index import Index
-from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import Writes
 from tensordict_core.containers.collection import TensorCollection
@@ -58,7 +57,7 @@ def register_value_writer(writer: ValueWriter) -> None:
     value_writers.append(writer)
 
 
-class NonTensorDataBase(OpaqueNode):
+class NonTensorDataBase(OpaqueNode, abstract=True):
     """What `NonTensorData` and `NonTensorStack` share: no entries, no leaves."""
 
     __slots__ = ()
@@ -70,17 +69,6 @@ class NonTensorDataBase(OpaqueNode):
             f"key {key!r} cannot be set: {type(self).__name__} holds one value and no entries; "
             "replace the value instead"
         )
-
-    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
-        pass
-
-    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
-        pass
-
-    def _collect_aligned(
-        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
-    ) -> None:
-        pass
 
     def _plan_value(self, holder: Any, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:
         """Plan to write a value into this entry of ``holder``, one for all positions or one for each."""
