@@ -23,7 +23,7 @@ import torch
 
 import tensordict as reference
 from tensordict_core import TensorDict
-from tensordict_memmap.engine.kernels.compile import functions
+from tensordict_memmap.engine.kernels.loader import functions
 
 LEAVES, PIECE = 8, 4 << 20
 FIRST, WARM = "first fill", "warm"

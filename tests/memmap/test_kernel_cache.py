@@ -11,14 +11,11 @@ from pathlib import Path
 import pytest
 
 from tensordict_memmap.engine import syscalls, tuning
-from tensordict_memmap.engine.kernels import compile as jit
-from tensordict_memmap.engine.kernels import pack as kernels
+from tensordict_memmap.engine.kernels import loader, pack
 
-pytestmark = pytest.mark.skipif(not syscalls.POSIX, reason="kernels write with pwrite")
+pytestmark = pytest.mark.skipif(not syscalls.POSIX, reason="kernels are used on POSIX systems")
 
-WRITE_NOTHING = (
-    "from tensordict_memmap.engine.kernels import loader as native; assert native.write_all(-1, 0, 0, 0) == 0\n"
-)
+COPY_NOTHING = "from tensordict_memmap.engine.kernels import loader; loader.stream(0, 0, 0)\n"
 
 
 def fresh(script, folder, *arguments):
@@ -39,12 +36,12 @@ def the_file(folder):
 def kept(tmp_path_factory):
     """A folder in which one process left the kernels for bytes."""
     folder = tmp_path_factory.mktemp("kept")
-    fresh(WRITE_NOTHING, folder)
+    fresh(COPY_NOTHING, folder)
     return folder
 
 
 def test_what_one_process_compiled_the_next_loads_without_numba(kept):
-    script = "import sys; sys.modules['numba'] = None\n" + WRITE_NOTHING
+    script = "import sys; sys.modules['numba'] = None\n" + COPY_NOTHING
     before = the_file(kept).read_bytes()
     fresh(script, kept)
     assert the_file(kept).read_bytes() == before
@@ -57,14 +54,14 @@ def test_what_one_process_compiled_the_next_loads_without_numba(kept):
 )
 def test_a_file_that_is_not_whole_is_made_again(tmp_path, kept, monkeypatch, damage):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(kept))
-    whole = jit._kept(0)
+    whole = loader._read_cache(0)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     path = tmp_path / the_file(kept).relative_to(kept)
     path.parent.mkdir()
     path.write_bytes(damage(the_file(kept).read_bytes()))
-    assert jit._kept(0) is None
-    jit._keep(0, *whole)
-    assert jit._kept(0) == whole
+    assert loader._read_cache(0) is None
+    loader._write_cache(0, *whole)
+    assert loader._read_cache(0) == whole
     assert path.read_bytes() == the_file(kept).read_bytes()
 
 
@@ -74,48 +71,48 @@ def test_another_version_source_or_processor_has_another_file(monkeypatch):
         ("_SOURCES", ("pack.py",)),
         ("_processor", lambda: ("another", "")),
         ("llvmlite", type("other", (), {"__version__": "0"})),
-        ("_SOURCES", jit._SOURCES),
+        ("_SOURCES", loader._SOURCES),
     ]
     for name, value in changes:
         with monkeypatch.context() as patch:
-            patch.setattr(jit, name, value)
-            jit._key.cache_clear()
-            names.add(jit._file(4))
-    jit._key.cache_clear()
+            patch.setattr(loader, name, value)
+            loader._key.cache_clear()
+            names.add(loader._cache_name(4))
+    loader._key.cache_clear()
     assert len(names) == len(changes)
-    assert jit._file(4) in names
-    assert jit._file(8) not in names
+    assert loader._cache_name(4) in names
+    assert loader._cache_name(8) not in names
 
 
 def test_kernels_call_nothing_but_the_c_library(monkeypatch):
-    monkeypatch.setattr(jit, "_C_LIBRARY", {"pwrite", "memcpy"})
-    monkeypatch.setattr(jit, "_keep", lambda *arguments: pytest.fail("kept what calls something else"))
-    with pytest.raises(RuntimeError, match="errno"):
-        jit._compiled(0)
+    monkeypatch.setattr(loader, "_C_LIBRARY", set())
+    monkeypatch.setattr(loader, "_write_cache", lambda *arguments: pytest.fail("kept what calls something else"))
+    with pytest.raises(RuntimeError, match="memcpy"):
+        loader._compile(0)
 
 
 def test_every_kernel_of_a_width_is_compiled(kept):
-    assert set(jit.functions(0)) == {kernel.__name__ for kernel in kernels.MOVE_BYTES}
-    for width in kernels.UNITS:
-        assert set(jit.functions(width)) == {kernel.__name__ for kernel in kernels.MOVE_ITEMS}
+    assert set(loader.functions(0)) == {kernel.__name__ for kernel in pack.MOVE_BYTES}
+    for width in pack.UNITS:
+        assert set(loader.functions(width)) == {kernel.__name__ for kernel in pack.MOVE_ITEMS}
 
 
 def test_kernels_are_kept_where_neither_package_nor_home_can_be_written(tmp_path):
     script = """
         import os, sys, tempfile
-        from tensordict_memmap.engine.kernels import compile as jit
+        from tensordict_memmap.engine.kernels import loader
         tempfile.tempdir = sys.argv[1]
         # As on a machine where both are read-only; root may write anywhere, so permissions would not do.
-        folders = jit._folders
+        folders = loader._folders
         def unwritable():
             *others, private = folders()
             assert len(others) == 2
             yield from (os.path.join(sys.executable, "no folder") for _ in others)
             yield private
-        jit._folders = unwritable
-        jit.functions(0)
-        jit._functions.clear()
-        print(jit.is_kept(0))
+        loader._folders = unwritable
+        loader.functions(0)
+        loader._functions.clear()
+        print(loader.is_cached(0))
     """
     assert fresh(script, "", tmp_path) == ["True"]
     (folder,) = tmp_path.iterdir()
@@ -125,13 +122,13 @@ def test_kernels_are_kept_where_neither_package_nor_home_can_be_written(tmp_path
 def test_a_private_folder_that_others_may_write_to_is_not_taken(tmp_path):
     script = """
         import os, sys, tempfile
-        from tensordict_memmap.engine.kernels import compile as jit
+        from tensordict_memmap.engine.kernels import loader
         tempfile.tempdir = sys.argv[1]
-        folder = jit._private_folder()
+        folder = loader._private_folder()
         os.chmod(folder, 0o777)
-        print(jit._private_folder() == folder)
+        print(loader._private_folder() == folder)
         os.chmod(folder, 0o700)
-        print(jit._private_folder() == folder)
+        print(loader._private_folder() == folder)
     """
     assert fresh(script, "", tmp_path) == ["False", "True"]
 

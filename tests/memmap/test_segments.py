@@ -55,9 +55,7 @@ def test_the_same_bytes_and_checksums_come_out_in_any_order(tmp_path, monkeypatc
     edges = chance.sample(range(1, len(data)), chance.choice([0, 3, 60, 900]))
     begins, offset = [0, *sorted(edges)], chance.choice([0, 1, 4096, 2 * MIB - 5])
     parts = parts_of(data, begins, offset, chance)
-    extents = {part.offset: Extent(part.offset, part.nbytes) for part in parts if isinstance(part, Contiguous)}
-    for extent in extents.values():
-        extent.cut(MIB)
+    extents = {part.offset: Extent(part.offset, part.nbytes, MIB) for part in parts if isinstance(part, Contiguous)}
     [segment] = join(parts, extents)
     steps = list(segment.steps())
     chance.shuffle(steps)

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from tensordict_memmap.engine import executor, jobs, tuning, write_plan
-from tensordict_memmap.engine.kernels import compile as jit
+from tensordict_memmap.engine.kernels import loader
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.schema.dtypes import DTYPES
@@ -242,7 +242,8 @@ def test_small_saves_import_no_numba(tmp_path):
         import sys, torch
         from tensordict_memmap.engine.sources import FileRange
         from tensordict_memmap.engine.write_plan import FileWrite, write_files
-        write_files([FileWrite(sys.argv[1], [FileRange("x", torch.ones(500, 500).T), FileRange("y", torch.ones(9), 1 << 20)])])
+        ranges = [FileRange("x", torch.ones(500, 500).T), FileRange("y", torch.ones(9), 1 << 20)]
+        write_files([FileWrite(sys.argv[1], ranges)])
         print("numba" in sys.modules)
     """)
     done = subprocess.run(
@@ -292,7 +293,7 @@ def test_strided_sources_take_little_memory_beside_themselves(tmp_path):
         write_files([FileWrite(sys.argv[1], [FileRange("x", source)])], threads=2)
         print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
     """)
-    jit.functions(4)  # compiled, if they were not: the first process to load them is meant, not the first to compile
+    loader.functions(4)  # compiled, if they were not: the first process to load them is meant, not the first to compile
     for way in ("kernels", "loaded kernels", "numpy"):
         done = subprocess.run(
             [sys.executable, "-c", script, str(tmp_path / "x"), way], capture_output=True, text=True, check=True

@@ -1,9 +1,10 @@
-"""Datasets that grow: a saved folder to which rows are added while others read it.
+"""Datasets that grow: a saved folder to which rows are appended while other processes read it.
 
-Rows are written behind those that count, then counted in one step, when the manifest is replaced (``storage.rows_committed``). So a
-reader sees whole rows, the same number of each leaf, and a writer that is killed loses the rows that were not counted
-yet. There is one writer, or there are several of ranges that do not overlap; locks that end with their process see to
-it. A dataset is a saved folder like any other: ``load_memmap`` opens it, and so does the reference.
+Rows are written behind the committed ones, then committed in one step by replacing the manifest
+(``storage/rows_committed.py``). So readers see whole rows, the same number of each leaf, and a writer that is killed
+loses only rows that were not committed. There is one writer, or several of ranges that do not overlap, which locks
+enforce that end with their process. A dataset is a saved folder like any other: ``load_memmap`` opens it, and so does
+the reference.
 """
 
 from __future__ import annotations

@@ -41,30 +41,21 @@ _SMALLEST, _LARGEST = 1 << 20, 64 << 20
 
 
 class Extent:
-    """A part of a file while it is written: it gathers the hashes of its blocks.
+    """A part of a file that gets a checksum: it collects the hashes of its blocks while they are written.
 
     Args:
         offset: where it starts in the file.
         nbytes: how long it is.
-        fixed: whether blocks keep their usual size.
+        block: the bytes of a block.
     """
 
-    __slots__ = ("_hashes", "block", "fixed", "nbytes", "offset")
+    __slots__ = ("_hashes", "block", "nbytes", "offset")
 
-    def __init__(self, offset: int, nbytes: int, *, fixed: bool = False) -> None:
+    def __init__(self, offset: int, nbytes: int, block: int = BLOCK) -> None:
         self.offset = offset
         self.nbytes = nbytes
-        self.fixed = fixed
-        self.block = BLOCK
-        self._hashes: list[int | None] = [None] * -(-nbytes // BLOCK)
-
-    def cut(self, block: int) -> bool:
-        """Sets the size of its blocks before any is hashed; False where it is fixed, or no reader would take it."""
-        if self.fixed or not _SMALLEST <= block <= _LARGEST:
-            return self.block == block
         self.block = block
-        self._hashes = [None] * -(-self.nbytes // block)
-        return True
+        self._hashes: list[int | None] = [None] * -(-nbytes // block)
 
     def put(self, start: int, value: int) -> None:
         """Takes the hash of the block that starts there."""

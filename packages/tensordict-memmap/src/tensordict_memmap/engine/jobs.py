@@ -9,11 +9,9 @@ its extent is left, and whoever runs the steps reads it back.
 from __future__ import annotations
 
 import functools
-import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from itertools import product
 from math import prod
 from types import ModuleType
 
@@ -21,8 +19,7 @@ import numpy as np
 import torch
 
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.engine.checksums import Extent
-from tensordict_memmap.engine.kernels.digest import Digest
+from tensordict_memmap.engine.checksums import BlockHash, Extent
 from tensordict_memmap.engine.segments import Segment, join, whole_extent
 from tensordict_memmap.engine.sink import Sink
 from tensordict_memmap.engine.sources import Contiguous, Run, Strided, ViaTorch, as_array, chunks, dense_axis
@@ -78,42 +75,30 @@ def steps(
 
 
 def _kernel_steps(part: Strided, kernels: ModuleType, extent: Extent | None) -> Iterator[tuple[Step, int]]:
-    """Steps that are a block of the extent each, where kernels can hash what they write: one run of bytes."""
+    """Steps that pack a strided source by kernels: ranges in C order, or blocks of rows where rows are very long."""
     width, shape = part.width, part.shape
-    arrays = np.array(shape, dtype=np.int64), np.array(part.strides, dtype=np.int64)
-    if sys.byteorder == "big":  # what kernels hash would be another number
-        extent = None
+    layout = np.array(shape, dtype=np.int64), np.array(part.strides, dtype=np.int64)
     axis = dense_axis(shape, part.strides)
-    if axis is None:
-        total, block = prod(shape), (JOB if extent is None else extent.block) // width
-        for first in range(0, total, block):
-            last = min(first + block, total)
-            yield functools.partial(_write_range, part, kernels, arrays, first, last, extent), (last - first) * width
+    behind = prod(shape[axis + 1 :])
+    unit = 1 if axis == len(shape) - 1 else _ROWS * behind
+    if unit * width <= STAGING // 2:
+        total, count = prod(shape), extent.block // width if extent is not None else JOB // (unit * width) * unit
+        for first in range(0, total, count):
+            last = min(first + count, total)
+            write = functools.partial(_write_range, part, kernels, layout, axis, unit, first, last, extent)
+            yield write, (last - first) * width
         return
-    outer, rows, behind = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
-    row = behind * width
-    if rows * row <= JOB:
-        step = max(JOB // (rows * row), 1)
-        boxes = [(o, min(o + step, outer), 0, rows, 0, behind) for o in range(0, outer, step)]
-        in_order, most = True, step * rows * row
-    else:
-        # A job takes at least a cache line along the dense axis, so it may have to split the axes behind.
-        height = max(JOB // row, 64 // width, 8)
-        columns = behind if height * row <= 2 * JOB else max(JOB // (height * width), 1)
-        boxes = [
-            (o, o + 1, i, min(i + height, rows), q, min(q + columns, behind))
-            for o in range(outer)
-            for i in range(0, rows, height)
-            for q in range(0, behind, columns)
-        ]
-        in_order, most = columns == behind and (outer == 1 or rows % height == 0), height * row
-    if extent is not None and not (in_order and 8 * row <= STAGING and extent.cut(most)):
-        extent = None
-    for box in boxes:
-        count = (box[1] - box[0]) * (box[3] - box[2]) * (box[5] - box[4]) * width
-        start = ((box[0] * rows + box[2]) * behind + box[4]) * width
-        yield functools.partial(_write_tiled, part, kernels, arrays, axis, box, start, extent), count
+    height = max(_ROWS, 64 // width)  # at least a cache line along the dense axis
+    columns = max(STAGING // (height * width), 1)
+    for outer in range(prod(shape[:axis])):
+        for i, first in product(range(0, shape[axis], height), range(0, behind, columns)):
+            row, rows, last = outer * shape[axis] + i, min(height, shape[axis] - i), min(first + columns, behind)
+            write = functools.partial(_write_rows, part, kernels, layout, axis, row, rows, first, last)
+            yield write, rows * (last - first) * width
 
+
+_ROWS = 16
+"""Rows packed together where the source is not dense along its last axis; fewer leave parts of cache lines unused."""
 
 _local = threading.local()
 
@@ -127,48 +112,63 @@ def _staging() -> int:
     return int(_local.address)
 
 
+_Layout = tuple[np.ndarray, np.ndarray]
+
+
 def _write_range(
     part: Strided,
     kernels: ModuleType,
-    arrays: tuple[np.ndarray, np.ndarray],
+    layout: _Layout,
+    axis: int,
+    unit: int,
     first: int,
     last: int,
     extent: Extent | None,
     file: Sink,
 ) -> None:
-    with _digest(extent, first * part.width) as digest:
-        place = file.fd, part.offset, part.address, *arrays, first, last, _staging(), STAGING, part.width
-        _check(kernels.write_range(*place, digest))
+    """Writes the items ``first`` to ``last``.
+
+    Packing ends at multiples of ``unit`` items, which are whole rows, and writing at multiples of half the staging
+    block in the file; what is packed beyond waits for the next write.
+    """
+    width, staging, most = part.width, _staging(), STAGING // 2
+    state = BlockHash() if extent is not None else None
+    position, offset, packed = first, part.offset + first * width, 0
+    while packed or position < last:
+        wanted = most - offset % most
+        if packed < wanted and position < last:
+            end = min(-((position * width + wanted - packed) // -(unit * width)) * unit, last)
+            kernels.pack_range(staging + packed, part.address, *layout, axis, position, end, width)
+            packed += (end - position) * width
+            position = end
+        nbytes = min(wanted, packed)
+        if state is not None:
+            state.add(staging, nbytes)
+        syscalls.write_at(file.fd, staging, nbytes, offset)
+        offset, packed = offset + nbytes, packed - nbytes
+        syscalls.copy(staging, staging + nbytes, packed)
+    if extent is not None and state is not None:
+        extent.put(first * width, state.value())
 
 
-def _write_tiled(
+def _write_rows(
     part: Strided,
     kernels: ModuleType,
-    arrays: tuple[np.ndarray, np.ndarray],
+    layout: _Layout,
     axis: int,
-    box: tuple[int, ...],
-    start: int,
-    extent: Extent | None,
+    row: int,
+    rows: int,
+    first: int,
+    last: int,
     file: Sink,
 ) -> None:
-    with _digest(extent, start) as digest:
-        corners = np.array(box, dtype=np.int64)
-        place = file.fd, part.offset, part.address, *arrays, axis, corners, _staging(), STAGING, part.width
-        _check(kernels.write_tiled(*place, digest))
-
-
-@contextmanager
-def _digest(extent: Extent | None, start: int) -> Iterator[Digest | None]:
-    """What a kernel hashes a block of an extent with."""
-    digest = None if extent is None else Digest()
-    yield digest
-    if extent is not None and digest is not None:
-        extent.put(start, digest.value())
-
-
-def _check(code: int) -> None:
-    if code:
-        raise OSError(code, os.strerror(code))
+    """Writes, for ``rows`` steps along ``axis``, the items ``first`` to ``last`` of the axes behind it, row by row."""
+    width, staging = part.width, _staging()
+    behind, nbytes = prod(part.shape[axis + 1 :]), (last - first) * width
+    kernels.pack_block(staging, part.address, *layout, axis, row, rows, first, last, width)
+    for number in range(rows):
+        offset = part.offset + ((row + number) * behind + first) * width
+        syscalls.write_at(file.fd, staging + number * nbytes, nbytes, offset)
 
 
 def _write_array(chunk: np.ndarray, offset: int, file: Sink) -> None:

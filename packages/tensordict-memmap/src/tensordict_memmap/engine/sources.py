@@ -206,9 +206,8 @@ def chunks(whole: _Array, width: int, most: int) -> Iterator[tuple[_Array, int]]
         )
 
 
-def dense_axis(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """The axis along which the source is dense where that is not the last, so that reading it in tiles pays."""
-    axis = min((axis for axis in range(len(shape)) if strides[axis]), key=lambda axis: abs(strides[axis]), default=None)
-    if axis is None or axis == len(shape) - 1 or strides[-1] == 0 or abs(strides[axis]) == abs(strides[-1]):
-        return None
-    return axis
+def dense_axis(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """The axis along which the source is densest; the last one where reading the others in tiles does not pay."""
+    last = len(shape) - 1
+    axis = min((axis for axis in range(len(shape)) if strides[axis]), key=lambda axis: abs(strides[axis]), default=last)
+    return last if strides[-1] == 0 or abs(strides[axis]) == abs(strides[-1]) else axis

@@ -39,9 +39,9 @@ HASHED = 2 << 20
 take twice the time of the write, and more are not in the cache of the processor any more."""
 
 STAGING = 4 << 20
-"""Bytes in which a kernel packs what it writes: half of them go out at once, up to a bound of large pages in the file.
-Packing fewer is a little faster, but every fourth save then took several times as long, and reading what smaller pages
-hold takes up to four times as long."""
+"""Bytes in which a kernel packs strided memory. Half of them are written at once, which is a large page of the page
+cache: writing fewer is a little faster, but every fourth save then took several times as long, and reading smaller
+pages takes up to four times as long."""
 
 KERNEL_WORTH_A_CALL = 64 << 10
 """Strided bytes from which a kernel beats torch, once it is loaded."""
@@ -136,14 +136,13 @@ def load_kernels(nbytes: int, widths: Iterable[int]) -> ModuleType | None:
         if _kernels_broken:
             return None
         try:
-            from tensordict_memmap.engine.kernels import compile as jit
-            from tensordict_memmap.engine.kernels import loader as native
+            from tensordict_memmap.engine.kernels import loader  # imports LLVM
 
             for width in widths:
-                if nbytes < KERNEL_WORTH_COMPILING and not jit.is_kept(width):
+                if nbytes < KERNEL_WORTH_COMPILING and not loader.is_cached(width):
                     return None
-                jit.functions(width)
-            _kernels_module = native
+                loader.functions(width)
+            _kernels_module = loader
         except Exception as error:  # whatever stops a compiler: other copies are slower and just as right
             _kernels_broken = True
             warnings.warn(

@@ -246,7 +246,7 @@ class PackedSave:
         for piece in pieces:
             piece.offset += len(start)
         wanted = alone if self.checksum else []
-        extents = [Extent(len(start) + offset, nbytes, fixed=True) for offset, nbytes in wanted]
+        extents = [Extent(len(start) + offset, nbytes) for offset, nbytes in wanted]
         # not emptied first means cut to its size, which leaves room that takes no blocks
         all_pieces: list[FileRange | Run] = [FileRange("the header", start), *([] if self.like else pieces)]
         return FileWrite(path, all_pieces, len(start) + (ends[-1] if ends else 0), fresh=not self.like, extents=extents)

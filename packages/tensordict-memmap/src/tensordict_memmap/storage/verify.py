@@ -139,10 +139,11 @@ def verify_ranges(ranges: Iterable[Range], where: str) -> None:
     jobs: list[_Blocks] = []
     room = 0
     for one in ranges:
-        extent = Extent(one.offset, one.nbytes)
-        if not extent.cut(read_checksum(one.checksum) or 0):
+        block = read_checksum(one.checksum)
+        if block is None:
             bad[one.name] = None
             continue
+        extent = Extent(one.offset, one.nbytes, block)
         extents.append((one, extent))
         for start, nbytes in extent.missing():
             if not jobs or jobs[-1][0][0].file != one.file or nbytes > room:

@@ -12,8 +12,6 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from tensordict_memmap.engine.kernels.digest import SCRAMBLE_KEY, SCRAMBLE_PRIME, STRIPE, STRIPES
-
 MOST_AXES = 64
 """What torch and NumPy allow."""
 
@@ -121,63 +119,3 @@ def fence(typingctx):
         return context.get_dummy_value()
 
     return types.none(), generate
-
-
-def _eight(builder, address, offset=0):
-    """The eight numbers at an address."""
-    address = builder.add(address, ir.Constant(_LONG, offset))
-    return builder.load(builder.inttoptr(address, _EIGHT.as_pointer()), align=1)
-
-
-def _each(number):
-    return ir.Constant(_EIGHT, [number] * 8)
-
-
-def _take_stripe(builder, sums, data, key):
-    """The sums after another stripe: each gets the number beside its own, and the product of its own's keyed halves."""
-    keyed = builder.xor(data, key)
-    product = builder.mul(builder.and_(keyed, _each(0xFFFFFFFF)), builder.lshr(keyed, _each(32)))
-    beside = builder.shuffle_vector(data, data, ir.Constant(ir.VectorType(ir.IntType(32), 8), [1, 0, 3, 2, 5, 4, 7, 6]))
-    return builder.add(builder.add(sums, beside), product)
-
-
-@intrinsic
-def hash_stripe(typingctx, sums, data, key):
-    """Takes `STRIPE` bytes into the sums of a hash."""
-
-    def generate(context, builder, signature, arguments):
-        into, out_of, secret = arguments
-        taken = _take_stripe(builder, _eight(builder, into), _eight(builder, out_of), _eight(builder, secret))
-        builder.store(taken, builder.inttoptr(into, _EIGHT.as_pointer()), align=1)
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64, types.int64), generate
-
-
-@intrinsic
-def hash_block(typingctx, sums, data, secret):
-    """Takes `STRIPES` stripes into the sums of a hash, and scrambles them."""
-
-    def generate(context, builder, signature, arguments):
-        into, out_of, secret = arguments
-        taken = _eight(builder, into)
-        for stripe in range(STRIPES):  # keys lie 8 bytes apart
-            taken = _take_stripe(
-                builder, taken, _eight(builder, out_of, STRIPE * stripe), _eight(builder, secret, 8 * stripe)
-            )
-        shifted = builder.xor(taken, builder.lshr(taken, _each(47)))
-        keyed = builder.xor(shifted, _eight(builder, secret, SCRAMBLE_KEY))
-        builder.store(builder.mul(keyed, _each(SCRAMBLE_PRIME)), builder.inttoptr(into, _EIGHT.as_pointer()), align=1)
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64, types.int64), generate
-
-
-@intrinsic
-def integers(typingctx, address):
-    """The 64-bit integers at an address."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], _LONG.as_pointer())
-
-    return types.CPointer(types.int64)(types.int64), generate
