@@ -258,14 +258,16 @@ def test_opening_it_to_write_drops_the_checksums_of_its_leaves_first(tmp_path):
 
 
 def test_checksums_are_dropped_durably_and_before_a_leaf_is_mapped(tmp_path, monkeypatch):
-    from tensordict_memmap.engine import syscalls
     from tensordict_memmap.loading import leaves as opening
+    from tensordict_memmap.storage import transaction
 
     TensorDict({"a": torch.arange(3)}).save(tmp_path, checksum=True)
     calls = []
-    replace, opened = syscalls.replace_file, opening.LeafOpener.__call__
+    replace, opened = transaction.replace_file, opening.LeafOpener.__call__
     monkeypatch.setattr(
-        syscalls, "replace_file", lambda path, data, durable: calls.append(durable) or replace(path, data, durable)
+        transaction,
+        "replace_file",
+        lambda path, data, *, durable: calls.append(durable) or replace(path, data, durable=durable),
     )
     monkeypatch.setattr(
         opening.LeafOpener, "__call__", lambda self, leaf: calls.append(leaf.file) or opened(self, leaf)

@@ -125,7 +125,7 @@ def test_a_range_is_one_writers_and_goes_on_where_it_stopped(path, dataset, rows
     writer._writer.close()  # as a killed process would
     with pytest.raises(ValueError, match="4 to 8 were begun"):
         MemmapDataset.open(path, "r+", part=(5, 9))
-    with pytest.raises(ValueError, match="2 rows that count"):
+    with pytest.raises(ValueError, match="2 committed rows"):
         MemmapDataset.open(path, "r+", part=(1, 3))
     with MemmapDataset.open(path, "r+") as dataset, pytest.raises(RuntimeError, match=r"part=\(4, 8\)"):
         dataset.append(row(2))

@@ -110,8 +110,8 @@ class Writer:
         if self.part is None:
             if start < self.rows_committed.rows:
                 raise ValueError(
-                    f"part {part} starts before the end of the {self.rows_committed.rows} committed rows; a part is filled "
-                    "behind them: open the dataset without a part to overwrite rows"
+                    f"part {part} starts within the {self.rows_committed.rows} committed rows; a part is filled behind "
+                    "them: open the dataset without a part to overwrite rows"
                 )
             self.part = Part(start, stop, start)
             self.rows_committed = replace(self.rows_committed, parts=(*self.rows_committed.parts, self.part))

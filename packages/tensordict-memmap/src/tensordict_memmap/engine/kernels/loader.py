@@ -26,7 +26,6 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from tensordict_memmap.engine.checksums import checksum_of
-from tensordict_memmap.engine.syscalls import replace_file
 
 __all__ = [
     "functions",
@@ -193,7 +192,15 @@ def _write_cache(width: int, symbols: _Symbols, code: bytes) -> None:
     for folder in _folders():
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
-            return replace_file(os.path.join(folder, _cache_name(width)), data, durable=False)
+            fd, draft = tempfile.mkstemp(dir=folder)
+            try:
+                with open(fd, "wb") as file:
+                    file.write(data)
+                os.replace(draft, os.path.join(folder, _cache_name(width)))
+            except OSError:
+                os.unlink(draft)
+                raise
+            return
 
 
 # --- code
