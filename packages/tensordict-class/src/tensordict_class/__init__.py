@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .base import TensorClass
-from .convert import from_dataclass
-from .decorator import tensorclass
-from .models import from_pydantic
-from .typed import TypedTensorDict
+from tensordict_class.base import TensorClass
+from tensordict_class.convert import from_dataclass
+from tensordict_class.decorator import tensorclass
+from tensordict_class.models import from_pydantic
+from tensordict_class.typed import TypedTensorDict
 
 __all__ = ["TensorClass", "TypedTensorDict", "from_dataclass", "from_pydantic", "tensorclass"]

@@ -12,18 +12,17 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from tensordict_class import errors
+from tensordict_class.casting import Annotation, check_tensor_type, rule_for
+from tensordict_class.construct import write_init
+from tensordict_class.fields import Declaration, declare, install_readers
+from tensordict_class.flags import BRACKET_FLAGS, NO_FLAGS, Flags
+from tensordict_class.forward import make_known
+from tensordict_class.instance import Instance
+from tensordict_class.shadow import reach_past
+from tensordict_class.transform import Constructed, Transforming
 from tensordict_core import TensorDict
 from tensordict_core.extension import operations
-
-from . import errors
-from .casting import Annotation, check_tensor_type, rule_for
-from .construct import write_init
-from .fields import Declaration, declare, install_readers
-from .flags import BRACKET_FLAGS, NO_FLAGS, Flags
-from .forward import make_known
-from .instance import Instance
-from .shadow import reach_past
-from .transform import Constructed, Transforming
 
 __all__ = ["TensorClass"]
 

@@ -16,11 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tensordict_class import errors
+from tensordict_class.flags import Flags
 from tensordict_core import NonTensorData, TensorDict
 from tensordict_core.extension import Meta, TensorCollection, constant_when_traced, is_compiling, to_entry
-
-from . import errors
-from .flags import Flags
 
 __all__ = ["Annotation", "Rule", "check_tensor_type", "class_of", "rule_for"]
 

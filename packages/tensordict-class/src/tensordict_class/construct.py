@@ -12,10 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
+from tensordict_class.fields import Declaration
 from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, as_batch_size, as_device, as_names, dense, dense_locked
-
-from .fields import Declaration
 
 __all__ = ["META_ARGUMENTS", "WRITTEN", "write_init"]
 

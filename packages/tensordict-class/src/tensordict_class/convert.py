@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
+from tensordict_class.decorator import tensorclass
 from tensordict_core import TensorDict
-
-from .decorator import tensorclass
 
 __all__ = ["from_dataclass"]
 

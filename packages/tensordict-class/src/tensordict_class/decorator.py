@@ -8,8 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, dataclass_transform, overload
 
-from .base import CastFilter, TensorClass
-from .construct import WRITTEN
+from tensordict_class.base import CastFilter, TensorClass
+from tensordict_class.construct import WRITTEN
 
 __all__ = ["tensorclass"]
 

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from tensordict_class import errors
 from tensordict_core.extension import TensorCollection
-
-from . import errors
 
 __all__ = ["Declaration", "declare", "install_readers", "reader"]
 

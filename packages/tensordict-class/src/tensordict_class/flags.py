@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import errors
+from tensordict_class import errors
 
 __all__ = ["BRACKET_FLAGS", "NO_FLAGS", "Flags"]
 

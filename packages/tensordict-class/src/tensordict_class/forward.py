@@ -15,6 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from tensordict_class import errors
 from tensordict_core import NestedKey, TensorDictBase
 from tensordict_core.extension import (
     How,
@@ -28,8 +29,6 @@ from tensordict_core.extension import (
     register_wrapper,
     type_name,
 )
-
-from . import errors
 
 __all__ = ["Forwarding", "make_known"]
 

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from tensordict_class import errors
+from tensordict_class.casting import Annotation, Rule, class_of
+from tensordict_class.fields import Declaration
+from tensordict_class.flags import NO_FLAGS, Flags
+from tensordict_class.forward import Forwarding
 from tensordict_core import NestedKey, TensorDict, TensorDictBase
 from tensordict_core.extension import Index, TensorCollection
-
-from . import errors
-from .casting import Annotation, Rule, class_of
-from .fields import Declaration
-from .flags import NO_FLAGS, Flags
-from .forward import Forwarding
 
 __all__ = ["Instance", "run_post_init"]
 
@@ -342,7 +341,7 @@ class Instance(Forwarding):
         >>> Point.from_dataclass(Plain(torch.zeros(2))).label
         'origin'
         """
-        from .convert import from_dataclass
+        from tensordict_class.convert import from_dataclass
 
         instance: Self = from_dataclass(dataclass, dest_cls=cls, **kwargs)
         return instance

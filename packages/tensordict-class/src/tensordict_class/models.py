@@ -15,7 +15,7 @@ from typing import Any, ForwardRef, Union, get_args, get_origin
 
 import torch
 
-from .base import TensorClass
+from tensordict_class.base import TensorClass
 
 __all__ = ["from_pydantic"]
 

@@ -12,9 +12,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tensordict_class.instance import Instance
 from tensordict_core.extension import TensorCollection, operations
-
-from .instance import Instance
 
 __all__ = ["reach_past"]
 

@@ -15,12 +15,11 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self, get_origin
 
+from tensordict_class import errors
+from tensordict_class.forward import Forwarding, make_known
+from tensordict_class.transform import Constructed, TransformingByKeyword
 from tensordict_core import TensorDict, TensorDictBase
 from tensordict_core.extension import TensorCollection
-
-from . import errors
-from .forward import Forwarding, make_known
-from .transform import Constructed, TransformingByKeyword
 
 __all__ = ["TypedTensorDict"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .base import TensorDictModuleBase
-from .cudagraph import CudaGraphModule
-from .decorators import as_tensordict_module
-from .dispatch import dispatch
-from .distributions import (
+from tensordict_nn.base import TensorDictModuleBase
+from tensordict_nn.cudagraph import CudaGraphModule
+from tensordict_nn.decorators import as_tensordict_module
+from tensordict_nn.dispatch import dispatch
+from tensordict_nn.distributions import (
     AddStateIndependentNormalScale,
     CompositeDistribution,
     Delta,
@@ -17,20 +17,20 @@ from .distributions import (
     mappings,
     rand_one_hot,
 )
-from .distributions.mappings import biased_softplus, inv_softplus
-from .ensemble import EnsembleModule
-from .functional import from_module, to_module
-from .fx import TDGraphModule, symbolic_trace
-from .module import TensorDictModule, TensorDictModuleWrapper, WrapModule
-from .params import TensorDictParams
-from .probabilistic.aggregation import composite_lp_aggregate, set_composite_lp_aggregate
-from .probabilistic.interaction import InteractionType, interaction_type, set_interaction_type
-from .probabilistic.module import ProbabilisticTensorDictModule
-from .probabilistic.sequential import ProbabilisticTensorDictSequential
-from .sequential import TensorDictSequential
-from .skipping import set_skip_existing, skip_existing
-from .stacking import from_modules
-from .tensorclass_module import TensorClassModuleBase, TensorClassModuleWrapper
+from tensordict_nn.distributions.mappings import biased_softplus, inv_softplus
+from tensordict_nn.ensemble import EnsembleModule
+from tensordict_nn.functional import from_module, to_module
+from tensordict_nn.fx import TDGraphModule, symbolic_trace
+from tensordict_nn.module import TensorDictModule, TensorDictModuleWrapper, WrapModule
+from tensordict_nn.params import TensorDictParams
+from tensordict_nn.probabilistic.aggregation import composite_lp_aggregate, set_composite_lp_aggregate
+from tensordict_nn.probabilistic.interaction import InteractionType, interaction_type, set_interaction_type
+from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
+from tensordict_nn.probabilistic.sequential import ProbabilisticTensorDictSequential
+from tensordict_nn.sequential import TensorDictSequential
+from tensordict_nn.skipping import set_skip_existing, skip_existing
+from tensordict_nn.stacking import from_modules
+from tensordict_nn.tensorclass_module import TensorClassModuleBase, TensorClassModuleWrapper
 
 __all__ = [
     "AddStateIndependentNormalScale",

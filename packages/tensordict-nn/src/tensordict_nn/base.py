@@ -15,8 +15,7 @@ from torch import nn
 
 from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import TensorCollection
-
-from . import errors
+from tensordict_nn import errors
 
 __all__ = ["TensorDictModuleBase", "as_keys"]
 

@@ -17,12 +17,11 @@ from torch.utils import _pytree as pytree
 
 from tensordict_core import LazyStackedTensorDict, NestedKey
 from tensordict_core.extension import Node
-
-from . import errors
-from .base import as_keys
-from .dispatch import dispatch
-from .probabilistic.interaction import interaction_type
-from .probabilistic.module import ProbabilisticTensorDictModule
+from tensordict_nn import errors
+from tensordict_nn.base import as_keys
+from tensordict_nn.dispatch import dispatch
+from tensordict_nn.probabilistic.interaction import interaction_type
+from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
 
 __all__ = ["CudaGraphModule"]
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from tensordict_core import NestedKey, TensorDict, unravel_key
 from tensordict_core.extension import Node
-
-from . import errors
+from tensordict_nn import errors
 
 __all__ = ["dispatch"]
 

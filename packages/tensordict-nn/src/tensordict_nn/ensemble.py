@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import torch
 
-from .base import TensorDictModuleBase
-from .stacking import from_modules
+from tensordict_nn.base import TensorDictModuleBase
+from tensordict_nn.stacking import from_modules
 
 __all__ = ["EnsembleModule"]
 

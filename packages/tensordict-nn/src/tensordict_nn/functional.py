@@ -27,12 +27,11 @@ from tensordict_core.extension import (
     on_exit,
     to_entry,
 )
-
-from . import errors
-from .plan import Slot, bind, find_plan
+from tensordict_nn import errors
+from tensordict_nn.plan import Slot, bind, find_plan
 
 if TYPE_CHECKING:
-    from .plan import Plan
+    from tensordict_nn.plan import Plan
 
 __all__ = ["from_module", "to_module"]
 
@@ -131,7 +130,7 @@ def from_module(
         if td is None:
             td = TensorDict({})
     if as_module:
-        from .params import TensorDictParams
+        from tensordict_nn.params import TensorDictParams
 
         return TensorDictParams(td, no_convert=True, lock=lock)
     return td.lock_() if lock else td

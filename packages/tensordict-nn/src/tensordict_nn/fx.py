@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from . import errors
-from .base import TensorDictModuleBase
-from .dispatch import dispatch
-from .module import TensorDictModule, TensorDictModuleWrapper
-from .sequential import TensorDictSequential
+from tensordict_nn import errors
+from tensordict_nn.base import TensorDictModuleBase
+from tensordict_nn.dispatch import dispatch
+from tensordict_nn.module import TensorDictModule, TensorDictModuleWrapper
+from tensordict_nn.sequential import TensorDictSequential
 
 __all__ = ["TDGraphModule", "symbolic_trace"]
 

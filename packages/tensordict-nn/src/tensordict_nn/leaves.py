@@ -6,8 +6,7 @@ from torch import Tensor
 from torch.nn.parameter import Parameter, is_lazy
 
 from tensordict_core import LazyStackedTensorDict
-
-from . import errors
+from tensordict_nn import errors
 
 __all__ = ["as_parameter", "can_be_trained", "copy_tied", "require_common_keys"]
 

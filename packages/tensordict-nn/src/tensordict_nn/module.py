@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from tensordict_core import NestedKey, TensorDict, unravel_key
 from tensordict_core.extension import TensorCollection, is_compiling
-
-from . import errors
-from .base import Keys, TensorDictModuleBase, as_keys, device_of
-from .calls import CALL, goes_straight, is_bare, only_forwards, selects, traces_straight
-from .dispatch import dispatch
-from .form import Form, KeyList, parsed, written
-from .skipping import may_skip, skips
+from tensordict_nn import errors
+from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys, device_of
+from tensordict_nn.calls import CALL, goes_straight, is_bare, only_forwards, selects, traces_straight
+from tensordict_nn.dispatch import dispatch
+from tensordict_nn.form import Form, KeyList, parsed, written
+from tensordict_nn.skipping import may_skip, skips
 
 __all__ = ["TensorDictModule", "TensorDictModuleWrapper", "WrapModule", "step", "traced_step"]
 

@@ -35,9 +35,8 @@ from tensordict_core.extension import (
     register_type,
     register_wrapper,
 )
-
-from . import errors
-from .leaves import as_parameter, can_be_trained, copy_tied, require_common_keys
+from tensordict_nn import errors
+from tensordict_nn.leaves import as_parameter, can_be_trained, copy_tied, require_common_keys
 
 __all__ = ["TensorDictParams"]
 

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, Node, dense, entries
-
-from . import errors
+from tensordict_nn import errors
 
 __all__ = ["Plan", "Slot", "bind", "find_plan", "put"]
 

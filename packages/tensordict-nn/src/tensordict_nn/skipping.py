@@ -12,9 +12,8 @@ from typing import Any
 
 from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import is_compiling
-
-from . import errors
-from .settings import Block, Setting
+from tensordict_nn import errors
+from tensordict_nn.settings import Block, Setting
 
 __all__ = ["MODE", "may_skip", "set_skip_existing", "skip_existing", "skips"]
 

@@ -12,9 +12,8 @@ from torch.nn.parameter import Parameter, is_lazy
 from tensordict_core import TensorDict
 from tensordict_core import lazy_stack as stack_lazily
 from tensordict_core.extension import KEEP, Meta, dense
-
-from . import errors
-from .functional import from_module
+from tensordict_nn import errors
+from tensordict_nn.functional import from_module
 
 __all__ = ["from_modules"]
 
@@ -89,7 +88,7 @@ def from_modules(
             raise
     td = _batched(tds, iter(leaves), Meta(torch.Size([len(modules)])))
     if as_module:
-        from .params import TensorDictParams
+        from tensordict_nn.params import TensorDictParams
 
         return TensorDictParams(td, no_convert=True, lock=lock)
     return td.lock_() if lock else td

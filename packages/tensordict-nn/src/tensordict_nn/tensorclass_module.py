@@ -14,10 +14,9 @@ from torch import nn
 
 from tensordict_core import TensorDict
 from tensordict_core.extension import TensorCollection
-
-from . import errors
-from .base import TensorDictModuleBase
-from .dispatch import dispatch
+from tensordict_nn import errors
+from tensordict_nn.base import TensorDictModuleBase
+from tensordict_nn.dispatch import dispatch
 
 __all__ = ["TensorClassModuleBase", "TensorClassModuleWrapper"]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..probabilistic.interaction import InteractionType
-from .composite import CompositeDistribution
-from .delta import Delta
-from .mappings import add_custom_mapping, mappings
-from .normal_params import AddStateIndependentNormalScale, NormalParamExtractor
-from .one_hot import OneHotCategorical, rand_one_hot
-from .truncated_normal import TruncatedNormal
+from tensordict_nn.distributions.composite import CompositeDistribution
+from tensordict_nn.distributions.delta import Delta
+from tensordict_nn.distributions.mappings import add_custom_mapping, mappings
+from tensordict_nn.distributions.normal_params import AddStateIndependentNormalScale, NormalParamExtractor
+from tensordict_nn.distributions.one_hot import OneHotCategorical, rand_one_hot
+from tensordict_nn.distributions.truncated_normal import TruncatedNormal
+from tensordict_nn.probabilistic.interaction import InteractionType
 
 __all__ = [
     "AddStateIndependentNormalScale",

@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from tensordict_core import NestedKey, TensorDict, unravel_key
-
-from .. import errors
-from ..probabilistic.aggregation import composite_lp_aggregate
-from ..probabilistic.interaction import InteractionType, take
+from tensordict_nn import errors
+from tensordict_nn.probabilistic.aggregation import composite_lp_aggregate
+from tensordict_nn.probabilistic.interaction import InteractionType, take
 
 __all__ = ["CompositeDistribution", "with_suffix"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .. import errors
+from tensordict_nn import errors
 
 __all__ = ["add_custom_mapping", "biased_softplus", "expln", "inv_softplus", "mappings"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .mappings import mappings
+from tensordict_nn.distributions.mappings import mappings
 
 __all__ = ["AddStateIndependentNormalScale", "NormalParamExtractor"]
 

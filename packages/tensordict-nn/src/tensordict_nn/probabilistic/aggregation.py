@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..settings import Block, Setting
+from tensordict_nn.settings import Block, Setting
 
 __all__ = ["composite_lp_aggregate", "set_composite_lp_aggregate"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.distributions import Distribution
 
-from .. import errors
-from ..settings import Block, Setting
+from tensordict_nn import errors
+from tensordict_nn.settings import Block, Setting
 
 __all__ = ["InteractionType", "interaction_type", "set_interaction_type", "take"]
 

@@ -9,16 +9,15 @@ import torch
 
 from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import TensorCollection
-
-from .. import errors
-from ..base import Keys, TensorDictModuleBase, as_keys
-from ..dispatch import dispatch
-from ..distributions.composite import CompositeDistribution, with_suffix
-from ..distributions.delta import Delta
-from ..skipping import may_skip, skips
-from .aggregation import composite_lp_aggregate
-from .generators import draw_with
-from .interaction import InteractionType, interaction_type, take
+from tensordict_nn import errors
+from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys
+from tensordict_nn.dispatch import dispatch
+from tensordict_nn.distributions.composite import CompositeDistribution, with_suffix
+from tensordict_nn.distributions.delta import Delta
+from tensordict_nn.probabilistic.aggregation import composite_lp_aggregate
+from tensordict_nn.probabilistic.generators import draw_with
+from tensordict_nn.probabilistic.interaction import InteractionType, interaction_type, take
+from tensordict_nn.skipping import may_skip, skips
 
 __all__ = ["ProbabilisticTensorDictModule"]
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensordict_core import NestedKey, TensorDict
-
-from .. import errors
-from ..base import Keys
-from ..distributions.composite import CompositeDistribution
-from ..sequential import TensorDictSequential
-from .interaction import InteractionType
-from .module import ProbabilisticTensorDictModule
+from tensordict_nn import errors
+from tensordict_nn.base import Keys
+from tensordict_nn.distributions.composite import CompositeDistribution
+from tensordict_nn.probabilistic.interaction import InteractionType
+from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
+from tensordict_nn.sequential import TensorDictSequential
 
 __all__ = ["ProbabilisticTensorDictSequential"]
 
