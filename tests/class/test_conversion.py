@@ -54,18 +54,18 @@ def test_more_values_may_come_beside_the_tensordict():
     td = TensorDict({"x": torch.zeros(3)}, [3])
     sample = Sample.from_tensordict(td, {"label": "cat"})
     assert sample.label == "cat" and list(td.keys()) == ["x"]
-    with pytest.raises(KeyError, match="stand in both"):
+    with pytest.raises(KeyError, match="in both"):
         Sample.from_tensordict(td, {"x": 1})
-    with pytest.raises(ValueError, match="'typo' are no fields of Sample"):
+    with pytest.raises(ValueError, match="'typo' are not fields of Sample"):
         Sample.from_tensordict(td, {"typo": 1})
 
 
 def test_foreign_keys_and_foreign_things_are_refused():
-    with pytest.raises(ValueError, match="'typo' are no fields of Sample"):
+    with pytest.raises(ValueError, match="'typo' are not fields of Sample"):
         Sample.from_tensordict(TensorDict({"typo": 1}))
     with pytest.raises(RuntimeError, match="takes a tensordict, got Sample"):
         Sample.from_tensordict(Sample(torch.zeros(1)))
-    with pytest.raises(ValueError, match="no fields of Sample"):
+    with pytest.raises(ValueError, match="not fields of Sample"):
         Sample.from_dict({"typo": 1})
 
 
@@ -117,7 +117,7 @@ def test_a_class_takes_dataclass_instances_of_its_fields():
     assert type(sample) is Sample and sample.label == "here"
     with pytest.raises(TypeError, match="unexpected keyword argument"):
         Linked.from_dataclass(Point(torch.zeros(1)))
-    with pytest.raises(TypeError, match="takes a dataclass"):
+    with pytest.raises(TypeError, match="is not a dataclass"):
         from_dataclass(3)
     assert type(TensorDict.from_dataclass(Point(torch.zeros(1)), dest_cls=Sample)) is Sample
 

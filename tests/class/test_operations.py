@@ -123,7 +123,7 @@ def test_instances_of_different_classes_do_not_combine(sample, plain):
         x: torch.Tensor
         y: torch.Tensor
 
-    with pytest.raises(TypeError, match="got Plain and Other"):
+    with pytest.raises(TypeError, match="Plain and Other"):
         torch.stack([twin, Other(torch.zeros(3), torch.zeros(3, 2), batch_size=[3])])
 
 
@@ -145,9 +145,9 @@ def test_indexed_writes(sample):
     sample[1] = TensorDict({"x": 5.0})
     sample[2] = 1
     assert sample.x.tolist() == [9.0, 5.0, 1.0]
-    with pytest.raises(ValueError, match="'typo' are no fields of Sample"):
+    with pytest.raises(ValueError, match="'typo' are not fields of Sample"):
         sample[0] = TensorDict({"typo": 1.0})
-    with pytest.raises(ValueError, match="no fields"):
+    with pytest.raises(ValueError, match="not fields"):
         sample[0] = {"typo": 1.0}
     assert set(sample.keys()) == {"x", "label"}
 

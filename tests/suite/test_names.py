@@ -1,4 +1,4 @@
-"""The drop-in name: lazy, complete, honest about what is missing, and never beside the reference."""
+"""The import name tensordict: lazy, complete, clear about missing packages, and never beside the reference."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ALL = [
 
 
 def fresh(code: str) -> subprocess.CompletedProcess[str]:
-    """Runs code in a process of its own, where nothing has been imported yet."""
+    """Runs code in a new process."""
     return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
 
 
 def error_of(code: str) -> str:
-    """The last line that a fresh process prints before it fails."""
+    """Returns the last line that a new process prints before it fails."""
     ran = fresh(code)
     assert ran.returncode != 0, ran.stdout
     return ran.stderr.strip().splitlines()[-1]
@@ -46,7 +46,7 @@ def test_importing_the_name_loads_neither_torch_nor_a_satellite():
 
 
 @pytest.mark.parametrize(("module", "owner", "name"), ALL, ids=lambda x: x)
-def test_every_name_is_its_owners_object_or_does_not_exist(module, owner, name):
+def test_every_name_is_the_object_of_its_owner_or_does_not_exist(module, owner, name):
     here = importlib.import_module(module)
     try:
         home = importlib.import_module(owner)
@@ -67,7 +67,7 @@ def test_containers_are_served():
 
 
 def seen_by_type_checkers(module: str) -> set[str]:
-    """The names that a module of the suite imports for type checkers alone."""
+    """Returns the names that a module of the suite imports for type checkers only."""
     tree = ast.parse(Path(importlib.import_module(module).__file__).read_text())
     [block] = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     seen: set[str] = set()
@@ -82,8 +82,26 @@ def seen_by_type_checkers(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", OWNERS)
-def test_type_checkers_see_what_is_there_at_run_time(module):
+def test_type_checkers_see_the_names_of_run_time(module):
     assert seen_by_type_checkers(module) == set(importlib.import_module(module).__all__)
+
+
+def public(module):
+    """Returns the names of ``dir`` without those that Python defines."""
+    return {name for name in dir(module) if not (name.startswith("__") and name.endswith("__"))}
+
+
+@pytest.mark.parametrize("package", ["tensordict_core", "tensordict_memmap", "tensordict_nn", "tensordict_class"])
+def test_dir_of_a_package_lists_its_public_names_only(package):
+    module = importlib.import_module(package)
+    assert public(module) == set(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+@pytest.mark.parametrize("module", OWNERS)
+def test_dir_of_the_suite_lists_public_names_and_submodules_only(module):
+    found = importlib.import_module(module)
+    assert public(found) == {*found.__all__, *SUBMODULES.get(module, ())}
 
 
 def test_a_star_import_takes_the_public_names_only():
@@ -109,7 +127,7 @@ def test_a_function_and_a_submodule_share_a_name_in_any_order(first, both, other
     assert ran.returncode == 0, ran.stderr
 
 
-def test_submodules_are_attributes_without_an_import_of_their_own():
+def test_submodules_are_attributes_without_an_import():
     ran = fresh(
         "import tensordict\n"
         "assert tensordict.nn.distributions.__name__ == 'tensordict.nn.distributions'\n"
@@ -125,7 +143,7 @@ def test_every_module_is_in_the_table_and_the_reverse():
     assert all(f"{module}.{name}" in OWNERS for module, names in SUBMODULES.items() for name in names)
 
 
-def test_older_names_are_todays_objects():
+def test_deprecated_names_are_the_current_objects():
     for module, names in RENAMED.items():
         here = importlib.import_module(module)
         for old, new in names.items():
@@ -135,7 +153,7 @@ def test_older_names_are_todays_objects():
 
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'tensordict' has no attribute 'no_such_name'"):
-        tensordict.no_such_name  # noqa: B018 (that it is refused is tested)
+        tensordict.no_such_name  # noqa: B018 (the access is the test)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Dataclasses of tensors that behave like one tensor."""
+"""Tensorclasses: dataclasses of tensors that behave like one tensor."""
 
 from __future__ import annotations
 
@@ -9,3 +9,8 @@ from tensordict_class.models import from_pydantic
 from tensordict_class.typed import TypedTensorDict
 
 __all__ = ["TensorClass", "TypedTensorDict", "from_dataclass", "from_pydantic", "tensorclass"]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names."""
+    return sorted(__all__)

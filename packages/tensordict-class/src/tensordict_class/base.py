@@ -1,7 +1,7 @@
-"""`TensorClass`: a dataclass whose instances behave like one tensor. Here is how a class becomes one.
+"""`TensorClass`: the base of dataclasses whose instances behave like one tensor.
 
-Subclassing is all: when a class is defined its fields are read, its constructor is written and its name is registered,
-so that saved instances find it again. The decorator `tensorclass` makes a subclass of a plain class.
+When a subclass is defined, its fields are read, its constructor is generated and its name is registered, so that saved
+instances can be loaded. The decorator `tensorclass` makes a subclass of a plain class.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import functools
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from tensordict_class import errors
 from tensordict_class.casting import Annotation, check_tensor_type, rule_for
 from tensordict_class.construct import write_init
+from tensordict_class.derive import convert_dataclass
 from tensordict_class.fields import Declaration, declare, install_readers
 from tensordict_class.flags import BRACKET_FLAGS, NO_FLAGS, Flags
 from tensordict_class.forward import make_known
@@ -33,26 +34,26 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
     """A dataclass of tensors that behaves like one tensor of its batch size.
 
     Subclass it and annotate fields, as with `dataclasses.dataclass`. A field holds a tensor, a tensordict, another
-    tensorclass, or anything else as non-tensor data. Every operation of `TensorDict` works on instances and gives
-    instances. The constructor takes the fields, by name or in order, and by keyword ``batch_size``, ``device``,
-    ``names`` and ``lock``, as `TensorDict` does.
+    tensorclass, or any other value as non-tensor data. Every operation of `TensorDict` works on instances and returns
+    instances. The constructor takes the fields, by name or in order, and the keyword arguments ``batch_size``,
+    ``device``, ``names`` and ``lock`` of `TensorDict`.
 
     A class sets flags by keywords (``class A(TensorClass, frozen=True)``) or brackets (``TensorClass["frozen"]``), and
     subclasses inherit them:
 
     Args:
         autocast: Values are cast to the annotated types: ``int`` fields hold integers.
-        nocast: Numbers and arrays are kept as they are; by default they become tensors.
+        nocast: Numbers and arrays stay unchanged; by default they become tensors.
         frozen: Fields cannot be assigned once an instance is made.
         tensor_only: Every field is a tensor or a tensordict.
         shadow: Fields may have the names of members (``mean``, ``keys``), which they hide.
-        skip_post_init_on_rebuild: ``__post_init__`` does not run on the results of operations (by default it does).
-        cast_filter: Says of a nested key and a leaf whether ``to(dtype)``, ``float()`` and their kind cast it.
+        skip_post_init_on_rebuild: ``__post_init__`` does not run on results of operations; by default it does.
+        cast_filter: Takes a nested key and a leaf, and returns whether ``to(dtype)``, ``float()`` and the like cast it.
         kw_only: The class's own fields are keyword-only arguments of the constructor.
 
     Raises:
-        AttributeError: A field has the name of a member and ``shadow`` is not set.
-        TypeError: Flags exclude each other; a frozen class derives from one that is not, or the reverse.
+        AttributeError: A field has the name of a member, and ``shadow`` is not set.
+        TypeError: Flags exclude each other, or a frozen class derives from a class that is not frozen, or the reverse.
 
     >>> from tensordict_class import TensorClass
     >>> class Digits(TensorClass):
@@ -81,26 +82,27 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
         **kwargs: Any,
     ) -> None:
         super().__init_subclass__(**kwargs)
-        changes = {
-            "autocast": autocast,
-            "nocast": nocast,
-            "frozen": frozen,
-            "tensor_only": tensor_only,
-            "shadow": shadow,
-            "skip_post_init_on_rebuild": skip_post_init_on_rebuild,
-            "cast_filter": cast_filter,
-        }
-        flags = _inherited(cls).with_changes(changes)
+        flags = _inherited(cls).with_changes(
+            autocast=autocast,
+            nocast=nocast,
+            frozen=frozen,
+            tensor_only=tensor_only,
+            shadow=shadow,
+            skip_post_init_on_rebuild=skip_post_init_on_rebuild,
+            cast_filter=cast_filter,
+        )
         declaration = declare(cls, base=TensorClass, shadow=flags.shadow, kw_only=kw_only)
         _check_frozen(cls, flags)
         _describe(cls, declaration, flags)
+        added: dict[str, Any] = {}
         if "__init__" in cls.__dict__:
-            cls.__new__ = _blank  # type: ignore[method-assign]  # what a class body would define is assigned here
+            added["__new__"] = _blank
         else:
-            init = write_init(cls, declaration, casts=flags.autocast, frozen=flags.frozen)
-            cls.__init__ = init  # type: ignore[method-assign]  # so is this
+            added["__init__"] = write_init(cls, declaration, casts=flags.autocast, frozen=flags.frozen)
         if flags.frozen and "__hash__" not in cls.__dict__:
-            cls.__hash__ = _hash_of_fields  # type: ignore[assignment]  # None, until a class is frozen
+            added["__hash__"] = _hash_of_fields
+        for name, member in added.items():
+            setattr(cls, name, member)
         if cast_filter is not None:
             _filter_casts(cls, cast_filter)
         install_readers(cls, declaration)
@@ -116,10 +118,32 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
             raise errors.unknown_flag(item, BRACKET_FLAGS, cls.__name__)
         return parameters(item)
 
+    @classmethod
+    def from_dataclass(cls, dataclass: Any, **kwargs: Any) -> Self:
+        """Makes an instance with the values of a dataclass instance, and defaults for the fields that it lacks.
+
+        Args:
+            dataclass: The dataclass instance.
+            **kwargs: Options of `from_dataclass`: ``batch_size``, ``auto_batch_size``, ``batch_dims``, ``device``.
+
+        >>> import dataclasses
+        >>> from tensordict_class import TensorClass
+        >>> @dataclasses.dataclass
+        ... class Plain:
+        ...     x: torch.Tensor
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        ...     label: str = "origin"
+        >>> Point.from_dataclass(Plain(torch.zeros(2))).label
+        'origin'
+        """
+        instance: Self = convert_dataclass(dataclass, TensorClass, dest_cls=cls, **kwargs)
+        return instance
+
 
 @functools.cache
 def _flagged(cls: Any, flags: tuple[str, ...]) -> type[Any]:
-    """A base class with flags, for brackets."""
+    """Makes a base class with flags, for brackets."""
     body: dict[str, Any] = {
         "__module__": cls.__module__,
         "__qualname__": f"{cls.__name__}[{', '.join(map(repr, flags))}]",
@@ -133,12 +157,12 @@ def _inherited(cls: type[Any]) -> Flags:
     for base in reversed(cls.__mro__[1:]):
         own = base.__dict__.get("_flags")
         if own is not None:
-            flags = flags.with_changes({name: value or None for name, value in own._asdict().items()})
+            flags = flags.with_changes(**{name: value or None for name, value in own._asdict().items()})
     return flags
 
 
 def _describe(cls: type[TensorClass], declaration: Declaration, flags: Flags) -> None:
-    """Put down what instances read of a class.
+    """Sets the class attributes that instances read.
 
     Raises:
         TypeError: A class for tensors only has a field of another type.
@@ -167,7 +191,7 @@ def _check_frozen(cls: type[Any], flags: Flags) -> None:
 
 
 def _annotations(cls: type[Any], declaration: Declaration, flags: Flags) -> dict[str, Annotation]:
-    """The annotation of each field; one that is inherited belongs to the class that declares it."""
+    """Returns the annotation of each field; an inherited one belongs to the class that declares it."""
     known: dict[str, Annotation] = {}
     for base in reversed(cls.__mro__[1:]):
         known.update(getattr(base, "_types", {}))
@@ -179,7 +203,7 @@ def _annotations(cls: type[Any], declaration: Declaration, flags: Flags) -> dict
 
 
 def _local_types(module: str) -> dict[str, Any]:
-    """The types that a function which defines a class has among its variables: annotations may name them."""
+    """Returns the types among the local variables of the function that defines a class: annotations may name them."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__") != module:
         frame = frame.f_back
@@ -189,7 +213,7 @@ def _local_types(module: str) -> dict[str, Any]:
 
 
 def _blank(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
-    """An instance without fields, for a class that has an ``__init__`` of its own."""
+    """Makes an instance without fields, for a class with its own ``__init__``."""
     return cls._shell(TensorDict({}))
 
 
@@ -198,7 +222,7 @@ def _hash_of_fields(self: Any) -> int:
 
 
 def _filter_casts(cls: type[Any], cast_filter: CastFilter) -> None:
-    """Make a filter the default of ``to`` and of every recorded cast."""
+    """Makes a filter the default of ``to`` and of every cast among the operations."""
     for name in ("to", *(spec.name for spec in operations() if spec.family == "cast")):
         if name not in cls.__dict__:
             setattr(cls, name, _filtered(getattr(cls, name), cast_filter))

@@ -1,7 +1,7 @@
-"""Casting: what a field makes of a value before it is stored, by the flags of its class and its annotation.
+"""Casting: converts a value before it is stored in a field, by the flags of the class and the field's annotation.
 
-Every field has one rule, made when its class is defined; reading needs none. Annotations are resolved when a rule first
-needs them, because a class may name itself or classes that come later.
+Every field has one rule, made when its class is defined; reading needs no rule. Annotations are resolved when a rule
+first needs them, because a class may name itself or classes that are defined later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tensordict_core.extension import Meta, TensorCollection, constant_when_trac
 __all__ = ["Annotation", "Rule", "check_tensor_type", "class_of", "rule_for"]
 
 Rule = Callable[[Any, Meta], Any]
-"""From a value (never ``None``) and the metadata of the instance to the entry that is stored."""
+"""Takes a value (never ``None``) and the metadata of the instance, and returns the entry to store."""
 
 _MISSING = object()
 _NUMBERS = (bool, int, float, complex, np.generic)
@@ -36,12 +36,12 @@ class Annotation:
     Args:
         cls: The class that declares it.
         name: The field.
-        raw: What stands in the class body: a type, or a string under postponed annotations.
-        local: The names that were visible where the class was defined.
+        raw: The annotation in the class body: a type, or a string under postponed annotations.
+        local: The local names where the class was defined.
     """
 
     def __init__(self, cls: type[Any], name: str, raw: Any, local: Mapping[str, Any]) -> None:
-        def settle() -> bool:  # a function, because no method can be marked
+        def settle() -> bool:  # a function, because constant_when_traced takes no method
             return self._find()
 
         self.cls = cls
@@ -52,23 +52,23 @@ class Annotation:
         self._settle = constant_when_traced(settle)
 
     def resolve(self) -> Any:
-        """The annotated type, without ``None``; ``Any`` where it names something that is not there (yet)."""
-        # Dynamo would guard what is read before it is found on staying as it is
+        """The annotated type, without ``None``; ``Any`` if it names something that is not defined (yet)."""
+        # Dynamo would guard on an attribute that is read before it is resolved
         if is_compiling() or self._resolved is _MISSING:
             self._settle()
         return Any if self._resolved is _MISSING else self._resolved
 
     def _find(self) -> bool:
-        """Resolve it if that can be done by now."""
+        """Resolves the annotation if all its names are defined, and returns whether it is resolved."""
         if self._resolved is not _MISSING:
             return True
         found = self.raw
-        while isinstance(found, str | ForwardRef):  # a string is in a string where both are postponed
+        while isinstance(found, str | ForwardRef):  # postponed annotations may nest one string in another
             scope = {**vars(builtins), **vars(sys.modules.get(self.cls.__module__, types)), **self._local}
             scope[self.cls.__name__] = self.cls
             try:
                 found = eval(found.__forward_arg__ if isinstance(found, ForwardRef) else found, scope)
-            except Exception:  # names of later code: tried again with the next value
+            except Exception:  # a name of later code: the next value tries again
                 return False
         self._resolved = _without_none(found, self)
         return True
@@ -84,7 +84,7 @@ def _without_none(annotation: Any, owner: Annotation) -> Any:
 
 
 def _as_value(value: Any, meta: Meta) -> Any:
-    """Non-tensor data of the instance's batch size; lists of the batch's length are one value a row."""
+    """Makes non-tensor data of the instance's batch size; a list of the batch's length has one value per row."""
     if isinstance(value, list) and not _numeric(value):
         return to_entry(meta, None, value)
     return NonTensorData(value, batch_size=meta.batch_size, device=meta.device)
@@ -119,12 +119,12 @@ def _by_annotation(annotation: Annotation) -> Rule:
 
 
 def _uncast(value: Any, meta: Meta) -> Any:
-    """Only tensors are tensors."""
+    """Stores tensors as tensors, and all other values as non-tensor data."""
     return value if isinstance(value, Tensor | TensorCollection) else _as_value(value, meta)
 
 
 def _tensor_only(value: Any, meta: Meta) -> Any:
-    """As a tensordict takes them: dictionaries become tensordicts."""
+    """Stores values as a tensordict does: dictionaries become tensordicts."""
     return value
 
 
@@ -190,13 +190,13 @@ def _construct(name: str, value: Any, origin: Any, target: Any) -> Any:
 
 
 def class_of(annotation: Annotation) -> Any:
-    """The tensorclass that a field is annotated with, or ``None``."""
+    """Returns the tensorclass that a field is annotated with, or ``None``."""
     target = annotation.resolve()
     return target if isinstance(target, type) and getattr(target, "_is_tensorclass_instance", False) else None
 
 
 def rule_for(flags: Flags, annotation: Annotation) -> Rule:
-    """The rule of a field.
+    """Returns the rule of a field.
 
     >>> rule = rule_for(Flags(nocast=True), Annotation(object, "x", int, {}))
     >>> rule(3, Meta(torch.Size([2]))).data
@@ -210,10 +210,10 @@ def rule_for(flags: Flags, annotation: Annotation) -> Rule:
 
 
 def check_tensor_type(annotation: Annotation) -> None:
-    """Refuse a field of a tensor-only class that is annotated with another type.
+    """Checks that a field of a tensor-only class is annotated with a tensor type.
 
     Raises:
-        TypeError: The annotation is resolved and names no tensor type.
+        TypeError: The annotation is resolved and does not name a tensor type.
     """
     target = annotation.resolve()
     parts = get_args(target) if get_origin(target) in (Union, types.UnionType) else (target,)

@@ -1,7 +1,7 @@
-"""Construction: the ``__init__`` of a class, written for its fields so that Python itself binds the arguments.
+"""Construction: generates the ``__init__`` of a class for its fields, so that Python binds the arguments.
 
-Beside the fields it takes ``batch_size``, ``device``, ``names`` and ``lock``. Instances of which every value is a
-tensor are put together in one go; other values pass through the rules of their fields one by one.
+Besides the fields it takes ``batch_size``, ``device``, ``names`` and ``lock``. If every value is a plain tensor, the
+instance is built in one step; other values pass through the rules of their fields one by one.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tensordict_core.extension import Meta, as_batch_size, as_device, as_names, 
 __all__ = ["META_ARGUMENTS", "WRITTEN", "write_init"]
 
 META_ARGUMENTS = ("batch_size", "device", "names", "lock")
-"""What every constructor takes beside the fields, by keyword."""
+"""The keyword arguments of every constructor besides the fields."""
 
 
 WRITTEN = "__written_by_tensorclass__"
-"""Marks an ``__init__`` as written here rather than by the author of the class."""
+"""The attribute that marks a generated ``__init__``."""
 
 
 class _Factory:
-    """Stands for a default that is made anew for each instance."""
+    """Stands for a default that a factory makes for each instance."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make
@@ -39,16 +39,16 @@ class _Factory:
 def start(
     self: Any, values: dict[str, Any], batch_size: Any, device: Any, names: Any, lock: Any, casts: bool, frozen: bool
 ) -> None:
-    """Make what a new instance wraps, and fill it.
+    """Makes the tensordict of a new instance and stores the values.
 
     Args:
         self: The instance.
         values: The values of the fields, in order.
-        batch_size: As of `TensorDict`.
-        device: As of `TensorDict`.
-        names: As of `TensorDict`.
-        lock: Whether the instance is locked from the start.
-        casts: Whether tensors too pass through the rules of the fields.
+        batch_size: See `TensorDict`.
+        device: See `TensorDict`.
+        names: See `TensorDict`.
+        lock: Whether the instance is locked.
+        casts: Whether tensors pass through the rules of the fields, too.
         frozen: Whether the class is frozen.
     """
     size = as_batch_size(batch_size)
@@ -64,7 +64,7 @@ def start(
                 plain = False
                 break
             if dims:
-                # sizes after the first are sliced only where there are more: a slice costs more than the rest
+                # the shape is sliced only for several batch dimensions: a slice costs more than all else here
                 shape = value.shape
                 if not shape or shape[0] != first or (dims > 1 and shape[:dims] != size):
                     plain = False
@@ -88,12 +88,12 @@ def start(
 
 
 def write_init(cls: type[Any], declaration: Declaration, *, casts: bool, frozen: bool) -> Callable[..., None]:
-    """The ``__init__`` of a class.
+    """Generates the ``__init__`` of a class.
 
     Args:
         cls: The class.
         declaration: Its fields.
-        casts: Whether tensors too pass through the rules of the fields.
+        casts: Whether tensors pass through the rules of the fields, too.
         frozen: Whether instances are locked once they are made.
     """
     _check_order(declaration)
@@ -121,14 +121,14 @@ def write_init(cls: type[Any], declaration: Declaration, *, casts: bool, frozen:
 
 
 def _write_fields(declaration: Declaration, scope: dict[str, Any]) -> tuple[list[str], list[str], list[str], list[str]]:
-    """The source of what an ``__init__`` says of each field.
+    """Generates the parts of the source of an ``__init__`` that depend on the fields.
 
     Args:
         declaration: The fields.
-        scope: Gets the defaults, and what makes them, under the names that the source has for them.
+        scope: Receives the defaults and their factories, under the names that the source uses.
 
     Returns:
-        Positional arguments, those by name only, the lines that make defaults, and the items of the entries.
+        Positional arguments, keyword-only arguments, the lines that make defaults, and the items of the entries.
     """
     positional: list[str] = []
     keywords: list[str] = []

@@ -1,100 +1,181 @@
-"""Conversion of dataclasses: a tensorclass of a dataclass's fields, and instances of it."""
+"""Derivation: makes a tensorclass of a plain class or a dataclass, and instances of it of dataclass instances.
+
+The functions take the base class of the result, so this module stands below `TensorClass` and imports nothing of it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import types
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol
 
-import torch
-
-from tensordict_class.decorator import tensorclass
+from tensordict_class.construct import WRITTEN
 from tensordict_core import TensorDict
 
-__all__ = ["from_dataclass"]
+__all__ = ["convert_dataclass", "derive", "make_instance", "move_cells"]
+
+_GENERATED = frozenset(
+    {"__dict__", "__weakref__", "__dataclass_fields__", "__dataclass_params__", "__match_args__"}
+    | {"_rules", "_types", "_flags", "_declaration", "_casts", "_plain", "_restarts"}
+)
+"""Members that `dataclasses`, `TensorClass` or Python add to a class, and will add to the new one."""
 
 
-def from_dataclass(
+# --- classes
+
+
+def derive(cls: type[Any], base: type[Any], flags: Mapping[str, Any], name: str | None = None) -> type[Any]:
+    """Makes a subclass of ``base`` with the fields and members of a class, which stays unchanged.
+
+    Args:
+        cls: A class with annotated fields; it may be a dataclass, or a subclass of ``base`` already.
+        base: The base class.
+        flags: The class keywords.
+        name: The name of the new class; that of ``cls`` by default.
+    """
+    body = _body(cls, base)
+    name = name or cls.__name__
+    body["__qualname__"] = cls.__qualname__.removesuffix(cls.__name__) + name
+    return types.new_class(name, _bases(cls, base), dict(flags), lambda namespace: namespace.update(body))
+
+
+def _bases(cls: type[Any], base: type[Any]) -> tuple[type[Any], ...]:
+    """The bases of a class with ``base`` among them: behind mixins, which may override its members."""
+    if issubclass(cls, base):
+        return cls.__bases__
+    last: list[type[Any]] = [parent for parent in cls.__bases__ if parent is Generic or parent is Protocol]
+    first = [parent for parent in cls.__bases__ if parent is not object and parent not in last]
+    return (*first, base, *last)
+
+
+def _body(cls: type[Any], base: type[Any]) -> dict[str, Any]:
+    """The namespace of a class as its author wrote it, without what `dataclasses` or `TensorClass` added."""
+    body = dict(vars(cls))
+    by_dataclass = "__dataclass_params__" in body
+    for name in ("__init__", "__repr__", "__eq__", "__hash__", "__new__"):
+        if name in body and _is_generated(body[name], by_dataclass, base):
+            del body[name]
+    body = {name: value for name, value in body.items() if name not in _GENERATED}
+    fields = vars(cls).get("__dataclass_fields__", {})
+    for name in inspect.get_annotations(cls):
+        field = fields.get(name)
+        if field is not None and (name in body or not _has_no_default(field)):
+            body[name] = _field_call(field)
+    return body
+
+
+def _is_generated(member: Any, by_dataclass: bool, base: type[Any]) -> bool:
+    """Whether `dataclasses` or `TensorClass` made a method, and not the author of the class."""
+    if member is None or hasattr(member, WRITTEN) or getattr(member, "__module__", None) == base.__module__:
+        return True
+    code = getattr(member, "__code__", None)
+    return by_dataclass and code is not None and code.co_filename in ("<string>", dataclasses.__file__)
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _field_call(field: dataclasses.Field[Any]) -> Any:
+    """A ``field(...)`` with the options of a field; for a class variable its value."""
+    if getattr(field, "_field_type", None) is getattr(dataclasses, "_FIELD_CLASSVAR", field):
+        return field.default
+    options: dict[str, Any] = {
+        name: getattr(field, name) for name in ("init", "repr", "hash", "compare", "metadata", "kw_only")
+    }
+    for name in ("default", "default_factory"):
+        if getattr(field, name) is not dataclasses.MISSING:
+            options[name] = getattr(field, name)
+    return dataclasses.field(**options)
+
+
+def move_cells(old: type[Any], new: type[Any]) -> None:
+    """Makes ``super()`` without arguments find a class that replaces another one.
+
+    Functions refer to their class in a closure cell, and both classes have the same functions.
+    """
+    for member in vars(new).values():
+        for function in _functions(member):
+            for cell in function.__closure__ or ():
+                try:
+                    holds_old = cell.cell_contents is old
+                except ValueError:  # an empty cell
+                    continue
+                if holds_old:
+                    cell.cell_contents = new
+
+
+def _functions(member: Any) -> list[types.FunctionType]:
+    if isinstance(member, property):
+        return [f for f in (member.fget, member.fset, member.fdel) if isinstance(f, types.FunctionType)]
+    member = inspect.unwrap(getattr(member, "__func__", member))
+    return [member] if isinstance(member, types.FunctionType) else []
+
+
+# --- instances
+
+
+def convert_dataclass(
     obj: Any,
+    base: Any,
     *,
     dest_cls: type[Any] | None = None,
+    inplace: bool = False,
+    device: Any = None,
     auto_batch_size: bool = False,
     batch_dims: int | None = None,
     batch_size: Sequence[int] | int | None = None,
-    frozen: bool = False,
-    autocast: bool = False,
-    nocast: bool = False,
-    inplace: bool = False,
-    shadow: bool = False,
-    tensor_only: bool = False,
-    device: torch.device | str | int | None = None,
+    **flags: bool,
 ) -> Any:
-    """The tensorclass of a dataclass, or an instance of it with the values of an instance.
-
-    A dataclass has one tensorclass for each set of flags, so instances that were converted one by one can be stacked.
-    Fields that hold dataclass instances are converted with them.
+    """Converts a dataclass or an instance of one, as ``from_dataclass`` documents.
 
     Args:
         obj: A dataclass or an instance of one.
+        base: The base class of tensorclasses.
         dest_cls: The tensorclass of the result; by default one is made.
+        inplace: Whether the new class has the name of the dataclass.
+        device: The device that tensors are moved to.
         auto_batch_size: Whether the batch size is the longest that all fields share.
         batch_dims: The most batch dimensions to take.
         batch_size: The batch size.
-        frozen: As of `TensorClass`.
-        autocast: As of `TensorClass`.
-        nocast: As of `TensorClass`.
-        inplace: Whether the new class has the name of the dataclass (which stays as it is) rather than one ending in
-            ``_tc``.
-        shadow: As of `TensorClass`.
-        tensor_only: As of `TensorClass`.
-        device: Where tensors are moved.
-
-    Raises:
-        TypeError: It is no dataclass; ``dest_cls`` has other fields.
-
-    >>> import dataclasses
-    >>> from tensordict_class import from_dataclass
-    >>> @dataclasses.dataclass
-    ... class Point:
-    ...     x: torch.Tensor
-    ...     label: str = "origin"
-    >>> point = from_dataclass(Point(torch.zeros(3)), auto_batch_size=True)
-    >>> point[:2].x, point.label, type(point).__name__
-    (tensor([0., 0.]), 'origin', 'Point_tc')
+        **flags: The flags of the new class.
     """
     if not dataclasses.is_dataclass(obj):
         raise TypeError(
-            f"from_dataclass takes a dataclass or an instance of one, got {type(obj).__name__}; "
-            "decorate its class with @dataclass"
+            f"{type(obj).__name__} is not a dataclass or an instance of one, which from_dataclass takes; decorate its "
+            "class with @dataclass"
         )
-    flags = {"frozen": frozen, "autocast": autocast, "nocast": nocast, "shadow": shadow, "tensor_only": tensor_only}
     given = frozenset(name for name, value in flags.items() if value)
     if isinstance(obj, type):
-        return _class_of(obj, given, inplace)
-    cls = _class_of(type(obj), given, inplace) if dest_cls is None else dest_cls
-    values = {field.name: _value(getattr(obj, field.name), given, device) for field in dataclasses.fields(obj)}
+        return _class_of(obj, base, given, inplace)
+
+    nested: dict[str, Any] = {"device": device, **flags}
+
+    def converted(value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "batch_size"):
+            return convert_dataclass(value, base, **nested)
+        return value
+
+    cls = _class_of(type(obj), base, given, inplace) if dest_cls is None else dest_cls
+    values = {field.name: converted(getattr(obj, field.name)) for field in dataclasses.fields(obj)}
+    return make_instance(cls, values, batch_size, device, auto_batch_size, batch_dims)
+
+
+def make_instance(
+    cls: type[Any], values: dict[str, Any], batch_size: Any, device: Any, auto_batch_size: bool, batch_dims: int | None
+) -> Any:
+    """Makes an instance of a tensorclass with a given or computed batch size."""
     instance = cls(**values, batch_size=batch_size, device=device)
     if auto_batch_size or (batch_dims is not None and batch_size is None):
         instance.auto_batch_size_(batch_dims)
     return instance
 
 
-def _value(value: Any, flags: frozenset[str], device: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "batch_size"):
-        options: dict[str, Any] = dict.fromkeys(flags, True)
-        return from_dataclass(value, device=device, **options)
-    return value
-
-
 @functools.cache
-def _class_of(cls: type[Any], flags: frozenset[str], inplace: bool) -> type[Any]:
+def _class_of(cls: Any, base: Any, flags: frozenset[str], inplace: bool) -> Any:
     if issubclass(cls, TensorDict) or hasattr(cls, "from_tensordict"):
         return cls
-    name = cls.__name__ if inplace else f"{cls.__name__}_tc"
-    body = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
-    copy = types.new_class(name, cls.__bases__, {}, lambda namespace: namespace.update(body))
-    copy.__qualname__ = cls.__qualname__.removesuffix(cls.__name__) + name
-    options: dict[str, Any] = dict.fromkeys(flags, True)
-    return tensorclass(**options)(copy)
+    return derive(cls, base, dict.fromkeys(flags, True), cls.__name__ if inplace else f"{cls.__name__}_tc")

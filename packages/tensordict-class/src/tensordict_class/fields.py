@@ -1,8 +1,8 @@
-"""Fields: what a class body declares, read once when the class is defined.
+"""Fields: reads the declarations of a class body, once when the class is defined.
 
-The standard library's `dataclasses` does the reading, so defaults, ``field(...)``, ``kw_only``, ``InitVar``, class
-variables and inheritance are its own, and ``dataclasses.fields``, ``replace`` and ``asdict`` work. What is added here
-are the names that no field may have, and the descriptor that reads a field from what an instance wraps.
+The standard library's `dataclasses` reads them, so defaults, ``field(...)``, ``kw_only``, ``InitVar``, class variables
+and inheritance work as usual, and so do ``dataclasses.fields``, ``replace`` and ``asdict``. This module adds the names
+that fields may not have, and the descriptor that reads a field from the wrapped tensordict.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tensordict_core.extension import TensorCollection
 __all__ = ["Declaration", "declare", "install_readers", "reader"]
 
 _ALWAYS_FREE = frozenset({"data", "isinf", "long", "short"})
-"""Members that a field may hide without being asked: saved classes have always had fields of these names."""
+"""Members that a field may hide without ``shadow``: classes of saved data have fields of these names."""
 
 
 class Declaration(NamedTuple):
-    """What a class declares.
+    """The declarations of a class.
 
     Attributes:
         fields: The fields, inherited ones first.
-        init_vars: The names of ``InitVar`` pseudo-fields, which go to ``__post_init__``.
-        arguments: Both, in the order of the constructor.
+        init_vars: The ``InitVar`` pseudo-fields, which are passed to ``__post_init__``.
+        arguments: Fields and pseudo-fields in the order of the constructor.
         own: The names that the class itself annotates.
-        shadowed: The members that fields hide.
+        shadowed: The names of members that fields hide.
     """
 
     fields: tuple[dataclasses.Field[Any], ...]
@@ -46,16 +46,16 @@ class Declaration(NamedTuple):
 
 
 def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool) -> Declaration:
-    """Read the annotations of a class body.
+    """Reads the annotations of a class body.
 
     Args:
         cls: The class.
         base: The class whose members no field may hide.
-        shadow: Whether fields may hide them after all.
+        shadow: Whether fields may hide members.
         kw_only: Whether the class's own fields are keyword-only arguments of the constructor.
 
     Raises:
-        AttributeError: A field hides a member and ``shadow`` is false.
+        AttributeError: A field hides a member, and ``shadow`` is false.
         TypeError: A field without a default follows one with a default.
         ValueError: A default is mutable.
     """
@@ -65,10 +65,10 @@ def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool) -> 
         inherited.update(parent.__dict__.get("__dataclass_fields__", {}))
     for name in own:
         if name not in cls.__dict__:
-            # dataclasses would take what the class inherits under this name, a reader or a method, for the default
+            # dataclasses would take an inherited reader or method of this name for the default
             setattr(cls, name, _same_default(inherited.get(name)))
     documented = cls.__doc__
-    cls.__doc__ = documented or cls.__name__  # otherwise dataclasses compute a signature for it
+    cls.__doc__ = documented or cls.__name__  # without it, dataclasses computes a signature
     dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
     fields = dataclasses.fields(cls)
     names = [f.name for f in fields]
@@ -93,19 +93,19 @@ def _same_default(parent: dataclasses.Field[Any] | None) -> Any:
 
 
 def _is_init_var(field: dataclasses.Field[Any]) -> bool:
-    # the standard library marks pseudo-fields with objects that it does not export
+    # the standard library marks pseudo-fields with private objects
     return getattr(field, "_field_type", None) is getattr(dataclasses, "_FIELD_INITVAR", field)
 
 
 def reader(name: str) -> property:
-    """The descriptor that reads a field; writing is the class's ``__setattr__``.
+    """Makes the property that reads a field; ``__setattr__`` of the class writes it.
 
-    It looks into the live entries of what the instance wraps: a dictionary, where that is a dense tensordict.
+    It reads the entries of the wrapped tensordict directly, which are a dictionary for a dense one.
     """
 
     def read(self: Any) -> Any:
         try:
-            # one step: a variable that is stored and loaded again costs a tenth of the whole
+            # one expression: a variable that is stored and loaded again costs a tenth of the read
             if type(value := self._tensordict._entries[name]) is Tensor:
                 return value
         except KeyError:
@@ -117,7 +117,7 @@ def reader(name: str) -> property:
 
 
 def install_readers(cls: type[Any], declaration: Declaration) -> None:
-    """Put a descriptor on a class for each field that it declares, or that a plain dataclass among its bases does."""
+    """Adds a property to a class for each field of its own, or of a plain dataclass among its bases."""
     for name in declaration.names:
         if name in declaration.own or not isinstance(inspect.getattr_static(cls, name, None), property):
             setattr(cls, name, reader(name))

@@ -1,4 +1,4 @@
-"""Flags: what a class says about how its fields take values, by argument, class keyword or brackets; inherited."""
+"""Flags: options of a tensorclass, set by class keyword, decorator argument or brackets, and inherited."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Flags(NamedTuple):
 
     Attributes:
         autocast: Values are cast to the annotated types.
-        nocast: Numbers and arrays are kept as they are instead of becoming tensors.
+        nocast: Numbers and arrays stay unchanged instead of becoming tensors.
         frozen: Fields cannot be assigned once an instance is made.
         tensor_only: Every field is a tensor or a tensordict.
         shadow: Fields may have the names of members, which they hide.
-        skip_post_init_on_rebuild: ``__post_init__`` does not run on the results of operations.
-        cast_filter: Says of a nested key and a leaf whether ``to(dtype)`` and its kind cast it.
+        skip_post_init_on_rebuild: ``__post_init__`` does not run on results of operations.
+        cast_filter: Takes a nested key and a leaf, and returns whether ``to(dtype)`` and the like cast it.
     """
 
     autocast: bool = False
@@ -31,17 +31,16 @@ class Flags(NamedTuple):
     skip_post_init_on_rebuild: bool = False
     cast_filter: Callable[[tuple[str, ...], Any], bool] | None = None
 
-    def with_changes(self, changes: dict[str, Any]) -> Flags:
-        """These flags with those that a class sets itself (``None``: not set).
+    def with_changes(self, **changes: Any) -> Flags:
+        """Returns these flags with those that a class sets itself; ``None`` stands for a flag that is not set.
 
         Raises:
-            TypeError: Two of them exclude each other.
+            TypeError: Two flags exclude each other.
 
-        >>> Flags(frozen=True).with_changes({"nocast": True, "frozen": None}).frozen
+        >>> Flags(frozen=True).with_changes(nocast=True, frozen=None).frozen
         True
         """
-        given = {name: value for name, value in changes.items() if value is not None}
-        flags = self._replace(**given)
+        flags = self._replace(**{name: value for name, value in changes.items() if value is not None})
         modes = [name for name in ("autocast", "nocast", "tensor_only") if getattr(flags, name)]
         if len(modes) > 1:
             raise errors.exclusive(modes[0], modes[1])

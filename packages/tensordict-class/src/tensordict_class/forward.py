@@ -1,8 +1,8 @@
-"""Forwarding: a container around another one. It implements core's primitives by asking the one that it wraps.
+"""Forwarding: a container that wraps another one and forwards core's primitives to it.
 
-Every operation comes from core's families, which end in the primitives; what a primitive gives is wrapped in the same
-class again (`_wrap`), so results keep the class whatever the operation and whatever is wrapped: a dense tensordict, a
-lazy stack, a memory-mapped one, a view.
+Every operation comes from core's families, which are built on the primitives. The result of a primitive is wrapped in
+the same class again (`_wrap`), so results keep the class for every operation and every wrapped container: a dense
+tensordict, a lazy stack, a memory-mapped one, a view.
 """
 
 from __future__ import annotations
@@ -33,38 +33,50 @@ from tensordict_core.extension import (
 __all__ = ["Forwarding", "make_known"]
 
 
+def _wrapped_attribute(name: str) -> Any:
+    """Makes a property for an attribute of the wrapped container."""
+
+    def read(self: Any) -> Any:
+        return getattr(self._tensordict, name)
+
+    def write(self: Any, value: Any) -> None:
+        setattr(self._tensordict, name, value)
+
+    return property(read, write)
+
+
 class Forwarding(TensorCollection):
     """The primitives of a container that wraps another one."""
 
     __slots__ = ("_tensordict",)
 
     _tensordict: TensorCollection
-    """The container that is wrapped."""
+    """The wrapped container."""
 
     @classmethod
     def _wrap(cls, tensordict: Any) -> Self:
-        """An instance around a container whose entries are known to fit."""
+        """Wraps a container whose entries fit the class."""
         self = object.__new__(cls)
         object.__setattr__(self, "_tensordict", tensordict)
         return self
 
     @classmethod
     def _shell(cls, tensordict: Any) -> Self:
-        """As ``_wrap``, for containers that have no entries yet."""
+        """Wraps a container that has no entries yet."""
         return cls._wrap(tensordict)
 
     @classmethod
     def _check_key(cls, key: str) -> None:
-        """Raise where an entry of that name cannot be."""
+        """Raises an error if the class takes no entry of that name."""
 
     @classmethod
     def _fits(cls, tensordict: Any) -> bool:
-        """Whether instances can be around a container."""
+        """Whether the class can wrap a container."""
         return True
 
     @classmethod
     def _unwrapped(cls, items: Sequence[Any], what: str) -> list[Any]:
-        """What instances of this very class wrap; plain tensordicts are taken as they are."""
+        """Returns the containers that instances of this class wrap, and plain tensordicts unchanged."""
         inner = []
         for item in items:
             if type(item) is cls:
@@ -76,7 +88,7 @@ class Forwarding(TensorCollection):
         return inner
 
     def _as_result(self, result: Any) -> Any:
-        """What an operation of the wrapped container gave, as it is given here."""
+        """Wraps the result of an operation of the wrapped container."""
         if result is self._tensordict:
             return self
         if isinstance(result, tuple):
@@ -87,41 +99,12 @@ class Forwarding(TensorCollection):
 
     # state -----------------------------------------------------------------------------------------------------------
 
-    @property
-    def _meta(self) -> Meta:  # type: ignore[override]  # an attribute of others
-        return self._tensordict._meta
-
-    @property
-    def _locked(self) -> bool:  # type: ignore[override]  # an attribute of others
-        return self._tensordict._locked
-
-    @property
-    def _holders(self) -> Any:
-        return self._tensordict._holders
-
-    @_holders.setter
-    def _holders(self, value: Any) -> None:
-        self._tensordict._holders = value
-
-    @property
-    def _annotations(self) -> Any:
-        return self._tensordict._annotations
-
-    @_annotations.setter
-    def _annotations(self, value: Any) -> None:
-        self._tensordict._annotations = value
-
-    @property
-    def _last_exit(self) -> Any:
-        return self._tensordict._last_exit
-
-    @_last_exit.setter
-    def _last_exit(self, value: Any) -> None:
-        self._tensordict._last_exit = value
-
-    @property
-    def _holds_slices(self) -> bool:  # type: ignore[override]  # an attribute of others
-        return self._tensordict._holds_slices
+    _meta: Meta = _wrapped_attribute("_meta")
+    _locked: bool = _wrapped_attribute("_locked")
+    _holds_slices: bool = _wrapped_attribute("_holds_slices")
+    _holders: Any = _wrapped_attribute("_holders")
+    _annotations: Any = _wrapped_attribute("_annotations")
+    _last_exit: Any = _wrapped_attribute("_last_exit")
 
     @property
     def _entries(self) -> Mapping[str, Any]:
@@ -253,7 +236,7 @@ class Forwarding(TensorCollection):
 
     @classmethod
     def _restored(cls, tensordict: Any) -> Self:
-        """An instance that was copied or unpickled, around the copy of what it wrapped."""
+        """Makes a copied or unpickled instance around the copy of its container."""
         return cls._shell(tensordict)
 
     def _nodes(self) -> Iterable[Any]:
@@ -301,25 +284,25 @@ class Forwarding(TensorCollection):
         return self._tensordict.depth
 
     def empty(self, recurse: bool = False, **kwargs: Any) -> Self:
-        """The same metadata without entries (``recurse``: with the nested nodes, empty too).
+        """Returns a copy without entries, with the same metadata.
 
         Args:
-            recurse: Whether nested nodes are kept, empty.
-            **kwargs: Other metadata, as of ``TensorDict.empty``.
+            recurse: Whether nested nodes stay, without entries.
+            **kwargs: Other metadata, see ``TensorDict.empty``.
         """
         return self._shell(self._tensordict.empty(recurse, **kwargs))
 
     def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Self:
-        """The entries under some keys, in the same class or, ``as_tensordict``, in a plain tensordict.
+        """Selects entries by key, in the same class or, with ``as_tensordict``, in a plain tensordict.
 
         Args:
             *keys: The keys, or one list of them.
-            inplace: Whether the others are removed from this container instead.
-            strict: Whether a key that is not there is an error rather than passed over.
+            inplace: Whether to remove the other entries from this container instead.
+            strict: Whether a missing key is an error; otherwise it is ignored.
             as_tensordict: Whether the result is a plain tensordict.
 
         Raises:
-            KeyError: A key is not there (``strict``).
+            KeyError: A key is missing, and ``strict`` is True.
 
         >>> from tensordict_class import TensorClass
         >>> class Pair(TensorClass):
@@ -330,7 +313,8 @@ class Forwarding(TensorCollection):
         (True, 'TensorDict')
         """
         result: Any = self._tensordict.select(*keys, inplace=inplace, strict=strict, as_tensordict=as_tensordict)
-        return result if as_tensordict else self._as_result(result)  # type: ignore[no-any-return]  # a primitive gives Any
+        selected: Self = result if as_tensordict else self._as_result(result)
+        return selected
 
     # on disk ---------------------------------------------------------------------------------------------------------
 
@@ -343,7 +327,7 @@ class Forwarding(TensorCollection):
 
 
 def _asked(name: str) -> Any:
-    """The method ``name``, asked of the wrapped container, which may have a way of its own."""
+    """Makes a method that calls the wrapped container's method ``name``, which it may override."""
     general = getattr(TensorCollection, name)
 
     @functools.wraps(general)
@@ -353,7 +337,7 @@ def _asked(name: str) -> Any:
     return method
 
 
-# What a lazy stack or a view does its own way: operations on keys, locks, and operations in place.
+# Operations that lazy stacks or views override: operations on keys, locks, and in-place operations.
 for _name in (
     *("exclude", "split_keys", "filter_empty_", "filter_non_tensor_data"),
     *("flatten_keys", "unflatten_keys", "auto_batch_size_", "lock_", "unlock_", "get_item_shape", "entry_class"),
@@ -364,7 +348,7 @@ for _name in (
 
 
 def make_known(cls: Any) -> None:
-    """Register a class: under its stable name for saved instances, and as a pytree node."""
+    """Registers a class: under a stable name for saved instances, and as a pytree node."""
     register_type(cls)
     register_wrapper(cls, type_name(cls), _take_apart, lambda tensordict, _: cls._wrap(tensordict))
 
@@ -374,7 +358,7 @@ def _take_apart(node: Any) -> tuple[Any, Any]:
 
 
 def _container(inner: list[Any]) -> Any:
-    """The type that combines these containers: the first's, unless another takes columns with others in them."""
+    """Returns the type whose ``_stack`` combines containers: that of the first, unless a later one combines others."""
     for node in inner:
         if node._combines_others:
             return type(node)

@@ -1,7 +1,7 @@
-"""Instances: what a tensorclass adds to core's operations, which is the meaning of its fields.
+"""Instances: the field access of a tensorclass.
 
-Which keys there can be, what a value becomes when it is written, and that a field that is not set is ``None``;
-everything else is core's, on what the instance wraps.
+An instance has only the keys of its fields, casts values when they are written, and reads a field that is not set as
+``None``. All other operations are core's, on the wrapped tensordict.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ __all__ = ["Instance", "run_post_init"]
 
 
 class Instance(Forwarding):
-    """What instances of a tensorclass do; `TensorClass` adds how a class is defined."""
+    """The methods of instances of a tensorclass; `TensorClass` adds the class definition."""
 
     __slots__ = ()
 
-    # not the name that the reference has: it takes what has that for its own in the torch functions that it replaces
+    # Not the reference's name: the torch functions that the reference replaces would take this class for its own.
     _is_tensorclass_instance = True
 
     _rules: ClassVar[Mapping[str, Rule]] = {}
-    """What each field makes of a value, by name; its keys are the fields."""
+    """The rule that casts a value, by field; the keys are the fields."""
     _declaration: ClassVar[Declaration] = Declaration((), (), (), (), frozenset())
     _flags: ClassVar[Flags] = NO_FLAGS
     _casts: ClassVar[bool] = False
-    """Whether tensors too pass through the rules of the fields."""
+    """Whether tensors pass through the rules of the fields, too."""
     _plain: ClassVar[frozenset[str]] = frozenset()
-    """The fields that can be assigned and take plain tensors as they are."""
+    """The assignable fields that store plain tensors unchanged."""
     _types: ClassVar[Mapping[str, Annotation]] = {}
     """The annotation of each field."""
     _restarts: ClassVar[bool] = False
@@ -71,7 +71,7 @@ class Instance(Forwarding):
     # fields ----------------------------------------------------------------------------------------------------------
 
     def _assign(self, name: str, value: Any) -> None:
-        """Store a value in a field; ``None`` unsets it."""
+        """Stores a value in a field; ``None`` unsets it."""
         if value.__class__ is Tensor and not self._casts:
             self._tensordict.set(name, value)
         elif value is None:
@@ -84,7 +84,7 @@ class Instance(Forwarding):
         if self._tensordict._peek(name) is not None:
             self._tensordict.del_(name)
 
-    if not TYPE_CHECKING:  # checkers know the fields, and would take this to mean that any attribute can be set
+    if not TYPE_CHECKING:  # for type checkers, this would allow every attribute
 
         def __setattr__(self, name: str, value: Any) -> None:
             cls = type(self)
@@ -109,12 +109,12 @@ class Instance(Forwarding):
         self._tensordict.del_(name)
 
     def get(self, key: NestedKey, default: Any = None, **kwargs: Any) -> Any:
-        """The value of a field: as the attribute gives it, or ``default`` where it is not set.
+        """Returns the value of a field like the attribute, or ``default`` if it is not set.
 
         Args:
             key: A field, or a nested key that starts with one.
-            default: What to return where there is no such entry.
-            **kwargs: How a lazy stack reads entries of several shapes.
+            default: The value to return if there is no such entry.
+            **kwargs: Options of lazy stacks for entries of several shapes.
 
         >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
@@ -128,21 +128,21 @@ class Instance(Forwarding):
             return default
         return value._entry_value() if isinstance(value, TensorCollection) else value
 
-    def set(  # type: ignore[override]  # core calls the second parameter item, saved code of tensorclasses value
+    def set(  # type: ignore[override]  # core names the second parameter item, and code of tensorclasses names it value
         self, key: NestedKey, value: Any, inplace: bool | None = False, *, non_blocking: bool = False, **kwargs: Any
     ) -> Self:
-        """Store a value in a field, as assigning the attribute does; ``None`` unsets it.
+        """Stores a value in a field like an assignment to the attribute; ``None`` unsets it.
 
         Args:
             key: A field, or a nested key that starts with one.
             value: The value.
-            inplace: Whether it is written into the value that is there.
+            inplace: Whether it is written into the existing value.
             non_blocking: Whether a move to the instance's device may be asynchronous.
             **kwargs: Accepted for compatibility.
 
         Raises:
             AttributeError: There is no such field.
-            RuntimeError: The value does not start with the batch size, or the instance is locked.
+            RuntimeError: The shape of the value does not start with the batch size, or the instance is locked.
 
         >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
@@ -161,7 +161,7 @@ class Instance(Forwarding):
             return self
         return super().set(key, value, inplace, non_blocking=non_blocking)
 
-    _store = set  # type: ignore[assignment]  # for the same reason
+    _store: Any = set
 
     def _plan_set(self, key: str, item: Any, merge: Any, prefix: tuple[str, ...]) -> Any:
         if key not in self._rules:
@@ -182,7 +182,7 @@ class Instance(Forwarding):
         keys_to_update: Sequence[NestedKey] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Write the values of another instance, tensordict or dictionary into the fields that are set.
+        """Writes the values of another instance, tensordict or dictionary into the fields that are set, in place.
 
         Args:
             input_dict_or_td: The values.
@@ -190,7 +190,7 @@ class Instance(Forwarding):
             inplace: Accepted for compatibility: this method always writes in place.
             non_blocking: Whether copies between devices may be asynchronous.
             keys_to_update: The keys to write; by default all.
-            **kwargs: Values by name, after those of ``input_dict_or_td`` or instead of it.
+            **kwargs: More values by name.
 
         Raises:
             KeyError: The source has a field that is not set here.
@@ -219,7 +219,7 @@ class Instance(Forwarding):
         super()._check_entries(index, entries.items(), prefix)
 
     def _refuse_foreign(self, value: Any) -> None:
-        """Refuse a write that would add an entry that is no field; numbers and tensors add none."""
+        """Raises an error for a write that would add an entry that is not a field; numbers and tensors add none."""
         keys = value._keys() if isinstance(value, TensorCollection) else value if isinstance(value, dict) else ()
         foreign = [key for key in keys if key not in self._rules]
         if foreign:
@@ -231,20 +231,20 @@ class Instance(Forwarding):
     def from_tensordict(
         cls, tensordict: Any, non_tensordict: Mapping[str, Any] | None = None, safe: bool = True
     ) -> Self:
-        """An instance around a tensordict, which it shares; fields that it has no key for are not set.
+        """Wraps a tensordict without copying it; fields without an entry are not set.
 
-        Where a field is annotated with a tensorclass and holds a tensordict, the instance has a shallow copy instead,
-        with an instance of that class in its place.
+        If a field is annotated with a tensorclass and holds a tensordict, the instance wraps a shallow copy, with an
+        instance of that class in place of the tensordict.
 
         Args:
-            tensordict: The tensordict, of any kind.
+            tensordict: A tensordict of any kind.
             non_tensordict: Values of more fields.
-            safe: Whether the type and the keys are checked; otherwise they are known to fit.
+            safe: Whether to check the type and the keys; otherwise they must fit.
 
         Raises:
-            RuntimeError: It is no tensordict.
-            ValueError: A key is no field.
-            KeyError: A field stands in both.
+            RuntimeError: ``tensordict`` is not a tensordict.
+            ValueError: A key is not a field.
+            KeyError: A field is in both arguments.
 
         >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
@@ -265,7 +265,7 @@ class Instance(Forwarding):
         if extra:
             both = [key for key in extra if tensordict._peek(key) is not None]
             if both:
-                raise KeyError(f"the fields {both} stand in both tensordict and non_tensordict; drop them from one")
+                raise KeyError(f"the fields {both} are in both tensordict and non_tensordict; drop them from one")
             shell = cls._shell(tensordict._clone(False))
             for name, value in extra.items():
                 shell._assign(name, value)
@@ -285,18 +285,18 @@ class Instance(Forwarding):
         batch_dims: int | None = None,
         names: Sequence[str | None] | None = None,
     ) -> Self:
-        """An instance of a dictionary: fields that it has no key for are not set, whatever their defaults.
+        """Makes an instance of a dictionary; fields without a key are not set, even if they have defaults.
 
         Args:
             input_dict: Values by field; dictionaries among them become tensordicts.
-            auto_batch_size: Whether the batch size is the longest that all fields share. By default there is none.
+            auto_batch_size: Whether the batch size is the longest that all fields share; empty by default.
             batch_size: The batch size, of nested tensordicts too.
-            device: Where every field is moved.
+            device: The device that every field is moved to.
             batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
             names: A name (or ``None``) for each batch dimension.
 
         Raises:
-            ValueError: A key is no field.
+            ValueError: A key is not a field.
 
         >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
@@ -322,36 +322,12 @@ class Instance(Forwarding):
     def _from_entries(cls, entries: Mapping[Any, Any], **options: Any) -> Any:
         return cls.from_dict(entries, **options)
 
-    @classmethod
-    def from_dataclass(cls, dataclass: Any, **kwargs: Any) -> Self:
-        """An instance with the values of a dataclass instance; fields that it lacks have their defaults.
-
-        Args:
-            dataclass: The dataclass instance.
-            **kwargs: As of `from_dataclass`: ``batch_size``, ``auto_batch_size``, ``batch_dims``, ``device``.
-
-        >>> import dataclasses
-        >>> from tensordict_class import TensorClass
-        >>> @dataclasses.dataclass
-        ... class Plain:
-        ...     x: torch.Tensor
-        >>> class Point(TensorClass):
-        ...     x: torch.Tensor
-        ...     label: str = "origin"
-        >>> Point.from_dataclass(Plain(torch.zeros(2))).label
-        'origin'
-        """
-        from tensordict_class.convert import from_dataclass
-
-        instance: Self = from_dataclass(dataclass, dest_cls=cls, **kwargs)
-        return instance
-
     def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
-        """The fields that are set, in a plain tensordict at every level; tensors are copied.
+        """Returns the fields that are set as a plain tensordict at every level; tensors are copied.
 
         Args:
-            retain_none: ``True`` stores ``None`` under the fields that are not set, ``False`` drops the entries that
-                are ``None``; by default there is an entry for what is set.
+            retain_none: ``True`` stores ``None`` for fields that are not set, ``False`` drops entries that are
+                ``None``; by default only fields that are set have an entry.
 
         >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
@@ -374,10 +350,10 @@ class Instance(Forwarding):
         convert_tensors: bool | Literal["numpy"] = False,
         tolist_first: bool = False,
     ) -> dict[str, Any]:
-        """A dictionary of the fields, nested ones too.
+        """Returns the fields as a dictionary, nested ones too.
 
         Args:
-            retain_none: Whether fields that are not set are there, as ``None``.
+            retain_none: Whether fields that are not set are included as ``None``.
             convert_tensors: Whether tensors become nested lists (``True``) or arrays (``"numpy"``).
             tolist_first: Whether nested tensordicts that have a batch size become lists of dictionaries.
 
@@ -394,7 +370,7 @@ class Instance(Forwarding):
     # representation, copies ------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        """The fields that are set, in alphabetical order, those that are not, and the metadata.
+        """Shows the fields that are set in alphabetical order, those that are not set, and the metadata.
 
         >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
@@ -417,7 +393,7 @@ class Instance(Forwarding):
 
 
 def _with_classes(cls: type[Any], tensordict: Any) -> Any:
-    """A tensordict whose nested ones are of the classes that the fields are annotated with; the same if all are."""
+    """Converts nested tensordicts to the classes that the fields are annotated with; a copy if any is converted."""
     out = tensordict
     for name, entry in tensordict._peek_items():
         if isinstance(entry, TensorDictBase) and (target := class_of(cls._types[name])) is not None:
@@ -427,7 +403,7 @@ def _with_classes(cls: type[Any], tensordict: Any) -> Any:
 
 
 def run_post_init(self: Any) -> None:
-    """Run the ``__post_init__`` of an instance that its constructor did not make, if it can run without arguments."""
+    """Runs the ``__post_init__`` of an instance that no constructor made, if it needs no arguments."""
     if hasattr(self, "__post_init__") and not any(_required(f) for f in self._declaration.init_vars):
         self.__post_init__(*[_value(f) for f in self._declaration.init_vars])
 

@@ -1,8 +1,8 @@
-"""Shadowing: a field that hides a member hides it from the class's users, not from core's operations.
+"""Shadowing: a field that hides a member hides it from users of the class, not from core's operations.
 
 Core's algorithms call ``td.keys()`` or ``td.set(...)``; on a class with a field named ``keys`` they would find a
-tensor. So the members of such a class that are still visible run on a twin around the same tensordict: an instance of a
-class with the same fields and no descriptors. What the twin gives comes back as the class.
+tensor. So the visible members of such a class run on a twin that wraps the same tensordict: an instance of a class with
+the same fields and no properties for them. Results of the twin's class are converted back.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["reach_past"]
 
 
 def reach_past(cls: type[Any], shadowed: Iterable[str]) -> None:
-    """Let the visible members of a class work although fields hide others.
+    """Makes the visible members of a class work although fields hide others.
 
-    Operations on leaves (``mean``, ``sin``) are called by nobody but users, so hiding them needs nothing.
+    No member calls an operation on leaves (``mean``, ``sin``), so hiding one has no effect on others.
     """
     harmless = {spec.name for spec in operations()}
     if all(name in harmless for name in shadowed):
         return
-    # under the class's own name, for what saves the twin saves the class
+    # under the name of the class, because saving the twin saves the class
     twin = type(cls.__name__, (Instance,), {"__slots__": (), "__module__": cls.__module__})
     twin.__qualname__ = cls.__qualname__
     for name in ("_rules", "_types", "_flags", "_declaration", "_casts", "_plain"):

@@ -1,8 +1,8 @@
-"""What type checkers know of a tensorclass beside core's annotations; nothing of this exists when code runs.
+"""Static types of tensorclasses: declarations for type checkers, without effect at run time.
 
-`typing.dataclass_transform` makes checkers write the constructor of every subclass from its annotations. The keyword
-arguments that every constructor has beside them are said to be keyword-only fields of a common base; being descriptors,
-they take what the constructor takes and give what the property gives.
+`typing.dataclass_transform` makes checkers derive the constructor of every subclass from its annotations. The keyword
+arguments of every constructor are declared as keyword-only fields of a common base. They are descriptors, so that the
+constructor and the attribute can have different types.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ __all__ = ["Constructed", "Transforming", "TransformingByKeyword"]
 if TYPE_CHECKING:
     Rows: TypeAlias = int | slice | range | EllipsisType | torch.Tensor | np.ndarray[Any, Any] | Sequence[int] | None
 
+    _UNSET: Any = None
+
     class _BatchSize:
         def __get__(self, instance: Any, owner: Any) -> torch.Size: ...
         def __set__(self, instance: Any, value: Sequence[int] | int | None) -> None: ...
@@ -39,23 +41,23 @@ if TYPE_CHECKING:
 
     @dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field, dataclasses.Field))
     class Transforming(ABCMeta):
-        """A class that names this metaclass is neither frozen nor not: subclasses may be either (PEP 681)."""
+        """The metaclass of tensorclasses; with a metaclass, subclasses may be frozen or not (PEP 681)."""
 
     @dataclass_transform(
         eq_default=False, kw_only_default=True, field_specifiers=(dataclasses.field, dataclasses.Field)
     )
     class TransformingByKeyword(Transforming):
-        """As `Transforming`, with keyword-only fields."""
+        """The metaclass of classes with keyword-only fields."""
 
     class Constructed(metaclass=Transforming):
-        """The keyword arguments of every constructor, and what indexing and comparisons give."""
+        """The keyword arguments of every constructor, and the result types of indexing and comparisons."""
 
-        batch_size: _BatchSize = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]  # None is no descriptor
-        device: _Device = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]  # None is no descriptor
-        names: _Names = dataclasses.field(default=None, kw_only=True)  # type: ignore[assignment]  # None is no descriptor
+        batch_size: _BatchSize = dataclasses.field(default=_UNSET, kw_only=True)
+        device: _Device = dataclasses.field(default=_UNSET, kw_only=True)
+        names: _Names = dataclasses.field(default=_UNSET, kw_only=True)
         lock: dataclasses.InitVar[bool] = dataclasses.field(default=False, kw_only=True)
 
-        # results that depend on the argument, or that checkers would take for those of object
+        # results that depend on the argument, or that object declares otherwise
         @overload
         def __getitem__(self, index: str | tuple[str, ...]) -> Any: ...
         @overload
@@ -71,6 +73,6 @@ else:
     Transforming = TransformingByKeyword = type
 
     class Constructed:
-        """Nothing: type checkers see the keyword arguments of every constructor here."""
+        """Empty at run time; type checkers see the keyword arguments of every constructor here."""
 
         __slots__ = ()

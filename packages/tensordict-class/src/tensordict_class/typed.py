@@ -1,8 +1,8 @@
-"""`TypedTensorDict`: a tensordict whose keys are declared, as those of a ``TypedDict``.
+"""`TypedTensorDict`: a tensordict with declared keys, like a ``TypedDict``.
 
-It is a dictionary like every tensordict (``td["key"]``, ``**td``) and may hold other keys too; declared ones are also
-attributes that type checkers know, and the constructor takes them by keyword and misses those that are not given. It
-wraps a tensordict of any kind, as a tensorclass does.
+It is a mapping like every tensordict (``td["key"]``, ``**td``) and may hold other keys too. Declared keys are also
+attributes that type checkers know, and keyword arguments of the constructor, which requires them. It wraps a tensordict
+of any kind, like a tensorclass.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
     Args:
         source: A dictionary or tensordict with the entries, instead of keywords.
         batch_size: The leading dimensions that all entries share.
-        device: Where every entry is moved.
+        device: The device that every entry is moved to.
         names: A name (or ``None``) for each batch dimension.
         non_blocking: Whether moves to ``device`` may be asynchronous.
-        lock: Whether the tensordict is locked from the start.
-        **fields: The entries by name; those declared without a default and not as ``NotRequired`` must be there.
+        lock: Whether the tensordict is locked.
+        **fields: The entries by name; those without a default are required unless declared as ``NotRequired``.
 
-    Class keywords (or brackets, ``TypedTensorDict["frozen"]``) are ``shadow``, by which fields may have the names of
-    members, and ``frozen``, by which instances are locked.
+    Class keywords (or brackets, ``TypedTensorDict["frozen"]``) are ``shadow``, which allows fields with the names of
+    members, and ``frozen``, which locks instances.
 
     Raises:
         TypeError: A declared entry is missing, or a keyword is not declared.
-        AttributeError: A field has the name of a member and ``shadow`` is not set.
+        AttributeError: A field has the name of a member, and ``shadow`` is not set.
 
     >>> from tensordict_class import TypedTensorDict
     >>> class State(TypedTensorDict):
@@ -58,7 +58,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
     __slots__ = ()
 
     _defaults: ClassVar[Mapping[str, Any]] = {}
-    """The declared keys: their defaults, ``MISSING`` where they must be there, ``ABSENT`` where they need not."""
+    """The default of each declared key: ``MISSING`` if it is required, ``ABSENT`` if it is not."""
     _flags: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, *, shadow: bool = False, frozen: bool = False, **kwargs: Any) -> None:
@@ -76,7 +76,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
                 continue
             if hasattr(TypedTensorDict, name) and (name[0] == "_" or "shadow" not in cls._flags):
                 raise errors.reserved_name(cls, name, "TypedTensorDict")
-            absent = _ABSENT if _need_not_be_there(annotation) else dataclasses.MISSING
+            absent = _ABSENT if _is_not_required(annotation) else dataclasses.MISSING
             defaults[name] = cls.__dict__.get(name, absent)
             setattr(cls, name, _attribute(name, defaults[name]))
         cls._defaults = defaults
@@ -88,7 +88,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
             raise errors.unknown_flag(item, _FLAGS, cls.__name__)
         return _flagged(cls, flags)
 
-    if not TYPE_CHECKING:  # checkers take the constructor from the annotations
+    if not TYPE_CHECKING:  # type checkers derive the constructor from the annotations
 
         def __init__(
             self,
@@ -118,13 +118,13 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
 
     @classmethod
     def from_tensordict(cls, tensordict: Any) -> Self:
-        """Typed access to a tensordict of any kind, which it shares.
+        """Wraps a tensordict of any kind without copying it.
 
         Args:
             tensordict: The tensordict.
 
         Raises:
-            TypeError: It is no tensordict, or a declared entry is missing.
+            TypeError: ``tensordict`` is not a tensordict, or a declared entry is missing.
 
         >>> from tensordict_class import TypedTensorDict
         >>> class State(TypedTensorDict):
@@ -143,7 +143,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
 
 
 class _Absent:
-    """Stands for the default of a key that need not be there."""
+    """Stands for the default of a key that is not required."""
 
     def __repr__(self) -> str:
         return "ABSENT"
@@ -153,9 +153,9 @@ _ABSENT = _Absent()
 
 
 def _attribute(name: str, default: Any) -> property:
-    """The attribute of a declared key."""
+    """Makes the property of a declared key."""
     has_default = default is not dataclasses.MISSING and default is not _ABSENT
-    given = default if has_default else None  # Dynamo knows no such markers: they stay out of what is traced
+    given = default if has_default else None  # Dynamo cannot trace the markers
 
     def read(self: Any) -> Any:
         value = self._tensordict._get(name)
@@ -178,12 +178,12 @@ def _is_class_variable(annotation: Any) -> bool:
     return _is_form(annotation, ClassVar, "ClassVar")
 
 
-def _need_not_be_there(annotation: Any) -> bool:
+def _is_not_required(annotation: Any) -> bool:
     return _is_form(annotation, NotRequired, "NotRequired")
 
 
 def _is_form(annotation: Any, form: Any, name: str) -> bool:
-    """Whether an annotation is a typing form, or spells it under postponed annotations."""
+    """Whether an annotation is a typing form, also as a string under postponed annotations."""
     if isinstance(annotation, str):
         return annotation.split("[")[0].rsplit(".")[-1] == name
     return annotation is form or get_origin(annotation) is form

@@ -135,4 +135,5 @@ _register_pickles()
 
 
 def __dir__() -> list[str]:
-    return __all__
+    """Returns the public names."""
+    return sorted(__all__)

@@ -1,6 +1,6 @@
 """Memory-mapped tensors, and tensordicts on disk.
 
-Core's methods of these names (``td.memmap``, ``TensorDict.load_memmap``, ...) call the functions here.
+Core's methods of the same names (``td.memmap``, ``TensorDict.load_memmap``, ...) call these functions.
 """
 
 from __future__ import annotations
@@ -65,3 +65,8 @@ __all__ = [
     "to_safetensors",
     "unpack_memmap",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names."""
+    return sorted(__all__)

@@ -1,4 +1,4 @@
-"""Modules that read and write tensordicts, and parameters of modules as tensordicts."""
+"""Neural network modules that read and write tensordicts, and module parameters as tensordicts."""
 
 from __future__ import annotations
 
@@ -71,3 +71,8 @@ __all__ = [
     "symbolic_trace",
     "to_module",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names."""
+    return sorted(__all__)

@@ -1,8 +1,8 @@
-"""The drop-in name: ``tensordict`` is tensordict-core and whichever of its satellites are installed.
+"""The import name ``tensordict``: the public names of tensordict-core and of its installed satellites.
 
-Nothing is defined here. A name is looked up in the distribution that owns it the first time it is asked for, so that
-``import tensordict`` loads neither torch nor numba, and only what a program uses has to be installed. ``_names.py``
-says who owns which name, ``_lazy.py`` looks it up.
+This package defines nothing. A name is imported from the distribution that owns it when it is first used, so that
+``import tensordict`` loads neither torch nor numba, and a program needs only the distributions that it uses.
+``_names.py`` lists the owner of each name, ``_lazy.py`` imports it.
 
 >>> from tensordict import TensorDict
 >>> import tensordict_core
@@ -47,9 +47,8 @@ if TYPE_CHECKING:
 
     MemmapTensor = MemoryMappedTensor
 else:
-    # `memmap` and `tensorclass` are each both a function and a sub-module. Python binds a sub-module on its package
-    # when it is first imported, and never again: importing both now and taking the names back leaves them to the
-    # functions.
+    # `memmap` and `tensorclass` are both a function and a submodule. Python binds a submodule on its package when it
+    # is first imported, and never again: importing both now and deleting the names leaves the names to the functions.
     from tensordict import memmap, tensorclass
 
     del memmap, tensorclass

@@ -1,7 +1,7 @@
-"""Lazy re-export: a module-level ``__getattr__`` (PEP 562) that asks the owner of a name when the name is first used.
+"""Lazy re-exports: a module-level ``__getattr__`` (PEP 562) that imports a name from its owner on first use.
 
-An owner that is not installed is an ``ImportError`` that names the command to install it. An owner that is installed
-but fails to import shows its own error.
+If the owner is not installed, the ``ImportError`` names the command to install it. If the owner is installed but fails
+to import, its own error is raised.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from tensordict._names import OWNERS, RENAMED, SUBMODULES
 
 
 class MissingDistributionError(ImportError):
-    """A name was asked for whose distribution is not installed."""
+    """The distribution that owns a name is not installed."""
 
 
-# Distributions of the reference implementation: they install files of their own under the same import name.
+# The distributions of the reference implementation, which install files under the same import name.
 REFERENCE = ("tensordict", "tensordict-nightly")
 
 
 def refuse_beside_reference() -> None:
-    """Stops the import where the reference implementation is installed too.
+    """Raises an error if the reference implementation is installed, too.
 
-    Both write into one folder named ``tensordict``, so what an import gives would depend on the order of installation.
+    Both install into a folder named ``tensordict``, so an import would depend on the order of installation.
 
     Raises:
-        ImportError: names the distribution to uninstall.
+        ImportError: The reference is installed; the error names the distribution to uninstall.
     """
     for name in REFERENCE:
         try:
@@ -49,8 +49,8 @@ def serve(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]
         module: the full name of the module, a key of ``OWNERS``.
 
     Returns:
-        The two functions, to be bound in that module. ``__all__`` and ``__dir__`` hold only the names that exist in
-        what is installed.
+        The two functions, to be bound in that module. ``__all__`` and ``__dir__`` hold only the names that the
+        installed distributions have.
 
     >>> lookup, names = serve("tensordict.memmap")
     >>> lookup("MemoryMappedTensor").__module__.split(".")[0]
@@ -88,7 +88,7 @@ def serve(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]
 
 
 def _fetch(module: str, owner: str, name: str) -> object:
-    """The object that ``owner`` has under this name; says how to install an owner that is not there."""
+    """Imports a name from its owner; the error for a missing owner names the command to install it."""
     package = owner.partition(".")[0]
     absent = AttributeError(f"module {module!r} has no attribute {name!r}: {owner} does not have it", name=name)
     try:
@@ -100,7 +100,7 @@ def _fetch(module: str, owner: str, name: str) -> object:
             raise MissingDistributionError(needs, name=package) from None
         if error.name == owner:
             raise absent from None
-        raise  # something that the owner needs
+        raise  # a dependency of the owner is missing
     try:
         return getattr(home, name)
     except AttributeError:
@@ -108,7 +108,7 @@ def _fetch(module: str, owner: str, name: str) -> object:
 
 
 def _exists(lookup: Callable[[str], object], name: str) -> bool:
-    """Whether what is installed has this name. A satellite that is broken raises its own error, here too."""
+    """Whether an installed distribution has this name; a broken satellite raises its own error."""
     try:
         lookup(name)
     except (AttributeError, MissingDistributionError):

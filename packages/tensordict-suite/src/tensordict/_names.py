@@ -1,6 +1,6 @@
-"""Who owns which public name: one table a module of ``tensordict``, one row a module that the names come from.
+"""Owners of public names: one table per module of ``tensordict``, one row per module that owns names.
 
-A name may stand here before its package has it; until then it is an ``AttributeError`` and not in ``__all__``.
+A name may be listed before its package has it; until then it raises ``AttributeError`` and is not in ``__all__``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The base class of every container, and the functions that build containers from other things."""
+"""The base class of every container, and functions that build containers from other types."""
 
 from __future__ import annotations
 

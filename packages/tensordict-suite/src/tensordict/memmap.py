@@ -1,4 +1,4 @@
-"""The memory-mapped tensor. The function ``tensordict.memmap`` is another thing under the same name."""
+"""The module of `MemoryMappedTensor`; the attribute ``tensordict.memmap`` is the function of that name."""
 
 from __future__ import annotations
 

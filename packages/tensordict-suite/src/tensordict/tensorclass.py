@@ -1,4 +1,4 @@
-"""Dataclasses of tensors, and containers of values that are no tensors."""
+"""Tensorclasses (dataclasses of tensors), and containers of non-tensor values."""
 
 from __future__ import annotations
 

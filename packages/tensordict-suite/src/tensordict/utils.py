@@ -1,4 +1,4 @@
-"""Keys, checks of dtypes, options: the small functions that work on any container."""
+"""Utility functions for all containers: keys, dtype checks, options."""
 
 from __future__ import annotations
 

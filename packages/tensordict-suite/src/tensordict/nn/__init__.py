@@ -1,4 +1,4 @@
-"""Modules that read and write tensordicts, and the parameters of modules as tensordicts."""
+"""Neural network modules that read and write tensordicts, and module parameters as tensordicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that older code finds here: the tracer, and the ``tensorclass`` decorator."""
+"""Deprecated location of ``symbolic_trace`` and ``tensorclass``."""
 
 from __future__ import annotations
 
