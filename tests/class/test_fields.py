@@ -305,7 +305,7 @@ def test_recursive_classes():
 
 @pytest.mark.parametrize("name", ["batch_size", "device", "names", "shape", "keys", "get", "mean", "to", "_tensordict"])
 def test_a_field_may_not_hide_a_member(name):
-    with pytest.raises(AttributeError, match=f"the field '{name}' of Bad would hide"):
+    with pytest.raises(AttributeError, match=f"the field '{name}' of Bad hides"):
         type("Bad", (TensorClass,), {"__annotations__": {name: torch.Tensor}})
 
 
