@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING, Any, dataclass_transform
 import torch
 
 if TYPE_CHECKING:
-    from types import EllipsisType
-    from typing import Self, TypeAlias, overload
+    from typing import Self, overload
 
-    import numpy as np
+    from tensordict_core.extension import Rows
 
 __all__ = ["Constructed", "Transforming", "TransformingByKeyword"]
 
 if TYPE_CHECKING:
-    Rows: TypeAlias = int | slice | range | EllipsisType | torch.Tensor | np.ndarray[Any, Any] | Sequence[int] | None
-
     _UNSET: Any = None
 
     class _BatchSize:
@@ -50,25 +47,21 @@ if TYPE_CHECKING:
         """The metaclass of classes with keyword-only fields."""
 
     class Constructed(metaclass=Transforming):
-        """The keyword arguments of every constructor, and the result types of indexing and comparisons."""
+        """The keyword arguments of every constructor, and the result types of indexing."""
 
         batch_size: _BatchSize = dataclasses.field(default=_UNSET, kw_only=True)
         device: _Device = dataclasses.field(default=_UNSET, kw_only=True)
         names: _Names = dataclasses.field(default=_UNSET, kw_only=True)
         lock: dataclasses.InitVar[bool] = dataclasses.field(default=False, kw_only=True)
 
-        # results that depend on the argument, or that object declares otherwise
+        # the value of a field is of any type
         @overload
         def __getitem__(self, index: str | tuple[str, ...]) -> Any: ...
         @overload
         def __getitem__(self, index: Rows | tuple[Rows, ...]) -> Self: ...
+        @overload
         def __getitem__(self, index: Any) -> Any: ...
-        def __eq__(self, other: object) -> Self: ...  # type: ignore[override]  # object has bool
-        def __ne__(self, other: object) -> Self: ...  # type: ignore[override]  # object has bool
-        def __lt__(self, other: Any) -> Self: ...
-        def __le__(self, other: Any) -> Self: ...
-        def __gt__(self, other: Any) -> Self: ...
-        def __ge__(self, other: Any) -> Self: ...
+        def __getitem__(self, index: Any) -> Any: ...
 else:
     Transforming = TransformingByKeyword = type
 

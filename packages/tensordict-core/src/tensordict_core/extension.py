@@ -29,7 +29,15 @@ from tensordict_core.containers.collection import TensorCollection, TensorDictBa
 from tensordict_core.containers.deferred import deferred, is_deferred
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.nontensor.base import ValueWriter, register_value_writer
+from tensordict_core.ops.compat.options import (
+    ConsolidateOptions,
+    LoadOptions,
+    MemmapLikeOptions,
+    MemmapOptions,
+    SaveOptions,
+)
 from tensordict_core.ops.factories.spec import OpSpec, operations
+from tensordict_core.ops.indexing import Rows
 from tensordict_core.torch_api.pytree import register_wrapper
 
 __all__ = [
@@ -37,13 +45,19 @@ __all__ = [
     "KEEP",
     "SAME",
     "UNLOCKED",
+    "ConsolidateOptions",
     "How",
     "Index",
     "IsLeaf",
+    "LoadOptions",
+    "MemmapLikeOptions",
+    "MemmapOptions",
     "Meta",
     "Node",
     "OpSpec",
     "Primitives",
+    "Rows",
+    "SaveOptions",
     "ShapeOp",
     "TensorCollection",
     "TensorDictBase",

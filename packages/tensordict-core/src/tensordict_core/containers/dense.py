@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
-from tensordict_core.base.keys import unravel_key_to_tuple
+from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.meta import NO_META, Meta, as_batch_size, as_device, as_names, starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import How, IsLeaf
@@ -132,6 +132,23 @@ class TensorDict(TensorDictBase):
     """
 
     __slots__ = ("_annotations", "_entries", "_holders", "_last_exit", "_locked", "_meta")
+
+    if TYPE_CHECKING:
+        # every container's method gives a TensorDict, which only here is the class itself
+        def to_tensordict(self, *, retain_none: bool | None = ...) -> Self: ...  # noqa: D102
+        @classmethod
+        def from_dict(  # noqa: D102
+            cls,
+            input_dict: Mapping[Any, Any] | Any,
+            *,
+            auto_batch_size: bool | None = ...,
+            batch_size: Sequence[int] | int | None = ...,
+            device: Any = ...,
+            batch_dims: int | None = ...,
+            names: Sequence[str | None] | None = ...,
+        ) -> Self: ...
+        @classmethod
+        def fromkeys(cls, keys: Iterable[NestedKey], value: Any = ...) -> Self: ...  # noqa: D102
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ class Applying(Node):
         is_leaf: IsLeaf | None = None,
         out: Any = None,
         **constructor_kwargs: Any,
-    ) -> Any:
+    ) -> Self | Any:
         """The results of ``fn`` for every leaf, in the structure of this tensordict.
 
         Args:
@@ -119,7 +119,7 @@ class Applying(Node):
         is_leaf: IsLeaf | None = None,
         out: Any = None,
         **constructor_kwargs: Any,
-    ) -> Any:
+    ) -> Self | Any:
         """As ``apply``, with the key of the leaf as first argument of ``fn``.
 
         The key is its last level, or all of it if ``nested_keys``.

@@ -19,7 +19,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, SAME, How
 from tensordict_core.base.tracing import is_compiling
 from tensordict_core.base.write_back import WriteBack
-from tensordict_core.ops.factories.identity import finish, owns_methods
+from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import CastMethod
 from tensordict_core.ops.tensor_spec import as_described, describes
@@ -78,7 +78,7 @@ def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
     example = f'>>> TensorDict({{"a": torch.ones(1)}}).{name}().dtype\n    {dtype}'
     if dtype is torch.complex32:  # torch warns of it, rightly, so the example shows no more than the call
         example = ">>> TensorDict({}).complex32().is_empty()\n    True"
-    doc = f"""Every leaf cast to `{dtype}`; leaves that have it are shared.
+    method.__doc__ = f"""Every leaf cast to `{dtype}`; leaves that have it are shared.
 
     Args:
         cast_filter: Called with the key (a tuple) and the leaf; leaves for which it is false keep their dtype.
@@ -86,7 +86,7 @@ def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
     {example}
     """
     record(OpSpec(name, "cast", lambda tensor: tensor.to(dtype), parameters="rewrap"))
-    return cast(CastMethod, finish(method, name, doc))
+    return cast(CastMethod, method)
 
 
 class Target(NamedTuple):

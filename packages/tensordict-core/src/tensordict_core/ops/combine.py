@@ -6,7 +6,7 @@ Nested nodes of a column are combined by the same functions as whole tensordicts
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import as_names
@@ -14,6 +14,9 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
 
 __all__ = ["cat", "lazy_stack", "maybe_dense_stack", "same_keys", "stack"]
+
+N = TypeVar("N", bound=Node)
+"""The type of the tensordicts that are combined, which the result has too."""
 
 
 def _nodes(items: Any, what: str) -> list[Any]:
@@ -43,7 +46,7 @@ def same_keys(nodes: Sequence[Any], what: str) -> None:
             raise KeyError(str(errors.keys_not_stackable(what, i, keys, expected)))
 
 
-def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
     """Tensordicts of one batch size and one key set, stacked along a new batch dimension; every leaf is copied once.
 
     Args:
@@ -69,7 +72,7 @@ def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
                 f"tensordict 0 has {list(size)}; "
                 "expand or index them to one batch size"
             )
-    result = _stack_same(nodes, normal_dim(dim, size, extra=1))
+    result: N = _stack_same(nodes, normal_dim(dim, size, extra=1))
     return result if out is None else out.update_(result)
 
 
@@ -113,7 +116,7 @@ def cat_nodes(column: Sequence[Any], dim: int) -> Any:
     return _common_container(_all_nodes(column, "cat"))._cat(column, dim)
 
 
-def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+def cat(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
     """Tensordicts of one key set, concatenated along a batch dimension; every leaf is copied once.
 
     Args:
@@ -143,7 +146,7 @@ def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
                 f"cat needs batch sizes that agree but for dimension {at}, "
                 f"got {list(own)} at position {i} and {list(size)} at position 0"
             )
-    result = _common_container(nodes)._cat(nodes, at)
+    result: N = _common_container(nodes)._cat(nodes, at)
     return result if out is None else out.update_(result)
 
 
@@ -189,6 +192,11 @@ def lazy_stack(
 
 def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
     """``stack`` where the tensordicts allow it, else ``lazy_stack``.
+
+    Args:
+        input: The tensordicts.
+        dim: Where the new dimension goes.
+        out: A tensordict that the result is written into.
 
     >>> type(maybe_dense_stack([TensorDict({"a": torch.zeros(n)}) for n in (2, 3)])).__name__
     'LazyStackedTensorDict'

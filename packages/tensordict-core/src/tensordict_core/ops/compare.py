@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import repeat
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 import torch
 from torch import Tensor
 
+from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED
-from tensordict_core.ops.factories.identity import finish, owns_methods
 from tensordict_core.ops.factories.operands import match
+from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import UnaryMethod
-from tensordict_core.ops.reduce_dims import Dim, over_leaves
+from tensordict_core.ops.reduce_dims import BatchDims, Dim, over_leaves
 
 __all__ = ["Comparison"]
 
@@ -35,7 +36,7 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
             _compare_values(result, self, other, name == "__eq__")
         return result
 
-    doc = f"""``leaf {symbol} operand`` for every leaf, as bool leaves.
+    method.__doc__ = f"""``leaf {symbol} operand`` for every leaf, as bool leaves.
 
     Args:
         other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.
@@ -44,7 +45,7 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
         KeyError: The keys of ``other`` differ.
     """
     record(OpSpec(name, "compare", function, torch_functions=(function, getattr(Tensor, function.__name__))))
-    return finish(method, name, doc)
+    return method
 
 
 def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:
@@ -67,13 +68,13 @@ def _test(name: str) -> UnaryMethod:
     def method(self: Any) -> Any:
         return self._rebuild(iter([function(leaf) for leaf in self._leaves()]), UNLOCKED)
 
-    doc = f"""`torch.{name}` of every leaf, as bool leaves.
+    method.__doc__ = f"""`torch.{name}` of every leaf, as bool leaves.
 
     >>> TensorDict({{"a": torch.tensor(1.0)}}).{name}()["a"].dtype
     torch.bool
     """
     record(OpSpec(name, "test", function, torch_functions=(function,)))
-    return cast(UnaryMethod, finish(method, name, doc))
+    return cast(UnaryMethod, method)
 
 
 @owns_methods
@@ -82,12 +83,21 @@ class Comparison(Node):
 
     __slots__ = ()
 
-    __eq__ = _comparison("__eq__", torch.eq, "==")
-    __ne__ = _comparison("__ne__", torch.ne, "!=")
-    __lt__ = _comparison("__lt__", torch.lt, "<")
-    __le__ = _comparison("__le__", torch.le, "<=")
-    __gt__ = _comparison("__gt__", torch.gt, ">")
-    __ge__ = _comparison("__ge__", torch.ge, ">=")
+    if TYPE_CHECKING:
+        # checkers take the comparisons of object for generated ones
+        def __eq__(self, other: object) -> Self: ...  # type: ignore[override]  # that of object gives a bool
+        def __ne__(self, other: object) -> Self: ...  # type: ignore[override]  # that of object gives a bool
+        def __lt__(self, other: Any) -> Self: ...
+        def __le__(self, other: Any) -> Self: ...
+        def __gt__(self, other: Any) -> Self: ...
+        def __ge__(self, other: Any) -> Self: ...
+    else:
+        __eq__ = _comparison("__eq__", torch.eq, "==")
+        __ne__ = _comparison("__ne__", torch.ne, "!=")
+        __lt__ = _comparison("__lt__", torch.lt, "<")
+        __le__ = _comparison("__le__", torch.le, "<=")
+        __gt__ = _comparison("__gt__", torch.gt, ">")
+        __ge__ = _comparison("__ge__", torch.ge, ">=")
     __hash__ = None  # type: ignore[assignment]  # as for every class with __eq__
 
     isfinite = _test("isfinite")
@@ -97,6 +107,10 @@ class Comparison(Node):
     isposinf = _test("isposinf")
     isreal = _test("isreal")
 
+    @overload
+    def all(self, dim: None = ...) -> bool: ...
+    @overload
+    def all(self, dim: BatchDims) -> Self: ...
     def all(self, dim: Dim = None) -> Any:
         """Whether all elements of all leaves are true.
 
@@ -111,6 +125,10 @@ class Comparison(Node):
             return all(bool(leaf.all()) for leaf in self._leaves())
         return over_leaves(self, lambda leaf, dims, keep: torch.all(leaf, dims, keep), dim, False)
 
+    @overload
+    def any(self, dim: None = ...) -> bool: ...
+    @overload
+    def any(self, dim: BatchDims) -> Self: ...
     def any(self, dim: Dim = None) -> Any:
         """Whether any element of any leaf is true.
 
@@ -131,8 +149,6 @@ class Comparison(Node):
         Raises:
             RuntimeError: Always; ``len``, ``is_empty`` and ``(a == b).all()`` say what was meant.
         """
-        from tensordict_core.base import errors
-
         raise errors.ambiguous_bool()
 
 

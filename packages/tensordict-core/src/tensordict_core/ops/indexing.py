@@ -6,7 +6,8 @@ A write looks at every entry first, and writes then: it is all or nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Self
+from types import EllipsisType
+from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -22,7 +23,12 @@ from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import Writes
 from tensordict_core.ops.access import Access
 
-__all__ = ["Indexing"]
+__all__ = ["Indexing", "Rows"]
+
+Rows: TypeAlias = (
+    int | slice | range | EllipsisType | Tensor | np.ndarray[Any, Any] | Sequence[int] | Sequence[Sequence[int]] | None
+)
+"""What selects along one batch dimension (or several, for a mask or ``...``)."""
 
 
 class Indexing(Node):
@@ -30,12 +36,24 @@ class Indexing(Node):
 
     __slots__ = ()
 
+    @overload
+    def __getitem__(self, index: str | tuple[str, ...]) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: Rows | tuple[Rows, ...]) -> Self: ...
+    @overload
+    def __getitem__(self, index: Any) -> Any: ...
     def __getitem__(self, index: Any) -> Any:
         """An entry by key, or the part of every entry that ``index`` selects along the batch dimensions.
 
         Args:
             index: A key (a string or a tuple of strings), or an integer, slice, ``None``, ``...``, tensor, mask, array,
                 list, range, bool, or a tuple of them.
+
+        Returns:
+            For a key the entry: a tensor, a nested tensordict, or a non-tensor value. For an index a tensordict of this
+            kind; a lazy stack gives one of its elements for an integer. What a key holds is known at run time only, and
+            is a tensor nearly always, so that is what type checkers see. For the other entries there are ``td.get``,
+            whose result they take for any type, and nested keys (``td["next", "reward"]``).
 
         Raises:
             KeyError: There is no such key.

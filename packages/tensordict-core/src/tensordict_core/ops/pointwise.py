@@ -17,9 +17,9 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import normal_dim
-from tensordict_core.ops.factories.identity import owns_methods
 from tensordict_core.ops.factories.methods import binary, map_leaves, scaled, unary
 from tensordict_core.ops.factories.operands import batch_operand, match, over_batch_size
+from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import Operand
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import torch
 from torch import Tensor
@@ -86,6 +86,10 @@ class Attributes(Node):
         """The number of batch dimensions."""
         return len(self._meta.batch_size)
 
+    @overload
+    def size(self, dim: None = ...) -> torch.Size: ...
+    @overload
+    def size(self, dim: int) -> int: ...
     def size(self, dim: int | None = None) -> Any:
         """The batch size, or the size of one batch dimension.
 

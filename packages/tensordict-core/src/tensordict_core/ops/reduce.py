@@ -7,27 +7,30 @@ batch dimensions, ``"feature"`` for each leaf's own, ``reduce`` for one tensor o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast, overload
 
 import torch
 from torch import Tensor
 
-from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
-from tensordict_core.base.rebuild import How
-from tensordict_core.base.tracing import may_fuse
-from tensordict_core.ops.factories.identity import finish, owns_methods
+from tensordict_core.base.rebuild import UNLOCKED, How
+from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.spec import OpSpec, record
-from tensordict_core.ops.factories.typed import CastReduction, SpreadReduction, ValueReduction
+from tensordict_core.ops.factories.typed import (
+    CastReduction,
+    CumulativeMethod,
+    IndexedReduction,
+    SpreadReduction,
+    ValueReduction,
+)
 from tensordict_core.ops.reduce_dims import (
     Dim,
     Dims,
     Kernel,
     as_tuple,
-    batch_dims,
     batched,
+    is_everything,
     over_leaves,
-    reduced,
     rename_levels,
     run,
 )
@@ -43,7 +46,7 @@ _TRANSFORM = "key_transform: Renames the key of each entry, at every level (not 
 
 
 def _finish(method: Any, name: str, what: str, options: str, example: str, function: Any) -> Any:
-    doc = f"""{what} of every leaf.
+    method.__doc__ = f"""{what} of every leaf.
 
     Args:
         {_ARGS}
@@ -61,12 +64,17 @@ def _finish(method: Any, name: str, what: str, options: str, example: str, funct
     >>> td.{name}(dim=0)["a"]
     {example}
     """
-    functions: tuple[Any, ...] = (function,)
-    record(OpSpec(name, "reduce", function, torch_functions=functions, floating=name in _FLOATING))
-    return finish(method, name, doc)
+    _record(name, function)
+    return method
 
 
 _FLOATING = {"mean", "nanmean", "std", "var", "norm", "logsumexp", "quantile"}
+
+
+def _record(name: str, function: Any) -> None:
+    # torch.norm takes other arguments, so it does not dispatch to the method
+    functions = () if name == "norm" else (function,)
+    record(OpSpec(name, "reduce", function, torch_functions=functions, floating=name in _FLOATING))
 
 
 def reduction(
@@ -156,35 +164,112 @@ def _with_dims(function: Callable[..., Tensor]) -> Kernel:
     return kernel
 
 
-def _pair(td: Any, function: Any, dim: Dim, keepdim: bool | None, named: Any) -> Any:
+def extreme_and_index(name: str, what: str, example: str) -> IndexedReduction:
+    """The method ``name`` that gives what ``torch.<name>`` gives: values, and along a dimension their indices too."""
+    function, values_only = getattr(torch, name), getattr(torch, f"a{name}")
+
+    def method(
+        self: Any,
+        dim: Dim = None,
+        keepdim: bool = False,
+        *,
+        reduce: bool | None = None,
+        return_indices: bool = True,
+    ) -> Any:
+        if dim is None or not return_indices:
+            return run(self, _with_dims(values_only), dim, keepdim, reduce, None, name, associative=True)
+        if not reduce:
+            return _with_indices(self, name, function, dim, keepdim)
+
+        def kernel(leaf: Tensor, dims: Dims, keep: bool) -> Any:
+            return function(leaf, _one(name, dims), keep)
+
+        return run(self, kernel, dim, keepdim, True, None, name)
+
+    method.__doc__ = f"""{what} of every leaf; along a dimension, with the index where it stands.
+
+    Args:
+        dim: A batch dimension, or ``"feature"`` (then indices count in the leaf's own dimensions, flattened); by
+            default everything.
+        keepdim: Whether the reduced dimension stays as size 1.
+        reduce: Whether all leaves are reduced together, concatenated along ``dim`` if it is given.
+        return_indices: Whether indices are given too, where ``dim`` is.
+
+    Returns:
+        A tensordict; with ``dim``, the named tuple ``(values, indices)`` of two; a tensor (or such a tuple of two)
+        if ``reduce``.
+
+    >>> td = TensorDict({{"a": torch.tensor([1, 3, 2])}}, [3])
+    >>> td.{name}()["a"], td.{name}(dim=0).indices["a"]
+    {example}
+    """
+    _record(name, function)
+    return cast(IndexedReduction, method)
+
+
+def cumulative(name: str, what: str, example: str) -> CumulativeMethod:
+    """The method ``name`` that runs ``torch.<name>`` along a batch dimension, which gives values and indices."""
+    function = getattr(torch, name)
+
+    def method(self: Any, dim: int, *, reduce: bool | None = None, return_indices: bool = True) -> Any:
+        if not isinstance(dim, int):
+            raise TypeError(f"{name} runs along one batch dimension, got {dim!r}; give an integer")
+
+        def kernel(leaf: Tensor, along: Any, keep: Any) -> Any:
+            return function(leaf, along)
+
+        if reduce:
+            pair = run(self, kernel, dim, False, True, None, name)
+        else:
+            pair = _with_indices(self, name, kernel, dim, False, UNLOCKED)
+        return pair if return_indices else pair.values
+
+    method.__doc__ = f"""{what} so far along a batch dimension, of every leaf, with the index where it stands.
+
+    Args:
+        dim: A batch dimension.
+        reduce: Whether the leaves are concatenated along ``dim`` first; the result is then one of tensors.
+        return_indices: Whether indices are given too.
+
+    Returns:
+        The named tuple ``(values, indices)`` of two tensordicts (of two tensors if ``reduce``), or the values alone.
+
+    Raises:
+        TypeError: ``dim`` is no integer.
+
+    >>> TensorDict({{"a": torch.tensor([2, 3, 1])}}, [3]).{name}(0).values["a"]
+    {example}
+    """
+    _record(name, function)
+    return cast(CumulativeMethod, method)
+
+
+def _with_indices(td: Any, name: str, function: Any, dim: Dim, keepdim: bool, how: How | None = None) -> Any:
     """Values and indices along one dimension, as a named tuple of two tensordicts."""
-    if keepdim is None and not isinstance(dim, int):
-        raise TypeError(f"{function.__name__} runs along one batch dimension, got {dim!r}; give an integer")
     if not isinstance(dim, int | str):
-        raise TypeError(f"{function.__name__} with indices takes one dim, got {dim!r}; use amax or amin for several")
-    options = {} if keepdim is None else {"keepdim": keepdim}
+        raise TypeError(f"{name} with indices takes one dim, got {dim!r}; use amax or amin for several")
     indices: list[Tensor] = []
 
-    def kernel(leaf: Tensor, dims: Any, keep: bool) -> Tensor:
-        (along,) = as_tuple(dims)
-        values, at = function(leaf, dim=along, **options)
+    def kernel(leaf: Tensor, dims: Dims, keep: bool) -> Any:
+        values, at = function(leaf, _one(name, dims), keep)
         indices.append(at)
-        return values  # type: ignore[no-any-return]  # `function` is any of torch's, which give values and positions
+        return values
 
-    if keepdim is None:
-        td = td._solid()
-        dims = batch_dims(td, dim)  # type: ignore[arg-type]  # an integer: without keepdim others were refused above
-        rows = zip(td._leaves(), batched(td), strict=True)
-        values = td._rebuild(
-            iter([kernel(leaf, dims, False) if has_batch else leaf for leaf, has_batch in rows]), How()
-        )
-    else:
-        td = td._solid()
-        values = over_leaves(td, kernel, dim, keepdim)
+    td = td._solid()
+    values = over_leaves(td, kernel, dim, keepdim, how)
     found = iter(indices)
     # an unbatched tensor is left alone, so there is no index to give for it
     at = [next(found) if has_batch else leaf for leaf, has_batch in zip(td._leaves(), batched(td), strict=True)]
-    return named((values, values._rebuild(iter(at), How())))
+    named = getattr(torch.return_types, name)
+    return named((values, values._rebuild(iter(at), UNLOCKED)))
+
+
+def _one(name: str, dims: Any) -> int:
+    """The only one of the dimensions that a kernel is given."""
+    dims = as_tuple(dims)
+    if len(dims) != 1:
+        raise TypeError(f"{name} with indices takes one dim, got {dims}; use amax or amin for several")
+    return int(dims[0])
 
 
 @owns_methods
@@ -202,72 +287,10 @@ class Reduction(Node):
     var = spread("var", "The variance", "tensor([2., 2.])")
     amax = extreme("amax", "The largest element", "tensor([3., 4.])")
     amin = extreme("amin", "The smallest element", "tensor([1., 2.])")
-
-    def max(
-        self,
-        dim: Dim = None,
-        keepdim: bool = False,
-        *,
-        reduce: bool | None = None,
-        return_indices: bool = True,
-    ) -> Any:
-        """The largest element of every leaf; along a dimension, with the index where it stands.
-
-        Args:
-            dim: A batch dimension, or ``"feature"`` (then indices count in the leaf's own dimensions, flattened); by
-                default everything.
-            keepdim: Whether the reduced dimension stays as size 1.
-            reduce: Whether all leaves are reduced together, concatenated along ``dim`` if it is given.
-            return_indices: Whether indices are given too, where ``dim`` is.
-
-        Returns:
-            A tensordict; with ``dim``, the named tuple ``(values, indices)`` of two; a tensor (or such a tuple of two)
-            if ``reduce``.
-
-        >>> td = TensorDict({"a": torch.tensor([1, 3, 2])}, [3])
-        >>> td.max()["a"], td.max(dim=0).indices["a"]
-        (tensor(3), tensor(1))
-        """
-        return _extreme(self, torch.max, torch.amax, torch.return_types.max, dim, keepdim, reduce, return_indices)
-
-    def min(
-        self,
-        dim: Dim = None,
-        keepdim: bool = False,
-        *,
-        reduce: bool | None = None,
-        return_indices: bool = True,
-    ) -> Any:
-        """The smallest element of every leaf; along a dimension, with the index where it stands.
-
-        Arguments are as those of ``max``.
-
-        >>> td = TensorDict({"a": torch.tensor([1, 3, 2])}, [3])
-        >>> td.min()["a"], td.min(dim=0).indices["a"]
-        (tensor(1), tensor(0))
-        """
-        return _extreme(self, torch.min, torch.amin, torch.return_types.min, dim, keepdim, reduce, return_indices)
-
-    def cummax(self, dim: int, *, reduce: bool | None = None, return_indices: bool = True) -> Any:
-        """The largest element so far along a batch dimension, of every leaf, with the index where it stands.
-
-        Args:
-            dim: A batch dimension.
-            reduce: Whether the leaves are concatenated along ``dim`` first; the result is then one of tensors.
-            return_indices: Whether indices are given too.
-
-        >>> TensorDict({"a": torch.tensor([1, 3, 2])}, [3]).cummax(0).values["a"]
-        tensor([1, 3, 3])
-        """
-        return _running(self, torch.cummax, torch.return_types.cummax, dim, reduce, return_indices)
-
-    def cummin(self, dim: int, *, reduce: bool | None = None, return_indices: bool = True) -> Any:
-        """The smallest element so far along a batch dimension, of every leaf. Arguments as of ``cummax``.
-
-        >>> TensorDict({"a": torch.tensor([3, 1, 2])}, [3]).cummin(0).values["a"]
-        tensor([3, 1, 1])
-        """
-        return _running(self, torch.cummin, torch.return_types.cummin, dim, reduce, return_indices)
+    max = extreme_and_index("max", "The largest element", "(tensor(3), tensor(1))")
+    min = extreme_and_index("min", "The smallest element", "(tensor(1), tensor(0))")
+    cummax = cumulative("cummax", "The largest element", "tensor([2, 3, 3])")
+    cummin = cumulative("cummin", "The smallest element", "tensor([2, 2, 1])")
 
     def norm(
         self,
@@ -289,12 +312,7 @@ class Reduction(Node):
         >>> TensorDict({"a": torch.tensor([3.0, 4.0])}).norm()["a"]
         tensor(5.)
         """
-        leaves = self._leaves()
-        if leaves and dtype is None and may_fuse() and all(leaf.is_floating_point() for leaf in leaves):
-            td = self._solid()
-            result = td._rebuild(iter(torch._foreach_norm(td._leaves())), How(size=lambda own: torch.Size([])))
-        else:
-            result = over_leaves(self, lambda leaf, dims, keep: _norm(leaf, dtype), None, False)
+        result = over_leaves(self, lambda leaf, dims, keep: _norm(leaf, dtype), None, False)
         if key_transform is not None:
             result = rename_levels(result, key_transform)
         return result if out is None else out.update_(result)
@@ -313,18 +331,29 @@ class Reduction(Node):
         >>> TensorDict({"a": torch.zeros(2, 3)}, [2]).logsumexp()["a"]
         tensor([0.6931, 0.6931, 0.6931])
         """
-        td = self._solid()
-        if dim is None or (not isinstance(dim, int | str) and not len(dim)):
-            dims = tuple(range(len(td._meta.batch_size)))
-            rows = zip(td._leaves(), batched(td), strict=True)
-            leaves = [torch.logsumexp(leaf, dims, keepdim) if dims and has else leaf.clone() for leaf, has in rows]
-            result = td._rebuild(iter(leaves), reduced(dims, keepdim))
+        if is_everything(dim):
+            dim = tuple(range(len(self._meta.batch_size)))
+        if dim == ():
+            result = self._clone(True)
         else:
-            result = over_leaves(
-                td, lambda leaf, dims, keep: torch.logsumexp(leaf, () if dims is None else dims, keep), dim, keepdim
-            )
+            result = over_leaves(self, _logsumexp, dim, keepdim)
         return result if out is None else out.update_(result)
 
+    @overload
+    def quantile(
+        self, q: float | Tensor, dim: Dim = ..., keepdim: bool = ..., *, interpolation: str = ..., reduce: Literal[True]
+    ) -> Tensor: ...
+    @overload
+    def quantile(
+        self,
+        q: float | Tensor,
+        dim: Dim = ...,
+        keepdim: bool = ...,
+        *,
+        interpolation: str = ...,
+        reduce: Literal[False] | None = ...,
+        key_transform: Callable[[str], str] | None = ...,
+    ) -> Self: ...
     def quantile(
         self,
         q: float | Tensor,
@@ -333,7 +362,7 @@ class Reduction(Node):
         *,
         interpolation: str = "linear",
         reduce: bool | None = None,
-        key_transform: Callable[[NestedKey], NestedKey] | None = None,
+        key_transform: Callable[[str], str] | None = None,
     ) -> Any:
         """The ``q``-th quantile of every leaf.
 
@@ -364,15 +393,16 @@ class Reduction(Node):
                 result = result.unsqueeze(d + _leading(q))
             return result
 
-        if reduce:
-            return run(self, kernel, dim, keepdim, True, None, "quantile")
-        result = run(self, kernel, dim, keepdim, None, key_transform, "quantile")  # type: ignore[arg-type]  # checked before
-        everything = dim is None or (not isinstance(dim, int | str) and not len(dim))
-        if not _leading(q) or everything:
+        result = run(self, kernel, dim, keepdim, reduce, key_transform, "quantile")
+        if reduce or is_everything(dim) or not isinstance(q, Tensor) or not q.ndim:
             return result
-        n = q.shape[0]  # type: ignore[union-attr]  # _leading is true of tensors only
+        n = q.shape[0]
         how = How(size=lambda own: torch.Size([n, *own]), names=lambda own: None if own is None else (None, *own))
         return result._rebuild(iter(result._leaves()), how)
+
+
+def _logsumexp(leaf: Tensor, dims: Any, keep: bool) -> Tensor:
+    return torch.logsumexp(leaf, dims, keep)
 
 
 def _leading(q: float | Tensor) -> int:
@@ -384,56 +414,5 @@ def _norm(leaf: Tensor, dtype: torch.dtype | None) -> Tensor:
     return result
 
 
-def _extreme(
-    td: Any,
-    function: Any,
-    values_only: Any,
-    named: Any,
-    dim: Dim,
-    keepdim: bool,
-    reduce: bool | None,
-    return_indices: bool,
-) -> Any:
-    if dim is None or not return_indices:
-        return run(td, _with_dims(values_only), dim, keepdim, reduce, None, function.__name__, associative=True)
-    if reduce:
-        return run(
-            td,
-            lambda leaf, dims, keep: _one_dim(function, leaf, dims, keep),
-            dim,
-            keepdim,
-            True,
-            None,
-            function.__name__,
-        )
-    return _pair(td, function, dim, keepdim, named)
-
-
-def _one_dim(function: Any, leaf: Tensor, dims: Any, keep: bool) -> Any:
-    dims = as_tuple(dims)
-    if len(dims) != 1:
-        raise TypeError(f"{function.__name__} with indices takes one dim, got {dims}; use amax or amin for several")
-    return function(leaf, dims[0], keep)
-
-
-def _running(td: Any, function: Any, named: Any, dim: int, reduce: bool | None, return_indices: bool) -> Any:
-    if reduce:
-        if not isinstance(dim, int):
-            raise TypeError(f"{function.__name__} runs along one batch dimension, got {dim!r}; give an integer")
-        pair = run(td, lambda leaf, along, keep: function(leaf, along), dim, False, True, None, function.__name__)
-    else:
-        pair = _pair(td, function, dim, None, named)
-    return pair if return_indices else pair.values
-
-
-for _name in ("norm", "logsumexp", "quantile", "max", "min", "cummax", "cummin"):
-    _function = getattr(torch, _name)
-    record(
-        OpSpec(
-            _name,
-            "reduce",
-            _function,
-            torch_functions=() if _name == "norm" else (_function,),
-            floating=_name in _FLOATING,
-        )
-    )
+for _name in ("norm", "logsumexp", "quantile"):
+    _record(_name, getattr(torch, _name))

@@ -7,7 +7,7 @@ differs between reductions is one function on a tensor and dimensions; the rest 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,29 +21,37 @@ from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import normal_dim
 
 __all__ = [
+    "BatchDims",
     "Dim",
     "Dims",
     "Kernel",
     "as_tuple",
     "batch_dims",
     "batched",
+    "is_everything",
     "over_leaves",
     "reduced",
     "rename_levels",
     "run",
 ]
 
-Dim: TypeAlias = "int | Sequence[int] | Literal['feature'] | None"
+BatchDims: TypeAlias = "int | Sequence[int] | Literal['feature']"
+"""What is reduced: batch dimensions, or ``"feature"`` for each leaf's own."""
+
+Dim: TypeAlias = "BatchDims | None"
+"""The same, or everything."""
 
 Dims: TypeAlias = "int | tuple[int, ...] | None"
 """Dimensions of a tensor counted from the front: one, several, or all."""
+
+N = TypeVar("N", bound=Node)
 
 Kernel = Callable[[Tensor, Dims, bool], Any]
 """A reduction of one tensor: over these dimensions, keeping them as size 1 or not; what torch's own functions take."""
 
 
-def batch_dims(td: Any, dim: int | Sequence[int]) -> tuple[int, ...]:
-    """Batch dimensions counted from the front.
+def batch_dims(td: Any, dim: Any) -> tuple[int, ...]:
+    """Batch dimensions, one or a sequence of them, counted from the front.
 
     Raises:
         IndexError: One is outside the batch dimensions.
@@ -119,15 +127,24 @@ def _each(td: Any, kernel: Kernel, dims: Dims, keepdim: bool, is_leaf: Any = Non
     return results
 
 
-def over_leaves(td: Any, kernel: Kernel, dim: Dim, keepdim: bool) -> Any:
-    """The reduction of each leaf, in the structure of ``td``."""
+def is_everything(dim: Dim) -> bool:
+    """Whether a reduction takes everything: no dimension is named."""
+    return dim is None or (not isinstance(dim, int | str) and not len(dim))
+
+
+def over_leaves(td: N, kernel: Kernel, dim: Dim, keepdim: bool, how: How | None = None) -> N:
+    """The reduction of each leaf, in the structure of ``td``.
+
+    ``how`` says what becomes of the nodes where the kernel keeps its dimension.
+    """
     td = td._solid()
     if isinstance(dim, str):
         return over_features(td, kernel, dim, keepdim)
-    if dim is None or (not isinstance(dim, int) and not len(dim)):
+    if is_everything(dim):
         return td._rebuild(iter(_each(td, kernel, None, keepdim)), _collapsed(keepdim))
     dims = batch_dims(td, dim)
-    return td._rebuild(iter(_each(td, kernel, _shortest(dims), keepdim)), reduced(dims, keepdim))
+    results = _each(td, kernel, _shortest(dims), keepdim)
+    return td._rebuild(iter(results), reduced(dims, keepdim) if how is None else how)
 
 
 def _is_node(kind: type[Any]) -> bool:
@@ -142,7 +159,7 @@ def check_feature(dim: str, keepdim: bool) -> None:
         raise TypeError("dim='feature' reduces dimensions of which leaves have different numbers; leave keepdim out")
 
 
-def over_features(td: Any, kernel: Kernel, dim: str, keepdim: bool) -> Any:
+def over_features(td: N, kernel: Kernel, dim: str, keepdim: bool) -> N:
     """The reduction of each leaf over the dimensions behind its node's batch dimensions."""
     check_feature(dim, keepdim)
     at = len(td._meta.batch_size)
@@ -166,7 +183,7 @@ def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associ
     Raises:
         ValueError: There is no leaf.
     """
-    if dim is None or (not isinstance(dim, int | str) and not len(dim)):
+    if is_everything(dim):
         if keepdim:
             raise TypeError(f"{name}(reduce=True) without dim gives a tensor without dimensions; leave keepdim out")
         leaves = _some(td._leaves(), name)

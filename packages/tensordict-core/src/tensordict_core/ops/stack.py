@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
@@ -23,56 +22,10 @@ class Stacking(Node):
 
     __slots__ = ()
 
-    @staticmethod
-    def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-        """Tensordicts of one batch size and one key set, stacked along a new batch dimension.
-
-        Args:
-            input: The tensordicts.
-            dim: Where the new dimension goes.
-            out: A tensordict that the result is written into.
-
-        Raises:
-            RuntimeError: Batch sizes, keys or shapes differ.
-
-        >>> TensorDict.stack([TensorDict({"a": 1}), TensorDict({"a": 2})])["a"]
-        tensor([1, 2])
-        """
-        return combine.stack(input, dim, out=out)
-
-    @staticmethod
-    def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-        """Tensordicts of one key set, concatenated along a batch dimension.
-
-        Args:
-            input: The tensordicts; their batch sizes agree but for ``dim``.
-            dim: The batch dimension.
-            out: A tensordict that the result is written into.
-
-        Raises:
-            KeyError: Keys differ.
-            RuntimeError: Batch sizes differ in another dimension.
-
-        >>> TensorDict.cat([TensorDict({"a": torch.zeros(2)}, [2])] * 2).batch_size
-        torch.Size([4])
-        """
-        return combine.cat(input, dim, out=out)
-
+    stack = staticmethod(combine.stack)
+    cat = staticmethod(combine.cat)
     lazy_stack = staticmethod(combine.lazy_stack)
-
-    @staticmethod
-    def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-        """``stack`` where the tensordicts allow it, else ``lazy_stack``.
-
-        Args:
-            input: The tensordicts.
-            dim: Where the new dimension goes.
-            out: A tensordict that the result is written into.
-
-        >>> type(TensorDict.maybe_dense_stack([TensorDict({"a": 1}), TensorDict({"a": 2})])).__name__
-        'TensorDict'
-        """
-        return combine.maybe_dense_stack(input, dim, out=out)
+    maybe_dense_stack = staticmethod(combine.maybe_dense_stack)
 
     def to_lazystack(self, dim: int = 0) -> Any:
         """The slices along a batch dimension, as a lazy stack that shares their memory.

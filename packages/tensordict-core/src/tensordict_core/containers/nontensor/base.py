@@ -28,6 +28,7 @@ from tensordict_core.containers.nontensor.pointwise import (
     same,
 )
 from tensordict_core.containers.opaque import OpaqueNode
+from tensordict_core.ops.factories.owner import owns_methods
 
 __all__ = ["NonTensorDataBase", "ValueWriter", "register_value_writer"]
 
@@ -57,6 +58,7 @@ def register_value_writer(writer: ValueWriter) -> None:
     value_writers.append(writer)
 
 
+@owns_methods
 class NonTensorDataBase(OpaqueNode, abstract=True):
     """What `NonTensorData` and `NonTensorStack` share: no entries, no leaves."""
 
@@ -135,16 +137,15 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
     def _flat_values(self) -> list[Any]:
         return flat_values(self)
 
-    # the ignores: the operators of tensordicts, which these replace, give tensordicts
-    __eq__ = compared(same, "Whether values are equal at each position, as a bool tensor.", of_any=True)  # type: ignore[assignment]
-    __ne__ = compared(different, "Whether values differ at each position, as a bool tensor.", of_any=True)  # type: ignore[assignment]
+    __eq__ = compared(same, "Whether values are equal at each position, as a bool tensor.", of_any=True)
+    __ne__ = compared(different, "Whether values differ at each position, as a bool tensor.", of_any=True)
     __lt__ = compared(ordered("<", operator.lt), "Whether values are less, as Python orders them.")
     __le__ = compared(ordered("<=", operator.le), "Whether values are less or equal, as Python orders them.")
     __gt__ = compared(ordered(">", operator.gt), "Whether values are greater, as Python orders them.")
     __ge__ = compared(ordered(">=", operator.ge), "Whether values are greater or equal, as Python orders them.")
-    __and__ = __rand__ = compared(logical("&", operator.and_), "Whether both of two bools are true.")  # type: ignore[assignment]
-    __or__ = __ror__ = compared(logical("|", operator.or_), "Whether at least one of two bools is true.")  # type: ignore[assignment]
-    __xor__ = __rxor__ = compared(logical("^", operator.xor), "Whether two bools differ.")  # type: ignore[assignment]
+    __and__ = __rand__ = compared(logical("&", operator.and_), "Whether both of two bools are true.")
+    __or__ = __ror__ = compared(logical("|", operator.or_), "Whether at least one of two bools is true.")
+    __xor__ = __rxor__ = compared(logical("^", operator.xor), "Whether two bools differ.")
     __hash__ = None  # type: ignore[assignment]  # as for every class with __eq__
 
     def where(

@@ -18,10 +18,7 @@ from tensordict_core.base.registry import containers
 from tensordict_core.containers.nontensor.grid import broadcast
 from tensordict_core.ops.factories.operands import over_batch_size
 
-__all__ = ["Compared", "choose", "compared", "different", "expands", "flat_values", "logical", "ordered", "same"]
-
-Compared = Callable[[Any, Any], Tensor]
-"""An operator of non-tensor data."""
+__all__ = ["choose", "compared", "different", "expands", "flat_values", "logical", "ordered", "same"]
 
 
 def flat_values(node: Any) -> list[Any]:
@@ -76,7 +73,7 @@ def logical(symbol: str, function: Callable[[bool, bool], bool]) -> Callable[[An
     return combine
 
 
-def compared(function: Callable[[Any, Any], bool], doc: str, *, of_any: bool = False) -> Compared:
+def compared(function: Callable[[Any, Any], bool], doc: str, *, of_any: bool = False) -> Any:
     """An operator that looks at the values of each position and gives a bool tensor of the batch size.
 
     Args:
@@ -85,6 +82,7 @@ def compared(function: Callable[[Any, Any], bool], doc: str, *, of_any: bool = F
         of_any: Whether any other value is one for all positions; otherwise lists and tensors have one for each.
     """
 
+    # typed as Any, because these replace operators that give tensordicts
     def method(self: Any, other: Any) -> Tensor:
         if of_any:
             plain = not isinstance(other, containers.non_tensor | containers.non_tensor_stack)

@@ -16,7 +16,6 @@ from torch import Tensor
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, SHAPE_KEEPING, How
 from tensordict_core.base.tracing import may_fuse
-from tensordict_core.ops.factories.identity import finish
 from tensordict_core.ops.factories.operands import broadcast_how, complete, match
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import BinaryMethod, ScaledMethod, UnaryMethod
@@ -80,7 +79,7 @@ def unary(
     SHAPE_KEEPING.update(functions)
     record(OpSpec(name, "unary", leaf, floating=floating, torch_functions=functions, operators=operators))
     record(OpSpec(name + "_", "unary", leaf_, inplace=True, floating=floating, parameters="data"))
-    doc = f"""The result of `torch.{name}` for every leaf.
+    method.__doc__ = f"""The result of `torch.{name}` for every leaf.
 
     Returns:
         A tensordict of the same keys, batch size and device.
@@ -88,7 +87,7 @@ def unary(
     >>> TensorDict({{"a": torch.tensor({sample})}}).{name}()["a"].equal(torch.{name}(torch.tensor({sample})))
     True
     """
-    doc_ = f"""`torch.{name}` of every leaf, written into the leaf.
+    method_.__doc__ = f"""`torch.{name}` of every leaf, written into the leaf.
 
     Returns:
         The tensordict itself.
@@ -97,7 +96,7 @@ def unary(
     >>> td.{name}_() is td
     True
     """
-    return cast(UnaryMethod, finish(method, name, doc)), cast(UnaryMethod, finish(method_, name + "_", doc_))
+    return cast(UnaryMethod, method), cast(UnaryMethod, method_)
 
 
 def _pair(name: str, td: Any, other: Any, default: Any) -> tuple[Any, list[Tensor], Any, bool, How]:
@@ -186,7 +185,7 @@ def _binary(
     record(OpSpec(name, "binary", leaf, operators=operators, torch_functions=functions))
     sample = "3" if integral else "3.0"
     alpha = "\n        alpha: A factor for ``other``." if scaled else ""
-    doc = f"""The result of `torch.{torch_name}` of every leaf and its operand.
+    method.__doc__ = f"""The result of `torch.{torch_name}` of every leaf and its operand.
 
     Args:
         other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.{alpha}
@@ -201,7 +200,7 @@ def _binary(
     """
     if leaf_ is not None:
         record(OpSpec(name + "_", "binary", leaf_, inplace=True, parameters="data"))
-    doc_ = f"""`torch.{torch_name}` of every leaf and its operand, written into the leaf.
+    method_.__doc__ = f"""`torch.{torch_name}` of every leaf and its operand, written into the leaf.
 
     Args:
         other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.{alpha}
@@ -213,7 +212,7 @@ def _binary(
     >>> td.{name}_(td.clone()) is td
     True
     """
-    return finish(method, name, doc), finish(method_, name + "_", doc_)
+    return method, method_
 
 
 def binary(

@@ -19,6 +19,8 @@ __all__ = [
     "BinaryMethod",
     "CastMethod",
     "CastReduction",
+    "CumulativeMethod",
+    "IndexedReduction",
     "Operand",
     "ScaledMethod",
     "SpreadReduction",
@@ -158,6 +160,72 @@ class CastCall(Protocol[R_co]):
     """The call of a bound cast."""
 
     def __call__(self, *, cast_filter: Callable[[tuple[str, ...], Any], bool] | None = ...) -> R_co: ...
+
+
+class ValuesAndIndices(tuple[R_co, R_co]):
+    """What ``td.max(dim)`` gives: a named tuple, as `torch.return_types.max` is one of tensors."""
+
+    values: R_co
+    indices: R_co
+
+
+class IndexedReductionCall(Protocol[R_co]):
+    """The call of a bound reduction that gives indices along a dimension."""
+
+    @overload
+    def __call__(self, dim: None = ..., keepdim: bool = ..., *, reduce: Literal[True]) -> Tensor: ...
+    @overload
+    def __call__(
+        self, dim: None = ..., keepdim: bool = ..., *, reduce: Literal[False] | None = ..., return_indices: bool = ...
+    ) -> R_co: ...
+    @overload
+    def __call__(
+        self,
+        dim: int | Sequence[int] | Literal["feature"],
+        keepdim: bool = ...,
+        *,
+        reduce: Literal[False] | None = ...,
+        return_indices: Literal[False],
+    ) -> R_co: ...
+    @overload
+    def __call__(
+        self, dim: int | Literal["feature"], keepdim: bool = ..., *, reduce: Literal[True]
+    ) -> ValuesAndIndices[Tensor]: ...
+    @overload
+    def __call__(
+        self, dim: int | Literal["feature"], keepdim: bool = ..., *, reduce: Literal[False] | None = ...
+    ) -> ValuesAndIndices[R_co]: ...
+
+
+class IndexedReduction(Protocol):
+    """``td.max(dim, keepdim, reduce=..., return_indices=...)``."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any = ...) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, instance: T, owner: Any = ...) -> IndexedReductionCall[T]: ...
+
+
+class CumulativeCall(Protocol[R_co]):
+    """The call of a bound cumulative operation."""
+
+    @overload
+    def __call__(self, dim: int, *, reduce: Literal[False] | None = ..., return_indices: Literal[False]) -> R_co: ...
+    @overload
+    def __call__(
+        self, dim: int, *, reduce: Literal[False] | None = ..., return_indices: Literal[True] = ...
+    ) -> ValuesAndIndices[R_co]: ...
+    @overload
+    def __call__(self, dim: int, *, reduce: Literal[True]) -> ValuesAndIndices[Tensor]: ...
+
+
+class CumulativeMethod(Protocol):
+    """``td.cummax(dim, reduce=..., return_indices=...)``."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any = ...) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, instance: T, owner: Any = ...) -> CumulativeCall[T]: ...
 
 
 class CastMethod(Protocol):
