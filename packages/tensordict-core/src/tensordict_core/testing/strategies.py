@@ -14,7 +14,7 @@ from torch import Tensor
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
 from tensordict_core.containers.nontensor.data import NonTensorData, NonTensorStack
-from tensordict_core.containers.nontensor.grid import nested
+from tensordict_core.containers.nontensor.positions import nested
 
 __all__ = ["batch_sizes", "containers", "indices", "lazy_stacks", "tensordicts", "tensors"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import BatchOp, Reshape, ShapeOp, Unsqueeze
 from tensordict_core.containers.lazy.indexing import nest
-from tensordict_core.containers.nontensor.grid import reshaped
+from tensordict_core.containers.nontensor.positions import reshaped
 from tensordict_core.ops.combine import cat_nodes, stack_nodes
 
 __all__ = ["LazyReshaping"]

@@ -20,7 +20,7 @@ from tensordict_core.base.rebuild import How
 from tensordict_core.base.registry import containers
 from tensordict_core.base.tracing import is_compiling
 from tensordict_core.containers.nontensor.base import NonTensorDataBase
-from tensordict_core.containers.nontensor.grid import broadcast, nested, places, reshaped, selected
+from tensordict_core.containers.nontensor.positions import broadcast, nested, places, reshaped, selected
 from tensordict_core.containers.nontensor.pointwise import flat_values, same
 from tensordict_core.ops.io.linked_list import LinkedList, linked_values
 

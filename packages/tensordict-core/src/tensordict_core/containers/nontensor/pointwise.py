@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.registry import containers
-from tensordict_core.containers.nontensor.grid import broadcast
+from tensordict_core.containers.nontensor.positions import broadcast
 from tensordict_core.ops.factories.operands import over_batch_size
 
 __all__ = ["choose", "compared", "different", "expands", "flat_values", "logical", "ordered", "same"]
