@@ -23,7 +23,6 @@ from tensordict_core.containers.deferred import _Deferred
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
 from tensordict_core.containers.nontensor.data import MetaData, NonTensorData, NonTensorStack
-from tensordict_core.containers.nontensor.pointwise import flat_values
 from tensordict_core.containers.tensor_spec import TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor
 from tensordict_core.containers.view import SubTensorDict
@@ -343,13 +342,13 @@ def _fitted(node: Any, old: torch.Size, new: torch.Size, change: BatchDimChange 
 def _value_in_vmap(node: Any, change: BatchDimChange, how: How) -> Any:
     """Non-tensor data whose values along the mapped dimension become one `Mapped` list, or are spread out again."""
     meta, dim = how.meta(node._meta), change.dims[0]
-    if not change.gained and isinstance(node, NonTensorStack):
-        columns = zip(*(flat_values(part) for part in node._unbind(dim)), strict=True)
-        return NonTensorStack._make(list(map(Mapped, columns)), node._meta)._placed(None, meta)
-    values = [node._value] if isinstance(node, NonTensorData) else node._flat
+    if not change.gained and not node._is_shared:
+        columns = zip(*(part._flat_values() for part in node._unbind(dim)), strict=True)
+        return NonTensorStack._of(list(map(Mapped, columns)), meta)
+    values = [node._value] if node._is_shared else node._flat
     is_mapped = all(isinstance(value, Mapped) for value in values)
-    if isinstance(node, NonTensorData) and not (change.gained and is_mapped):
-        return node._rebuild(iter(()), how)
+    if node._is_shared and not (change.gained and is_mapped):
+        return node._at_positions(None, meta)
     if not is_mapped:
         values = [[value] * meta.batch_size[dim] for value in values]
     elif len(change.dims) > 1:

@@ -13,7 +13,7 @@ from typing import Any
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import BatchOp, Reshape, ShapeOp, Unsqueeze
 from tensordict_core.containers.lazy.indexing import nest
-from tensordict_core.containers.nontensor.positions import reshaped
+from tensordict_core.containers.nontensor.positions import reshape_positions
 from tensordict_core.ops.combine import cat_nodes, stack_nodes
 
 __all__ = ["LazyReshaping"]
@@ -63,10 +63,10 @@ class LazyReshaping:
             return self._solid()._reshape(op)
         if not op.new.numel():
             return self._sample()._reshape(op)
-        numbers = reshaped(op.old, op)
+        positions = reshape_positions(op.old, op)
         rows = _rows(self, dims)
         element = (lambda i: rows[i]._clone(True)) if isinstance(op, BatchOp) else rows.__getitem__
-        result = nest(range(op.old.numel()) if numbers is None else numbers, op.new, 0, element)
+        result = nest(range(op.old.numel()) if positions is None else positions, op.new, 0, element)
         return self._named_by(op, result)
 
     def _named_by(self: Any, op: ShapeOp, result: Any) -> Any:

@@ -1,6 +1,7 @@
-"""What values that are no tensors share, one or many: they are nodes without entries and without leaves.
+"""Base class of non-tensor data: a node of values with a batch size, without entries and without leaves.
 
-Operations on leaves pass such a node by; what is done to its batch size, each kind says itself.
+The values have one of two forms: one value is shared by all positions, or each position has its own. Operations on
+leaves pass such a node by; indexing and shape operations are lists of flat positions for both forms.
 """
 
 from __future__ import annotations
@@ -15,34 +16,35 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.entry import non_tensor_entry
 from tensordict_core.base.index import Index
+from tensordict_core.base.meta import Meta
+from tensordict_core.base.options import current as options
 from tensordict_core.base.registry import containers
+from tensordict_core.base.shape_op import ShapeOp
 from tensordict_core.base.write_plan import Writes
 from tensordict_core.containers.collection import TensorCollection
-from tensordict_core.containers.nontensor.pointwise import (
-    choose,
-    compared,
-    different,
-    flat_values,
-    logical,
-    ordered,
-    same,
+from tensordict_core.containers.nontensor.pointwise import choose, compared, different, logical, ordered, same
+from tensordict_core.containers.nontensor.positions import (
+    index_positions,
+    nested,
+    product_positions,
+    reshape_positions,
 )
 from tensordict_core.containers.opaque import OpaqueNode
 from tensordict_core.ops.factories.owner import owns_methods
 
-__all__ = ["NonTensorDataBase", "ValueWriter", "register_value_writer"]
+__all__ = ["NonTensorDataBase", "ValueWriter", "known_size", "register_value_writer"]
 
 ValueWriter = Callable[["NonTensorDataBase", "NonTensorDataBase"], None]
-"""Keeps the values of the second argument elsewhere, in place of those of the first."""
+"""Stores the values of the second argument in place of those of the first, in a file for example."""
 
 value_writers: list[ValueWriter] = []
 
 
 def register_value_writer(writer: ValueWriter) -> None:
-    """Have a function keep the values that ``update_`` and indexed writes give annotated non-tensor data.
+    """Register a function that stores the values which in-place writes give to annotated non-tensor data.
 
-    It is called before they are taken in memory, with the entry and with what it becomes; what it raises leaves the
-    entry as it is.
+    It is called before the entry changes in memory, with the entry and with its new values; if it raises, the entry
+    does not change.
 
     Args:
         writer: The function. It looks at the annotations of the entry.
@@ -60,11 +62,22 @@ def register_value_writer(writer: ValueWriter) -> None:
 
 @owns_methods
 class NonTensorDataBase(OpaqueNode, abstract=True):
-    """What `NonTensorData` and `NonTensorStack` share: no entries, no leaves."""
+    """Base class of `NonTensorData` and `NonTensorStack`."""
 
     __slots__ = ()
 
     _is_non_tensor = True
+    _is_shared = False
+    """Whether one value stands for all positions; otherwise each position has its own."""
+    _shares_when_stacked = False
+    """Whether a stack of equal values is one shared value, whatever the options say."""
+
+    if TYPE_CHECKING:
+
+        def _replace_value(self, value: Any) -> None: ...
+
+        def _at_positions(self, positions: list[int] | None, meta: Meta) -> Any:
+            """The values at flat positions (``None``: all, in order) as a node with other metadata."""
 
     def _set(self, key: str, value: Any, inplace: bool) -> None:
         raise KeyError(
@@ -80,7 +93,7 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
                 raise errors.not_a_node(path, self)
             value = self._as_values(holder, value)
         own, size = self._meta.batch_size, value._meta.batch_size
-        if isinstance(value, containers.non_tensor_stack) and own != size:
+        if not value._is_shared and own != size:
             if own[: len(size)] != size:
                 raise errors.in_place_shape(path, size, own)
             value = value._clone(True)
@@ -94,10 +107,6 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         except ValueError:
             return non_tensor_entry(holder._meta, value)
 
-    if TYPE_CHECKING:
-
-        def _replace_value(self, value: Any) -> None: ...
-
     def _take(self, holder: Any, key: str, value: Any) -> None:
         if self._annotations is not None:
             new = self._clone(True)
@@ -106,16 +115,83 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         self._replace_value(value)
 
     def _keep(self, new: NonTensorDataBase) -> None:
-        """Have what keeps this data elsewhere keep other data in its place, before they are taken here."""
+        """Call the value writers, before the new values are taken in memory."""
         for writer in value_writers:
             writer(self, new)
 
-    @classmethod
-    def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
-        return containers.non_tensor_stack._stack(items, dim)
+    # shape -----------------------------------------------------------------------------------------------------------
+
+    def _index(self, index: Index) -> Any:
+        positions = None if self._is_shared else index_positions(self._meta.batch_size, index)
+        return self._at_positions(positions, index.meta(self._meta))
 
     def _view_at(self, index: Index) -> Any:
         return self._index(index)
+
+    def _reshape(self, op: ShapeOp) -> Any:
+        positions = None if self._is_shared else reshape_positions(self._meta.batch_size, op)
+        return self._at_positions(positions, op.meta(self._meta))
+
+    def _unbind(self, dim: int) -> tuple[Any, ...]:
+        size = self._meta.batch_size
+        meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device)
+        if self._is_shared:
+            return tuple(self._at_positions(None, meta) for _ in range(size[dim]))
+        whole: list[Sequence[int]] = [range(n) for n in size]
+        parts = (product_positions(size, [*whole[:dim], [i], *whole[dim + 1 :]]) for i in range(size[dim]))
+        return tuple(self._at_positions(part, meta) for part in parts)
+
+    @classmethod
+    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
+        first = items[0]
+        size = first._meta.batch_size
+        if any(item._meta.batch_size != size for item in items):
+            raise errors.not_stackable(
+                "stack", f"non-tensor data have the batch sizes {[list(i._meta.batch_size) for i in items]}"
+            )
+        meta = Meta(torch.Size((*size[:dim], len(items), *size[dim:])), first._meta.device)
+        if _share_value(items):
+            return first._at_positions(None, meta)
+        flat = [value for item in items for value in item._flat_values()]
+        if dim:
+            # the values lie item by item, so the new dimension is the first and moves to where it belongs
+            order = [*range(1, dim + 1), 0, *range(dim + 1, len(size) + 1)]
+            stacked = (len(items), *size)
+            flat = [flat[i] for i in product_positions(stacked, [range(n) for n in stacked], order)]
+        return containers.non_tensor_stack._make(flat, meta)
+
+    @classmethod
+    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        first = items[0]
+        size = list(first._meta.batch_size)
+        size[dim] = sum(item._meta.batch_size[dim] for item in items)
+        meta = Meta(torch.Size(size), first._meta.device)
+        if _share_value(items):
+            return first._at_positions(None, meta)
+        slices = [part for item in items for part in item._unbind(dim)]
+        return containers.non_tensor_stack._make(cls._stack(slices, dim)._flat_values() if slices else [], meta)
+
+    def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any:
+        return self._stack(column, dim)
+
+    def _cat_nodes(self, column: Sequence[Any], dim: int) -> Any:
+        return self._cat(column, dim)
+
+    @classmethod
+    def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
+        return cls._stack(items, dim)
+
+    @classmethod
+    def _ragged(cls, items: Sequence[Any], values: list[Any], meta: Meta) -> Any:
+        """The column of a lazy stack whose elements differ in batch size, given its values as nested lists.
+
+        It has the batch dimensions in front of those that differ, and lists stand for the others, which have no size.
+        """
+        meta = Meta(known_size(meta.batch_size), meta.device)
+        if _share_value(items):
+            return items[0]._at_positions(None, meta)
+        stack = containers.non_tensor_stack
+        return stack._of(stack.from_list(values, batch_size=meta.batch_size)._flat, meta)
 
     def _solid(self) -> Any:
         return self
@@ -124,18 +200,15 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         """Itself: there is nothing to combine."""
         return self
 
-    def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any:
-        return containers.non_tensor_stack._stack(column, dim)
+    def tolist(self, **kwargs: Any) -> Any:
+        """The values as a nested list of the batch size; the value itself if there is no batch dimension."""
+        return nested(list(self._flat_values()), self._meta.batch_size)
 
-    def _cat_nodes(self, column: Sequence[Any], dim: int) -> Any:
-        return containers.non_tensor_stack._cat(column, dim)
+    # comparisons and choice ------------------------------------------------------------------------------------------
 
     def _has_values_of(self, other: Any) -> bool:
         """Whether values are equal at every position."""
         return bool((self == other).all())
-
-    def _flat_values(self) -> list[Any]:
-        return flat_values(self)
 
     __eq__ = compared(same, "Whether values are equal at each position, as a bool tensor.", of_any=True)
     __ne__ = compared(different, "Whether values differ at each position, as a bool tensor.", of_any=True)
@@ -191,9 +264,9 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         >>> NonTensorData("a", batch_size=[2]).maybe_to_stack()
         NonTensorStack(['a', 'a'], batch_size=torch.Size([2]), device=None)
         """
-        if not self._meta.batch_size or isinstance(self, containers.non_tensor_stack):
+        if not self._meta.batch_size or not self._is_shared:
             return self
-        return containers.non_tensor_stack._make(flat_values(self), self._meta)
+        return containers.non_tensor_stack._make(self._flat_values(), self._meta)
 
     def masked_fill(self, mask: Tensor, value: Any) -> Self:
         """One value where the mask is true, those of this data elsewhere.
@@ -226,8 +299,8 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
             RuntimeError: The batch sizes differ, or this is one value for all positions and those are several.
         """
         own, size = self._meta.batch_size, values._meta.batch_size
-        if own != size or (isinstance(values, containers.non_tensor_stack) and isinstance(self, containers.non_tensor)):
-            raise errors.values_shape(size, own, one=isinstance(self, containers.non_tensor))
+        if own != size or (self._is_shared and not values._is_shared):
+            raise errors.values_shape(size, own, one=self._is_shared)
         self._replace_value(values)
 
     def is_empty(self) -> bool:
@@ -238,3 +311,18 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
     def data(self) -> Any:
         """The value, or the nested list of values."""
         return self._entry_value()
+
+
+def known_size(size: torch.Size) -> torch.Size:
+    """The dimensions in front of the first whose size differs between the elements of a lazy stack (-1)."""
+    return size[: size.index(-1)] if -1 in size else size
+
+
+def _share_value(items: Sequence[Any]) -> bool:
+    """Whether all items have one value that a stack of them keeps as one: `MetaData` always, others by an option."""
+    first = items[0]
+    if not first._shares_when_stacked and not (
+        type(first) is containers.non_tensor and options.capture_non_tensor_stack
+    ):
+        return False
+    return all(type(item) is type(first) and same(item._value, first._value) for item in items)

@@ -1,13 +1,12 @@
-"""Values that are no tensors, position by position: compared, combined, and chosen by a mask.
+"""Comparisons of non-tensor values and their choice by a mask, position by position.
 
-What `NonTensorData` and `NonTensorStack` hold is never computed with; where values are compared, the results are bool
-tensors of the batch size.
+The results of comparisons are bool tensors of the batch size; nothing else is computed with non-tensor values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +17,7 @@ from tensordict_core.base.registry import containers
 from tensordict_core.containers.nontensor.positions import broadcast
 from tensordict_core.ops.factories.operands import over_batch_size
 
-__all__ = ["choose", "compared", "different", "expands", "flat_values", "logical", "ordered", "same"]
-
-
-def flat_values(node: Any) -> list[Any]:
-    """The value of non-tensor data at each position, in order."""
-    if isinstance(node, containers.non_tensor_stack):
-        return cast(list[Any], node._flat)
-    return [node._value] * node._meta.batch_size.numel()
+__all__ = ["choose", "compared", "different", "expands", "logical", "ordered", "same"]
 
 
 def same(a: Any, b: Any) -> bool:
@@ -85,15 +77,15 @@ def compared(function: Callable[[Any, Any], bool], doc: str, *, of_any: bool = F
     # typed as Any, because these replace operators that give tensordicts
     def method(self: Any, other: Any) -> Tensor:
         if of_any:
-            plain = not isinstance(other, containers.non_tensor | containers.non_tensor_stack)
+            plain = not getattr(type(other), "_is_non_tensor", False)
             right: Any = containers.non_tensor._make(other, self._meta) if plain else other
         else:
             right = self._operand("a comparison", other)
         a, b = self._meta.batch_size, right._meta.batch_size
         size = a if a == b else torch.broadcast_shapes(a, b)  # type: ignore[no-untyped-call]  # torch does not type it
-        if isinstance(self, containers.non_tensor) and isinstance(right, containers.non_tensor):
+        if self._is_shared and right._is_shared:
             return torch.full(size, function(self._value, right._value))
-        pairs = zip(broadcast(flat_values(self), a, size), broadcast(flat_values(right), b, size), strict=True)
+        pairs = zip(broadcast(self._flat_values(), a, size), broadcast(right._flat_values(), b, size), strict=True)
         return torch.tensor([function(x, y) for x, y in pairs], dtype=torch.bool).reshape(size)
 
     method.__doc__ = doc
@@ -119,11 +111,10 @@ def choose(condition: Tensor, mine: Any, theirs: Any) -> Any:
     flags = over_batch_size(condition, size).reshape(-1).tolist()
     if all(flags):
         return mine._clone(True)
-    if isinstance(theirs, containers.non_tensor) and not any(flags):
-        return theirs._make(theirs._value, meta, theirs._metadata)
-    triples = zip(flags, flat_values(mine), broadcast(flat_values(theirs), own, size), strict=True)
-    stack = containers.non_tensor_stack
-    return stack._make([a if first else b for first, a, b in triples], meta)._placed(None, meta)
+    if theirs._is_shared and not any(flags):
+        return theirs._at_positions(None, meta)
+    triples = zip(flags, mine._flat_values(), broadcast(theirs._flat_values(), own, size), strict=True)
+    return containers.non_tensor_stack._of([a if first else b for first, a, b in triples], meta)
 
 
 def expands(own: torch.Size, size: torch.Size) -> bool:

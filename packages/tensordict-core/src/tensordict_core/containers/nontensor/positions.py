@@ -1,8 +1,8 @@
-"""Grids: values that are no tensors, in a flat list with a batch size, and where each of them goes.
+"""Index arithmetic for non-tensor values, which lie in a flat list with a batch size.
 
-A shape operation is a list of positions: the result's values in order, by their place in the source. What programs are
-traced with (integers, slices, stacks, permutations) is counted out in plain Python; the rest asks PyTorch to move the
-numbers of the positions.
+An index or a shape operation is a list of flat positions: for each value of the result, where it lies in the source.
+Integers, slices, stacks and permutations are computed in plain Python, which tracers can follow; for everything else
+PyTorch moves a tensor of positions.
 """
 
 from __future__ import annotations
@@ -10,54 +10,55 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from tensordict_core.base.index import Index
-    from tensordict_core.base.shape_op import ShapeOp
+from tensordict_core.base.index import Index
+from tensordict_core.base.shape_op import Permute, Reshape, ShapeOp, Squeeze, Unsqueeze
 
-__all__ = ["broadcast", "moved", "nested", "places", "reshaped", "selected"]
+__all__ = ["broadcast", "index_positions", "moved_positions", "nested", "product_positions", "reshape_positions"]
 
 
-def places(size: Sequence[int], choices: Sequence[Sequence[int]], order: Sequence[int] | None = None) -> list[int]:
-    """The positions of the chosen coordinates, dimension by dimension, the dimensions taken in ``order``.
+def product_positions(
+    size: Sequence[int], choices: Sequence[Sequence[int]], order: Sequence[int] | None = None
+) -> list[int]:
+    """The flat positions of the product of coordinates, with the dimensions in ``order``.
 
-    >>> places([2, 3], [[1], [0, 2]])
+    >>> product_positions([2, 3], [[1], [0, 2]])
     [3, 5]
     """
     strides = [1] * len(size)
     for i in range(len(size) - 2, -1, -1):
         strides[i] = strides[i + 1] * size[i + 1]
     dims = range(len(size)) if order is None else order
-    steps = [[place * strides[d] for place in choices[d]] for d in dims]
+    steps = [[i * strides[d] for i in choices[d]] for d in dims]
     return [sum(parts) for parts in itertools.product(*steps)]
 
 
-def selected(size: Sequence[int], index: Index) -> list[int]:
-    """The positions that an index of the leading dimensions selects.
+def index_positions(size: Sequence[int], index: Index) -> list[int]:
+    """The flat positions that an index of the leading dimensions selects.
 
     >>> from tensordict_core.extension import Index
-    >>> selected([2, 3], Index((slice(None), -1), torch.Size([2, 3])))
+    >>> index_positions([2, 3], Index((slice(None), -1), torch.Size([2, 3])))
     [2, 5]
     """
     if any(isinstance(part, Tensor | bool) for part in index.parts):
-        return moved(size, lambda numbers: numbers[index.idx])
+        return moved_positions(size, lambda numbers: numbers[index.idx])
     choices: list[Sequence[int]] = []
     for part in index.parts:
         if part is None:
             continue
         n = size[len(choices)]
         choices.append(range(n)[part] if isinstance(part, slice) else [range(n)[int(part)]])
-    return places(size, [*choices, *(range(n) for n in size[len(choices) :])])
+    return product_positions(size, [*choices, *(range(n) for n in size[len(choices) :])])
 
 
-def moved(size: Sequence[int], move: Callable[[Tensor], Tensor]) -> list[int]:
-    """The positions in the order that an operation on tensors of this size puts them in.
+def moved_positions(size: Sequence[int], move: Callable[[Tensor], Tensor]) -> list[int]:
+    """The flat positions after an operation on a tensor of this size.
 
-    >>> moved([2, 2], lambda numbers: numbers.flip(0))
+    >>> moved_positions([2, 2], lambda numbers: numbers.flip(0))
     [2, 3, 0, 1]
     """
     n = torch.Size(size).numel()
@@ -65,30 +66,28 @@ def moved(size: Sequence[int], move: Callable[[Tensor], Tensor]) -> list[int]:
     return result
 
 
-def reshaped(size: Sequence[int], op: ShapeOp) -> list[int] | None:
-    """The positions after a shape operation; ``None`` where they stay in order."""
-    dims = getattr(op, "dims", None)
-    kind = type(op).__name__
-    if kind in ("Reshape", "Unsqueeze", "Squeeze"):
+def reshape_positions(size: Sequence[int], op: ShapeOp) -> list[int] | None:
+    """The flat positions after a shape operation; ``None`` if their order does not change."""
+    if isinstance(op, Reshape | Unsqueeze | Squeeze):
         return None
-    if kind == "Permute" and dims is not None:
-        return places(size, [range(n) for n in size], [*dims, *range(len(dims), len(size))])
-    return moved(size, op.leaf)
+    if isinstance(op, Permute):
+        return product_positions(size, [range(n) for n in size], [*op.dims, *range(len(op.dims), len(size))])
+    return moved_positions(size, op.leaf)
 
 
 def broadcast(values: list[Any], size: Sequence[int], target: Sequence[int]) -> list[Any]:
-    """The values of a grid, repeated to a larger size by PyTorch's rules.
+    """The values, expanded to another size by PyTorch's broadcasting rules.
 
     >>> broadcast(["a", "b"], [2, 1], [2, 2])
     ['a', 'a', 'b', 'b']
     """
     if tuple(size) == tuple(target):
         return values
-    return [values[i] for i in moved(size, lambda numbers: numbers.expand(tuple(target)))]
+    return [values[i] for i in moved_positions(size, lambda numbers: numbers.expand(tuple(target)))]
 
 
 def nested(values: list[Any], size: Sequence[int]) -> Any:
-    """The values as nested lists; the one value where there is no dimension.
+    """The values as nested lists of a size; the one value if it has no dimensions.
 
     >>> nested([1, 2, 3, 4], [2, 2])
     [[1, 2], [3, 4]]
