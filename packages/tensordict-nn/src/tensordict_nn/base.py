@@ -183,8 +183,9 @@ class TensorDictModuleBase(nn.Module):
     def _reset(self, module: nn.Module) -> bool:
         found = False
         for child in module.children():
-            if hasattr(child, "reset_parameters"):
-                child.reset_parameters()  # type: ignore[operator]  # hasattr does not tell that it is a method
+            reset: Any = getattr(child, "reset_parameters", None)
+            if reset is not None:
+                reset()
                 found = True
             else:
                 found = self._reset(child) or found

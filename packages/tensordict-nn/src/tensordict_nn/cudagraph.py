@@ -36,7 +36,7 @@ class _Recorder:
     """
 
     def __init__(self, device: torch.device | None) -> None:
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch gives it no types
+        self._stream = torch.cuda.Stream(device)
         self.device: torch.device | None = self._stream.device
         self._graph: Any = None
 

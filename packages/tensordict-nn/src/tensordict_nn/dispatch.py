@@ -25,7 +25,7 @@ def _optional(call: Callable[..., Any], position: int) -> Callable[..., Any]:
     parameters = list(signature.parameters.values())
     if all(p.default is not p.empty or p.kind > p.POSITIONAL_OR_KEYWORD for p in parameters[position + 1 :]):
         parameters[position] = parameters[position].replace(default=None)
-        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what inspect reads
+        vars(call)["__signature__"] = signature.replace(parameters=parameters)  # inspect reads this attribute
     return call
 
 

@@ -406,10 +406,9 @@ def _load_state(td: Any, module: nn.Module, return_swap: bool) -> tuple[Any, Und
     before = _of_state(module).apply(lambda leaf: leaf if is_lazy(leaf) else leaf.clone())
 
     def load(source: Any) -> None:
-        state = OrderedDict(_flat(source))
+        state: Any = OrderedDict(_flat(source))
         # modules ask the state for the version of its form; it was read off a module as they are now
-        versions = {name: {"version": part._version} for name, part in module.named_modules()}
-        state._metadata = versions  # type: ignore[attr-defined]  # torch keeps it so
+        state._metadata = {name: {"version": part._version} for name, part in module.named_modules()}
         unknown = module.load_state_dict(state, strict=False).unexpected_keys
         if unknown:
             raise errors.unknown_state(unknown, module)

@@ -43,7 +43,7 @@ __all__ = ["TensorDictParams"]
 Hook = Callable[["TensorDictParams", Any], Any]
 
 
-class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both have names such as `to`, those of tensordicts are meant
+class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both define `to` and others; the tensordict comes first
     """A tensordict that is an ``nn.Module``: its entries are registered parameters and buffers.
 
     Floating-point and complex tensors become parameters, others buffers; what is a parameter or a buffer already stays
@@ -297,16 +297,17 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
-        now = [item._now() if isinstance(item, TensorDictParams) else item for item in items]
+        now = _plain(items)
         return type(now[0])._stack(now, dim)
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
-        now = [item._now() if isinstance(item, TensorDictParams) else item for item in items]
+        now = _plain(items)
         return type(now[0])._cat(now, dim)
 
     def _unbind(self, dim: int) -> tuple[Any, ...]:
-        return self._now()._unbind(dim)  # type: ignore[no-any-return]  # any container may be there
+        parts: tuple[Any, ...] = self._now()._unbind(dim)
+        return parts
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -340,7 +341,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         return {**self.__dict__, "_holders": None, "_annotations": None, "_last_exit": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]  # untyped in torch
+        nn.Module.__setstate__(self, state)
         if self._locked:
             holder = weakref.ref(self)
             for node in self._nodes():
@@ -357,8 +358,8 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
 
     # modules ---------------------------------------------------------------------------------------------------------
 
-    __hash__ = nn.Module.__hash__  # type: ignore[assignment]  # containers have none
-    state_dict = nn.Module.state_dict  # type: ignore[assignment]  # that of containers has other parameters
+    __hash__: Any = nn.Module.__hash__
+    state_dict = nn.Module.state_dict  # type: ignore[assignment]  # containers' method has other parameters
     load_state_dict = nn.Module.load_state_dict  # type: ignore[assignment]  # as above
 
     # modules refuse names with dots, keys may have them
@@ -392,6 +393,11 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
             TypeError: Always; ``params.to_module(module)`` puts them into one.
         """
         raise errors.parameters_called()
+
+
+def _plain(items: Sequence[Any]) -> list[Any]:
+    """Converts parameters among containers to plain tensordicts of the same tensors."""
+    return [item._now() if isinstance(item, TensorDictParams) else item for item in items]
 
 
 def _on_values(name: str) -> Any:

@@ -19,13 +19,13 @@ __all__ = ["from_modules"]
 
 
 def _stacked(column: tuple[Any, ...], path: tuple[str, ...], expand_identical: bool) -> Tensor:
-    first = column[0]
+    first: Tensor = column[0]
     if any(is_lazy(leaf) for leaf in column):
         raise errors.uninitialized(path)
     if len({(leaf.dtype, leaf.requires_grad) for leaf in column}) > 1:
         raise errors.unlike(path)
     if expand_identical and all(leaf is first for leaf in column):
-        return first.expand(len(column), *first.shape)  # type: ignore[no-any-return]  # a column is of tensors
+        return first.expand(len(column), *first.shape)
     stacked = torch.stack([leaf.detach() for leaf in column])
     return Parameter(stacked, requires_grad=first.requires_grad) if isinstance(first, Parameter) else stacked
 

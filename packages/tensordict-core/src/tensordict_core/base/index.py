@@ -188,7 +188,7 @@ class Index:
         ]
         if len(advanced) > 1:
             try:
-                advanced_size = torch.broadcast_shapes(*advanced)  # type: ignore[no-untyped-call]  # torch does not type it
+                advanced_size = torch.broadcast_shapes(*advanced)
             except RuntimeError:
                 raise errors.indices_differ(advanced) from None
         else:

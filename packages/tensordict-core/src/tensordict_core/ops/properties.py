@@ -393,6 +393,6 @@ def _addresses(node: Any, storage: bool) -> Any:
 
 def _is_shared(leaf: Tensor) -> bool:
     try:
-        return bool(leaf.is_shared())  # type: ignore[no-untyped-call]  # torch does not type it
+        return bool(leaf.is_shared())
     except (RuntimeError, NotImplementedError):  # tensors without storage: meta, fake and wrapped ones
         return False

@@ -188,7 +188,7 @@ def _index_select(input: Any, dim: int, index: Tensor, *, out: Any = None) -> An
 def _broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
     if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
         tensors = tuple(tensors[0])
-    size = torch.broadcast_shapes(*(one.shape for one in tensors))  # type: ignore[no-untyped-call]  # torch does not type it
+    size = torch.broadcast_shapes(*(one.shape for one in tensors))
     return tuple(one.expand(size) for one in tensors)
 
 

@@ -193,7 +193,7 @@ def _from_cuda(chunk: torch.Tensor) -> torch.Tensor:
         _local.pinned = torch.empty(JOB, dtype=torch.uint8, pin_memory=True)
     stream = streams.get(chunk.device)
     if stream is None:
-        stream = streams[chunk.device] = torch.cuda.Stream(chunk.device)  # type: ignore[no-untyped-call]  # torch's
+        stream = streams[chunk.device] = torch.cuda.Stream(chunk.device)
     # What ran on the thread's own stream (a dtype change) comes first; the caller's work was waited for.
     stream.wait_stream(torch.cuda.current_stream(chunk.device))
     with torch.cuda.stream(stream):

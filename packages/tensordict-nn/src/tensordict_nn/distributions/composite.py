@@ -84,6 +84,7 @@ class CompositeDistribution(Distribution):
         self.dists: dict[Any, Any] = {unravel_key(names.get(name, name)): dist for name, dist in made.items()}
         self.log_prob_key = "sample_log_prob" if log_prob_key is None else unravel_key(log_prob_key)
         self.entropy_key = "entropy" if entropy_key is None else unravel_key(entropy_key)
+        self.has_rsample = all(dist.has_rsample for dist in self.dists.values())
         super().__init__(size, torch.Size(), validate_args=False)
 
     @classmethod
@@ -145,17 +146,12 @@ class CompositeDistribution(Distribution):
         return out
 
     @property
-    def has_rsample(self) -> bool:  # type: ignore[override]  # an attribute in torch
-        """Whether gradients reach the parameters of every part."""
-        return all(dist.has_rsample for dist in self.dists.values())
-
-    @property
-    def mean(self) -> TensorDict:  # type: ignore[override]  # torch gives tensors
+    def mean(self) -> TensorDict:  # type: ignore[override]  # torch returns tensors
         """The mean of each."""
         return self._each(lambda dist: take(dist, InteractionType.MEAN, (), _ESTIMATES))
 
     @property
-    def mode(self) -> TensorDict:  # type: ignore[override]  # torch gives tensors
+    def mode(self) -> TensorDict:  # type: ignore[override]  # torch returns tensors
         """The mode of each."""
         return self._each(lambda dist: take(dist, InteractionType.MODE, (), _ESTIMATES))
 
@@ -164,12 +160,12 @@ class CompositeDistribution(Distribution):
         """The deterministic value of each, see `InteractionType`."""
         return self._each(lambda dist: take(dist, InteractionType.DETERMINISTIC, (), _ESTIMATES))
 
-    def sample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch gives tensors
+    def sample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch returns tensors
         """A sample of each."""
         shape = torch.Size([] if shape is None else shape)
         return self._each(lambda dist: dist.sample(shape), shape)
 
-    def rsample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch gives tensors
+    def rsample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch returns tensors
         """A sample of each, through which gradients reach its parameters.
 
         Raises:

@@ -53,7 +53,8 @@ class OneHotCategorical(Categorical):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-probability of one-hot vectors."""
-        return super().log_prob(value.argmax(-1))  # type: ignore[no-any-return, no-untyped-call]  # untyped in torch
+        log_prob: Tensor = Categorical.log_prob(self, value.argmax(-1))
+        return log_prob
 
     @property
     def mode(self) -> Tensor:
@@ -77,7 +78,7 @@ class OneHotCategorical(Categorical):
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
         """One-hot vectors."""
-        return self._one_hot(super().sample(torch.Size(sample_shape)))  # type: ignore[no-untyped-call]  # untyped in torch
+        return self._one_hot(Categorical.sample(self, torch.Size(sample_shape)))
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
         """One-hot vectors whose gradients are those of a relaxed sample of temperature 1 (straight-through)."""
@@ -89,10 +90,10 @@ class OneHotCategorical(Categorical):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> OneHotCategorical:
         """The distribution with a larger batch shape."""
-        new = self._get_checked_instance(OneHotCategorical, _instance)  # type: ignore[no-untyped-call]  # untyped in torch
-        expanded: OneHotCategorical = super().expand(batch_shape, _instance=new)  # type: ignore[no-untyped-call]  # as above
+        new = Categorical._get_checked_instance(self, OneHotCategorical, _instance)
+        expanded: OneHotCategorical = Categorical.expand(self, batch_shape, _instance=new)
         return expanded
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """Every one-hot vector."""
-        return self._one_hot(super().enumerate_support(expand))  # type: ignore[no-untyped-call]  # untyped in torch
+        return self._one_hot(Categorical.enumerate_support(self, expand))

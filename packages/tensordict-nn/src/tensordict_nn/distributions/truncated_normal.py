@@ -93,7 +93,7 @@ class TruncatedNormal(Distribution):
     @property
     def support(self) -> Any:
         """The interval."""
-        return constraints.interval(self.a, self.b)  # type: ignore[no-untyped-call]  # untyped in torch
+        return constraints.interval(self.a, self.b)
 
     def _in_units(self, bound: Tensor) -> Tensor:
         """A bound in standard units; an infinite one as a number whose square is one, too, so that gradients are 0."""

@@ -107,7 +107,7 @@ class _Cut:
     def positions(self) -> tuple[torch.Size, list[Parts]]:
         """For several index tensors: the shape that they make together, and the integer index of each position."""
         at = [i for i, part in enumerate(self.parts) if _is_tensor(part)]
-        tensors: Any = torch.broadcast_tensors(*(self.parts[i] for i in at))  # type: ignore[no-untyped-call]  # torch does not type it
+        tensors: Any = torch.broadcast_tensors(*(self.parts[i] for i in at))
         columns = [tensor.reshape(-1).tolist() for tensor in tensors]
         indices = []
         for row in zip(*columns, strict=True):

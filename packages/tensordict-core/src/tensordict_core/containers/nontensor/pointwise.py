@@ -82,7 +82,7 @@ def compared(function: Callable[[Any, Any], bool], doc: str, *, of_any: bool = F
         else:
             right = self._operand("a comparison", other)
         a, b = self._meta.batch_size, right._meta.batch_size
-        size = a if a == b else torch.broadcast_shapes(a, b)  # type: ignore[no-untyped-call]  # torch does not type it
+        size = a if a == b else torch.broadcast_shapes(a, b)
         if self._is_shared and right._is_shared:
             return torch.full(size, function(self._value, right._value))
         pairs = zip(broadcast(self._flat_values(), a, size), broadcast(right._flat_values(), b, size), strict=True)

@@ -119,7 +119,7 @@ def broadcast_how(td: Any, other: Any, how: How) -> How:
         return how
     size = td._meta.batch_size
     try:
-        new = torch.broadcast_shapes(size, other.shape)  # type: ignore[no-untyped-call]  # torch does not type it
+        new = torch.broadcast_shapes(size, other.shape)
     except RuntimeError:
         raise errors.no_broadcast(other.shape, size) from None
     if new == size:

@@ -26,7 +26,7 @@ def _indent(text: str) -> str:
 
 def _is_shared(value: Tensor) -> bool:
     try:
-        return bool(value.is_shared())  # type: ignore[no-untyped-call]  # torch does not type it
+        return bool(value.is_shared())
     except Exception:  # fake, functorch and other wrapped tensors have no storage to ask
         return False
 

@@ -93,7 +93,7 @@ class Block:
         """Copy the memory into the leaves."""
         if self.joined:
             with torch.no_grad():
-                torch._foreach_copy_(self.leaves, _unflatten_dense_tensors(self.memory, self.leaves))  # type: ignore[no-untyped-call]  # torch does not type it
+                torch._foreach_copy_(self.leaves, _unflatten_dense_tensors(self.memory, self.leaves))
 
 
 def _is_block(leaf: Tensor) -> bool:
@@ -112,7 +112,7 @@ def _block(leaves: list[Tensor], empty: bool) -> Block:
         plain = [leaf.as_subclass(Tensor).resolve_conj().resolve_neg() for leaf in leaves]
     else:
         plain = leaves
-    return Block(leaves, _flatten_dense_tensors(plain), True)  # type: ignore[no-untyped-call]  # torch does not type it
+    return Block(leaves, _flatten_dense_tensors(plain), True)
 
 
 def sorted_leaves(td: Any) -> list[Tensor]:
