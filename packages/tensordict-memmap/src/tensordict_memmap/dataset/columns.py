@@ -60,7 +60,7 @@ class Column:
         """
         if not self.row_bytes:
             return
-        flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+        flags = os.O_RDWR | syscalls.BINARY | syscalls.NO_LINK
         with contextlib.suppress(FileNotFoundError):
             if os.lstat(self.path).st_nlink > 1:
                 with replacing(self.path) as staged:

@@ -13,6 +13,8 @@ import struct
 import time
 import weakref
 
+from tensordict_memmap.engine.syscalls import NO_LINK
+
 try:
     import fcntl
 except ImportError:  # Windows: that there is one writer is up to the user
@@ -47,7 +49,7 @@ class RowLock:
     """
 
     def __init__(self, path: str, rows: tuple[int, int]) -> None:
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+        flags = os.O_RDWR | os.O_CREAT | NO_LINK
         self.path = path
         self.fd = os.open(path, flags, 0o666)
         try:

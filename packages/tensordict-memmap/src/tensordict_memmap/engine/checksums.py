@@ -8,7 +8,6 @@ in front, ``xxh3_64/4194304:0f2c..``. A checksum tells damage from what was save
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Iterator, Sequence
 
@@ -70,13 +69,10 @@ class Extent:
 
     def read_back(self, fd: int, start: int, nbytes: int) -> None:
         """Reads the block that starts there from the file, and takes its hash."""
-        state = BlockHash()
-        room = ctypes.create_string_buffer(min(_HOT, nbytes))
-        address = ctypes.addressof(room)
+        state = xxh3_64()
         for position in range(start, start + nbytes, _HOT):
-            wanted = min(_HOT, start + nbytes - position)
-            state.add(address, syscalls.read_at(fd, address, wanted, self.offset + position))
-        self.put(start, state.value())
+            state.update(syscalls.read_at(fd, min(_HOT, start + nbytes - position), self.offset + position))
+        self.put(start, state.intdigest())
 
     def checksum(self) -> str:
         """The checksum, once every block has a hash."""

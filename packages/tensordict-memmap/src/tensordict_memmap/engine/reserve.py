@@ -47,7 +47,7 @@ def reserve_leaves(folder: str, leaves: Iterable[Leaf]) -> None:
         path = f"{folder}/{leaf.file}"
         if os.path.exists(path):
             with error_context(leaf.key[0] if len(leaf.key) == 1 else leaf.key, path):
-                fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+                fd = os.open(path, os.O_RDWR | syscalls.BINARY)
                 try:
                     reserve_file(fd, os.fstat(fd).st_size)
                 finally:

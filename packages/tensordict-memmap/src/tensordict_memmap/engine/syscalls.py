@@ -1,7 +1,8 @@
-"""The system calls that Python lacks or makes dear: one thin function each, with a fallback where there is none.
+"""System calls that Python lacks or makes slow: one thin function each, with a fallback for systems that lack it.
 
-Everything here takes plain addresses and file descriptors, releases the GIL while the kernel works, and turns a failure
-into the ``OSError`` that its errno names. What to call, and when, is decided elsewhere (``tuning.py``, ``commit.py``).
+Functions take plain addresses and file descriptors, release the GIL while the kernel works, and raise the ``OSError``
+that the errno names. ``tuning.py`` and ``storage`` decide which one to call. Python opens descriptors that child
+processes do not inherit, so no call here asks for that.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
-# Offsets are 64 bits wide in the C library only where a long is: elsewhere the portable paths serve.
+# Offsets are 64 bits wide in the C library only where a long is; other systems use the portable fallbacks.
 POSIX = os.name == "posix" and ctypes.sizeof(ctypes.c_long) == 8
 LINUX = POSIX and sys.platform == "linux"
 
 PAGE = mmap.PAGESIZE
 _LARGEST_WRITE = 1 << 30
-_CAREFUL = (
-    getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_BINARY", 0)
-)
+BINARY: int = getattr(os, "O_BINARY", 0)
+"""The flag that opens a file without conversion of line ends, where a system has such."""
+
+NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+"""The flag that refuses to open a symbolic link."""
+
 _IOV_MAX = 1024
 _AT_FDCWD = -100
 _STATX_BTIME = 0x800
@@ -58,8 +59,6 @@ def _bind(name: str, result: type | None, *arguments: type) -> ctypes._CFuncPtr 
 
 
 _libc = ctypes.CDLL(None, use_errno=True) if POSIX else None
-_pwrite = _bind("pwrite", ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
-_pread = _bind("pread", ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
 _pwritev = _bind("pwritev", ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
 _fallocate = _bind("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _renameat2 = _bind(
@@ -96,47 +95,38 @@ def _error(code: int, path: str | None = None) -> OSError:
 
 
 def write_at(fd: int, address: int, nbytes: int, offset: int) -> None:
-    """Writes ``nbytes`` bytes at ``address`` to ``offset`` of a file, in as many calls as the system takes for it."""
-    while nbytes:
-        size = min(nbytes, _LARGEST_WRITE)
-        if _pwrite is not None:
-            done = _pwrite(fd, address, size, offset)
-            if done < 0:
-                code = ctypes.get_errno()
-                if code == errno.EINTR:
-                    continue
-                raise _error(code)
-        else:
-            data = memoryview((ctypes.c_char * size).from_address(address))
-            with _seek_lock:  # without pwrite the position is shared
-                os.lseek(fd, offset, os.SEEK_SET)
-                done = os.write(fd, data)
+    """Writes ``nbytes`` bytes at ``address`` to ``offset`` of a file, in as many calls as the system needs."""
+    data = view(address, nbytes)
+    while data:
+        done = _pwrite(fd, data[:_LARGEST_WRITE], offset)
         if done == 0:
             raise _error(errno.ENOSPC)
-        address, nbytes, offset = address + done, nbytes - done, offset + done
+        data, offset = data[done:], offset + done
 
 
-def read_at(fd: int, address: int, nbytes: int, offset: int) -> int:
-    """Reads up to ``nbytes`` bytes at ``offset`` of a file into ``address``; returns how many there were."""
-    total = 0
-    while total < nbytes:
-        if _pread is not None:
-            done = _pread(fd, address + total, min(nbytes - total, _LARGEST_WRITE), offset + total)
-            if done < 0:
-                code = ctypes.get_errno()
-                if code == errno.EINTR:
-                    continue
-                raise _error(code)
-        else:
-            with _seek_lock:
-                os.lseek(fd, offset + total, os.SEEK_SET)
-                data = os.read(fd, min(nbytes - total, _LARGEST_WRITE))
-            done = len(data)
-            ctypes.memmove(address + total, data, done)
-        if done == 0:
-            break
-        total += done
-    return total
+def read_at(fd: int, nbytes: int, offset: int) -> bytes:
+    """Reads ``nbytes`` bytes at ``offset`` of a file; fewer where it ends before."""
+    parts = []
+    while nbytes and (part := _pread(fd, min(nbytes, _LARGEST_WRITE), offset)):
+        parts.append(part)
+        nbytes, offset = nbytes - len(part), offset + len(part)
+    return b"".join(parts)
+
+
+def _seek_and_write(fd: int, data: memoryview, offset: int) -> int:
+    with _seek_lock:  # without pwrite all threads share the position in the file
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.write(fd, data)
+
+
+def _seek_and_read(fd: int, nbytes: int, offset: int) -> bytes:
+    with _seek_lock:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, nbytes)
+
+
+_pwrite = getattr(os, "pwrite", _seek_and_write)
+_pread = getattr(os, "pread", _seek_and_read)
 
 
 def view(address: int, nbytes: int) -> memoryview:
@@ -207,7 +197,7 @@ def scatter(folder: str) -> bool:
     if not LINUX:
         return False
     flags = array("i", [0, 0])
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.ioctl(fd, _GET_FLAGS, flags)
         flags[0] |= _TOP_OF_HIERARCHIES
@@ -336,7 +326,7 @@ def _rename(source: str, target: str, flags: int) -> bool:
 
 def sync_file(path: str | os.PathLike[str]) -> None:
     """Makes the content of a file durable."""
-    fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    fd = os.open(path, os.O_RDWR | BINARY)
     try:
         os.fsync(fd)
     finally:
@@ -364,7 +354,7 @@ def read_file(path: str, stamps: dict[str, Stamp] | None = None) -> bytes | None
         stamps: takes the stamp of what was read, by path.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | _CAREFUL)
+        fd = os.open(path, os.O_RDONLY | BINARY | NO_LINK | getattr(os, "O_NONBLOCK", 0))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
@@ -391,7 +381,7 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
     """Makes the names in a folder durable; nothing where folders cannot be opened."""
     if os.name != "posix":
         return
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:

@@ -98,7 +98,7 @@ class _Open:
 
 def _create(path: str | os.PathLike[str], flags: int) -> int:
     """Opens a file to write to. It is made where it is absent, and its folder too, so that threads share that work."""
-    flags |= os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    flags |= os.O_RDWR | os.O_CREAT | syscalls.BINARY
     try:
         return os.open(path, flags, 0o666)
     except FileNotFoundError:
@@ -218,7 +218,7 @@ def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int
 
 def _read_back(write: FileWrite, extent: Extent, start: int, nbytes: int) -> None:
     """Hashes what no step could: a block that is made of several pieces, or was not written from front to back."""
-    fd = os.open(write.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    fd = os.open(write.path, os.O_RDONLY | syscalls.BINARY)
     try:
         extent.read_back(fd, start, nbytes)
     finally:

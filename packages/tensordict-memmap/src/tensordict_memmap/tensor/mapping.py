@@ -108,7 +108,7 @@ class Mapping:
         fd = -1
         if mode is None or MODES[mode]:
             try:
-                fd = os.open(filename, os.O_RDWR | _FLAGS)
+                fd = os.open(filename, os.O_RDWR | syscalls.BINARY)
             except PermissionError:
                 if mode is not None:
                     raise
@@ -117,7 +117,7 @@ class Mapping:
                     raise
         mode = "r+" if fd >= 0 else "r"
         if fd < 0:
-            fd = os.open(filename, os.O_RDONLY | _FLAGS)
+            fd = os.open(filename, os.O_RDONLY | syscalls.BINARY)
         try:
             if nbytes is None:
                 nbytes = max(os.fstat(fd).st_size - offset, 0)
@@ -129,7 +129,7 @@ class Mapping:
     def anonymous(cls, nbytes: int) -> Mapping:
         """Makes shared memory of zeros that goes with its last owner, in whatever process that is."""
         if hasattr(os, "memfd_create"):
-            fd = os.memfd_create("tensordict-memmap", os.MFD_CLOEXEC)
+            fd = os.memfd_create("tensordict-memmap")
         else:
             fd, name = tempfile.mkstemp(prefix="tensordict-memmap-")
             if os.name == "posix":
@@ -194,7 +194,7 @@ class Mapping:
             return os.dup(self.descriptor.fd)
         assert self.filename is not None
         with contextlib.suppress(OSError):
-            fd = os.open(self.filename, os.O_RDWR | _FLAGS)
+            fd = os.open(self.filename, os.O_RDWR | syscalls.BINARY)
             info = os.fstat(fd)
             if (info.st_dev, info.st_ino) == self.identity:
                 return fd
@@ -213,9 +213,6 @@ class _Descriptor:
     def __del__(self) -> None:
         with contextlib.suppress(OSError):
             os.close(self.fd)
-
-
-_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 def _map(fd: int, filename: str | None, nbytes: int, offset: int, *, shared: bool) -> Any:
