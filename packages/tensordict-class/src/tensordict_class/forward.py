@@ -161,9 +161,6 @@ class Forwarding(TensorCollection):
     def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
         self._tensordict._line_up(operand, dims, out)
 
-    def _write_leaves(self, values: Sequence[Any], is_leaf: IsLeaf | None = None) -> None:
-        self._tensordict._write_leaves(values, is_leaf)
-
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         result: Any = self._tensordict._rebuild(leaves, how)
         return None if result is None else self._wrap(result)
@@ -179,15 +176,6 @@ class Forwarding(TensorCollection):
 
     def _index(self, index: Index) -> Any:
         return self._wrap(self._tensordict._index(index))
-
-    def _index_put(self, index: Index, value: Any) -> None:
-        self._tensordict._index_put(index, value)
-
-    def _check_put(self, index: Index, value: Any) -> None:
-        self._tensordict._check_put(index, value)
-
-    def _check_entries(self, index: Index, pairs: Iterable[tuple[str, Any]], prefix: tuple[str, ...]) -> None:
-        self._tensordict._check_entries(index, pairs, prefix)
 
     def _view_at(self, index: Index) -> Any:
         return self._wrap(self._tensordict._view_at(index))
@@ -263,14 +251,17 @@ class Forwarding(TensorCollection):
     def _put_device(self, device: torch.device | None) -> None:
         self._tensordict._put_device(device)
 
-    def _set_entry_at(self, name: str, index: Index, value: Any) -> None:
-        self._tensordict._set_entry_at(name, index, value)
-
-    def _plan_writes(self, *plan: Any) -> None:
-        self._tensordict._plan_writes(*plan)
+    def _plan_write(self, *plan: Any) -> None:
+        self._tensordict._plan_write(*plan)
 
     def _plan_entry(self, *plan: Any) -> None:
         self._tensordict._plan_entry(*plan)
+
+    def _shape_of(self, key: str) -> torch.Size:
+        return self._tensordict._shape_of(key)
+
+    def _read(self, key: str, index: Index) -> Any:
+        return self._tensordict._read(key, index)
 
     def _describe(self, key: str) -> str:
         return self._tensordict._describe(key)

@@ -7,7 +7,7 @@ An instance has only the keys of its fields, casts values when they are written,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
@@ -163,13 +163,13 @@ class Instance(Forwarding):
 
     _store: Any = set
 
-    def _plan_set(self, key: str, item: Any, merge: Any, prefix: tuple[str, ...]) -> Any:
+    def _plan_set(self, key: str, item: Any, plan: Any, prefix: tuple[str, ...]) -> Any:
         if key not in self._rules:
             raise errors.unknown_attribute(type(self), key, self._rules)
         td = self._tensordict
         if item is not None:
-            return td._plan_set(key, self._rules[key](item, td._meta), merge, prefix)
-        merge.writes.then(lambda: self._unset(key))
+            return td._plan_set(key, self._rules[key](item, td._meta), plan, prefix)
+        plan.then(lambda: self._unset(key))
         return None
 
     def update_(
@@ -205,18 +205,10 @@ class Instance(Forwarding):
         options: dict[str, Any] = {"non_blocking": non_blocking, "keys_to_update": keys_to_update}
         return super().update_(input_dict_or_td, clone, **options, **kwargs)
 
-    def _index_put(self, index: Index, value: Any) -> None:
-        self._refuse_foreign(value)
-        self._tensordict._index_put(index, value)
-
-    def _check_put(self, index: Index, value: Any) -> None:
-        self._refuse_foreign(value)
-        super()._check_put(index, value)
-
-    def _check_entries(self, index: Index, pairs: Iterable[tuple[str, Any]], prefix: tuple[str, ...]) -> None:
-        entries = dict(pairs)
-        self._refuse_foreign(entries)
-        super()._check_entries(index, entries.items(), prefix)
+    def _plan_write(self, index: Index | None, source: Any, plan: Any, prefix: tuple[str, ...]) -> None:
+        if index is not None:
+            self._refuse_foreign(source)
+        super()._plan_write(index, source, plan, prefix)
 
     def _refuse_foreign(self, value: Any) -> None:
         """Raises an error for a write that would add an entry that is not a field; numbers and tensors add none."""

@@ -204,7 +204,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         old = self._peek(key) if inplace else None
         if old is not None:
             with torch.no_grad():
-                self._write(key, old, value)
+                self._write_entry(key, old, value)
         elif isinstance(value, Tensor):
             self._register(key, value)
         elif isinstance(value, TensorDictParams):
@@ -212,14 +212,14 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         else:
             self._put_below(key, value, {})
 
-    def _plan_entry(self, key: str, value: Any, *plan: Any) -> None:
+    def _plan_entry(self, key: str, index: Index | None, value: Any, *plan: Any) -> None:
         old = self._peek(key)
         if not isinstance(old, Tensor):
-            super()._plan_entry(key, value, *plan)
+            super()._plan_entry(key, index, value, *plan)
             return
         # the same memory without gradients: values are written without a trace in autograd
         value = value.detach() if isinstance(value, Tensor) else value
-        dense({key: old.detach()}, self._meta)._plan_entry(key, value, *plan)
+        dense({key: old.detach()}, self._meta)._plan_entry(key, index, value, *plan)
 
     def _del(self, key: str) -> None:
         self._forget(key, None)
@@ -266,31 +266,6 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
 
     def _index(self, index: Index) -> Any:
         return self._now()._index(index)
-
-    def _index_put(self, index: Index, value: Any) -> None:
-        now = self._now()
-        with torch.no_grad():
-            now._index_put(index, value)
-        self._adopt(now)
-
-    def _set_entry_at(self, name: str, index: Index, value: Any) -> None:
-        now = self._now()
-        with torch.no_grad():
-            now._set_entry_at(name, index, value)
-        self._adopt(now)
-
-    def _adopt(self, now: Any) -> None:
-        """Take the entries that a write has added or replaced in a plain tensordict of the same tensors."""
-        for key, value in now._items():
-            own = self._peek(key)
-            if isinstance(own, TensorDictParams):
-                own._adopt(value)
-            elif own is not value:
-                self._set(key, value, False)
-
-    def _write_leaves(self, values: Sequence[Any], is_leaf: IsLeaf | None = None) -> None:
-        with torch.no_grad():
-            super()._write_leaves(values, is_leaf)
 
     def _reshape(self, op: ShapeOp) -> Any:
         return self._now()._reshape(op)
@@ -413,7 +388,7 @@ def _on_values(name: str) -> Any:
                 return general(self, *args, **kwargs)
             changed = self._now().clone()  # so that what is tied is changed once
             general(changed, *args, **kwargs)
-            self._write_leaves(changed._leaves())
+            self.update_(changed)
             return self
 
     method.__qualname__ = f"TensorDictParams.{name}"

@@ -133,6 +133,14 @@ def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -
     )
 
 
+def indexed_write_dtype(key: Any, got: Any, expected: Any) -> RuntimeError:
+    """An indexed write of another dtype, by an index with tensors."""
+    return RuntimeError(
+        f"key {_show(key)} has dtype {expected} and an index with tensors writes no value of dtype {got} into it; "
+        f"convert the value with .to({expected})"
+    )
+
+
 def ambiguous_bool() -> RuntimeError:
     """Truth of a tensordict is not defined."""
     return RuntimeError(

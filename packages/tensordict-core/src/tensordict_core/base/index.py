@@ -64,12 +64,38 @@ def _spans(part: Any) -> int:
     return 1
 
 
+def _composed(first: Index, second: Index) -> tuple[Any, ...] | None:
+    """The parts of two indices of integers and slices as those of one; ``None`` where a new dimension is sliced."""
+    out: list[Any] = []
+    rest, source = list(second.parts), 0
+    for part in (*first.parts, *[slice(None)] * (first.dims - sum(part is not None for part in first.parts))):
+        n = 1 if part is None else first.batch_size[source]
+        source += part is not None
+        if type(part) is int:
+            out.append(part)
+            continue
+        while rest and rest[0] is None:
+            out.append(rest.pop(0))
+        chosen = rest.pop(0) if rest else slice(None)
+        if part is None or part == slice(None):
+            if part is not None or chosen == slice(None):
+                out.append(chosen if part is not None else None)
+            elif type(chosen) is slice:
+                return None
+        else:
+            positions = range(n)[part][chosen]
+            whole = isinstance(positions, range)
+            out.append(slice(positions.start, positions.stop, positions.step) if whole else positions)
+    return (*out, *rest)
+
+
 class Index:
     """An index of the batch dimensions of a root, ready to be applied to leaves of any rank.
 
     Attributes:
         idx: What a leaf is indexed with.
         size: The batch size of the result.
+        gives_views: Whether a selection of a tensor shares its memory: integers and slices only.
         rows: The numbers of the rows that are taken whole along dimension ``at``, or ``None`` for any other index.
         dims: How many batch dimensions the root has.
 
@@ -78,16 +104,33 @@ class Index:
     torch.Size([3, 2])
     """
 
-    __slots__ = ("_made", "_read", "at", "batch_size", "dims", "idx", "parts", "rows", "size", "sources")
+    __slots__ = (
+        "_leaf",
+        "_made",
+        "_part",
+        "_read",
+        "at",
+        "batch_size",
+        "dims",
+        "gives_views",
+        "idx",
+        "parts",
+        "rows",
+        "size",
+        "sources",
+    )
 
     parts: tuple[Any, ...]
     sources: Sequence[int | None]
+    _part: torch.Size
 
     def __init__(self, idx: Any, batch_size: torch.Size) -> None:
         self.batch_size = batch_size
         self.dims = dims = len(batch_size)
         self._read: Meta | None = None
         self._made: Meta | None = None
+        self._leaf: torch.Size | None = None
+        self.gives_views = True
         self.rows: Tensor | None = None
         kind = type(idx)
         if kind is int and dims:
@@ -104,6 +147,7 @@ class Index:
         if kind is Tensor and dims and idx.ndim == 1 and idx.dtype in _WHOLE:
             self.idx, self.parts, self.sources = idx, (idx,), range(dims)
             self.size = _resized(batch_size, idx.shape[0])
+            self.gives_views = False
             if idx.is_cpu and may_fuse():
                 self._take_rows(idx, 0, masked=False)
             return
@@ -111,6 +155,7 @@ class Index:
         self.parts = parts
         self.idx = parts[0] if len(parts) == 1 else parts
         self.size, self.sources = self._result(parts)
+        self.gives_views = all([part is None or type(part) is int or type(part) is slice for part in parts])
         if sum(part is not None and type(part) is not slice for part in parts) == 1:
             self._find_rows(parts, masked=isinstance(idx, Tensor) and idx.dtype is torch.bool)
 
@@ -230,10 +275,11 @@ class Index:
         sources.extend(range(source, self.dims))
         return torch.Size(size), tuple(sources)
 
-    @property
-    def gives_views(self) -> bool:
-        """Whether what it selects of a tensor is a part of its memory: integers and slices only."""
-        return all(part is None or type(part) is int or type(part) is slice for part in self.parts)
+    def part_of(self, leaf: torch.Size) -> torch.Size:
+        """The shape of the part of a leaf; the last one is kept, since neighbours often have one shape."""
+        if leaf != self._leaf:
+            self._leaf, self._part = leaf, self.size + leaf[self.dims :]
+        return self._part
 
     @property
     def has_bools(self) -> bool:
@@ -254,6 +300,14 @@ class Index:
         """This index as numbers of positions, a tensor for each batch dimension, each of the result's shape."""
         numbers = torch.arange(self.batch_size.numel()).reshape(self.batch_size)[self.idx]
         return Index(tuple(torch.unravel_index(numbers, self.batch_size)), self.batch_size)
+
+    def then(self, index: Index) -> Index:
+        """This index and an index of its result as one index: ``x[self][index]`` is ``x[self.then(index)]``."""
+        parts = _composed(self, index) if self.gives_views and index.gives_views else None
+        if parts is None:
+            numbers = torch.arange(self.batch_size.numel()).reshape(self.batch_size)[self.idx][index.idx]
+            parts = torch.unravel_index(numbers, self.batch_size)
+        return Index(parts, self.batch_size)
 
     def names(self, names: Names) -> Names:
         """The names of the result, from those of a node (the root's come first in every nested node's)."""

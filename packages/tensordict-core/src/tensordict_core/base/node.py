@@ -19,7 +19,6 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.index import Index
-from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.rebuild import KEEP, How, IsLeaf
 
@@ -112,6 +111,7 @@ class Node:
         lock_: Callable[..., Self]
         rename_key_: Callable[..., Self]
         replace: Callable[..., Self]
+        select: Callable[..., Self]
         send: Callable[..., Any]
         set: Callable[..., Self]
         to: Callable[..., Self]
@@ -124,10 +124,9 @@ class Node:
         update_: Callable[..., Self]
         view_at: Callable[..., Any]
         where: Callable[..., Self]
+        _index_put: Callable[..., None]
+        _room: Callable[..., Any]
         _change_batch_size: Callable[..., None]
-        _check_entries: Callable[..., None]
-        _check_plain: Callable[..., None]
-        _check_put: Callable[..., None]
         _find_parent: Callable[..., Any]
         _flat_values: Callable[..., list[Any]]
         _folded: Callable[..., str]
@@ -136,11 +135,12 @@ class Node:
         _lazy: Callable[..., Any]
         _plain_value: Callable[..., Any]
         _plan_entry: Callable[..., None]
-        _plan_merge: Callable[..., None]
         _plan_set: Callable[..., Any]
         _plan_value: Callable[..., None]
-        _plan_writes: Callable[..., None]
+        _plan_update: Callable[..., None]
+        _plan_write: Callable[..., None]
         _put_device: Callable[..., None]
+        _put_entry: Callable[..., None]
         _put_names: Callable[..., None]
         _put_node: Callable[..., Any]
         _store: Callable[..., Any]
@@ -201,10 +201,6 @@ class Node:
     @abstractmethod
     def _index(self, index: Index) -> Self:
         """The result of indexing the batch dimensions of the root with ``index``."""
-
-    @abstractmethod
-    def _index_put(self, index: Index, value: Any) -> None:
-        """Write ``value`` (a tensordict of the shape that ``index`` selects, a tensor or a number) in place."""
 
     @abstractmethod
     def _reshape(self, op: Any) -> Self:
@@ -268,12 +264,34 @@ class Node:
         """What stores valid tensors under their keys all at once; ``None`` where each is looked at by itself."""
         return None
 
-    def _peek(self, key: str) -> Any:
-        """The entry, or something of its kind where reading it would copy.
+    # reads and writes of a part of an entry; containers whose reads copy override them
 
-        It is enough to know the entry's type, or that there is none. A container that wraps another forwards it.
+    _reads_copy = False
+    """Whether reads copy, from a file or a server, so that a write into the result does not reach the entry."""
+
+    def _peek(self, key: str) -> Any:
+        """The entry, or a stand-in of its kind where reading it would copy; ``None`` where there is none.
+
+        A container whose reads copy returns a tensor on the device ``"meta"`` with the shape and dtype of the entry. A
+        container that wraps another forwards it.
         """
         return self._get(key)
+
+    def _shape_of(self, key: str) -> torch.Size:
+        """The shape of an entry that exists, without reading it."""
+        return self._peek(key).shape  # type: ignore[no-any-return]  # an entry is Any
+
+    def _read(self, key: str, index: Index) -> Any:
+        """The part of an entry that an index of the batch dimensions selects."""
+        value = self._get(key)
+        return value._index(index) if isinstance(value, Node) else value[index.idx]
+
+    def _write(self, key: str, index: Index | None, value: Tensor) -> None:
+        """Write a tensor into the part of a leaf that an index selects (``None``: all of it).
+
+        Only called where reads copy. The shape of the value is that of the part.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has reads that copy, and defines no _write")
 
     def _peek_path(self, path: Iterable[str]) -> Any:
         """What ``_peek`` gives at the end of a path; ``None`` where there is nothing."""
@@ -303,27 +321,6 @@ class Node:
                     out = self._clone(False) if out is None else out
                     out._set(key, solid, False)
         return self if out is None else out
-
-    def _write_leaves(self, values: Sequence[Any], is_leaf: IsLeaf | None = None) -> None:
-        """Write values into the leaves, in the order of ``_collect``; ``None`` leaves one as it is."""
-        leaves = self._leaves(is_leaf)
-        for i, (leaf, value) in enumerate(zip(leaves, values, strict=True)):
-            if (
-                value is not leaf
-                and isinstance(value, Tensor)
-                and isinstance(leaf, Tensor)
-                and value.shape != leaf.shape
-            ):
-                raise errors.in_place_shape(unravel_key(self._leaf_keys(is_leaf)[i]), value.shape, leaf.shape)
-        for leaf, value in zip(leaves, values, strict=True):
-            if value is None or value is leaf:
-                continue
-            if isinstance(leaf, Node):
-                leaf.update_(value)
-            elif isinstance(value, Tensor):
-                leaf.copy_(value)
-            else:
-                leaf.fill_(value)
 
     def _get_ragged(self, key: str, default: Any = None, **options: Any) -> Any:
         """The entry of a key; lazy stacks read tensors of several shapes in the way that ``options`` say."""

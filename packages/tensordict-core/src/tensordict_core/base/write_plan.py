@@ -1,8 +1,9 @@
-"""Writes in place: which value goes into which leaf is collected and checked first, and all is written at once after.
+"""The write plan: every in-place write collects its targets and values, checks all of them, and then writes.
 
-So a write is all or nothing: a key that is missing or a shape that does not fit is found before anything has changed.
-And what is written at once goes faster: leaves in memory in one call of torch, and those that a satellite keeps
-elsewhere, in files for one, by that satellite, which sees them all.
+``set_``, ``update_``, ``td[index] = value``, ``apply_`` and the write-back of ``with`` blocks all fill a `WritePlan`.
+Each of them changes everything or nothing: a missing key or a shape that does not fit is found before the first write.
+Leaves in memory are written by one call of torch. Leaves that another package keeps in files are written by a function
+of that package, which sees all of them.
 """
 
 from __future__ import annotations
@@ -14,31 +15,32 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.keys import NestedKey
+from tensordict_core.base.index import Index
+from tensordict_core.base.keys import NestedKey, unravel_key
 from tensordict_core.base.predicates import TENSORS
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.tracing import is_compiling, may_fuse
 
-__all__ = ["Merge", "Writer", "Writes", "register_writer"]
+__all__ = ["UpdatePlan", "WritePlan", "Writer", "broadcast_to", "broadcasts", "expand_to", "register_writer"]
 
 Writer = Callable[[Sequence[NestedKey], Sequence[Tensor], Sequence[Tensor]], None]
-"""Writes sources into targets, given the keys of these too, for errors."""
+"""Writes sources into leaves; the keys of the leaves are given too, for errors."""
 
 _writers: dict[type[Any], Writer] = {}
 _found: dict[type[Any], Writer | None] = {}
-"""What `_writer_of` found for each type of leaves."""
+"""The results of `_writer_of` by type of leaf."""
 
 
 def register_writer(cls: type[Tensor], writer: Writer) -> None:
-    """Have a function write all leaves of a type that one call changes, such as ``update_``.
+    """Register the function that writes leaves of a type in place, in calls such as ``update_``.
 
-    It gets them all at once, with their keys for errors, and as many tensors of their shapes to write, which may have
-    another dtype, device or layout, and may lie in the memory of a leaf: then the order counts. Keys and shapes are
-    known to be right by then, and nothing has been written.
+    The function gets all leaves of one call, with their keys for errors, and a tensor of the same shape for each. These
+    tensors may differ in dtype, device or layout, and may share memory with a leaf, in which case the order counts.
+    Keys and shapes were checked and nothing has been written when it is called.
 
     Args:
         cls: The type of the leaves; its subclasses are included.
-        writer: The function, of three lists: keys, leaves, and what goes into them.
+        writer: The function of three lists: keys, leaves and sources.
 
     >>> class Counted(torch.Tensor):
     ...     written = 0
@@ -63,39 +65,46 @@ def _writer_of(kind: type[Any]) -> Writer | None:
     return _found[kind]
 
 
-class Writes:
-    """What is to be written where.
+class WritePlan:
+    """What one in-place write changes. All of it is checked before any of it is written.
+
+    Args:
+        adds: Whether an indexed write makes the entries that are missing.
 
     Attributes:
-        keys: The nested keys of the leaves.
-        targets: The leaves, in order.
+        keys: The nested keys of the leaves that are written as a whole, or through views of a part of them.
+        targets: These leaves or views, in order.
         sources: What goes into each.
-        owned: The same three for each function that writes leaves of its own.
-        sooner: What else is done, in order, before leaves are written: changes of values that are no tensors.
-        later: What else is done, in order, once leaves are written.
     """
 
-    __slots__ = ("fuses", "keys", "later", "owned", "sooner", "sources", "targets")
+    # defaults of the class: a plan is made for each write, and most writes need none of these
+    new: dict[tuple[int, str], tuple[Any, Any]] | None = None
+    """Entries that are added, each with its node, by the identity of the node and the key."""
+    _parts: list[tuple[NestedKey, Tensor, Any, Any]] | None = None
+    _calls: list[Callable[[], object]] | None = None
+    _owned: dict[Writer, tuple[list[NestedKey], list[Tensor], list[Tensor]]] | None = None
+    _first: list[Callable[[], object]] | None = None
+    _last: list[Callable[[], object]] | None = None
+    _fuses = True
 
-    def __init__(self) -> None:
+    def __init__(self, adds: bool = False) -> None:
+        self.adds = adds
         self.keys: list[NestedKey] = []
         self.targets: list[Tensor] = []
         self.sources: list[Tensor] = []
-        self.owned: dict[Writer, tuple[list[NestedKey], list[Tensor], list[Tensor]]] | None = None
-        self.sooner: list[Callable[[], object]] | None = None
-        self.later: list[Callable[[], object]] | None = None
-        self.fuses = True
 
     def add(self, key: NestedKey, target: Tensor, source: Tensor) -> None:
-        """Plan to write a tensor into a leaf."""
+        """Plan to write a tensor into a leaf; a leaf into itself is nothing to write."""
+        if target is source:
+            return
         keys, targets, sources = self.keys, self.targets, self.sources
         if type(target) is not Tensor or type(source) is not Tensor:
             writer = _writer_of(type(target))
             if writer is not None:
-                self.owned = {} if self.owned is None else self.owned
-                keys, targets, sources = self.owned.setdefault(writer, ([], [], []))
+                self._owned = {} if self._owned is None else self._owned
+                keys, targets, sources = self._owned.setdefault(writer, ([], [], []))
             else:
-                self.fuses = self.fuses and type(target) in TENSORS and type(source) in TENSORS
+                self._fuses = self._fuses and type(target) in TENSORS and type(source) in TENSORS
         keys.append(key)
         targets.append(target)
         sources.append(source)
@@ -106,72 +115,98 @@ class Writes:
         self.targets.extend(targets)
         self.sources.extend(sources)
 
+    def add_at(self, key: NestedKey, leaf: Tensor, index: Index, source: Any) -> None:
+        """Plan to write a tensor or a number into the part of a leaf that an index selects.
+
+        Raises:
+            RuntimeError: The tensor does not broadcast to the part, or differs in dtype where torch converts none.
+        """
+        if index.gives_views and isinstance(source, Tensor):
+            part = leaf[index.idx] if index.parts else leaf
+            self.add(key, part, source if source.shape == part.shape else broadcast_to(key, source, part.shape))
+            return
+        if isinstance(source, Tensor):
+            shape = index.part_of(leaf.shape)
+            source = source if source.shape == shape else broadcast_to(key, source, shape)
+            if type(leaf) is Tensor:
+                if leaf.requires_grad and leaf.is_leaf and torch.is_grad_enabled():
+                    raise errors.in_place_leaf(key)
+                if leaf.dtype != source.dtype:
+                    raise errors.indexed_write_dtype(key, source.dtype, leaf.dtype)
+            if source.device != leaf.device:
+                source = source.to(leaf.device)
+        self._parts = [] if self._parts is None else self._parts
+        self._parts.append((key, leaf, index.idx, source))
+
+    def call(self, write: Callable[[], object]) -> None:
+        """Plan a write that was checked and that a function does."""
+        self._calls = [] if self._calls is None else self._calls
+        self._calls.append(write)
+
     def before(self, change: Callable[[], object]) -> None:
-        """Plan what is done before leaves are written, because it may fail."""
-        self.sooner = [] if self.sooner is None else self.sooner
-        self.sooner.append(change)
+        """Plan a change that may fail: it runs before leaves are written."""
+        self._first = [] if self._first is None else self._first
+        self._first.append(change)
 
     def then(self, change: Callable[[], object]) -> None:
-        """Plan what is done once leaves are written, and cannot fail."""
-        self.later = [] if self.later is None else self.later
-        self.later.append(change)
-
-    def check(self) -> bool:
-        """Refuse what does not fit, before anything is written; says whether one call may write all leaves in memory.
-
-        Raises:
-            RuntimeError: A value has another shape than its leaf, or a leaf requires gradients.
-        """
-        fuse = may_fuse()
-        fuses = _check(self.keys, self.targets, self.sources, fuse)
-        if self.owned is not None:
-            for owned in self.owned.values():
-                _check(*owned, fuse)
-        return fuses and self.fuses
+        """Plan a change that cannot fail: it runs after leaves are written."""
+        self._last = [] if self._last is None else self._last
+        self._last.append(change)
 
     def run(self, non_blocking: bool = False) -> None:
-        """Write all, or nothing where something does not fit.
+        """Write everything, or nothing where a value does not fit.
 
         Raises:
             RuntimeError: A value has another shape than its leaf, or a leaf requires gradients.
         """
-        fuses = self.check() if self.keys or self.owned is not None else False
-        if self.sooner is not None:
-            for change in self.sooner:
-                change()
+        fuses = False
+        if self.keys or self._owned:
+            fuse = may_fuse()
+            fuses = _check(self.keys, self.targets, self.sources, fuse) and self._fuses
+            for owned in self._owned.values() if self._owned else ():
+                _check(*owned, fuse)
+        for change in self._first or ():
+            change()
         targets, sources = self.targets, self.sources
         if fuses and len(targets) > 1 and (targets[0].is_cpu or _are_apart(targets, sources)):
             torch._foreach_copy_(targets, sources, non_blocking)
         else:
             for target, source in zip(targets, sources, strict=True):
                 target.copy_(source, non_blocking)
-        if self.owned is not None:
-            for writer, owned in self.owned.items():
+        if self._owned is not None:
+            for writer, owned in self._owned.items():
                 writer(*owned)
-        if self.later is not None:
-            for change in self.later:
-                change()
+        for key, leaf, idx, source in self._parts or ():
+            try:
+                leaf[idx] = source
+            except RuntimeError as error:
+                error.add_note(f"while writing into part of key {key!r}")
+                raise
+        for write in self._calls or ():
+            write()
+        if self.new is not None:
+            for (_, name), (node, entry) in self.new.items():
+                node._set(name, entry, False)
+        for change in self._last or ():
+            change()
 
 
-class Merge:
-    """How an update merges a source into a tree, and what it is to change.
+class UpdatePlan(WritePlan):
+    """What an update stores, and what it writes in place.
 
     Attributes:
         clone: Whether tensors are copied.
         inplace: Whether values are written into entries that exist.
         non_blocking: Whether moves may be asynchronous.
         is_leaf: Node types that are stored as a whole.
-        writes: What is written and stored once all was looked at.
     """
 
-    __slots__ = ("clone", "inplace", "is_leaf", "non_blocking", "writes")
-
     def __init__(self, clone: bool, inplace: bool, non_blocking: bool, is_leaf: IsLeaf | None) -> None:
+        super().__init__(adds=True)
         self.clone = clone
         self.inplace = inplace
         self.non_blocking = non_blocking
         self.is_leaf = is_leaf
-        self.writes = Writes()
 
 
 def _check(keys: Sequence[NestedKey], targets: Sequence[Tensor], sources: list[Tensor], fuse: bool) -> bool:
@@ -179,7 +214,7 @@ def _check(keys: Sequence[NestedKey], targets: Sequence[Tensor], sources: list[T
     if not (fuse and all(map(_is_same_size, targets, sources))):
         for i, (target, source) in enumerate(zip(targets, sources, strict=True)):
             if target.shape != source.shape:
-                sources[i] = _broadcast(keys[i], source, target.shape)
+                sources[i] = expand_to(keys[i], source, target.shape)
     if not fuse or not torch.is_grad_enabled():
         return fuse
     if not _any_requires_grad(*targets, *sources):
@@ -195,14 +230,38 @@ _any_requires_grad: Callable[..., bool] = torch._C._any_requires_grad
 _is_same_size: Callable[[Tensor, Tensor], bool] = Tensor.is_same_size
 
 
-def _broadcast(key: NestedKey, source: Tensor, shape: torch.Size) -> Tensor:
-    """A value in the shape of a leaf: a size of 1 stands for any.
+def expand_to(key: NestedKey, source: Tensor, shape: torch.Size) -> Tensor:
+    """A value in the shape of the leaf that it replaces; its dimensions of size 1 are repeated.
 
-    Fewer dimensions do not: torch counts dimensions from the last, so those of the batch would meet others.
+    Fewer dimensions are refused: torch aligns shapes at the last dimension, so batch dimensions would meet others.
+
+    Raises:
+        RuntimeError: The shapes do not fit.
     """
     if source.ndim != len(shape) or any(n not in (1, m) for n, m in zip(source.shape, shape, strict=True)):
         raise errors.in_place_shape(key, source.shape, shape)
     return source.expand(shape)
+
+
+def broadcasts(got: Sequence[int], expected: torch.Size) -> bool:
+    """Whether an indexed write takes a value of one shape where another one is selected, by the rules of torch."""
+    while len(got) > len(expected) and got[0] == 1:
+        got = got[1:]
+    try:
+        return bool(torch.broadcast_shapes(got, expected) == expected)  # type: ignore[no-untyped-call]  # torch does not type it
+    except RuntimeError:
+        return False
+
+
+def broadcast_to(key: NestedKey, source: Tensor, shape: torch.Size) -> Tensor:
+    """A value in the shape of the part of a leaf that an index selects, by the rules of torch.
+
+    Raises:
+        RuntimeError: The shapes do not fit.
+    """
+    if not broadcasts(source.shape, shape):
+        raise errors.indexed_write_shape(unravel_key(key), source.shape, shape)
+    return source.reshape(source.shape[-len(shape) :] if len(shape) < source.ndim else source.shape).expand(shape)
 
 
 def _are_apart(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> bool:

@@ -115,11 +115,6 @@ class TensorCollection(
         """
         return self
 
-    def _put_node(self, index: Index, source: Any) -> Any:
-        """Write ``source`` into this entry at ``index``; the node that replaces the entry, usually itself."""
-        self._index_put(index, source)
-        return self
-
     def _room(self, size: torch.Size, index: Index) -> Any:
         """An empty node of batch size ``size`` that this node can be written into at ``index``."""
         own = self._meta.batch_size[len(index.size) + len(size) - index.dims :]

@@ -10,6 +10,7 @@ runs Tensor's metaclass, which takes three times as long for parameters and node
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
@@ -22,8 +23,8 @@ from tensordict_core.base.meta import NO_META, Meta, as_batch_size, as_device, a
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry import containers
-from tensordict_core.base.tracing import is_compiling
-from tensordict_core.base.write_plan import Writes
+from tensordict_core.base.tracing import may_fuse
+from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.collection import TensorDictBase
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ class TensorDict(TensorDictBase):
         if inplace:
             old = self._entries.get(key)
             if old is not None:
-                self._write(key, old, value)
+                self._write_entry(key, old, value)
                 return
         self._entries[key] = value
 
@@ -285,27 +286,29 @@ class TensorDict(TensorDictBase):
                 return None
         return leaves, operands
 
-    def _plan_writes(
-        self, source: Any, chosen: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
-    ) -> None:
+    def _plan_write(self, index: Index | None, source: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
         kind = type(source)
-        if chosen is not None or (kind is not TensorDict and kind is not dict):
-            super()._plan_writes(source, chosen, writes, prefix)
+        if kind is not TensorDict and (kind is not dict or index is not None):
+            super()._plan_write(index, source, plan, prefix)
             return
+        if index is not None:
+            self._check_fits(index, source)
         theirs: dict[Any, Any] = source if kind is dict else source._entries
         values: list[Any] = list(theirs.values())
         olds: list[Any] = list(map(self._entries.get, theirs))
-        # the usual leaves at once: the calls that find out what each is cost half of a copy
-        if not is_compiling() and _PLAIN.issuperset(map(type, values)) and _PLAIN.issuperset(map(type, olds)):
-            writes.extend([(*prefix, key) for key in theirs] if prefix else theirs, olds, values)
+        # the usual leaves at once: the calls that find out the kind of each cost half of a copy
+        if may_fuse() and _PLAIN.issuperset(map(type, values)) and _PLAIN.issuperset(map(type, olds)):
+            keys = [(*prefix, key) for key in theirs] if prefix else theirs
+            if index is None and not any(map(is_, olds, values)):
+                plan.extend(keys, olds, values)
+                return
+            for key, old, value in zip(keys, olds, values, strict=True):
+                if index is None:
+                    plan.add(key, old, value)
+                else:
+                    plan.add_at(key, old, index, value)
             return
-        for key, value, old in zip(theirs, values, olds, strict=True):
-            if type(old) is TensorDict and type(value) is TensorDict:
-                old._plan_writes(value, None, writes, (*prefix, key))
-            elif isinstance(old, Tensor) and isinstance(value, Tensor):
-                writes.add((*prefix, key) if prefix else key, old, value)
-            else:
-                self._plan_item(key, value, None, writes, prefix)
+        super()._plan_write(index, source, plan, prefix)
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         entries: dict[str, Any] = {}
@@ -355,9 +358,6 @@ class TensorDict(TensorDictBase):
                 for key, value in self._entries.items()
             }
         return self._make(entries, index.meta(self._meta))
-
-    def _index_put(self, index: Index, value: Any) -> None:
-        self._write_at(index, value)
 
     def _reshape(self, op: ShapeOp) -> Any:
         result = self._make(op.entries(self._entries), op.meta(self._meta))

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from tensordict_core.base.index import Index
 from tensordict_core.base.meta import as_device
 from tensordict_core.base.registry import containers
-from tensordict_core.base.write_plan import Writes
+from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.nontensor.data import MetaData, NonTensorDataBase
 from tensordict_core.ops.tensor_spec import FIELDS, describe_leaf
 
@@ -102,9 +103,11 @@ class TensorAttrs(MetaData):
     def _entry_value(self, holder: Any = None, key: str = "") -> Any:
         return self
 
-    def _plan_value(self, holder: Any, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:
+    def _plan_value(
+        self, holder: Any, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]
+    ) -> None:
         self._check(value)
-        super()._plan_value(holder, key, value, writes, prefix)
+        super()._plan_value(holder, key, index, value, plan, prefix)
 
     def _replace_value(self, value: Any) -> None:
         self._check(value)

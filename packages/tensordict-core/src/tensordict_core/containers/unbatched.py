@@ -19,7 +19,7 @@ from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.meta import Meta, as_batch_size
 from tensordict_core.base.rebuild import KEEP, How, IsLeaf
 from tensordict_core.base.registry import containers
-from tensordict_core.base.write_plan import Writes
+from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.opaque import OpaqueNode
 
 if TYPE_CHECKING:
@@ -100,17 +100,22 @@ class UnbatchedTensor(OpaqueNode):
     def _entry_value(self, holder: Any = None, key: str = "") -> Any:
         return self._tensor
 
-    def _plan_value(self, holder: Any, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:
-        """Plan to write a value into this entry of ``holder``."""
+    def _plan_value(
+        self, holder: Any, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]
+    ) -> None:
+        """Plan to write a value into this entry of ``holder``; a part of the batch has the tensor of the whole."""
+        path = (*prefix, key) if prefix else key
+        if index is not None and not isinstance(value, UnbatchedTensor):
+            raise errors.not_a_node(path, value)
         tensor = value._tensor if isinstance(value, UnbatchedTensor) else as_tensor(value)
         if tensor is None:
             raise TypeError(f"an unbatched tensor takes a tensor or numeric data, got {type(value).__name__}")
-        writes.add((*prefix, key) if prefix else key, self._tensor, tensor)
+        plan.add(path, self._tensor, tensor)
 
     def _replace_value(self, value: Any) -> None:
-        writes = Writes()
-        self._plan_value(None, "of the unbatched tensor", value, writes, ())
-        writes.run()
+        plan = WritePlan()
+        self._plan_value(None, "of the unbatched tensor", None, value, plan, ())
+        plan.run()
 
     def _set(self, key: str, value: Any, inplace: bool) -> None:
         raise errors.not_a_node(key, self._tensor)

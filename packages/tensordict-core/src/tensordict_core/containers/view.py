@@ -7,22 +7,18 @@ their own.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
-from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
-from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.node import Node
-from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry import containers
-from tensordict_core.base.write_plan import Merge, Writes
+from tensordict_core.base.write_plan import UpdatePlan, WritePlan, expand_to
 from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.ops.factories.spec import operations
 
@@ -112,64 +108,60 @@ class SubTensorDict(TensorDictBase):
         return self._parent._keys()  # type: ignore[no-any-return]  # a primitive gives Any
 
     def _get(self, key: str) -> Any:
-        value = self._parent._get(key)
+        value = self._parent._peek(key)
         if isinstance(value, Node):
             part = value._view_at(self._part)
             names = self._meta.names
             if names is not None:  # those of the parent may be others
                 part._set_meta(part._meta.named(names + (part._meta.names or (None,) * len(part.shape))[len(names) :]))
             return part
-        return None if value is None else value[self._part.idx]
+        return None if value is None else self._parent._read(key, self._part)
 
     def _peek(self, key: str) -> Any:
         value = self._parent._peek(key)
-        return value if value is None or isinstance(value, Tensor) else self._get(key)
+        return self._get(key) if isinstance(value, Node) else value
+
+    def _shape_of(self, key: str) -> torch.Size:
+        shape: torch.Size = self._parent._shape_of(key)
+        return self._part.size + shape[self._part.dims :]
 
     def _set(self, key: str, value: Any, inplace: bool) -> None:
+        self._parent._put_entry(key, self._part, self._expanded(key, value))
+
+    def _plan_set(self, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
+        value = super()._plan_set(key, item, plan, prefix)
+        if value is not None:  # to store in a part is to write into the parent
+            self._parent._plan_entry(key, self._part, self._expanded(key, value, prefix), plan, prefix)
+
+    def _expanded(self, key: str, value: Any, prefix: tuple[str, ...] = ()) -> Any:
+        """A valid entry in the shape of the leaf that it is written into, if there is one."""
+        if not isinstance(value, Tensor) or not isinstance(self._parent._peek(key), Tensor):
+            return value
+        return expand_to((*prefix, key) if prefix else key, value, self._shape_of(key))
+
+    def _plan_write(self, index: Index | None, source: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
+        if index is None:
+            super()._plan_write(None, source, plan, prefix)
+        else:
+            self._parent._plan_write(self._within(index), source, plan, prefix)
+
+    def _plan_entry(self, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
+        if index is not None:
+            self._parent._plan_entry(key, self._within(index), value, plan, prefix)
+            return
         old = self._parent._peek(key)
-        if isinstance(old, Tensor) and isinstance(value, Tensor):
-            self._check_entry(key, value, ())
-        self._parent._index_put(self._part, containers.dense._make({key: value}, self._meta))
-
-    def _plan_set(self, key: str, item: Any, merge: Merge, prefix: tuple[str, ...]) -> Any:
-        value = super()._plan_set(key, item, merge, prefix)
-        # to store is to write into the parent's entry where it has one: what does not fit there is found out before
-        if isinstance(value, Tensor) and isinstance(self._parent._peek(key), Tensor):
-            self._plan_entry(key, value, None, merge.writes, prefix)
-            return None
-        return value
-
-    def _plan_entry(
-        self, key: str, value: Any, below: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
-    ) -> None:
-        old = self._peek(key)
         if old is None or (isinstance(old, Node) and not old._is_opaque):
-            super()._plan_entry(key, value, below, writes, prefix)
+            super()._plan_entry(key, None, value, plan, prefix)
             return
-        if isinstance(old, Tensor) and self._shares():
-            self._plan_part(key, value, writes, prefix)
-            return
-        # what fits is found out on what the index gives, a copy here, and written where it belongs
-        self._check_entry(key, value, prefix)
-        writes.then(functools.partial(self._set, key, to_entry(self._meta, key, value), True))
+        value = self._expanded(key, to_entry(self._meta, (*prefix, key) if prefix else key, value), prefix)
+        self._parent._plan_entry(key, self._part, value, plan, prefix)
 
-    def _check_entry(self, key: str, value: Any, prefix: tuple[str, ...]) -> None:
-        """Refuse a value that cannot be written into an entry."""
-        writes = Writes()
-        self._plan_part(key, value, writes, prefix)
-        writes.check()
-
-    def _plan_part(self, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:
-        """Plan to write a value into what the index gives of an entry."""
-        # an entry of a lazy stack is made anew for each look, but what the index gives of the stack has its leaves
-        lazy = isinstance(self._whole(), containers.lazy)
-        part = self._now() if lazy else containers.dense._make({key: self._get(key)}, self._meta)
-        part._plan_entry(key, value, None, writes, prefix)
-
-    def _whole(self) -> Any:
-        """The container that keeps the entries of which this is a part, or a part of a part."""
-        whole = self._parent._inmost()
-        return whole._whole() if isinstance(whole, SubTensorDict) else whole
+    def _within(self, index: Index) -> Index:
+        """The index of the parent that selects the same as an index of this view."""
+        part, dims = self._part, self._part.dims + index.dims - len(self._part.size)
+        if dims != part.dims:
+            part = Index(part.idx, self._parent._meta.batch_size[:dims])
+        return part.then(index)
 
     def _del(self, key: str) -> None:
         self._parent._del(key)
@@ -211,11 +203,6 @@ class SubTensorDict(TensorDictBase):
     def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
         self._now()._line_up(operand, dims, out)
 
-    def _write_leaves(self, values: Sequence[Any], is_leaf: IsLeaf | None = None) -> None:
-        now = self._now()
-        now._write_leaves(values, is_leaf)
-        self._write_back(now)
-
     def _write_back(self, now: Any) -> None:
         """Put what was written into a copy of the part where it belongs; views are there already."""
         if not self._shares():
@@ -231,34 +218,6 @@ class SubTensorDict(TensorDictBase):
 
     def _index(self, index: Index) -> Any:
         return self._now()._index(index)
-
-    def _index_put(self, index: Index, value: Any) -> None:
-        if isinstance(value, dict):
-            value = containers.dense(value, batch_size=index.size, device=self._meta.device)
-        if self._locked:
-            self._check_put(index, value)  # what the index gives of a locked tensordict is not locked itself
-        now = self._now()
-        known = set(now._leaf_keys())
-        now._index_put(index, value)
-        # tensors of a view are those of the parent; new entries and values that are no tensors are not
-        if not self._shares() or set(_paths(now)) != known:
-            self._parent._index_put(self._part, now)
-
-    def _check_put(self, index: Index, value: Any) -> None:
-        now = self._now()
-        now._check_put(index, value)
-        if self._locked and isinstance(value, Node):
-            for key in set(_paths(value)).difference(_paths(now)):
-                raise errors.locked(f"the indexed write would add key {unravel_key(key)!r}")
-
-    def _set_entry_at(self, name: str, index: Index, value: Any) -> None:
-        now = self._now()
-        now._set_entry_at(name, index, value)
-        entry = now._get(name)
-        if isinstance(entry, Node):  # values that are no tensors are those of a copy
-            self._set(name, entry, False)
-        else:
-            self._write_back(now)
 
     def _reshape(self, op: ShapeOp) -> Any:
         return self._now()._reshape(op)
@@ -327,13 +286,6 @@ class SubTensorDict(TensorDictBase):
     def is_memmap(self) -> bool:
         """Never: a view has no files of its own."""
         return False
-
-
-def _paths(td: Any) -> list[tuple[str, ...]]:
-    """The paths of tensors and of values that are no tensors."""
-    paths: list[tuple[str, ...]] = []
-    td._collect_keys(paths, (), is_leaf_nontensor)
-    return paths
 
 
 def _own(item: Any) -> Any:

@@ -19,7 +19,7 @@ from tensordict_core.base.options import current as options
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
 from tensordict_core.base.registry import containers
 from tensordict_core.base.views import ItemsView, KeysView, ValuesView
-from tensordict_core.base.write_plan import Merge, Writes
+from tensordict_core.base.write_plan import UpdatePlan
 
 if TYPE_CHECKING:
     from tensordict_core.base.rebuild import NO_DEFAULT, IsLeaf
@@ -298,20 +298,20 @@ class Access(Node):
     _store = set
     """`set` under a name that no field hides: a node that another one holds is written by it."""
 
-    def _plan_set(self, key: str, item: Any, merge: Merge, prefix: tuple[str, ...]) -> Any:
+    def _plan_set(self, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
         """What is to be stored under a key by an update; ``None`` where it is planned to be written in place.
 
         Refuses what ``set`` does. A container with a ``set`` of its own overrides it.
         """
-        inplace = merge.inplace and self._peek(key) is not None
+        inplace = plan.inplace and self._peek(key) is not None
         if self._locked and not inplace:
             raise errors.locked(f"set({key!r})")
         if item is self:
             raise errors.holds_itself(key)
-        value = to_entry(self._meta, (*prefix, key) if prefix else key, item, non_blocking=merge.non_blocking)
+        value = to_entry(self._meta, (*prefix, key) if prefix else key, item, non_blocking=plan.non_blocking)
         if not inplace:
             return value
-        self._plan_entry(key, value, None, merge.writes, prefix)
+        self._plan_entry(key, None, value, plan, prefix)
         return None
 
     def _fits_in_place(self, key: str, value: Any) -> bool:
@@ -339,7 +339,7 @@ class Access(Node):
         old = parent._peek(name)
         if old is None:
             raise errors.missing_key(key, parent._keys(), type(self).__name__)
-        parent._write(name, old, item, non_blocking)
+        parent._write_entry(name, old, item, non_blocking)
         return self
 
     def set_non_tensor(self, key: NestedKey, value: Any) -> Self:
@@ -368,14 +368,12 @@ class Access(Node):
             self.set(one, containers.dense._make({}, self._meta))  # type: ignore[arg-type]  # checked before
         return self
 
-    def _write(self, key: str, old: Any, value: Any, non_blocking: bool = False) -> None:
+    def _write_entry(self, key: str, old: Any, value: Any, non_blocking: bool = False) -> None:
         """Write a value into the entry ``old``."""
         if type(old) is Tensor and type(value) is Tensor and old.shape == value.shape and type(self._entries) is dict:
             old.copy_(value, non_blocking)
             return
-        writes = Writes()
-        self._plan_entry(key, value, None, writes, ())
-        writes.run(non_blocking)
+        self._put_entry(key, None, value, non_blocking)
 
     def _find_parent(self, key: NestedKey) -> tuple[Any, str]:
         """The node that holds (or would hold) the last level of a key, and that level's name."""

@@ -165,11 +165,17 @@ class Applying(Node):
         out: Any,
     ) -> Any:
         if inplace or out is not None:
-            if out is None:
-                self._write_leaves(results, is_leaf)
-                return self
-            out.update_(self._rebuild(iter(results), How(is_leaf=is_leaf, check=True)))
-            return out
+            target: Any = self if out is None else out
+            leaves = self._leaves(is_leaf)
+            # one number stands for all of a leaf
+            results = [
+                torch.full_like(leaf, new)
+                if isinstance(new, int | float | complex) and isinstance(leaf, Tensor)
+                else new
+                for leaf, new in zip(leaves, results, strict=True)
+            ]
+            target.update_(self._rebuild(iter(results), How(is_leaf=is_leaf, check=True)))
+            return target
         meta = self._meta
         dims = len(meta.batch_size)
         size = None if batch_size is None else as_batch_size(batch_size)

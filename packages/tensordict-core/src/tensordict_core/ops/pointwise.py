@@ -256,13 +256,11 @@ class Pointwise(Node):
         entry = parent._peek(name)
         if entry is None:
             raise errors.missing_key(key, parent._keys(), type(self).__name__)
-        if not isinstance(entry, Node):
-            parent._set_entry_at(name, Index((), parent._meta.batch_size), value)
-        elif entry._is_opaque:
+        if isinstance(entry, Node) and entry._is_opaque:
             for leaf in entry._leaves():
                 leaf.fill_(value)
         else:
-            entry._index_put(Index((), entry._meta.batch_size), value)
+            parent._put_entry(name, Index((), parent._meta.batch_size), value)
         return self
 
     # operators -------------------------------------------------------------------------------------------------------

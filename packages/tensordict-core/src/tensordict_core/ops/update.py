@@ -9,13 +9,13 @@ from typing import Any, Self
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
+from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.meta import starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.registry import containers
-from tensordict_core.base.write_plan import Merge
-from tensordict_core.ops.update_inplace import InPlaceUpdating, chosen_paths, descend
+from tensordict_core.base.write_plan import UpdatePlan
+from tensordict_core.ops.update_inplace import InPlaceUpdating, pairs, restricted
 
 __all__ = ["Updating"]
 
@@ -78,23 +78,24 @@ class Updating(InPlaceUpdating):
             if store is not None:
                 store()
                 return self
-        chosen = chosen_paths(keys_to_update)
+        whole = None if keys_to_update is None else {unravel_key(key) for key in keys_to_update}
+        source, more = restricted(source, keys_to_update), restricted(more, keys_to_update)
         if update_batch_size and isinstance(source, Node) and source._meta.batch_size != self._meta.batch_size:
-            if more:  # looked at before the old entries go
+            if more:  # checked before the old entries go
                 source, more = source.replace(more), {}
-            self._take_batch_size(source, chosen)
-        merge = Merge(clone, inplace, non_blocking, is_leaf)
-        self._plan_merge(source, chosen, merge, ())
+            self._take_batch_size(source, whole)
+        plan = UpdatePlan(clone, inplace, non_blocking, is_leaf)
+        self._plan_update(source, plan, ())
         if more:
-            self._plan_merge(more, chosen, merge, ())
-        merge.writes.run(non_blocking)
+            self._plan_update(more, plan, ())
+        plan.run(non_blocking)
         return self
 
-    def _take_batch_size(self, source: Any, chosen: set[tuple[str, ...]] | None) -> None:
-        """Take the metadata of a source that replaces all entries."""
+    def _take_batch_size(self, source: Any, whole: set[Any] | None) -> None:
+        """Take the metadata of a source that replaces all entries; ``whole``: the keys that it replaces as a whole."""
         if self._locked:
             raise errors.locked("update() with update_batch_size=True would replace its entries")
-        kept = {key for key in self._keys() if source._get(key) is None or descend(chosen, key) != (True, None)}
+        kept = {key for key in self._keys() if source._get(key) is None or (whole is not None and key not in whole)}
         if kept:
             raise RuntimeError(
                 "update_batch_size needs a source with all keys, "
@@ -105,22 +106,17 @@ class Updating(InPlaceUpdating):
         for key in list(self._keys()):
             self._del(key)
 
-    def _plan_merge(
-        self, source: Any, chosen: set[tuple[str, ...]] | None, merge: Merge, prefix: tuple[str, ...]
-    ) -> None:
-        """Plan to store what is chosen of a source, nested nodes merged; nothing has changed when it is refused."""
-        pairs = _pairs(source)
-        if not all([type(key) is str for key, _ in pairs]):
-            pairs = self._gathered(pairs)
+    def _plan_update(self, source: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> None:
+        """Plan to store a source, nested nodes merged; nothing has changed when it is refused."""
+        items = pairs(source)
+        if not all([type(key) is str for key, _ in items]):
+            items = self._gathered(items)
         meta, store = self._meta, self._storing()
-        as_is = store is not None and not (merge.clone or merge.inplace or self._locked) and meta.device is None
+        as_is = store is not None and not (plan.clone or plan.inplace or self._locked) and meta.device is None
         stored: list[tuple[str, Any]] = []
-        for key, value in pairs:
-            if as_is and chosen is None and type(value) is Tensor and starts_with(value.shape, meta.batch_size):
-                stored.append((key, value))  # what _plan_set would say
-                continue
-            taken, below = descend(chosen, key)
-            if not taken:
+        for key, value in items:
+            if as_is and type(value) is Tensor and starts_with(value.shape, meta.batch_size):
+                stored.append((key, value))  # the result of _plan_set
                 continue
             old = self._peek(key)
             nested = isinstance(value, dict | Node) and not getattr(value, "_is_opaque", False)
@@ -128,22 +124,21 @@ class Updating(InPlaceUpdating):
                 nested
                 and isinstance(old, Node)
                 and not old._is_opaque
-                and not (merge.is_leaf is not None and merge.is_leaf(type(value)))
+                and not (plan.is_leaf is not None and plan.is_leaf(type(value)))
             ):
-                old._plan_merge(value, below, merge, (*prefix, key))
+                old._plan_update(value, plan, (*prefix, key))
                 continue
-            if below is not None or (merge.clone and isinstance(value, dict)):
-                part = containers.dense({}, batch_size=meta.batch_size, device=meta.device)
-                value = part.update(value, merge.clone, keys_to_update=None if below is None else [*below])
-            elif merge.clone and isinstance(value, Tensor | Node):
+            if plan.clone and isinstance(value, dict):
+                value = containers.dense({}, batch_size=meta.batch_size, device=meta.device).update(value, True)
+            elif plan.clone and isinstance(value, Tensor | Node):
                 value = value.clone() if isinstance(value, Tensor) else value._clone(True)
             elif nested and isinstance(value, Node):
                 value = value._clone(False)
-            entry = self._plan_set(key, value, merge, prefix)
+            entry = self._plan_set(key, value, plan, prefix)
             if entry is not None:
                 stored.append((key, entry))
         if stored:
-            merge.writes.then(partial(self._set_each if store is None else store, stored))
+            plan.then(partial(self._set_each if store is None else store, stored))
 
     def _set_each(self, entries: Iterable[tuple[str, Any]]) -> None:
         for key, entry in entries:
@@ -155,27 +150,27 @@ class Updating(InPlaceUpdating):
         store = None if self._locked or meta.device is not None else self._storing()
         if store is None or (isinstance(source, Node) and type(source._entries) is not dict):
             return None  # (to look at the entries of a lazy stack is to stack them)
-        pairs = _pairs(source)
+        items = pairs(source)
         size = meta.batch_size
         dims = len(size)
         first = size[0] if dims else None
-        for key, value in pairs:
+        for key, value in items:
             if type(value) is not Tensor or type(key) is not str:
                 return None
             shape = value.shape
             # what starts_with says, in place for one dimension: the call would be a third of what an entry costs
             if not (shape and shape[0] == first if dims == 1 else starts_with(shape, size)):
                 return None
-        return partial(store, pairs)
+        return partial(store, items)
 
-    def _gathered(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[str, Any]]:
+    def _gathered(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[str, Any]]:
         """Items of a source with those of nested keys gathered in dictionaries, one for each node of this tree.
 
         Raises:
             KeyError: A nested key leads through an entry that is no node.
         """
         out: dict[str, Any] = {}
-        for key, value in pairs:
+        for key, value in items:
             path = unravel_key_to_tuple(key)
             if not path:
                 raise errors.empty_key()
@@ -214,13 +209,3 @@ class Updating(InPlaceUpdating):
             raise ValueError("replace takes one dictionary or values by name, not both")
         out = self._clone(False)
         return out.update(args[0] if args else kwargs)
-
-
-def _pairs(source: Any) -> Iterable[tuple[Any, Any]]:
-    """The keys and values of what an update takes them from, to be gone through twice."""
-    if isinstance(source, Node):
-        return source._items()
-    try:
-        return source.items() if type(source) is dict else list(source.items())
-    except AttributeError:
-        raise errors.not_a_source(source) from None

@@ -1,41 +1,76 @@
-"""Updates in place: values of another tensordict or dictionary, written into the entries that exist, all or none.
+"""In-place writes: ``update_``, ``update_at_`` and the one algorithm behind all writes into entries that exist.
 
-Two steps: the walk of both trees plans what goes into which leaf (`_writing`), and then all of it is written at once.
+``_plan_write`` walks a source of values and the tree that they go into, and collects the writes in a `WritePlan`, which
+checks all of them before it writes the first. An index restricts a write to a part of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
-from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
+from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
+from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
-from tensordict_core.base.write_plan import Writes
+from tensordict_core.base.write_plan import WritePlan, broadcast_to, broadcasts, expand_to
 
-__all__ = ["InPlaceUpdating", "chosen_paths", "descend"]
+__all__ = ["InPlaceUpdating", "over_rows", "pairs", "restricted"]
 
 
-def chosen_paths(keys: Iterable[NestedKey] | None) -> set[tuple[str, ...]] | None:
-    """The paths of the keys to take; ``None``: all."""
+def pairs(source: Any) -> Iterable[tuple[Any, Any]]:
+    """The keys and values of a source of values: a tensordict, a dictionary, or another mapping.
+
+    Raises:
+        TypeError: It has no items.
+    """
+    if isinstance(source, Node):
+        return source._items()
+    try:
+        return source.items() if type(source) is dict else list(source.items())
+    except AttributeError:
+        raise errors.not_a_source(source) from None
+
+
+def restricted(source: Any, keys: Iterable[NestedKey] | None) -> Any:
+    """The part of a source of values under some keys; keys that it lacks are passed over.
+
+    >>> restricted({"a": 1, "b": {"c": 2, "d": 3}}, [("b", "c")])
+    {'b': {'c': 2}}
+    """
     if keys is None:
-        return None
-    return {unravel_key_to_tuple(key) for key in ([keys] if isinstance(keys, str) else keys)}
+        return source
+    chosen = [unravel_key_to_tuple(key) for key in ([keys] if isinstance(keys, str) else keys)]
+    if isinstance(source, Node):
+        return source.select(*chosen, strict=False)
+    out = {}
+    for key, value in pairs(source):
+        path = unravel_key_to_tuple(key)
+        below = [one[len(path) :] for one in chosen if one[: len(path)] == path]
+        if () in below or any(path[: len(one)] == one for one in chosen):
+            out[key] = value
+        elif below and isinstance(value, dict | Node):
+            out[key] = restricted(value, below)
+    return out
 
 
-def descend(chosen: set[tuple[str, ...]] | None, key: str) -> tuple[bool, set[tuple[str, ...]] | None]:
-    """Whether ``key`` is (partly) chosen, and what of it (``None``: all)."""
-    if chosen is None or (key,) in chosen:
-        return True, None
-    below = {path[1:] for path in chosen if path[0] == key and len(path) > 1}
-    return bool(below), below
+def over_rows(value: Any, index: Index, ndim: int) -> Any:
+    """A tensor over batch dimensions with dimensions of size 1 behind them, for a leaf; other values as they are."""
+    if isinstance(value, Tensor) and 0 < value.ndim <= len(index.size):
+        return value.reshape(value.shape + (1,) * (ndim - index.dims))
+    return value
 
 
 class InPlaceUpdating(Node):
-    """``update_``, ``update_at_`` and their other names."""
+    """``update_``, ``update_at_``, their other names, and the plan of every in-place write."""
 
     __slots__ = ()
 
@@ -70,70 +105,152 @@ class InPlaceUpdating(Node):
         tensor([0., 0.])
         """
         source = kwargs if input_dict_or_td is None or input_dict_or_td is self else input_dict_or_td
-        chosen = None if keys_to_update is None else chosen_paths(keys_to_update)
-        if chosen is None and isinstance(source, Node) and source._meta.batch_size != self._meta.batch_size:
+        if keys_to_update is not None:
+            source = restricted(source, keys_to_update)
+        elif isinstance(source, Node) and source._meta.batch_size != self._meta.batch_size:
             source = source.expand(self._meta.batch_size)
-        writes = Writes()
-        self._plan_writes(source, chosen, writes, ())
+        plan = WritePlan()
+        self._plan_write(None, source, plan, ())
         if kwargs and source is not kwargs:
-            self._plan_writes(kwargs, chosen, writes, ())
-        writes.run(non_blocking)
+            self._plan_write(None, restricted(kwargs, keys_to_update), plan, ())
+        plan.run(non_blocking)
         return self
 
-    def _plan_writes(
-        self, source: Any, chosen: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
-    ) -> None:
-        """Plan to write every entry of ``source`` that is chosen into the entry of the same key.
+    def _plan_write(self, index: Index | None, source: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
+        """Plan to write every entry of ``source`` into the entry of the same key, or into a part of it.
 
-        Nothing is written yet. A container that wraps another forwards it.
-        """
-        try:
-            pairs = source._items() if isinstance(source, Node) else source.items()
-        except AttributeError:
-            raise errors.not_a_source(source) from None
-        for key, value in pairs:
-            self._plan_item(key, value, chosen, writes, prefix)
+        Containers that hold other containers override it: they pass the parts of ``source`` on.
 
-    def _plan_item(
-        self, key: Any, value: Any, chosen: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
-    ) -> None:
-        """Plan to write one item of a source, whose key may be nested."""
-        if type(key) is str:
-            taken, below = descend(chosen, key)
-            if taken:
-                self._plan_entry(key, value, below, writes, prefix)
-            return
-        path = unravel_key_to_tuple(key)
-        if chosen is None or any(path[: len(one)] == one for one in chosen):
-            parent, name = self._find_parent(path)
-            parent._plan_entry(name, value, None, writes, prefix + path[:-1])
-
-    def _plan_entry(
-        self, key: str, value: Any, below: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
-    ) -> None:
-        """Plan to write a value, or what is chosen of it, into one entry.
-
-        A container that keeps its entries elsewhere, or wraps another, overrides it.
+        Args:
+            index: The part of the batch that is written, with ``source`` a tensordict or a dictionary of that batch
+                size, or a tensor or number for every leaf; ``None``: all of it.
+            source: The values.
+            plan: Where the writes are collected.
+            prefix: The path of this node, for errors.
 
         Raises:
             KeyError: There is no such entry, or one of the two is a tensor and the other a node.
-            RuntimeError: The shapes do not fit.
+            RuntimeError: A shape does not fit, or an entry would be added to a locked node.
+        """
+        if index is not None:
+            if isinstance(source, dict):
+                source = containers.dense(source, batch_size=index.size, device=self._meta.device)
+            if not isinstance(source, Node):
+                self._plan_fill(index, source, plan, prefix)
+                return
+            self._check_fits(index, source)
+        for key, value in pairs(source):
+            if type(key) is str:
+                self._plan_entry(key, index, value, plan, prefix)
+            else:
+                path = unravel_key_to_tuple(key)
+                parent, name = self._find_parent(path)
+                parent._plan_entry(name, index, value, plan, prefix + path[:-1])
+
+    def _check_fits(self, index: Index, source: Node) -> None:
+        got = source._meta.batch_size
+        if got == index.size:
+            return
+        # a nested node's batch size may be longer than the root's, and so may that of the value written there
+        expected = index.size + self._meta.batch_size[index.dims :]
+        expected = expected[: max(len(got), len(index.size))]
+        if not broadcasts(got, expected):
+            raise RuntimeError(
+                f"indexed write needs a value of batch size {list(index.size)}, got {list(got)}; "
+                "expand or index the value to that batch size"
+            )
+
+    def _plan_fill(self, index: Index, value: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
+        """Plan to write one tensor or number into a part of every leaf; non-tensor entries stay."""
+        if value is None or isinstance(value, str | bytes | list):
+            raise errors.bad_indexed_value(value)
+        if isinstance(value, np.ndarray):
+            value = torch.as_tensor(value)
+        is_number = not isinstance(value, Tensor)
+        for key, entry in self._peek_items():
+            if not isinstance(entry, Node):
+                new = value if is_number else over_rows(value, index, entry.ndim)
+                self._plan_entry(key, index, new, plan, prefix)
+            elif not entry._is_opaque:
+                entry._plan_write(index, value, plan, (*prefix, key))
+
+    def _plan_entry(self, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
+        """Plan to write a value into one entry, or into the part of it that an index selects.
+
+        Arguments and errors are those of ``_plan_write``, which containers override with it.
         """
         path = (*prefix, key) if prefix else key
         old = self._peek(key)
         if old is None:
-            raise errors.missing_key(path, self._keys(), type(self).__name__)
-        if not isinstance(old, Node):
-            value = to_entry(self._meta, path, value)
-            if isinstance(value, Node):
-                raise errors.not_a_node(path, old)
-            writes.add(path, old, value)
-        elif old._is_opaque:
-            old._plan_value(self, key, value, writes, prefix)
-        elif isinstance(value, dict) or (isinstance(value, Node) and not value._is_opaque):
-            old._plan_writes(value, below, writes, (*prefix, key))
+            if index is None or not plan.adds:
+                raise errors.missing_key(path, self._keys(), type(self).__name__)
+            self._plan_new(key, index, value, plan, prefix)
+        elif isinstance(old, Node):
+            if old._is_opaque:
+                old._plan_value(self, key, index, value, plan, prefix)
+            elif isinstance(value, dict) or (isinstance(value, Node) and not value._is_opaque):
+                old._plan_write(index, value, plan, (*prefix, key))
+            else:
+                raise errors.not_a_node(path, value)
         else:
-            raise errors.not_a_node(path, value)
+            if index is None:
+                value = to_entry(self._meta, path, value)
+            if isinstance(value, Node | dict):
+                raise errors.not_a_node(path, old)
+            if self._reads_copy:
+                self._plan_copy(key, index, value, plan, path)
+            elif index is None:
+                plan.add(path, old, value)
+            else:
+                plan.add_at(path, old, index, value)
+
+    def _plan_copy(self, key: str, index: Index | None, value: Any, plan: WritePlan, path: NestedKey) -> None:
+        """Plan to write into an entry whose reads copy."""
+        shape = self._shape_of(key)
+        if index is None:
+            value = value if value.shape == shape else expand_to(path, value, shape)
+        else:
+            value = broadcast_to(path, torch.as_tensor(value), index.part_of(shape))
+        plan.call(partial(self._write, key, index, value))
+
+    def _plan_new(self, key: str, index: Index, source: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
+        """Plan to add an entry of this node's batch size whose part at ``index`` is ``source``."""
+        if self._locked:
+            raise errors.locked(f"the indexed write would add key {unravel_key((*prefix, key))!r}")
+        plan.new = {} if plan.new is None else plan.new
+        place, size = (id(self), key), self._meta.batch_size
+        if not isinstance(source, Node | Tensor):
+            source = to_entry(Meta(index.size), key, source)
+        if place in plan.new:
+            entry = plan.new[place][1]
+        elif isinstance(source, Tensor):
+            trailing = source.shape[len(index.size) + len(size) - index.dims :]
+            entry = torch.zeros((*size, *trailing), dtype=source.dtype, device=source.device)
+        else:
+            entry = source._room(size, index)
+        if isinstance(entry, Tensor):
+            entry[index.idx] = broadcast_to((*prefix, key), source, index.part_of(entry.shape))
+        elif entry._is_opaque:
+            entry = entry._put_node(index, source)
+        else:
+            entry._index_put(index, source)
+        plan.new[place] = (self, entry)
+
+    def _index_put(self, index: Index, value: Any) -> None:
+        """Write a tensordict, a tensor or a number into the part of every entry that an index selects."""
+        plan = WritePlan(adds=True)
+        self._plan_write(index, value, plan, ())
+        plan.run()
+
+    def _put_entry(self, key: str, index: Index | None, value: Any, non_blocking: bool = False) -> None:
+        """Write a value into an entry, or into the part of it that an index selects."""
+        plan = WritePlan(adds=True)
+        entry = self._peek(key)
+        if index is not None and isinstance(entry, Node) and not entry._is_opaque:
+            entry._plan_write(index, value, plan, (key,))
+        else:
+            self._plan_entry(key, index, value, plan, ())
+        plan.run(non_blocking)
 
     def update_at_(
         self,
@@ -158,10 +275,9 @@ class InPlaceUpdating(Node):
             source = containers.dense(source, batch_size=index.size, device=self._meta.device)
         if keys_to_update is not None:
             source = source.select(*keys_to_update)
-        for key in source.keys(True, True):
-            if key not in self:
-                raise errors.missing_key(key, self._keys(), type(self).__name__)
-        self._index_put(index, source)
+        plan = WritePlan()
+        self._plan_write(index, source, plan, ())
+        plan.run(non_blocking)
         return self
 
     def copy_(self, tensordict: Any, non_blocking: bool = False) -> Self:

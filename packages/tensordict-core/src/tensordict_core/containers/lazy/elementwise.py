@@ -12,11 +12,10 @@ from typing import Any, cast
 import torch
 
 from tensordict_core.base import errors
-from tensordict_core.base.entry import to_entry
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
-from tensordict_core.base.write_plan import Merge, Writes
+from tensordict_core.base.write_plan import UpdatePlan
 from tensordict_core.containers.collection import TensorDictBase
 
 __all__ = ["LazyElementwise"]
@@ -106,41 +105,18 @@ class LazyElementwise(TensorDictBase, abstract=True):
             return None
         return source._unbind(self.stack_dim)
 
-    def _plan_merge(
-        self: Any, source: Any, chosen: set[tuple[str, ...]] | None, merge: Merge, prefix: tuple[str, ...]
-    ) -> None:
+    def _plan_update(self: Any, source: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> None:
         parts = self._parts(source)
         if parts is None or len(parts) != len(self.tensordicts):
-            super()._plan_merge(source, chosen, merge, prefix)
+            super()._plan_update(source, plan, prefix)
             return
         if self._locked:
             raise errors.locked("update()")
         for td, part in zip(self.tensordicts, parts, strict=True):
-            td._plan_merge(part, chosen, merge, prefix)
+            td._plan_update(part, plan, prefix)
 
-    def _plan_writes(
-        self: Any, source: Any, chosen: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
-    ) -> None:
-        parts = self._parts(source)
-        if parts is None or len(parts) != len(self.tensordicts):
-            super()._plan_writes(source, chosen, writes, prefix)
-            return
-        for td, part in zip(self.tensordicts, parts, strict=True):
-            td._plan_writes(part, chosen, writes, prefix)
-
-    def _plan_entry(
-        self: Any, key: str, value: Any, below: set[tuple[str, ...]] | None, writes: Writes, prefix: tuple[str, ...]
-    ) -> None:
-        old = self._peek(key)
-        if old is None or (isinstance(old, Node) and not old._is_opaque):
-            super()._plan_entry(key, value, below, writes, prefix)
-            return
-        parts = self._parts_of_entry(to_entry(self._meta, (*prefix, key) if prefix else key, value))
-        for td, part in zip(self.tensordicts, parts, strict=True):
-            td._plan_entry(key, part, None, writes, prefix)
-
-    def _plan_set(self: Any, key: str, item: Any, merge: Merge, prefix: tuple[str, ...]) -> Any:
-        value = super()._plan_set(key, item, merge, prefix)
+    def _plan_set(self: Any, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
+        value = super()._plan_set(key, item, plan, prefix)
         if value is not None:
             self._refuse_locked(f"set({key!r})")
         return value

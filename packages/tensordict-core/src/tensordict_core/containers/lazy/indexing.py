@@ -17,6 +17,8 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
+from tensordict_core.base.write_plan import WritePlan
+from tensordict_core.ops.update_inplace import over_rows
 
 __all__ = ["LazyIndexing", "nest"]
 
@@ -171,31 +173,43 @@ class LazyIndexing:
         size, indices = cut.positions()
         return self._named(nest(range(len(indices)), size, place, lambda i: self[indices[i]]), index)
 
-    def _set_entry_at(self: Any, name: str, index: Index, value: Any) -> None:
-        if not isinstance(value, Node | Tensor | int | float | complex):
-            value = to_entry(Meta(index.size), name, value)
-        if isinstance(value, Node):  # elements may replace theirs, as one value by several
-            self._index_put(index, containers.dense._make({name: value}, Meta(index.size)))
-        else:
-            self.select(name)._index_put(index, value)
-
     def _named(self: Any, result: Any, index: Index) -> Any:
         names = index.names(self._meta.names)
         if names is not None:
             result._put_names(names)
         return result
 
-    def _index_put(self: Any, index: Index, value: Any) -> None:
-        aims = self._aims(index, value)
-        if len(aims) > 1:  # one element checks what is written into it itself
-            for td, at, piece in aims:
-                td._check_put(at, piece)
-        for td, at, piece in aims:
-            td._index_put(at, piece)
+    def _plan_write(self: Any, index: Index | None, source: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
+        if index is None:
+            parts = self._parts(source)
+            if parts is None or len(parts) != len(self.tensordicts):
+                super()._plan_write(None, source, plan, prefix)  # type: ignore[misc]  # of the class that it is mixed into
+                return
+            for td, part in zip(self.tensordicts, parts, strict=True):
+                td._plan_write(None, part, plan, prefix)
+            return
+        for td, at, piece in self._aims(index, source):
+            td._plan_write(at, piece, plan, prefix)
 
-    def _check_put(self: Any, index: Index, value: Any) -> None:
+    def _plan_entry(
+        self: Any, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]
+    ) -> None:
+        old = self._peek(key)
+        if index is None and (old is None or (isinstance(old, Node) and not old._is_opaque)):
+            super()._plan_entry(key, None, value, plan, prefix)  # type: ignore[misc]  # of the class that it is mixed into
+            return
+        if index is None:
+            parts = self._parts_of_entry(to_entry(self._meta, (*prefix, key) if prefix else key, value))
+            for td, part in zip(self.tensordicts, parts, strict=True):
+                td._plan_entry(key, None, part, plan, prefix)
+            return
+        if not isinstance(value, Node | Tensor | dict | int | float | complex):
+            value = to_entry(Meta(index.size), key, value)
         for td, at, piece in self._aims(index, value):
-            td._check_put(at, piece)
+            entry = td._peek(key)
+            if isinstance(entry, Tensor) and not td._holds_slices:
+                piece = over_rows(piece, at, entry.ndim)
+            td._plan_entry(key, at, piece, plan, prefix)
 
     def _aims(self: Any, index: Index, value: Any) -> list[tuple[Any, Index, Any]]:
         """What a write comes down to: elements, where each of them is written to, and what goes there.

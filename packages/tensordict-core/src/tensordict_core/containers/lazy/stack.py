@@ -361,7 +361,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
 
     def _set(self, key: str, value: Any, inplace: bool) -> None:
         if inplace and (old := self._peek(key)) is not None:
-            self._write(key, old, value)  # all elements or none
+            self._write_entry(key, old, value)  # all elements or none
             return
         self._refuse_locked(f"set({key!r})")
         for td, part in zip(self.tensordicts, self._parts_of_entry(value), strict=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -20,7 +21,7 @@ from tensordict_core.base.meta import Meta
 from tensordict_core.base.options import current as options
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import ShapeOp
-from tensordict_core.base.write_plan import Writes
+from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.containers.nontensor.pointwise import choose, compared, different, logical, ordered, same
 from tensordict_core.containers.nontensor.positions import (
@@ -38,6 +39,14 @@ ValueWriter = Callable[["NonTensorDataBase", "NonTensorDataBase"], None]
 """Stores the values of the second argument in place of those of the first, in a file for example."""
 
 value_writers: list[ValueWriter] = []
+
+
+def _put_values(holder: Any, key: str, index: Index, values: NonTensorDataBase) -> None:
+    """Write values into positions of an entry of ``holder``; the entry may become another one."""
+    old = holder._get(key)
+    new = old._put_node(index, values)
+    if new is not old:
+        holder._set(key, new, False)
 
 
 def register_value_writer(writer: ValueWriter) -> None:
@@ -85,20 +94,30 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
             "replace the value instead"
         )
 
-    def _plan_value(self, holder: Any, key: str, value: Any, writes: Writes, prefix: tuple[str, ...]) -> None:
+    def _plan_value(
+        self, holder: Any, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]
+    ) -> None:
         """Plan to write a value into this entry of ``holder``, one for all positions or one for each."""
         path = (*prefix, key) if prefix else key
         if not isinstance(value, NonTensorDataBase):
-            if isinstance(value, TensorCollection):
-                raise errors.not_a_node(path, self)
-            value = self._as_values(holder, value)
+            if isinstance(value, TensorCollection) or (index is not None and isinstance(value, Tensor)):
+                raise errors.not_a_node(path, self if index is None else value)
+            value = self._as_values(holder, value) if index is None else non_tensor_entry(Meta(index.size), value)
+        if index is not None:
+            plan.before(partial(_put_values, holder, key, index, value))
+            return
         own, size = self._meta.batch_size, value._meta.batch_size
         if not value._is_shared and own != size:
             if own[: len(size)] != size:
                 raise errors.in_place_shape(path, size, own)
             value = value._clone(True)
             value._change_batch_size(own)
-        writes.before(lambda: self._take(holder, key, value))
+        if not self._is_made_of(value):
+            plan.before(partial(self._take, holder, key, value))
+
+    def _is_made_of(self, value: NonTensorDataBase) -> bool:
+        """Whether other data hold the very values of this data, so that there is nothing to write."""
+        return False
 
     def _as_values(self, holder: Any, value: Any) -> Any:
         """A plain value as an entry; a list of this batch size, or of the holder's, has one for each position."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import is_
 from typing import Any, Self
 
 import torch
@@ -89,6 +90,9 @@ class NonTensorData(NonTensorDataBase):
             holder._set(key, self._replaced_by(value._clone(True)), False)
         else:
             super()._take(holder, key, value)
+
+    def _is_made_of(self, value: NonTensorDataBase) -> bool:
+        return isinstance(value, NonTensorData) and value._value is self._value
 
     def _replaced_by(self, stack: NonTensorStack) -> NonTensorStack:
         """A stack that takes the place of this one value."""
@@ -252,6 +256,13 @@ class NonTensorStack(NonTensorDataBase):
         else:
             fill = value._plain_value() if isinstance(value, NonTensorDataBase) else value
             self._flat[:] = [fill] * len(self._flat)
+
+    def _is_made_of(self, value: NonTensorDataBase) -> bool:
+        return (
+            isinstance(value, NonTensorStack)
+            and len(value._flat) == len(self._flat)
+            and all(map(is_, value._flat, self._flat))
+        )
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         meta = how.meta(self._meta)

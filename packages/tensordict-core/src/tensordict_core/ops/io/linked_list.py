@@ -146,7 +146,7 @@ class _Places:
             at.insert(0, place)
         index = Index(tuple(at), size)
         try:
-            holder._set_entry_at(self._key, index, stack._index(index))
+            holder._put_entry(self._key, index, stack._index(index))
         except BaseException:
             flat[position] = old
             raise
