@@ -116,10 +116,13 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Lint: ruff's rules and its formatting."""
-    session.install("-c", "constraints.txt", "ruff")
+    """Lint: ruff's rules and its formatting, and the contracts on who imports whom."""
+    session.install("-c", "constraints.txt", "ruff", "import-linter")
     session.run("ruff", "check", *session.posargs)
     session.run("ruff", "format", "--check")
+    # sources are read, not imported, so the packages need not be installed
+    sources = [str(path) for path in sorted((ROOT / "packages").glob("*/src"))]
+    session.run("lint-imports", env={"PYTHONPATH": os.pathsep.join(sources)})
 
 
 @nox.session
