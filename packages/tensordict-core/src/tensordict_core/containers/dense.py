@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from tensordict_core.base.registry import containers
 from tensordict_core.base.tracing import may_fuse
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.collection import TensorDictBase
+from tensordict_core.ops.io.from_python import BuildOptions
 
 if TYPE_CHECKING:
     from tensordict_core.base.index import Index
@@ -138,16 +139,7 @@ class TensorDict(TensorDictBase):
         # every container's method gives a TensorDict, which only here is the class itself
         def to_tensordict(self, *, retain_none: bool | None = ...) -> Self: ...  # noqa: D102
         @classmethod
-        def from_dict(  # noqa: D102
-            cls,
-            input_dict: Mapping[Any, Any] | Any,
-            *,
-            auto_batch_size: bool | None = ...,
-            batch_size: Sequence[int] | int | None = ...,
-            device: Any = ...,
-            batch_dims: int | None = ...,
-            names: Sequence[str | None] | None = ...,
-        ) -> Self: ...
+        def from_dict(cls, input_dict: Any, **options: Unpack[BuildOptions]) -> Self: ...  # noqa: D102
         @classmethod
         def fromkeys(cls, keys: Iterable[NestedKey], value: Any = ...) -> Self: ...  # noqa: D102
 

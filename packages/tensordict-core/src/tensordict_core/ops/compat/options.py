@@ -1,16 +1,14 @@
 """Options of saving and loading: typed keyword arguments that core's methods and ``tensordict-memmap`` share.
 
-A method takes them as ``**options: Unpack[SaveOptions]`` and passes them on, so each name and type is written once. At
-run time `with_options` spells them out in the method's signature, for `help()`, documentation and completion. Defaults
-are those of ``tensordict-memmap``; a signature shows ``...`` for them and the docstring says what they are.
+A method takes them as ``**options: Unpack[SaveOptions]`` and passes them on, so each name and type is written once.
+Defaults are those of ``tensordict-memmap``; docstrings say what they are.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
-from typing import Any, ForwardRef, TypeAlias, TypedDict, TypeVar
+from typing import Any, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor
@@ -24,18 +22,9 @@ __all__ = [
     "MemmapOptions",
     "SaveOptions",
     "StrPath",
-    "with_options",
 ]
 
 StrPath: TypeAlias = str | PathLike[str]
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class _Default:
-    """Stands in signatures for a default that ``tensordict-memmap`` chooses, as ``...`` does in stubs."""
-
-    def __repr__(self) -> str:
-        return "..."
 
 
 class _FileOptions(TypedDict, total=False):
@@ -98,24 +87,3 @@ class ConsolidateOptions(TypedDict, total=False):
     share_memory: bool
     pin_memory: bool
     metadata: bool
-
-
-def with_options(options: Any) -> Callable[[F], F]:
-    """Spell out the options of a `TypedDict` in the signature of a method that takes them as ``**options``.
-
-    >>> import inspect
-    >>> "existsok" in inspect.signature(TensorDict.save).parameters
-    True
-    """
-
-    def spell_out(function: F) -> F:
-        signature = inspect.signature(function)
-        named = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        for name, hint in options.__annotations__.items():
-            annotation = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
-            kind = inspect.Parameter.KEYWORD_ONLY
-            named.append(inspect.Parameter(name, kind, default=_Default(), annotation=annotation))
-        function.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]  # functions take attributes, Callable does not say so
-        return function
-
-    return spell_out

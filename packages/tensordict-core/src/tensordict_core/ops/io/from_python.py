@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from torch import Tensor
@@ -20,9 +20,11 @@ from tensordict_core.base.meta import as_batch_size
 from tensordict_core.base.node import Node
 from tensordict_core.base.plugins import satellite
 from tensordict_core.base.registry import containers
+from tensordict_core.base.signature import with_options
 from tensordict_core.ops.combine import lazy_stack, maybe_dense_stack, stack
 
 __all__ = [
+    "BuildOptions",
     "from_any",
     "from_dataclass",
     "from_dict",
@@ -36,11 +38,21 @@ __all__ = [
 ]
 
 
+class BuildOptions(TypedDict, total=False):
+    """What the constructors from Python structures take; each docstring says what the options mean there."""
+
+    auto_batch_size: bool | None
+    batch_dims: int | None
+    device: Any
+    batch_size: Sequence[int] | int | None
+    names: Sequence[str | None] | None
+
+
 def sized(
     td: Any,
-    auto_batch_size: bool | None,
-    batch_dims: int | None,
-    batch_size: Sequence[int] | int | None,
+    auto_batch_size: bool | None = None,
+    batch_dims: int | None = None,
+    batch_size: Sequence[int] | int | None = None,
     names: Sequence[str | None] | None = None,
 ) -> Any:
     """The tree, sized as the caller asked."""
@@ -55,6 +67,28 @@ def sized(
     return td
 
 
+def _sized(td: Any, options: BuildOptions) -> Any:
+    """The tree, sized as the options of a constructor ask."""
+    return sized(
+        td,
+        options.get("auto_batch_size"),
+        options.get("batch_dims"),
+        options.get("batch_size"),
+        options.get("names"),
+    )
+
+
+def _lenient(options: BuildOptions) -> BuildOptions:
+    """Options of which ``auto_batch_size=False`` is the default, so that ``batch_dims`` outdoes it."""
+    return {**options, "auto_batch_size": options.get("auto_batch_size") or None}
+
+
+def _from_tree(obj: Any, options: BuildOptions) -> Any:
+    """The tensordict of a structure; an object without structure comes back as it is."""
+    td = _tree(obj, options.get("device"))
+    return _sized(td, _lenient(options)) if isinstance(td, Node) and not td._is_opaque else td
+
+
 def _plain(input_dict: Mapping[Any, Any] | Node, device: Any) -> Any:
     if isinstance(input_dict, Node):
         return input_dict.to_tensordict() if device is None else input_dict.to_tensordict().to(device)
@@ -63,15 +97,8 @@ def _plain(input_dict: Mapping[Any, Any] | Node, device: Any) -> Any:
     return containers.dense(input_dict, device=device)
 
 
-def from_dict(
-    d: Mapping[Any, Any] | Any,
-    *,
-    auto_batch_size: bool | None = None,
-    batch_dims: int | None = None,
-    device: Any = None,
-    batch_size: Sequence[int] | int | None = None,
-    names: Sequence[str | None] | None = None,
-) -> Any:
+@with_options(BuildOptions, None)
+def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> Any:
     """A tensordict of a dictionary; nested dictionaries become nested tensordicts.
 
     Args:
@@ -91,23 +118,16 @@ def from_dict(
     >>> td.batch_size, td["b"].batch_size
     (torch.Size([3]), torch.Size([3, 5]))
     """
-    if batch_size is not None and batch_dims is None and not isinstance(d, Node) and isinstance(d, Mapping):
+    device, batch_size = options.get("device"), options.get("batch_size")
+    plain = isinstance(d, Mapping) and not isinstance(d, Node)  # tensordicts are mappings too
+    if plain and batch_size is not None and options.get("batch_dims") is None:
         # one pass, and every entry is checked against the batch size under its own key
-        return containers.dense(d, batch_size=as_batch_size(batch_size), device=device, names=names)
-    td = sized(_plain(d, device), auto_batch_size, batch_dims, batch_size, names)
-    return td
+        return containers.dense(d, batch_size=as_batch_size(batch_size), device=device, names=options.get("names"))
+    return _sized(_plain(d, device), options)
 
 
-def from_list(
-    input: Sequence[Any],
-    *,
-    auto_batch_size: bool | None = None,
-    batch_dims: int | None = None,
-    device: Any = None,
-    batch_size: Sequence[int] | int | None = None,
-    names: Sequence[str | None] | None = None,
-    lazy: bool | None = None,
-) -> Any:
+@with_options(BuildOptions, None)
+def from_list(input: Sequence[Any], *, lazy: bool | None = None, **options: Unpack[BuildOptions]) -> Any:
     """The dictionaries or tensordicts of a list (of lists), stacked along new leading dimensions.
 
     Args:
@@ -128,6 +148,7 @@ def from_list(
     >>> from_list([{"a": 1}, {"a": 2}])["a"]
     tensor([1, 2])
     """
+    device = options.get("device")
     combine = maybe_dense_stack if lazy is None else lazy_stack if lazy else stack
 
     def build(items: Any) -> Any:
@@ -150,17 +171,11 @@ def from_list(
 
     if not isinstance(input, list | tuple):
         raise errors.not_convertible("from_list", "a list", input)
-    return sized(build(input), auto_batch_size, batch_dims, batch_size, names)
+    return _sized(build(input), options)
 
 
-def from_any(
-    obj: Any,
-    *,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: Any = None,
-    batch_size: Sequence[int] | int | None = None,
-) -> Any:
+@with_options(BuildOptions, None)
+def from_any(obj: Any, **options: Unpack[BuildOptions]) -> Any:
     """A tensordict of any nested structure: dictionaries, tuples, named tuples, dataclasses, structured arrays.
 
     Numeric data become tensors, a list that is none becomes a `NonTensorStack`, and what has no structure (a string,
@@ -172,6 +187,7 @@ def from_any(
         batch_dims: The most batch dimensions to take.
         device: Where every entry is moved.
         batch_size: The batch size.
+        names: A name (or ``None``) for each batch dimension.
 
     Raises:
         RuntimeError: An entry does not start with the batch size.
@@ -181,17 +197,15 @@ def from_any(
     >>> td["a", "1", "b"]
     tensor([1, 2])
     """
-    if isinstance(obj, Node):
-        td = obj._clone(False) if device is None else obj.to(device)
-        if not (auto_batch_size or batch_dims is not None or batch_size is not None):
-            return obj if device is None else td
-    elif isinstance(obj, Tensor):
+    device = options.get("device")
+    if isinstance(obj, Tensor):
         return obj if device is None else obj.to(device)
-    else:
-        td = _tree(obj, device)
-        if not isinstance(td, Node) or td._is_opaque:
-            return td
-    return sized(td, auto_batch_size or None, batch_dims, batch_size)
+    if not isinstance(obj, Node):
+        return _from_tree(obj, options)
+    td = obj if device is None else obj.to(device)
+    if options.get("auto_batch_size") or any(options.get(name) is not None for name in ("batch_dims", "batch_size")):
+        return _sized(obj._clone(False) if td is obj else td, _lenient(options))
+    return td
 
 
 def _tree(obj: Any, device: Any) -> Any:
@@ -233,14 +247,8 @@ def _node(items: Iterable[tuple[Any, Any]], device: Any) -> Any:
     return containers.dense({key: _tree(value, device) for key, value in items}, device=device)
 
 
-def from_tuple(
-    obj: tuple[Any, ...],
-    *,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: Any = None,
-    batch_size: Sequence[int] | int | None = None,
-) -> Any:
+@with_options(BuildOptions, None)
+def from_tuple(obj: tuple[Any, ...], **options: Unpack[BuildOptions]) -> Any:
     """A tensordict of a tuple, whose elements get the keys ``"0"``, ``"1"``, ...
 
     Args:
@@ -249,6 +257,7 @@ def from_tuple(
         batch_dims: The most batch dimensions to take.
         device: Where every entry is moved.
         batch_size: The batch size.
+        names: A name (or ``None``) for each batch dimension.
 
     Raises:
         TypeError: It is no tuple.
@@ -259,18 +268,11 @@ def from_tuple(
     """
     if not isinstance(obj, tuple | list):
         raise errors.not_convertible("from_tuple", "a tuple", obj)
-    td = sized(_tree(tuple(obj), device), auto_batch_size or None, batch_dims, batch_size)
-    return td
+    return _from_tree(tuple(obj), options)
 
 
-def from_namedtuple(
-    named_tuple: Any,
-    *,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: Any = None,
-    batch_size: Sequence[int] | int | None = None,
-) -> Any:
+@with_options(BuildOptions, None)
+def from_namedtuple(named_tuple: Any, **options: Unpack[BuildOptions]) -> Any:
     """A tensordict of a named tuple, with its fields as keys.
 
     Args:
@@ -280,6 +282,7 @@ def from_namedtuple(
         batch_dims: The most batch dimensions to take.
         device: Where every entry is moved.
         batch_size: The batch size.
+        names: A name (or ``None``) for each batch dimension.
 
     Raises:
         TypeError: It is no named tuple.
@@ -294,19 +297,16 @@ def from_namedtuple(
     """
     if _fields(named_tuple) is None:
         raise errors.not_convertible("from_namedtuple", "a named tuple", named_tuple)
-    td = sized(_tree(named_tuple, device), auto_batch_size or None, batch_dims, batch_size)
-    return td
+    return _from_tree(named_tuple, options)
 
 
+@with_options(BuildOptions, None)
 def from_dataclass(
     dataclass: Any,
     *,
     dest_cls: type[Any] | None = None,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
     as_tensorclass: bool = False,
-    device: Any = None,
-    batch_size: Sequence[int] | int | None = None,
+    **options: Unpack[BuildOptions],
 ) -> Any:
     """A tensordict (or a tensorclass) of a dataclass instance.
 
@@ -319,6 +319,7 @@ def from_dataclass(
         as_tensorclass: Whether the result is a tensorclass of the same fields.
         device: Where every entry is moved.
         batch_size: The batch size.
+        names: A name (or ``None``) for each batch dimension.
 
     Raises:
         TypeError: It is no dataclass instance.
@@ -333,16 +334,11 @@ def from_dataclass(
     """
     if as_tensorclass or dest_cls is not None:
         return satellite("tensordict_class", "TensorDict.from_dataclass(as_tensorclass=True)").from_dataclass(
-            dataclass,
-            dest_cls=dest_cls,
-            auto_batch_size=auto_batch_size,
-            batch_dims=batch_dims,
-            device=device,
-            batch_size=batch_size,
+            dataclass, dest_cls=dest_cls, **options
         )
     if isinstance(dataclass, type) or not dataclasses.is_dataclass(dataclass):
         raise errors.not_convertible("from_dataclass", "a dataclass instance", dataclass)
-    return sized(_tree(dataclass, device), auto_batch_size or None, batch_dims, batch_size)
+    return _from_tree(dataclass, options)
 
 
 def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> Any:

@@ -7,15 +7,15 @@ the functions of `_build` and `_pytrees`, under the names that users look for on
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Unpack
 
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
+from tensordict_core.base.signature import with_options
 from tensordict_core.ops.io import from_python as build
 from tensordict_core.ops.io import from_pytree as pytrees
 from tensordict_core.ops.io.linked_list import LinkedList
@@ -203,16 +203,8 @@ class Conversion(Node):
     # from other structures -------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_dict(
-        cls,
-        input_dict: Mapping[Any, Any] | Any,
-        *,
-        auto_batch_size: bool | None = None,
-        batch_size: Sequence[int] | int | None = None,
-        device: Any = None,
-        batch_dims: int | None = None,
-        names: Sequence[str | None] | None = None,
-    ) -> Any:
+    @with_options(build.BuildOptions, None)
+    def from_dict(cls, input_dict: Mapping[Any, Any] | Any, **options: Unpack[build.BuildOptions]) -> Any:
         """A tensordict of a dictionary; nested dictionaries become nested tensordicts.
 
         Args:
@@ -230,25 +222,10 @@ class Conversion(Node):
         >>> TensorDict.from_dict({"a": torch.zeros(3, 4)}, batch_dims=1).batch_size
         torch.Size([3])
         """
-        return build.from_dict(
-            input_dict,
-            auto_batch_size=auto_batch_size,
-            batch_size=batch_size,
-            device=device,
-            batch_dims=batch_dims,
-            names=names,
-        )
+        return build.from_dict(input_dict, **options)
 
-    def from_dict_instance(
-        self,
-        input_dict: Mapping[Any, Any] | Any,
-        *,
-        auto_batch_size: bool | None = None,
-        batch_size: Sequence[int] | int | None = None,
-        device: Any = None,
-        batch_dims: int | None = None,
-        names: Sequence[str | None] | None = None,
-    ) -> Any:
+    @with_options(build.BuildOptions, None)
+    def from_dict_instance(self, input_dict: Mapping[Any, Any] | Any, **options: Unpack[build.BuildOptions]) -> Any:
         """As ``from_dict``, with the containers of this tensordict where a nested dictionary stands for one of them.
 
         Args:
@@ -269,78 +246,19 @@ class Conversion(Node):
         for key, value in input_dict.items():
             own = self._get(key) if type(key) is str else None
             if isinstance(own, Node) and not own._is_opaque and isinstance(value, Mapping):
-                value = own.from_dict_instance(value, device=device)
+                value = own.from_dict_instance(value, device=options.get("device"))
             entries[key] = value
-        return self._from_entries(
-            entries,
-            auto_batch_size=auto_batch_size,
-            batch_size=batch_size,
-            device=device,
-            batch_dims=batch_dims,
-            names=names,
-        )
-
-    @classmethod
-    def from_list(
-        cls,
-        input: Sequence[Any],
-        *,
-        auto_batch_size: bool | None = None,
-        batch_size: Sequence[int] | int | None = None,
-        device: Any = None,
-        batch_dims: int | None = None,
-        names: Sequence[str | None] | None = None,
-        lazy: bool | None = None,
-    ) -> Any:
-        """The dictionaries or tensordicts of a list (of lists), stacked along new leading dimensions.
-
-        Args:
-            input: The list; an element may be a list again, which gives another dimension.
-            auto_batch_size: Whether the batch size grows to the longest that all entries share.
-            batch_size: The batch size of the stack.
-            device: Where every entry is moved.
-            batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
-            names: A name (or ``None``) for each batch dimension.
-            lazy: ``True`` keeps the elements apart in a lazy stack, ``False`` insists on a dense one; by default they
-                are stacked densely where they can be.
-
-        Raises:
-            RuntimeError: The list is empty, or ``lazy=False`` and the elements differ.
-            TypeError: An element is no dictionary and no tensordict.
-
-        >>> TensorDict.from_list([{"a": 1}, {"a": 2}])["a"]
-        tensor([1, 2])
-        """
-        return build.from_list(
-            input,
-            auto_batch_size=auto_batch_size,
-            batch_size=batch_size,
-            device=device,
-            batch_dims=batch_dims,
-            names=names,
-            lazy=lazy,
-        )
+        return self._from_entries(entries, **options)
 
     @classmethod
     def _from_entries(cls, entries: Mapping[Any, Any], **options: Any) -> Any:
         """What ``from_dict_instance`` gives; containers that a dictionary can fill give one of their kind."""
         return build.from_dict(entries, **options)
 
+    from_list = staticmethod(build.from_list)
+    fromkeys = staticmethod(build.fromkeys)
     from_any = staticmethod(build.from_any)
     from_tuple = staticmethod(build.from_tuple)
     from_namedtuple = staticmethod(build.from_namedtuple)
     from_dataclass = staticmethod(build.from_dataclass)
     from_pytree = staticmethod(pytrees.from_pytree)
-
-    @classmethod
-    def fromkeys(cls, keys: Iterable[NestedKey], value: Any = 0) -> Any:
-        """A tensordict that has one value under several keys.
-
-        Args:
-            keys: The keys.
-            value: Their value.
-
-        >>> TensorDict.fromkeys(["a", ("b", "c")], 1)["b", "c"]
-        tensor(1)
-        """
-        return build.fromkeys(keys, value)

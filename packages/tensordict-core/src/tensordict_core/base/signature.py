@@ -1,0 +1,50 @@
+"""Signatures: methods that take typed keyword arguments as ``**options`` and show them one by one.
+
+Functions that share keyword arguments name them once, in a `TypedDict`, and take ``**options: Unpack[Options]``, which
+type checkers read. `with_options` spells the arguments out at run time, for `help()`, `inspect.signature` and docs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ForwardRef, TypeVar
+
+__all__ = ["with_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Elsewhere:
+    """A default that another function chooses, which a signature shows as ``...``, as stubs do."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+_ELSEWHERE = _Elsewhere()
+
+
+def with_options(options: Any, default: Any = _ELSEWHERE) -> Callable[[F], F]:
+    """Show the keys of a `TypedDict` as keyword-only parameters of a function that takes them as ``**options``.
+
+    Args:
+        options: The `TypedDict`.
+        default: The default that the signature shows for each of them.
+
+    >>> import inspect
+    >>> "existsok" in inspect.signature(TensorDict.save).parameters
+    True
+    """
+
+    def spell_out(function: F) -> F:
+        signature = inspect.signature(function)
+        named = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        for name, hint in options.__annotations__.items():
+            annotation = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
+            kind = inspect.Parameter.KEYWORD_ONLY
+            named.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+        vars(function)["__signature__"] = signature.replace(parameters=named)
+        return function
+
+    return spell_out
