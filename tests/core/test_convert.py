@@ -384,3 +384,20 @@ def test_structures_are_taken_apart_in_traced_programs():
         return TensorDict.from_namedtuple(Pair(x, x + 1))["y"] + TensorDict.from_any((x, {"a": x}))["1", "a"]
 
     assert torch.compile(program, fullgraph=True, backend="eager")(torch.ones(2)).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda **options: TensorDict.from_dict({"a": torch.ones(3)}, **options),
+        lambda **options: TensorDict.from_list([{"a": 1}], **options),
+        lambda **options: TensorDict.from_any({"a": 1}, **options),
+        lambda **options: TensorDict.from_any(torch.ones(3), **options),
+        lambda **options: TensorDict.from_tuple((1,), **options),
+        lambda **options: TensorDict({}).from_dict_instance({"a": 1}, **options),
+        lambda **options: TensorDict({"a": torch.ones(3)}, [3]).new_zeros(2, **options),
+    ],
+)
+def test_an_unknown_option_is_refused_by_name(build):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
+        build(batchsize=[3])

@@ -7,10 +7,10 @@ type checkers read. `with_options` spells the arguments out at run time, for `he
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ForwardRef, TypeVar
 
-__all__ = ["with_options"]
+__all__ = ["check_options", "with_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,6 +23,24 @@ class _Elsewhere:
 
 
 _ELSEWHERE = _Elsewhere()
+
+
+def check_options(name: str, options: Mapping[str, object], known: Any) -> None:
+    """Refuse a keyword argument that a function does not take.
+
+    Args:
+        name: The function.
+        options: The keyword arguments that it got.
+        known: The `TypedDict` of those that it takes.
+
+    Raises:
+        TypeError: One is not among them.
+    """
+    for key in options:
+        if key not in known.__annotations__:
+            raise TypeError(
+                f"{name}() got an unexpected keyword argument {key!r}; its options are {', '.join(known.__annotations__)}"
+            )
 
 
 def with_options(options: Any, default: Any = _ELSEWHERE) -> Callable[[F], F]:

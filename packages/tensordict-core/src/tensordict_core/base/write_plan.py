@@ -248,7 +248,7 @@ def broadcasts(got: Sequence[int], expected: torch.Size) -> bool:
     while len(got) > len(expected) and got[0] == 1:
         got = got[1:]
     try:
-        return bool(torch.broadcast_shapes(got, expected) == expected)  # type: ignore[no-untyped-call]  # torch does not type it
+        return bool(torch.broadcast_shapes(got, expected) == expected)
     except RuntimeError:
         return False
 

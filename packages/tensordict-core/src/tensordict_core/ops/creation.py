@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self, cast
+from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -13,9 +13,23 @@ from tensordict_core.base.meta import Meta, as_batch_size, as_device
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, How
 from tensordict_core.base.registry import containers
+from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.ops.reduce_dims import batched
 
-__all__ = ["Creation"]
+__all__ = ["Creation", "NewOptions"]
+
+N = TypeVar("N", bound=Node)
+
+
+class NewOptions(TypedDict, total=False):
+    """What ``new_zeros`` and its kind take."""
+
+    dtype: torch.dtype | None
+    device: torch.device | str | int | None
+    requires_grad: bool
+    layout: torch.layout
+    pin_memory: bool | None
+    empty_lazy: bool
 
 
 def _as_size(size: tuple[Any, ...]) -> torch.Size:
@@ -54,46 +68,43 @@ def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
     return containers.dense._make(entries, td._meta)
 
 
-def _new(
-    td: Any,
-    size: torch.Size,
-    create: Callable[..., Tensor],
-    device: Any,
-    requires_grad: bool,
-    empty_lazy: bool,
-    options: dict[str, Any],
-) -> Any:
+def _new(name: str, td: N, size: torch.Size, create: Callable[..., Tensor], options: NewOptions) -> N:
+    """The tree with new leaves over the batch size ``size``, each made by ``create(leaf, shape, **options)``."""
+    check_options(name, options, NewOptions)
     dims = len(td._meta.batch_size)
-    target = td._meta.device if device is KEEP else as_device(device)
-    if device is not KEEP:
-        options["device"] = target
-    if empty_lazy:
-        return _new_without_slices(td, size, create, requires_grad, target, options)
+    asked = options.get("device", KEEP)
+    device = td._meta.device if asked is KEEP else as_device(asked)
+    # each option costs torch time, so defaults are left out
+    kwargs: dict[str, Any] = {} if asked is KEEP else {"device": device}
+    kwargs |= {key: options[key] for key in ("dtype", "layout", "pin_memory") if options.get(key)}
+    requires_grad = options.get("requires_grad", False)
+
+    def new(leaf: Tensor, shape: torch.Size) -> Tensor:
+        made = create(leaf, shape, **kwargs)
+        return made.requires_grad_() if requires_grad else made
+
+    if options.get("empty_lazy"):
+        return cast(N, _new_without_slices(td, size, new, device))
     td = td._solid()
     flags = batched(td)
     leaves = [
-        create(leaf, torch.Size((*size, *leaf.shape[dims:])) if has_batch else leaf.shape, **options)
+        new(leaf, torch.Size((*size, *leaf.shape[dims:])) if has_batch else leaf.shape)
         for leaf, has_batch in zip(td._leaves(), flags, strict=True)
     ]
-    if requires_grad:
-        leaves = [leaf.requires_grad_() for leaf in leaves]
-    same = len(size) == dims
     how = How(
         size=lambda own: torch.Size((*size, *own[dims:])),
-        names=(lambda own: own) if same else None,
-        device=target,
+        names=(lambda own: own) if len(size) == dims else None,
+        device=device,
     )
     # an unbatched tensor keeps its values where the batch size changes, so it is replaced before
-    renewed = td if all(flags) else td._rebuild(iter(leaves), How(device=target))
+    renewed = td if all(flags) else td._rebuild(iter(leaves), How(device=device))
     result = renewed._rebuild(iter(leaves), how)
     if size != td._meta.batch_size:
         _blank_values(result, td)
     return result
 
 
-def _new_without_slices(
-    td: Any, size: torch.Size, create: Callable[..., Tensor], requires_grad: bool, device: Any, options: dict[str, Any]
-) -> Any:
+def _new_without_slices(td: Any, size: torch.Size, new: Callable[[Tensor, torch.Size], Tensor], device: Any) -> Any:
     dims = len(td._meta.batch_size)
     emptied = _without_slices(td, size, dims)
     if td._holds_slices:
@@ -102,41 +113,15 @@ def _new_without_slices(
     for key in td._keys():
         value = td._get(key)
         if isinstance(value, Tensor):
-            entries[key] = create(value, torch.Size((*size, *value.shape[dims:])), **options).requires_grad_(
-                requires_grad
-            )
+            entries[key] = new(value, torch.Size((*size, *value.shape[dims:])))
         elif value._is_opaque:
             entries[key] = value._rebuild(iter(()), How(size=lambda own: torch.Size((*size, *own[dims:]))))
         else:
             nested = torch.Size((*size, *value._meta.batch_size[dims:]))
-            entries[key] = _new_without_slices(value, nested, create, requires_grad, device, options)
+            entries[key] = _new_without_slices(value, nested, new, device)
     result = containers.dense._make(entries, Meta(size, device))
     _blank_values(result, td)
     return result
-
-
-def _options(dtype: torch.dtype | None, layout: torch.layout, pin_memory: bool | None) -> dict[str, Any]:
-    """What is asked for beside the defaults; each option costs torch time."""
-    options: dict[str, Any] = {}
-    if dtype is not None:
-        options["dtype"] = dtype
-    if layout is not torch.strided:
-        options["layout"] = layout
-    if pin_memory:
-        options["pin_memory"] = True
-    return options
-
-
-def _zeros(leaf: Tensor, size: torch.Size, **options: Any) -> Tensor:
-    return leaf.new_zeros(size, **options)
-
-
-def _ones(leaf: Tensor, size: torch.Size, **options: Any) -> Tensor:
-    return leaf.new_ones(size, **options)
-
-
-def _empty(leaf: Tensor, size: torch.Size, **options: Any) -> Tensor:
-    return leaf.new_empty(size, **options)
 
 
 class Creation(Node):
@@ -144,16 +129,8 @@ class Creation(Node):
 
     __slots__ = ()
 
-    def new_zeros(
-        self,
-        *size: Any,
-        dtype: torch.dtype | None = None,
-        device: Any = KEEP,
-        requires_grad: bool = False,
-        layout: torch.layout = torch.strided,
-        pin_memory: bool | None = None,
-        empty_lazy: bool = False,
-    ) -> Self:
+    @with_options(NewOptions)
+    def new_zeros(self, *size: Any, **options: Unpack[NewOptions]) -> Self:
         """Zeros of another batch size: a leaf of shape ``[*batch_size, *own]`` becomes one of ``[*size, *own]``.
 
         Args:
@@ -168,57 +145,28 @@ class Creation(Node):
         >>> TensorDict({"a": torch.ones(3, 4)}, [3]).new_zeros(2)["a"].shape
         torch.Size([2, 4])
         """
-        options = _options(dtype, layout, pin_memory)
-        return cast(Self, _new(self, _as_size(size), _zeros, device, requires_grad, empty_lazy, options))
+        return _new("new_zeros", self, _as_size(size), Tensor.new_zeros, options)
 
-    def new_ones(
-        self,
-        *size: Any,
-        dtype: torch.dtype | None = None,
-        device: Any = KEEP,
-        requires_grad: bool = False,
-        layout: torch.layout = torch.strided,
-        pin_memory: bool | None = None,
-        empty_lazy: bool = False,
-    ) -> Self:
+    @with_options(NewOptions)
+    def new_ones(self, *size: Any, **options: Unpack[NewOptions]) -> Self:
         """Ones of another batch size; arguments as of ``new_zeros``.
 
         >>> TensorDict({"a": torch.zeros(3)}, [3]).new_ones(2)["a"]
         tensor([1., 1.])
         """
-        options = _options(dtype, layout, pin_memory)
-        return cast(Self, _new(self, _as_size(size), _ones, device, requires_grad, empty_lazy, options))
+        return _new("new_ones", self, _as_size(size), Tensor.new_ones, options)
 
-    def new_empty(
-        self,
-        *size: Any,
-        dtype: torch.dtype | None = None,
-        device: Any = KEEP,
-        requires_grad: bool = False,
-        layout: torch.layout = torch.strided,
-        pin_memory: bool | None = None,
-        empty_lazy: bool = False,
-    ) -> Self:
+    @with_options(NewOptions)
+    def new_empty(self, *size: Any, **options: Unpack[NewOptions]) -> Self:
         """Leaves of another batch size whose values are not set; arguments as of ``new_zeros``.
 
         >>> TensorDict({"a": torch.zeros(3)}, [3]).new_empty(2, 2)["a"].shape
         torch.Size([2, 2])
         """
-        options = _options(dtype, layout, pin_memory)
-        return cast(Self, _new(self, _as_size(size), _empty, device, requires_grad, empty_lazy, options))
+        return _new("new_empty", self, _as_size(size), Tensor.new_empty, options)
 
-    def new_full(
-        self,
-        size: Any,
-        fill_value: float | bool,
-        *,
-        dtype: torch.dtype | None = None,
-        device: Any = KEEP,
-        requires_grad: bool = False,
-        layout: torch.layout = torch.strided,
-        pin_memory: bool | None = None,
-        empty_lazy: bool = False,
-    ) -> Self:
+    @with_options(NewOptions)
+    def new_full(self, size: Any, fill_value: float | bool, **options: Unpack[NewOptions]) -> Self:
         """One number in every leaf, of another batch size.
 
         Args:
@@ -234,19 +182,11 @@ class Creation(Node):
         >>> TensorDict({"a": torch.zeros(3)}, [3]).new_full([2], 7)["a"]
         tensor([7., 7.])
         """
-        options = _options(dtype, layout, pin_memory)
-        return cast(
-            Self,
-            _new(
-                self,
-                _as_size((size,)),
-                lambda leaf, shape, **kwargs: leaf.new_full(shape, fill_value, **kwargs),
-                device,
-                requires_grad,
-                empty_lazy,
-                options,
-            ),
-        )
+
+        def full(leaf: Tensor, shape: torch.Size, **kwargs: Any) -> Tensor:
+            return leaf.new_full(shape, fill_value, **kwargs)
+
+        return _new("new_full", self, _as_size((size,)), full, options)
 
     def new_tensor(
         self,

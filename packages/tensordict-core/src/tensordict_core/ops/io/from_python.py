@@ -20,7 +20,7 @@ from tensordict_core.base.meta import as_batch_size
 from tensordict_core.base.node import Node
 from tensordict_core.base.plugins import satellite
 from tensordict_core.base.registry import containers
-from tensordict_core.base.signature import with_options
+from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.ops.combine import lazy_stack, maybe_dense_stack, stack
 
 __all__ = [
@@ -118,6 +118,7 @@ def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> An
     >>> td.batch_size, td["b"].batch_size
     (torch.Size([3]), torch.Size([3, 5]))
     """
+    check_options("from_dict", options, BuildOptions)
     device, batch_size = options.get("device"), options.get("batch_size")
     plain = isinstance(d, Mapping) and not isinstance(d, Node)  # tensordicts are mappings too
     if plain and batch_size is not None and options.get("batch_dims") is None:
@@ -148,6 +149,7 @@ def from_list(input: Sequence[Any], *, lazy: bool | None = None, **options: Unpa
     >>> from_list([{"a": 1}, {"a": 2}])["a"]
     tensor([1, 2])
     """
+    check_options("from_list", options, BuildOptions)
     device = options.get("device")
     combine = maybe_dense_stack if lazy is None else lazy_stack if lazy else stack
 
@@ -197,6 +199,7 @@ def from_any(obj: Any, **options: Unpack[BuildOptions]) -> Any:
     >>> td["a", "1", "b"]
     tensor([1, 2])
     """
+    check_options("from_any", options, BuildOptions)
     device = options.get("device")
     if isinstance(obj, Tensor):
         return obj if device is None else obj.to(device)
@@ -266,6 +269,7 @@ def from_tuple(obj: tuple[Any, ...], **options: Unpack[BuildOptions]) -> Any:
     >>> from_tuple((torch.zeros(2), torch.ones(2)))["1"]
     tensor([1., 1.])
     """
+    check_options("from_tuple", options, BuildOptions)
     if not isinstance(obj, tuple | list):
         raise errors.not_convertible("from_tuple", "a tuple", obj)
     return _from_tree(tuple(obj), options)
@@ -295,6 +299,7 @@ def from_namedtuple(named_tuple: Any, **options: Unpack[BuildOptions]) -> Any:
     >>> from_namedtuple(torch.tensor([2, 0, 1]).max(0))["indices"]
     tensor(0)
     """
+    check_options("from_namedtuple", options, BuildOptions)
     if _fields(named_tuple) is None:
         raise errors.not_convertible("from_namedtuple", "a named tuple", named_tuple)
     return _from_tree(named_tuple, options)
@@ -332,6 +337,7 @@ def from_dataclass(
     >>> TensorDict.from_dataclass(Point(torch.ones(2)))["x"]
     tensor([1., 1.])
     """
+    check_options("from_dataclass", options, BuildOptions)
     if as_tensorclass or dest_cls is not None:
         return satellite("tensordict_class", "TensorDict.from_dataclass(as_tensorclass=True)").from_dataclass(
             dataclass, dest_cls=dest_cls, **options

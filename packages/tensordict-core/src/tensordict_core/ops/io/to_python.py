@@ -15,7 +15,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
-from tensordict_core.base.signature import with_options
+from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.ops.io import from_python as build
 from tensordict_core.ops.io import from_pytree as pytrees
 from tensordict_core.ops.io.linked_list import LinkedList
@@ -240,6 +240,7 @@ class Conversion(Node):
         >>> td.from_dict_instance({"a": torch.ones(5)}, auto_batch_size=True)["a"]
         tensor([1., 1., 1., 1., 1.])
         """
+        check_options("from_dict_instance", options, build.BuildOptions)
         if not isinstance(input_dict, Mapping) and not isinstance(input_dict, Node):
             raise errors.not_convertible("from_dict_instance", "a dictionary or a tensordict", input_dict)
         entries = {}
