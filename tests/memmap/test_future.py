@@ -135,7 +135,7 @@ def test_a_future_passes_on_what_went_wrong_and_nothing_is_left(tmp_path, td, mo
     def full(fd, addresses, sizes, offset):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(write_plan.syscalls, "write_pieces_at", full)
+    monkeypatch.setattr(write_plan.syscalls, "write_ranges_at", full)
     future = td.save(tmp_path / "new" / "x", return_early=True)
     with pytest.raises(OSError, match="k"):
         future.result(timeout=60)

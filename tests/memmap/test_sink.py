@@ -27,13 +27,13 @@ def fd(tmp_path: Path) -> Iterator[int]:
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The offsets of positional writes."""
     seen: list[int] = []
-    write_pieces_at = syscalls.write_pieces_at
+    write_ranges_at = syscalls.write_ranges_at
 
     def noted(fd: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:
         seen.append(offset)
-        write_pieces_at(fd, addresses, sizes, offset)
+        write_ranges_at(fd, addresses, sizes, offset)
 
-    monkeypatch.setattr(syscalls, "write_pieces_at", noted)
+    monkeypatch.setattr(syscalls, "write_ranges_at", noted)
     return seen
 
 

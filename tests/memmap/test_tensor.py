@@ -277,7 +277,7 @@ def test_a_large_copy_into_pages_that_are_not_there_yet(path, named, monkeypatch
     source = torch.randn(1000, 1500)
     made = MemoryMappedTensor.zeros(1500, 1000, filename=path if named else None)
     ways = []
-    for name in ("write_at", "write_pieces_at"):
+    for name in ("write_at", "write_ranges_at"):
         write = getattr(syscalls, name)
         monkeypatch.setattr(syscalls, name, lambda *arguments, write=write: (ways.append("file"), write(*arguments))[1])
     monkeypatch.setattr(update.write_plan, "load_kernels", lambda nbytes, widths: None)  # which write by themselves
@@ -391,7 +391,7 @@ def test_a_pickle_of_a_file_that_is_another_by_now_is_an_error(path, how):
         if how == "made anew":
             time.sleep(0.02)  # the clock of the file system ticks slowly, and its inode may be the same
             mapped(path)
-    with pytest.raises(RuntimeError, match="another file by now"):
+    with pytest.raises(RuntimeError, match="removed or replaced"):
         pickle.loads(data)
 
 

@@ -21,8 +21,7 @@ import torch
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, is_non_tensor
 from tensordict_core.extension import TensorCollection
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.engine.reserve import error_context, reserve_file
-from tensordict_memmap.engine.sink import Sink
+from tensordict_memmap.engine.sink import Sink, error_context, reserve_file
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import JOB
 from tensordict_memmap.engine.write_plan import write_into

@@ -1,32 +1,37 @@
-"""Sinks: the two ways for bytes into a file that several threads fill at once.
+"""Sinks: the files that bytes go to, their blocks on the disk, and the two ways to fill a file from several threads.
 
 The kernel lets one thread at a time write to a file, so a second one would wait. It copies into a mapping of the file
-instead, which nothing keeps it from: where file systems use huge pages that is a fault for 2 MiB, and half as fast as
-writing. A writer and a copier fill one file in two thirds of the time of two writers; a copier alone is slower.
+instead: with huge pages that is one page fault for 2 MiB, half as fast as a write. A writer and a copier together fill
+a file in two thirds of the time of two writers; a copier alone is slower than a writer.
+
+A new file is a hole, which takes no space until it is written to. Reserving its blocks first makes a full disk an
+``OSError`` now, where a later write through a mapping would end the process with SIGBUS.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
 
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.engine.tuning import WORTH_A_MAPPING, is_crowded
+from tensordict_memmap.engine.tuning import JOB, WORTH_A_MAPPING, is_crowded
 
-__all__ = ["Put", "Sink"]
+__all__ = ["Put", "Sink", "error_context", "reserve_file", "reserve_files"]
 
 Put = Callable[[Sequence[int], Sequence[int], int], None]
-"""Takes ``(addresses, sizes, offset)``: pieces of memory, and where in the file they go, one behind the other."""
+"""Takes ``(addresses, sizes, offset)``: ranges of memory, which go to the file one after another from an offset on."""
 
 
 class Sink:
     """A file that is being filled, by its descriptor.
 
     Args:
-        fd: the descriptor, which stays the caller's.
+        fd: the descriptor, which the caller closes.
 
     >>> import numpy as np
     >>> source = np.arange(4, dtype=np.uint8)
@@ -44,44 +49,83 @@ class Sink:
         self._turn = threading.Lock()
 
     def reserve(self, offset: int, nbytes: int) -> bool:
-        """Takes the blocks of all that is going to be put; False where the file system cannot.
+        """Reserves the blocks of a range; False where the file system cannot.
 
         Raises:
             OSError: There is no room for it.
         """
         done = syscalls.reserve(self.fd, offset, nbytes)
-        self._maps = done and syscalls.LINUX and _is_on_a_device(self.fd)
+        # The pages of files in memory or on a network are no cache of a device: mapping those is slower.
+        self._maps = done and syscalls.LINUX and os.major(os.fstat(self.fd).st_dev) != 0
         return done
 
-    @contextmanager
-    def open_range(self, offset: int, nbytes: int, pieces: int = 1) -> Iterator[Put]:
-        """What puts bytes into one range of the file, in parts and in any order.
+    @contextlib.contextmanager
+    def open_range(self, offset: int, nbytes: int, count: int = 1) -> Iterator[Put]:
+        """Gives the function that puts bytes into one range of the file, in any order.
 
         Args:
             offset: where the range starts.
             nbytes: how long it is.
-            pieces: of how many pieces of memory it is made.
+            count: the number of ranges of memory that it is made of.
         """
-        if not self._maps or nbytes < WORTH_A_MAPPING or is_crowded(nbytes, pieces):
-            yield functools.partial(syscalls.write_pieces_at, self.fd)
+        if not self._maps or nbytes < WORTH_A_MAPPING or is_crowded(nbytes, count):
+            yield functools.partial(syscalls.write_ranges_at, self.fd)
         elif self._turn.acquire(blocking=False):
             try:
-                yield functools.partial(syscalls.write_pieces_at, self.fd)
+                yield functools.partial(syscalls.write_ranges_at, self.fd)
             finally:
                 self._turn.release()
         else:
             with syscalls.mapped_range(self.fd, offset, nbytes) as address:
-                yield functools.partial(_copy_pieces, address - offset)
+                yield functools.partial(_copy_ranges, address - offset)
 
 
-def _copy_pieces(base: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:
-    """Copies pieces into memory that starts, as it were, at offset 0 of a file."""
+def _copy_ranges(base: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:
+    """Copies ranges of memory one after another to a mapping whose offset 0 would be at ``base``."""
     target = base + offset
     for address, nbytes in zip(addresses, sizes, strict=True):
         syscalls.copy(target, address, nbytes)
         target += nbytes
 
 
-def _is_on_a_device(fd: int) -> bool:
-    """Whether a file's pages are a cache of a disk: in memory, or over a network, mapping them is the slower way."""
-    return os.major(os.fstat(fd).st_dev) != 0
+def reserve_file(fd: int, nbytes: int) -> None:
+    """Reserves the blocks for a file of that size, and extends it to the size where it is shorter.
+
+    Raises:
+        OSError: There is no room; the file is as long as it was.
+    """
+    size = os.fstat(fd).st_size
+    try:
+        if not syscalls.reserve(fd, 0, nbytes):  # a file system that cannot: bytes that are written are there
+            zeros = torch.zeros(min(JOB, max(nbytes - size, 0)), dtype=torch.uint8)
+            for start in range(size, nbytes, JOB):
+                syscalls.write_at(fd, zeros.data_ptr(), min(JOB, nbytes - start), start)
+    except OSError:
+        os.ftruncate(fd, size)
+        raise
+
+
+def reserve_files(files: Iterable[tuple[object, str]]) -> None:
+    """Reserves the blocks for files, each by its key and path, that have their full length; skips absent ones.
+
+    Raises:
+        OSError: There is no room; the error names the key.
+    """
+    for key, path in files:
+        if os.path.exists(path):
+            with error_context(key, path):
+                fd = os.open(path, os.O_RDWR | syscalls.BINARY)
+                try:
+                    reserve_file(fd, os.fstat(fd).st_size)
+                finally:
+                    os.close(fd)
+
+
+@contextlib.contextmanager
+def error_context(key: object, path: str | os.PathLike[str] | None = None) -> Iterator[None]:
+    """Adds a key, unless it is None, and a file to errors of the system."""
+    try:
+        yield
+    except OSError as error:
+        name, what = None if path is None else os.fspath(path), "" if key is None else f" (writing {key!r})"
+        raise OSError(error.errno, f"{error.strerror}{what}", name) from error

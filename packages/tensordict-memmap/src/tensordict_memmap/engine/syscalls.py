@@ -135,8 +135,8 @@ def view(address: int, nbytes: int) -> memoryview:
     return found
 
 
-def write_pieces_at(fd: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:
-    """Writes many pieces of memory one behind the other, from ``offset`` on, without joining them first."""
+def write_ranges_at(fd: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:
+    """Writes many ranges of memory one after another, from ``offset`` on, without joining them first."""
     if _pwritev is None:
         joined = b"".join(map(ctypes.string_at, addresses, sizes))
         buffer = ctypes.create_string_buffer(joined, len(joined))

@@ -29,7 +29,7 @@ from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import Extent, hash_bytes
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.jobs import Step, finish_device_work, steps
-from tensordict_memmap.engine.sink import Sink
+from tensordict_memmap.engine.sink import Sink, error_context
 from tensordict_memmap.engine.sources import Contiguous, FileRange, Run, Strided, ViaTorch, classify
 from tensordict_memmap.engine.tuning import SMALL, WAITING, load_kernels
 
@@ -66,7 +66,6 @@ class _Open:
     durable: bool
     jobs: int = 0
     sink: Sink | None = None
-    has_room: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def enter(self) -> Sink:
@@ -79,7 +78,6 @@ class _Open:
                     or (self.size >= SMALL and not self.sink.reserve(0, self.size))
                 ):
                     os.ftruncate(self.sink.fd, self.size)
-                self.has_room = True
             return self.sink
 
     def leave(self) -> None:
@@ -193,7 +191,7 @@ _BATCH = 32
 def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int], None] | None) -> None:
     """Writes whole files that are one short piece each, or room that takes no blocks."""
     for write, part in files:
-        try:
+        with error_context(write.key if part is None else part.key, write.path):
             fd = _create(write.path, os.O_TRUNC)
             try:
                 if part is None:
@@ -204,9 +202,6 @@ def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int
                     os.fsync(fd)
             finally:
                 os.close(fd)
-        except OSError as error:
-            key = write.key if part is None else part.key
-            raise OSError(error.errno, f"{error.strerror} (writing {key!r})", os.fspath(write.path)) from error
         if part is None:
             continue
         for extent in write.extents:
@@ -255,32 +250,32 @@ def _kernels_for(parts: Iterable[Contiguous | Run | Strided | ViaTorch]) -> Modu
 
 
 def _run_into(sink: Sink, key: object, step: Step) -> None:
-    try:
+    with error_context(key):
         step(sink)
-    except OSError as error:
-        raise OSError(error.errno, f"{error.strerror} (writing {key!r})") from error
 
 
 def _run_step(file: _Open, key: object, step: Step | None, nbytes: int, progress: Callable[[int], None] | None) -> None:
     try:
         sink = file.enter()
+    except OSError:  # the system refused the whole file, and the largest tensor has most to do with it
+        with error_context(_largest_key(file.write), file.write.path):
+            raise
+    with error_context(key, file.write.path):
         if step is not None:
             step(sink)
         file.leave()
-    except OSError as error:
-        if not file.has_room:  # all of the file was refused, and the largest part has most to do with it
-            key = max(map(_largest, file.write.pieces), default=(0, key), key=lambda found: found[0])[1]
-        what = "" if key is None else f" (writing {key!r})"
-        path = os.fspath(file.write.path)
-        raise OSError(error.errno, f"{error.strerror}{what}", path) from error
     if progress is not None and nbytes:
         progress(nbytes)
 
 
-def _largest(piece: FileRange | Run) -> tuple[int, object]:
-    """The bytes and the key of a piece, or of the largest of many."""
-    if isinstance(piece, Run):
-        nbytes = max(piece.sizes)
-        return nbytes, piece.keys[piece.sizes.index(nbytes)]
-    source = piece.source
-    return source.nbytes if isinstance(source, torch.Tensor | np.ndarray) else len(source), piece.key
+def _largest_key(write: FileWrite) -> object:
+    """The key of the largest of the ranges of a file."""
+    sizes: list[tuple[int, object]] = []
+    for part in write.pieces:
+        if isinstance(part, Run):
+            sizes += zip(part.sizes, part.keys, strict=True)
+        else:
+            source = part.source
+            nbytes = source.nbytes if isinstance(source, torch.Tensor | np.ndarray) else len(source)
+            sizes.append((nbytes, part.key))
+    return max(sizes, key=lambda found: found[0], default=(0, write.key))[1]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tensordict_memmap.engine.future import SaveFuture
-from tensordict_memmap.engine.reserve import error_context, reserve_file
+from tensordict_memmap.engine.sink import error_context, reserve_file
 from tensordict_memmap.formats import tree
 from tensordict_memmap.loading.calls import take_over
 from tensordict_memmap.remote.upload import save_remote

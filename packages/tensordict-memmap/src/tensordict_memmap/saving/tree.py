@@ -20,7 +20,7 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.checksums import Extent
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.engine.gc_paused import gc_paused
-from tensordict_memmap.engine.reserve import reserve_leaves
+from tensordict_memmap.engine.sink import reserve_files
 from tensordict_memmap.engine.sources import FileRange, detached
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats import tree
@@ -210,7 +210,7 @@ class TreeSave:
                 self._keep(file, folder, add)
         write_files(files, threads=self.threads, durable=self.durable, progress=progress, cancelled=cancelled)
         if self.reserve:
-            reserve_leaves(folder, self.leaves)
+            reserve_files((name_of(leaf), f"{folder}/{leaf.file}") for leaf in self.leaves)
         for written in files if self.checksum else ():
             path = os.fspath(written.path)[len(folder) + 1 :]
             entries[path] = Entry(entries[path].size, written.extents[0].checksum())

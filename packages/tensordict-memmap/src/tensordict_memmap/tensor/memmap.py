@@ -453,10 +453,14 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles the name and identity of the file; the values where there is no file that holds them."""
-        return pickling.reduce(self, protocol)
+        return pickling.reduce(self, self._mapping, self.offset, protocol)
 
 
-ForkingPickler.register(MemoryMappedTensor, pickling.reduce_between_processes)
+def _reduce_between_processes(tensor: MemoryMappedTensor) -> Any:
+    return pickling.reduce_between_processes(tensor, tensor.handler, tensor.offset)
+
+
+ForkingPickler.register(MemoryMappedTensor, _reduce_between_processes)
 register_writer(MemoryMappedTensor, write_leaves)
 
 

@@ -1,10 +1,10 @@
-"""Writing in place into tensors that map files, many at once: through the mapping, or to the file.
+"""In-place writes into memory-mapped tensors, many at once: through the mapping, or to the file.
 
-Where the pages of a tensor are in memory, a copy into the mapping runs at memory speed, and large ones go past the
-caches (``kernels.py``). Where they are not yet, as
-right after preallocation, every page would be a fault, so the bytes go to the file and the mapping sees them: the
-blocks of all files are taken first, so that a full disk is an error before anything is written, and then the files are
-filled as a save fills them (``transfer.py``), each thread in a file of its own.
+Where the pages of a tensor are in memory, a copy into the mapping runs at memory speed; large copies run on several
+threads, past the caches once a kernel is loaded. Where the pages are not in memory yet, as right after preallocation,
+each of them would be a page fault. There the bytes go to the file, and the mapping sees them: the blocks of all files
+are reserved first, so that a full disk is an error before anything is written, and then the files are filled as a save
+fills them (``engine/write_plan.py``), each thread in a file of its own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 
-from tensordict_memmap.engine import executor, write_plan
-from tensordict_memmap.engine.reserve import error_context
-from tensordict_memmap.engine.sink import Sink
+from tensordict_memmap.engine import executor, syscalls, write_plan
+from tensordict_memmap.engine.sink import Sink, error_context
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import FILE_WORTH_OPENING, JOB, WORTH_STREAMING, is_unfilled, load_stream
 from tensordict_memmap.tensor.mapping import Mapping
@@ -78,19 +77,18 @@ def write_leaves(
 def _copy(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
     """Copies between memory and memory, one leaf after the other; it has no derivative."""
     flat = [number for number, leaf in enumerate(leaves) if _is_plain_copy(leaf, sources[number])]
-    kernels = load_stream(sum(leaves[number].nbytes for number in flat))
-    if kernels is None or not _are_apart(leaves, sources):
+    total = sum(leaves[number].nbytes for number in flat)
+    if total < WORTH_STREAMING or not _are_apart(leaves, sources):
         torch._foreach_copy_(list(leaves), list(sources))
         return
+    kernels = load_stream(total)
+    copy = syscalls.copy if kernels is None else kernels.stream
     lanes = []
     for number in flat:
         target, source, nbytes = leaves[number].data_ptr(), sources[number].data_ptr(), leaves[number].nbytes
         starts = range(0, nbytes, JOB)
         lanes.append(
-            [
-                functools.partial(kernels.stream, target + start, source + start, min(JOB, nbytes - start))
-                for start in starts
-            ]
+            [functools.partial(copy, target + start, source + start, min(JOB, nbytes - start)) for start in starts]
         )
     executor.run(lanes)
     for number in flat:
