@@ -19,14 +19,14 @@ from tensordict_core import UnbatchedTensor
 from tensordict_core.extension import Meta, annotate, annotation
 from tensordict_memmap.engine import executor as pool
 from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.file_ranges import file_ranges
 from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.engine.sources import FileRange, Run, detached
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats.consolidated import FIELDS, LENGTHS, OFFSETS, VALUES, jagged, open_consolidated
-from tensordict_memmap.formats.safetensors.layout import cut
 from tensordict_memmap.schema import nontensor as values
 from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, show
-from tensordict_memmap.schema.plan import LAZY, plan
+from tensordict_memmap.schema.plan import LAZY, plain_address, plan
 from tensordict_memmap.storage.transaction import save_file
 from tensordict_memmap.tensor.mapping import MODES, Mapping
 
@@ -256,15 +256,12 @@ class _Job:
         keys, sources, addresses, begins, sizes = [], [], [], [], []
         for slot in self.slots.values():
             for part, (start, end) in zip(slot.sources, slot.ranges, strict=True):
-                if start == end:
-                    continue
-                plain = part.is_cpu and part.is_contiguous() and not (part.is_conj() or part.is_neg())
                 keys.append(slot.leaf.key)
                 sources.append(part)
-                addresses.append(part.data_ptr() if plain else 0)
+                addresses.append(plain_address(part))
                 begins.append(start)
                 sizes.append(end - start)
-        return cut(keys, sources, addresses, begins, sizes)[0]
+        return file_ranges(keys, sources, addresses, begins, sizes)[0]
 
     def _put(self, node: Node, storage: torch.Tensor) -> None:
         """Puts views of the storage in place of the leaves that were copied to it."""

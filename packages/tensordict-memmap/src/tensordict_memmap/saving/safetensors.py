@@ -17,21 +17,25 @@ import torch
 from tensordict_core.extension import annotate, annotation
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.checksums import DIGITS, Extent
+from tensordict_memmap.engine.file_ranges import file_ranges
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.engine.gc_paused import gc_paused
-from tensordict_memmap.engine.sources import FileRange, Run
+from tensordict_memmap.engine.sources import FileRange, Run, detached
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT
 from tensordict_memmap.formats.safetensors.checksums import CHECKSUMS, reserve_checksums, write_checksums
-from tensordict_memmap.formats.safetensors.describe import pack
+from tensordict_memmap.formats.safetensors.describe import describe
 from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, dump_header
 from tensordict_memmap.loading.safetensors import INDEX_NAME, SINGLE_NAME, load_packed
 from tensordict_memmap.remote.urls import is_remote, local_path
+from tensordict_memmap.schema.node import Node, Stacked, leaves, show
+from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Entry, Manifest
 from tensordict_memmap.storage.transaction import save_file
 from tensordict_memmap.storage.verify import check_level
+from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = [
     "PackedSave",
@@ -186,15 +190,24 @@ class PackedSave:
             raise ValueError(f"a shard takes at least one byte, not {shard_size}; pass a positive shard_size")
         self.threads, self.durable, self.existsok = threads, durable, existsok
         self.like, self.shard_size, self.checksum = like, shard_size, checksum
-        self.pack = pack(td, copy_existing=copy_existing or like)
-        self.total = sum(self.pack.tensors.sizes)
+        with gc_paused():
+            root = plan(td)
+            if not (copy_existing or like):
+                _check_mapped(root)
+            self.pack = describe(root)
+        self.sizes = [form.nbytes for form in self.pack.forms]
+        self.total = sum(self.sizes)
         self.mapped = mapped
         self.written: Any = None
 
     def start(self, early: bool, result: Callable[[], Any], pbar: bool = False) -> Any:
         """Saves, now or in the background, and gives the result."""
         if early:
-            self.pack.tensors.hold()
+            for leaf in self.pack.leaves:
+                if leaf.stacked is not None:
+                    leaf.stacked = Stacked(list(map(detached, leaf.stacked.parts)), leaf.stacked.dim)
+                else:
+                    leaf.source = detached(leaf.source)
         return run_save(self.run, result, 0 if self.like else self.total, early=early, pbar=pbar)
 
     def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
@@ -218,13 +231,13 @@ class PackedSave:
 
     def _write_shards(self, folder: str, progress: Progress | None, cancelled: Cancelled | None) -> Manifest:
         assert self.shard_size is not None
-        shards = split(self.pack.tensors.sizes, self.shard_size)
+        shards = split(self.sizes, self.shard_size)
         names = _shard_names(len(shards))
         files = []
         for number, (name, shard) in enumerate(zip(names, shards, strict=True)):
             files.append(self._file(f"{folder}/{name}", shard, first=number == 0))
         if len(names) > 1:
-            tensors = list(self.pack.tensors.names)
+            tensors = [leaf.file for leaf in self.pack.leaves]
             places = {tensors[one]: name for name, shard in zip(names, shards, strict=True) for one in shard}
             index = orjson.dumps({"metadata": {"total_size": self.total}, "weight_map": places})
             names.append(INDEX_NAME)
@@ -235,7 +248,13 @@ class PackedSave:
     def _file(self, path: str, part: range | None, *, first: bool = True) -> FileWrite:
         """One file: of all tensors, or of a part of them; the first says what the structure is."""
         with gc_paused():
-            names, forms, ends, pieces, alone = self.pack.tensors.layout(part)
+            rows, forms, ends, addresses = self.pack.layout(part)
+            names, sizes = [leaf.file for leaf in rows], [form.nbytes for form in forms]
+            keys, sources = (
+                [leaf.key for leaf in rows],
+                [leaf.source if leaf.stacked is None else leaf.stacked for leaf in rows],
+            )
+            pieces, alone = file_ranges(keys, sources, addresses, [0, *ends[:-1]], sizes)
             metadata = self.pack.metadata(names if part is None else None) if first else {"format": "pt"}
             if self.checksum:
                 runs = [piece for piece in pieces if isinstance(piece, Run)]
@@ -276,6 +295,16 @@ class PackedSave:
     def _open(self, path: str) -> Any:
         cpu = torch.device("cpu")
         return load_packed(path, mode="r" if self.checksum else "r+", device=cpu, allow_pickle=True, locked=True)
+
+
+def _check_mapped(root: Node) -> None:
+    for leaf in leaves(root):
+        source = leaf.source
+        if isinstance(source, MemoryMappedTensor) and source.handler.filename is not None:
+            raise RuntimeError(
+                f"key {show(leaf.key)} is mapped onto {source.handler.filename}, and a mapped entry stays in its file; "
+                "pass copy_existing=True to copy it"
+            )
 
 
 def _digits(file: FileWrite) -> str:

@@ -8,16 +8,17 @@ reads or writes a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import torch
 
-from tensordict_core.extension import find_type
+from tensordict_core.extension import find_type, type_name
 
 __all__ = [
+    "STACKED",
     "WRAPPED",
     "Dense",
     "Entry",
@@ -25,19 +26,32 @@ __all__ = [
     "Node",
     "Parts",
     "Path",
+    "Stacked",
     "Value",
     "candidate_names",
     "find_class",
     "leaves",
     "nodes",
+    "registered_name",
     "show",
 ]
 
 WRAPPED = "_tensordict"
 """The name of the one part of a tensorclass."""
 
+STACKED = "_stacked"
+"""The name of the one part of a lazy stack whose elements are stored as one node, with their tensors stacked."""
+
 Path = tuple[str, ...]
 """A nested key."""
+
+
+@dataclass(slots=True)
+class Stacked:
+    """Tensors of one shape to write stacked along a dimension."""
+
+    parts: Sequence[torch.Tensor]
+    dim: int
 
 
 @dataclass(slots=True)
@@ -53,8 +67,10 @@ class Leaf:
         layout: ``"strided"``, or ``"nested"`` and ``"jagged"`` for nested tensors.
         source: the tensor to write; None where the schema was parsed.
         alias: the ``file`` of the leaf that has the same memory (tied weights).
+        address: where its bytes lie in memory, if they lie there just as a file stores them; else 0.
         ragged: the dimension of a jagged tensor that differs between components.
         shapes_file: where its format stores the shapes of the components of a nested tensor.
+        stacked: the tensors to write stacked in the place of one ``source``.
         unbatched: whether the tensor lies in an `UnbatchedTensor`, which need not start with the batch size.
     """
 
@@ -65,9 +81,11 @@ class Leaf:
     layout: str = "strided"
     source: torch.Tensor | None = None
     alias: str | None = None
+    address: int = 0
     ragged: int = 1
     shapes_file: str = ""
     unbatched: bool = False
+    stacked: Stacked | None = None
 
     @property
     def nbytes(self) -> int:
@@ -213,6 +231,12 @@ def candidate_names(class_string: str) -> list[str]:
         return [path.removeprefix("__main__.")]
     parts = path.split(".")
     return [f"{'.'.join(parts[:cut])}:{'.'.join(parts[cut:])}" for cut in range(len(parts) - 1, 0, -1)]
+
+
+def registered_name(node: Parts) -> str | None:
+    """The registered name of a tensorclass, where its class string does not tell that."""
+    registered = None if node.cls is None else type_name(node.cls)
+    return None if registered in candidate_names(node.class_string) else registered
 
 
 def find_class(class_string: str, owner: str | None = None) -> type[Any] | None:

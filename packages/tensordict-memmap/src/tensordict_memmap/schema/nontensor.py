@@ -183,30 +183,22 @@ def stack_size(data: list[Any], size: tuple[int, ...]) -> tuple[int, ...]:
     return size or (len(data),)
 
 
-def _refuse(part: Any) -> bytes:
-    raise TypeError(f"a JSON document holds no values of type {type(part).__name__}; encode them first")
-
-
-def quick_dumps(form: Any, *, finite: bool, text_of: Callable[[Any], bytes] = _refuse) -> bytes:
+def quick_dumps(form: Any, *, finite: bool) -> bytes:
     """As `dumps`, faster where the caller knows that all numbers are finite; else the quick way would write null.
 
     Args:
         form: what to write.
         finite: whether it holds no infinity and no NaN.
-        text_of: gives the document of a part that is of no type of JSON.
-
-    Raises:
-        TypeError: There is such a part, and no ``text_of``.
 
     >>> quick_dumps({"a": [1.5]}, finite=True), quick_dumps([float("inf")], finite=False)
     (b'{"a":[1.5]}', b'[Infinity]')
     """
     if finite:
         try:
-            return orjson.dumps(form, default=lambda part: orjson.Fragment(text_of(part)))
+            return orjson.dumps(form)
         except (TypeError, orjson.JSONEncodeError):  # lone surrogates, integers of more than 64 bits
             pass
-    return json.dumps(form, default=lambda part: loads(text_of(part))).encode()
+    return dumps(form)
 
 
 def is_finite(form: Any) -> bool:

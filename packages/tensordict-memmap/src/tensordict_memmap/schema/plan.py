@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,10 +15,9 @@ from tensordict_core import (
     UnbatchedTensor,
     is_non_tensor,
 )
-from tensordict_core.extension import type_name
-from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, candidate_names, show
+from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, registered_name, show
 
-__all__ = ["LAZY", "memory_of", "plan"]
+__all__ = ["LAZY", "memory_of", "plain_address", "plan"]
 
 LAZY = "<class 'tensordict._lazy.LazyStackedTensorDict'>"
 """The class string of lazy stacks."""
@@ -61,28 +61,62 @@ def plan(td: Any, key: Path = ()) -> Node:
         made.parts[name] = plan(part, key if name == WRAPPED else (*key, name))
     wrapped = made.parts.get(WRAPPED)
     if isinstance(wrapped, Dense):
-        registered = type_name(type(td))
-        if registered not in candidate_names(made.class_string):
-            wrapped.owner = registered
+        wrapped.owner = registered_name(made)
     return made
 
 
 def _plan_dense(td: Any, key: Path) -> Dense:
     meta = td._meta
     node = Dense(key, "", tuple(meta.batch_size), meta.names, origin=td)
-    entries = node.entries
+    entries, strided = node.entries, list[Leaf]()
     for name, value in td._items():
         if isinstance(value, torch.Tensor):
             if value.is_nested:
                 entries[name] = _plan_nested(value, (*key, name))
             else:
-                entries[name] = Leaf((*key, name), "", value.dtype, value.shape, "strided", value)
+                entries[name] = leaf = Leaf((*key, name), "", value.dtype, value.shape, "strided", value)
+                strided.append(leaf)
         elif type(value) is UnbatchedTensor:
             tensor = value.tensor
             entries[name] = Leaf((*key, name), "", tensor.dtype, tensor.shape, source=tensor, unbatched=True)
         else:
             entries[name] = plan(value, (*key, name))
+    for leaf, address in zip(strided, _addresses(strided), strict=True):
+        leaf.address = address
     return node
+
+
+_is_cpu = attrgetter("is_cpu")
+
+
+def _addresses(leaves: list[Leaf]) -> list[int]:
+    """Where the bytes of tensors lie as a file stores them; 0 for others. Thousands are looked at in loops in C."""
+    sources: list[Any] = [leaf.source for leaf in leaves]
+    try:
+        found = list(map(torch.Tensor.data_ptr, sources))
+        if (
+            all(map(_is_cpu, sources))
+            and all(map(torch.Tensor.is_contiguous, sources))
+            and not any(map(torch.Tensor.is_neg, sources))
+            and not any(leaf.dtype.is_complex for leaf in leaves)
+        ):
+            return found
+    except RuntimeError:
+        pass
+    return [plain_address(source) for source in sources]
+
+
+def plain_address(tensor: torch.Tensor) -> int:
+    """Where the bytes of a tensor lie, if they lie in the memory of the CPU as a file stores them; else 0.
+
+    >>> plain_address(torch.ones(2, 3).T)
+    0
+    """
+    try:
+        plain = tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj())
+        return tensor.data_ptr() if plain and tensor.numel() else 0
+    except RuntimeError:  # a tensor that is not strided, or has no memory of its own
+        return 0
 
 
 def _plan_nested(tensor: torch.Tensor, key: Path) -> Leaf:

@@ -1,435 +1,411 @@
-"""From a tensordict to what one file holds: named tensors in a row, and a record of the structure around them.
+"""Describe: from the schema of a tensordict to the named tensors and the metadata of a safetensors file.
 
-The record is that of the reference, with fields of ours where it has no place for something; it ignores those. Tensors
-go by their nested keys joined with ``.``, the names that state dicts use. Two keys that would share a name, a name that
-the format cannot hold, complex numbers of a width that it lacks, nested tensors and tied weights are told apart in the
-record, so any reader finds plain tensors in the file. A node in the record::
+The structure is one JSON text in the metadata. It is that of the reference, with fields of ours where it has no place
+for something; it ignores those. Tensors go by their nested keys joined with ``.``, the names that state dicts use. Keys
+that would share a name, names that the format cannot hold, complex numbers of a width that it lacks, nested tensors and
+tied weights are told apart in the structure, so any reader finds plain tensors in the file. A node is described as::
 
     {"batch_size": [4], "names": ["time"], "class": "<class 'm.C'>", "stack_dim": 0, "keys": {
         "a": {"tensor": "a"}, "z": {"tensor": "z", "dtype": "torch.complex128"}, "b": {"td": {...}},
         "s": {"non_tensor": "hello"}, "t": {"non_tensor": [1], "exact": {"$": "tuple", "items": [1]}}}}
 
 ``class`` and ``stack_dim`` are those of tensorclasses and lazy stacks. A lazy stack of equals has its tensors stacked;
-any other has its elements as ``parts``. A record that would say no more than the names do is left out, as in published
-files, and has a digest beside it where it says the batch size besides (``dotted.py``).
+any other has its elements as ``parts``. A structure that says no more than the names do is left out, as in published
+files, and has a digest beside it where it says the batch size besides (``dotted_names.py``).
 """
 
 from __future__ import annotations
 
-import pickle
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby
-from typing import Any, cast
+from itertools import accumulate
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
 
-from tensordict_core import (
-    LazyStackedTensorDict,
-    NonTensorData,
-    NonTensorStack,
-    TensorDict,
-    UnbatchedTensor,
-    is_non_tensor,
-)
-from tensordict_core.extension import Primitives, type_name
-from tensordict_memmap.engine.gc_paused import gc_paused
-from tensordict_memmap.formats.safetensors.columns import Entries
+from tensordict_core import TensorDict
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, digest, is_dotted
-from tensordict_memmap.formats.safetensors.header import CODES, Form
-from tensordict_memmap.formats.safetensors.layout import Keys, Stacked, Tensors
-from tensordict_memmap.formats.safetensors.stored_form import Forms, stored
+from tensordict_memmap.formats.safetensors.header import CODES, METADATA, Form, ranks
 from tensordict_memmap.schema import nontensor as values
-from tensordict_memmap.schema.node import WRAPPED, Path, candidate_names, show
-from tensordict_memmap.tensor.memmap import MemoryMappedTensor
+from tensordict_memmap.schema.node import (
+    STACKED,
+    WRAPPED,
+    Dense,
+    Leaf,
+    Node,
+    Path,
+    Stacked,
+    Value,
+    registered_name,
+    show,
+)
+from tensordict_memmap.schema.plan import LAZY, memory_of, plain_address
 
-__all__ = ["RECORD", "Pack", "pack"]
+__all__ = ["RECORD", "VERSION", "Layout", "Pack", "describe", "stored"]
 
 RECORD = "tensordict"
-"""The name of the record in the metadata of a file."""
+"""The name of the structure in the metadata of a file."""
 
 VERSION = 1
 
-_KINDS = frozenset({torch.Tensor, torch.nn.Parameter})
-"""The classes of tensors that may need no second look."""
+_PAIRS = {torch.complex128: torch.float64, torch.complex32: torch.float16}
+_INTEGERS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
+_REAL = frozenset(dtype for dtype in CODES if not dtype.is_complex)
+"""The dtypes whose values lie in memory as in a file."""
+
+
+class Layout(NamedTuple):
+    """Tensors in a row, without gaps.
+
+    Args:
+        leaves: in the order of their bytes; ``file`` is the name of each.
+        forms: the dtype and shape that the file gives each.
+        ends: where the bytes of each end; those of the first start at 0.
+        addresses: where each lies in memory, if it lies there just as in the file and has bytes; else 0.
+    """
+
+    leaves: Sequence[Leaf]
+    forms: Sequence[Form]
+    ends: Sequence[int]
+    addresses: Sequence[int]
 
 
 @dataclass(slots=True)
 class Pack:
-    """What one file holds.
+    """The tensors and the structure that a safetensors save consists of.
 
     Args:
-        record: the structure.
-        tensors: the tensors.
-        finite: whether no value in the record is infinite or NaN.
+        root: the schema, whose leaves have the names of their tensors.
     """
 
-    record: dict[str, Any] = field(default_factory=dict)
-    tensors: Tensors = field(default_factory=Tensors)
+    root: Node
+    leaves: list[Leaf] = field(default_factory=list)
+    forms: list[Form] = field(default_factory=list)
+    addresses: list[int] = field(default_factory=list)
+    values: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """How the structure describes each non-tensor value, by the id of its node."""
     finite: bool = True
 
+    def layout(self, part: range | None = None) -> Layout:
+        """Puts tensors in a row, those of the widest dtypes first, so that each is aligned to its elements.
+
+        Args:
+            part: the numbers of those; None is all.
+        """
+        chosen = slice(None) if part is None else slice(part.start, part.stop)
+        leaves, forms, addresses = self.leaves[chosen], self.forms[chosen], self.addresses[chosen]
+        rank = ranks(dict.fromkeys(forms))
+        if any(rank.values()):
+            order = sorted(range(len(forms)), key=list(map(rank.__getitem__, forms)).__getitem__)
+            leaves, forms = [leaves[n] for n in order], [forms[n] for n in order]
+            addresses = [addresses[n] for n in order]
+        return Layout(leaves, forms, list(accumulate([form.nbytes for form in forms])), addresses)
+
     def metadata(self, names: Sequence[str] | None) -> dict[str, str]:
-        """The texts about the file: what other libraries look for, the record, and the digest.
+        """The texts about the file: those that other libraries look for, the structure, and the digest.
 
         Args:
             names: the tensors in the order of their bytes, where one file holds all.
         """
         texts = {"format": "pt"}
-        told = names if names is not None and is_dotted(self.record, names) else None
-        if told is None or self.record["batch_size"]:
-            document = {"version": VERSION, "root": self.record}
-            texts[RECORD] = values.quick_dumps(document, finite=self.finite, text_of=Entries.text).decode()
+        told = names if names is not None and is_dotted(self.root, names) else None
+        if told is None or (isinstance(self.root, Dense) and self.root.batch_size):
+            document = {"version": VERSION, "root": self._node(self.root)}
+            texts[RECORD] = values.quick_dumps(document, finite=self.finite).decode()
         if told is not None:
             texts[DIGEST] = digest(texts.get(RECORD, ""), told)
         return texts
 
+    def _node(self, node: Node) -> dict[str, Any]:
+        if isinstance(node, Value):
+            return {"batch_size": list(node.batch_size), "names": None, "keys": {}, "value": self.values[id(node)]}
+        if isinstance(node, Dense):
+            names = None if node.names is None else list(node.names)
+            keys = {name: self._entry(entry) for name, entry in node.entries.items()}
+            return {"batch_size": list(node.batch_size), "names": names, "keys": keys}
+        if node.class_string != LAZY:
+            record = self._node(node.parts[WRAPPED])
+            record["class"] = node.class_string
+            owner = registered_name(node)
+            if owner is not None:
+                record["owner"] = owner
+            return {**record, "facts": node.facts} if node.facts else record
+        names = list(node.origin.names)
+        record = {
+            "batch_size": list(node.origin.batch_size),
+            "names": names if any(name is not None for name in names) else None,
+            "stack_dim": node.facts["stack_dim"],
+        }
+        if STACKED in node.parts:
+            return {**record, "keys": self._node(node.parts[STACKED])["keys"]}
+        return {**record, "parts": [self._node(part) for part in node.parts.values()], "keys": {}}
 
-class _Waiting:
-    """Tensors whose place in the file is still to be given, in columns: the more at once, the less each costs."""
+    def _entry(self, entry: Leaf | Node) -> dict[str, Any]:
+        if isinstance(entry, Value):
+            return self.values[id(entry)]
+        if not isinstance(entry, Leaf):
+            return {"td": self._node(entry)}
+        about: dict[str, Any] = {"tensor": entry.file}
+        if entry.dtype not in CODES:
+            about["dtype"] = str(entry.dtype)
+        if entry.layout != "strided":
+            about |= {"shapes": entry.shapes_file, "layout": entry.layout, "ragged": entry.ragged}
+        if entry.unbatched:
+            about["unbatched"] = True
+        return about
 
-    __slots__ = ("entries", "keys", "names", "tensors")
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.tensors: list[torch.Tensor] = []
-        self.keys = Keys()
-        self.entries: list[Entries] = []
-
-
-def pack(td: Any, *, copy_existing: bool = True) -> Pack:
-    """What a file with a tensordict, lazy stack, tensorclass or non-tensor data holds.
+def describe(root: Node) -> Pack:
+    """Names the tensors of a planned schema, and says how a safetensors save stores each.
 
     Args:
-        td: what to save.
-        copy_existing: whether entries that are mapped onto other files are copied rather than refused.
+        root: the schema, whose leaves get their names.
 
     Raises:
         TypeError: An entry is of a kind that has no place in the file; the error names its key.
-        RuntimeError: An entry is mapped onto another file and ``copy_existing`` is False.
 
-    >>> packed = pack(TensorDict({"a": torch.zeros(2), "b": {"c": torch.ones(1)}}))
-    >>> list(packed.tensors.names), packed.record["keys"]["a"]
-    (['a', 'b.c'], {'tensor': 'a'})
+    >>> from tensordict_memmap.schema.plan import plan
+    >>> pack = describe(plan(TensorDict({"a": torch.zeros(2), "b": {"c": torch.ones(1)}})))
+    >>> [leaf.file for leaf in pack.leaves], pack.metadata(["a", "b.c"])
+    (['a', 'b.c'], {'format': 'pt', 'tensordict_dotted': '...'})
     """
-    packer = _Packer(copy_existing)
-    with gc_paused():
-        packer.out.record = packer.root(td)
-        packer.settle()
-    return packer.out
+    namer = _Namer(Pack(root))
+    namer.node(root, "")
+    return namer.finish()
 
 
-class _Packer:
-    def __init__(self, copy_existing: bool) -> None:
-        self.out = Pack()
-        self.copy_existing = copy_existing
-        self.forms = Forms()
-        self.waiting = _Waiting()
-        self.seen: dict[int, str] = {}
-        self.unseen: list[tuple[Sequence[int], Sequence[str]]] = []
+def stored(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as a file has it: pairs of numbers for complex ones that the format lacks, integers for other dtypes.
 
-    def root(self, td: Any) -> dict[str, Any]:
-        if is_non_tensor(td):
-            return {"batch_size": list(td.batch_size), "names": None, "keys": {}, "value": self.value(td, (), "", None)}
-        return self.node(td, (), "")
+    >>> stored(torch.tensor([1 + 2j], dtype=torch.complex128))
+    tensor([[1., 2.]], dtype=torch.float64)
+    """
+    dtype = tensor.dtype
+    if dtype in CODES:
+        return tensor
+    tensor = tensor.detach()
+    return torch.view_as_real(tensor.resolve_conj()) if dtype in _PAIRS else tensor.view(_stored_as(dtype))
 
-    def node(self, td: Any, key: Path, start: str) -> dict[str, Any]:
-        if isinstance(td, LazyStackedTensorDict):
-            return self.lazy(td, key, start)
-        if not isinstance(td, Primitives) or td._is_opaque:
+
+def _stored_as(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype in CODES else _PAIRS.get(dtype) or _INTEGERS[dtype.itemsize]
+
+
+class _Namer:
+    """The walk that lists the tensors of a schema; `finish` then gives each its joined key, or a name like it."""
+
+    def __init__(self, pack: Pack) -> None:
+        self.pack = pack
+        self.rows: list[Leaf] = []
+        self.nested: list[tuple[Leaf, Leaf, Leaf]] = []
+        self.pickled: list[tuple[dict[str, Any], Leaf]] = []
+        self.forms = _Forms()
+
+    def node(self, node: Node, start: str) -> None:
+        if isinstance(node, Value):
+            self.value(node, start.removesuffix("."), None)
+        elif isinstance(node, Dense):
+            self.dense(node, start)
+        elif node.class_string == LAZY:
+            parts = list(node.parts.values())
+            if parts and all(_is_alike(parts[0], part) for part in parts):
+                stack = _stacked(parts, node.facts["stack_dim"], node.key)
+                node.parts = {STACKED: stack}
+                self.dense(stack, start)
+            else:
+                for name, part in node.parts.items():
+                    self.node(part, f"{start}{name}.")
+        elif list(node.parts) != [WRAPPED] or isinstance(node.parts[WRAPPED], Value):
             raise TypeError(
-                "a saved tensordict holds tensors, tensordicts, tensorclasses and non-tensor data, and "
-                f"{'key ' + show(key) if key else 'what is saved'} is a {type(td).__name__}; convert or remove it first"
+                f"{node.type_name} is made of {sorted(node.parts)}, and one file holds tensordicts, lazy stacks and "
+                "wrappers of one of them; save it to a folder"
             )
-        form = td._disk_form()  # type: ignore[attr-defined]  # every container has it
-        if form is None:
-            return self.dense(td, key, start)
-        facts, parts = form
-        if list(parts) != [WRAPPED] or is_non_tensor(parts[WRAPPED]):
-            raise TypeError(
-                f"one file holds tensordicts, lazy stacks and what wraps one of them, and {type(td).__name__} is "
-                f"made of {sorted(parts)}; save it to a folder"
-            )
-        record = self.node(parts[WRAPPED], key, start)
-        record["class"] = str(type(td))
-        registered = type_name(type(td))
-        if registered not in candidate_names(record["class"]):
-            record["owner"] = registered
-        if facts:
-            record["facts"] = facts
-        return record
-
-    def dense(self, td: Any, key: Path, start: str) -> dict[str, Any]:
-        items = dict(td._items())
-        entries: Entries | dict[str, Any]
-        if _KINDS.issuperset(map(type, items.values())):
-            entries = self.wait(items, key, start)
         else:
-            entries = {}
-            for waits, group in groupby(items.items(), _is_of_a_kind):
-                if waits:
-                    entries |= self.wait(dict(group), key, start).each()
-                    continue
-                for name, value in group:
-                    entries[name] = self.entry(value, (*key, name), start + name, td.batch_size)
-        names = td._meta.names
-        return {"batch_size": list(td.batch_size), "names": None if names is None else list(names), "keys": entries}
+            self.node(node.parts[WRAPPED], start)
 
-    def entry(self, value: Any, key: Path, full: str, around: torch.Size) -> dict[str, Any]:
-        if isinstance(value, torch.Tensor):
-            return self.tensor(value, key, full)
-        if type(value) is UnbatchedTensor:
-            return {**self.tensor(value.tensor, key, full), "unbatched": True}
-        if is_non_tensor(value):
-            return self.value(value, key, full, around)
-        return {"td": self.node(value, key, full + ".")}
-
-    # --- tensors that need no second look, which may come in thousands
-
-    def wait(self, tensors: Mapping[str, torch.Tensor], key: Path, start: str) -> Entries:
-        """The entries of tensors of a node, as if each got its joined key for a name; `settle` sees to that."""
-        names, waiting = list(tensors), self.waiting
-        entries = Entries(names, start)
-        waiting.names += [start + name for name in names] if start else names
-        waiting.tensors += tensors.values()
-        waiting.keys.extend(key, names)
-        waiting.entries.append(entries)
-        return entries
-
-    def settle(self) -> None:
-        """Gives those that wait their place: all at once where nothing is odd about any, else one after the other."""
-        waiting, out = self.waiting, self.out.tensors
-        if not waiting.names:
-            return
-        self.waiting = _Waiting()
-        names, tensors, keys = waiting.names, waiting.tensors, waiting.keys
-        addresses, forms = self.forms.look(tensors)
-        new = set(addresses) - {0}
-        if (
-            None not in forms
-            and len(new) == len(names) - addresses.count(0)
-            and (not out.names or self.firsts().keys().isdisjoint(new))
-            and "".join(names).isascii()
-            and out.extend(names, cast("list[Form]", forms), addresses, tensors, keys)
-        ):
-            self.unseen.append((addresses, names))
-            return
-        seen = self.firsts()
-        abouts = chain.from_iterable(entries.each().values() for entries in waiting.entries)
-        for name, tensor, key, about, address, form in zip(names, tensors, keys, abouts, addresses, forms, strict=True):
-            if (
-                form is not None
-                and name.isascii()
-                and out.is_free(name)
-                and (not address or seen.setdefault(address, name) == name)
-            ):
-                out.add(name, form, address, tensor, key)
+    def dense(self, node: Dense, start: str) -> None:
+        add = self.rows.append
+        for name, entry in node.entries.items():
+            if isinstance(entry, Leaf):
+                entry.file = start + name
+                if entry.layout == "strided":
+                    add(entry)
+                else:
+                    self.components(entry)
+            elif isinstance(entry, Value):
+                self.value(entry, start + name, node.batch_size)
             else:
-                found = self.tensor(tensor, key, name)
-                about.clear()
-                about.update(found)
+                self.node(entry, f"{start}{name}.")
 
-    def firsts(self) -> dict[int, str]:
-        """The name of the first tensor at each address, to which more may be added."""
-        for addresses, names in self.unseen:
-            self.seen.update(zip(addresses, names, strict=True))
-        self.unseen.clear()
-        self.seen.pop(0, None)
-        return self.seen
+    def row(self, key: Path, name: str, tensor: torch.Tensor) -> Leaf:
+        """Adds a tensor that is no entry itself."""
+        leaf = Leaf(key, name, tensor.dtype, tensor.shape, source=tensor, address=plain_address(tensor))
+        self.rows.append(leaf)
+        return leaf
 
-    # --- tensors
+    def components(self, leaf: Leaf) -> None:
+        """Stores the components of a nested tensor one after the other, and their shapes."""
+        assert isinstance(leaf.source, torch.Tensor)
+        parts = [part.detach() for part in leaf.source.unbind()]
+        shapes = torch.tensor([list(part.shape) for part in parts], dtype=torch.int64).reshape(leaf.shape)
+        flat = torch.cat([part.reshape(-1) for part in parts]) if parts else torch.empty(0, dtype=leaf.dtype)
+        rows = self.row(leaf.key, leaf.file, flat), self.row(leaf.key, leaf.file + ".shape", shapes)
+        self.nested.append((leaf, *rows))
 
-    def tensor(self, tensor: torch.Tensor, key: Path, full: str) -> dict[str, Any]:
-        self.settle()
-        if tensor.is_nested:
-            return self.nested(tensor, key, full)
-        if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
-            raise TypeError(
-                f"what is saved has values in strided memory, and key {show(key)} is a {tensor.layout} tensor of "
-                f"{tensor.dtype} on {tensor.device}; make it dense first"
-            )
-        if isinstance(tensor, MemoryMappedTensor) and not self.copy_existing and tensor.handler.filename is not None:
-            raise RuntimeError(
-                f"an entry stays in its file, and that of key {show(key)} is {tensor.handler.filename}; pass "
-                "copy_existing=True to copy it"
-            )
-        dtype, out = tensor.dtype, self.out.tensors
-        address = _address(tensor)
-        if address:
-            first = self.firsts().setdefault(address, full)
-            if first != full and _is_same(tensor, out.sources[out.names[first]]):
-                return self.about(first, dtype)
-        name = self.free(full)
-        if address and self.seen[address] == full:
-            self.seen[address] = name
-        source = stored(tensor)
-        plain = tensor.is_cpu and source.is_contiguous() and not (source.is_conj() or source.is_neg())
-        flat = _address(source) if plain else 0
-        out.add(name, self.forms[dtype, source.shape], flat, source, key)
-        return self.about(name, dtype)
-
-    @staticmethod
-    def about(name: str, dtype: torch.dtype) -> dict[str, Any]:
-        return {"tensor": name} if dtype in CODES else {"tensor": name, "dtype": str(dtype)}
-
-    def nested(self, tensor: torch.Tensor, key: Path, full: str) -> dict[str, Any]:
-        """Components one after the other, with their shapes, and the ragged dimension first, as in a tree."""
-        jagged = tensor.layout is torch.jagged
-        ragged = next(dim for dim in range(1, tensor.dim()) if not isinstance(tensor.shape[dim], int)) if jagged else 1
-        source = tensor.transpose(1, ragged) if ragged != 1 else tensor
-        parts = [part.detach() for part in source.unbind()]
-        shapes = torch.tensor([list(part.shape) for part in parts], dtype=torch.int64).reshape(
-            len(parts), tensor.dim() - 1
-        )
-        flat = torch.cat([part.reshape(-1) for part in parts]) if parts else torch.empty(0, dtype=tensor.dtype)
-        about = {**self.tensor(flat, key, full), "shapes": self.tensor(shapes, key, full + ".shape")["tensor"]}
-        return about | {"layout": "jagged" if jagged else "nested", "ragged": ragged}
-
-    def free(self, full: str) -> str:
-        """A name in the file for a joined key: itself, unless the file cannot hold it or another has it."""
-        name = full if full.isascii() else full.encode("utf-8", "replace").decode()
-        if name == full and self.out.tensors.is_free(name):
-            return name
-        number = 1
-        while f"{name}~{number}" in self.out.tensors.names:
-            number += 1
-        return f"{name}~{number}"
-
-    # --- lazy stacks
-
-    def lazy(self, td: LazyStackedTensorDict, key: Path, start: str) -> dict[str, Any]:
-        names = td.names if any(name is not None for name in td.names) else None
-        record: dict[str, Any] = {
-            "batch_size": list(td.batch_size),
-            "names": None if names is None else list(names),
-            "stack_dim": td.stack_dim,
-        }
-        parts = td.tensordicts
-        if parts and all(_is_alike(parts[0], part) for part in parts):
-            return {**record, "keys": self.stacked(parts, td.stack_dim, key, start)}
-        record["parts"] = [
-            self.node(part, (*key, str(number)), f"{start}{number}.") for number, part in enumerate(parts)
-        ]
-        return {**record, "keys": {}}
-
-    def stacked(self, parts: Sequence[Any], dim: int, key: Path, start: str) -> dict[str, Any]:
-        self.settle()
-        entries: dict[str, Any] = {}
-        for name, first in parts[0]._items():
-            inner, full = (*key, name), start + name
-            column = [part._get(name) for part in parts]
-            if isinstance(first, torch.Tensor):
-                shape = tuple(stored(first).shape)
-                chosen = self.free(full)
-                source = Stacked([stored(one) for one in column], dim)
-                shape = (*shape[:dim], len(parts), *shape[dim:])
-                self.out.tensors.add(chosen, self.forms[first.dtype, shape], 0, source, inner)
-                entries[name] = self.about(chosen, first.dtype)
-            else:
-                size = first.batch_size
-                below = self.stacked(column, dim, inner, full + ".")
-                entries[name] = {
-                    "td": {"batch_size": [*size[:dim], len(parts), *size[dim:]], "names": None, "keys": below}
-                }
-        return entries
-
-    # --- values
-
-    def value(self, td: Any, key: Path, full: str, around: Any) -> dict[str, Any]:
-        stack = isinstance(td, NonTensorStack)
-        if not stack and not isinstance(td, NonTensorData):
-            raise TypeError(
-                f"non-tensor data is saved as NonTensorData or NonTensorStack, and key {show(key)} is a "
-                f"{type(td).__name__}; convert it first"
-            )
-        value = td.tolist() if stack else td.data
-        about: dict[str, Any] = {}
-        if stack:
-            about["stack"] = True
-        if stack or td.batch_size != around:
-            about["batch_size"] = list(td.batch_size)
+    def value(self, node: Value, full: str, around: tuple[int, ...] | None) -> None:
+        value, about = node.content(), {}
+        extra: dict[str, Any] = {"stack": True} if node.stack else {}
+        if node.stack or node.batch_size != around:
+            extra["batch_size"] = list(node.batch_size)
         try:
-            exact = values.encode(value)
-            self.out.finite &= values.is_finite(exact)
+            about["non_tensor"], exact = values.to_forms(value)
+            if exact is not None:
+                about["exact"] = exact
+            self.pack.finite &= values.is_finite(about["non_tensor"] if exact is None or exact is True else exact)
         except values.NoJsonForm as reason:
-            return self.pickled(value, key, full, reason) | about
-        try:
-            plain = values.plain(value)
-        except values.NoJsonForm:
-            return {"non_tensor": exact, "exact": True, **about}
-        return (
-            {"non_tensor": plain, **about}
-            if plain is exact or plain == exact
-            else {"non_tensor": plain, "exact": exact, **about}
+            where = f"key {show(node.key)}" if node.key else "the value"
+            data = bytearray(values.pickled(value, value, where, reason))
+            about = {"tensor": "", "pickled": True}
+            tensor = torch.frombuffer(data, dtype=torch.uint8)
+            self.pickled.append((about, self.row(node.key or ("value",), full or "value", tensor)))
+        self.pack.values[id(node)] = about
+        about |= extra
+
+    # --- names, forms and addresses
+
+    def finish(self) -> Pack:
+        """Names the tensors, all at once where there is nothing odd about any of them."""
+        pack = self.pack
+        if not self.all_plain():
+            self.one_by_one()
+        for leaf, flat, shapes in self.nested:
+            leaf.file, leaf.shapes_file = flat.file, shapes.file
+        for about, row in self.pickled:
+            about["tensor"] = row.file
+        return pack
+
+    def all_plain(self) -> bool:
+        """Whether all tensors could be added as they are, with their joined keys for names."""
+        rows, pack = self.rows, self.pack
+        names, addresses = [leaf.file for leaf in rows], [leaf.address for leaf in rows]
+        if 0 in addresses or len(set(addresses)) < len(rows):
+            return False
+        if len({METADATA, *names}) <= len(names) or not "".join(names).isascii():
+            return False
+        forms = list(map(self.forms.__getitem__, map(_dtype_and_shape, rows)))
+        if not _REAL.issuperset(dtype for dtype, _ in self.forms):
+            return False
+        pack.leaves, pack.addresses, pack.forms = rows, addresses, forms
+        return True
+
+    def one_by_one(self) -> None:
+        taken, first = {METADATA}, dict[int, Leaf]()
+        originals: dict[int, Any] = {}
+        for leaf in self.rows:
+            source = leaf.source
+            if source is not None:
+                _check(leaf, source)
+                try:
+                    address = source.data_ptr() if source.numel() else 0
+                except RuntimeError:  # a tensor without memory of its own
+                    address = 0
+                if address:
+                    same = first.setdefault(address, leaf)
+                    if same is leaf:
+                        originals[address] = memory_of(source)
+                    elif originals[address] == memory_of(source):
+                        leaf.file = leaf.alias = same.file
+                        continue
+                source = stored(source)
+                leaf.source, shape = source, source.shape
+                self.pack.addresses.append(plain_address(source))
+            else:
+                shape = torch.Size(leaf.shape)
+                self.pack.addresses.append(0)
+            leaf.file = _free(leaf.file, taken)
+            self.pack.leaves.append(leaf)
+            self.pack.forms.append(self.forms[leaf.dtype, shape])
+
+
+_dtype_and_shape = attrgetter("dtype", "shape")
+
+
+class _Forms(dict[tuple[torch.dtype, tuple[int, ...]], Form]):
+    """The form of each pair of a tensor's own dtype and of its shape in the file, made once."""
+
+    def __missing__(self, pair: tuple[torch.dtype, tuple[int, ...]]) -> Form:
+        dtype, shape = pair
+        form = self[pair] = Form(_stored_as(dtype), tuple(shape), width=dtype.itemsize)
+        return form
+
+
+def _free(full: str, taken: set[str]) -> str:
+    """A name in the file for a joined key: itself, unless the file cannot hold it or another has it."""
+    name = full if full.isascii() else full.encode("utf-8", "replace").decode()
+    if name != full or name in taken:
+        number = 1
+        while f"{name}~{number}" in taken:
+            number += 1
+        name = f"{name}~{number}"
+    taken.add(name)
+    return name
+
+
+def _check(leaf: Leaf, source: torch.Tensor) -> None:
+    if source.layout is not torch.strided or source.device.type == "meta" or source.is_quantized:
+        raise TypeError(
+            f"key {show(leaf.key)} is a {source.layout} tensor of {source.dtype} on {source.device}, and a saved "
+            "tensor has values in strided memory; make it dense first"
         )
 
-    def pickled(self, value: Any, key: Path, full: str, reason: Exception) -> dict[str, Any]:
-        where = f"key {show(key)}" if key else "what is saved"
-        try:
-            data = pickle.dumps(value)
-        except Exception as error:  # pickling runs code of the value's class, which may raise anything
-            raise TypeError(
-                f"what is saved has a JSON form or can be pickled, and {where} holds a {type(value).__name__} that "
-                f"has and can neither ({error}); remove it or store its parts"
-            ) from error
-        warnings.warn(
-            f"{where} is pickled, so it loads only with allow_pickle=True: {reason}", UserWarning, stacklevel=2
-        )
-        return {
-            **self.tensor(torch.frombuffer(bytearray(data), dtype=torch.uint8), key or ("value",), full or "value"),
-            "pickled": True,
-        }
+
+# --- lazy stacks
 
 
-def _is_of_a_kind(item: tuple[str, Any]) -> bool:
-    return type(item[1]) in _KINDS
+def _stacked(parts: Sequence[Any], dim: int, key: Path) -> Dense:
+    """Nodes that differ in nothing but values as one node, whose tensors have the stack dimension."""
+    size = parts[0].batch_size
+    node = Dense(key, "", (*size[:dim], len(parts), *size[dim:]))
+    for name, first in parts[0].entries.items():
+        column = [part.entries[name] for part in parts]
+        if isinstance(first, Leaf):
+            shape = stored(first.source).shape  # type: ignore[arg-type]  # planned leaves have one
+            source = Stacked([stored(one.source) for one in column], dim)
+            stacked_shape = (*shape[:dim], len(parts), *shape[dim:])
+            node.entries[name] = Leaf((*key, name), "", first.dtype, stacked_shape, stacked=source)
+        else:
+            node.entries[name] = _stacked(column, dim, (*key, name))
+    return node
 
 
-def _address(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.data_ptr() if tensor.numel() else 0
-    except RuntimeError:  # a tensor without memory of its own
-        return 0
-
-
-def _is_same(tensor: torch.Tensor, other: Any) -> bool:
-    """Whether two tensors that start at one address are the same one."""
-    if not isinstance(other, torch.Tensor):
-        return False
-    if tensor.is_complex() and not other.is_complex():
-        tensor = stored(tensor)
-    return (
-        tensor.dtype == other.dtype
-        and tensor.shape == other.shape
-        and tensor.stride() == other.stride()
-        and tensor.device == other.device
-        and tensor.is_conj() == other.is_conj()
-        and tensor.is_neg() == other.is_neg()
-    )
-
-
-def _is_alike(first: Any, other: Any) -> bool:
+def _is_alike(first: Node, other: Node) -> bool:
     """Whether two elements of a lazy stack differ in nothing but values, so that their tensors can be stacked."""
-    if type(first) is not TensorDict or type(other) is not TensorDict:
+    if not (isinstance(first, Dense) and isinstance(other, Dense)):
         return False
-    if (
-        first._meta.batch_size != other._meta.batch_size
-        or first.keys() != other.keys()
-        or first._meta.names != other._meta.names
-    ):
+    if type(first.origin) is not TensorDict or type(other.origin) is not TensorDict:
         return False
-    for name, one in first._items():
-        two = other._get(name)
-        if isinstance(one, torch.Tensor):
-            if not (
-                isinstance(two, torch.Tensor)
-                and not (one.is_nested or two.is_nested)  # some of which have no shape
-                and one.shape == two.shape
-                and one.dtype == two.dtype
-                and one.layout is two.layout is torch.strided
-                and "meta" not in (one.device.type, two.device.type)
-            ):
+    if (first.batch_size, first.names) != (
+        other.batch_size,
+        other.names,
+    ) or first.entries.keys() != other.entries.keys():
+        return False
+    for name, one in first.entries.items():
+        two = other.entries[name]
+        if isinstance(one, Leaf):
+            if not (isinstance(two, Leaf) and (one.shape, one.dtype) == (two.shape, two.dtype) and _stacks(one, two)):
                 return False
-        elif not _is_alike(one, two) or one._meta.names is not None:
+        elif not _is_alike(one, two) or one.names is not None:  # type: ignore[arg-type, union-attr]  # no leaves
             return False
     return True
+
+
+def _stacks(*leaves: Leaf) -> bool:
+    return all(
+        leaf.layout == "strided"
+        and not leaf.unbatched
+        and leaf.source is not None
+        and leaf.source.layout is torch.strided
+        and not leaf.source.is_meta
+        for leaf in leaves
+    )

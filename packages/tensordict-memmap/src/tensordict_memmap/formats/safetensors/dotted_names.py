@@ -16,8 +16,8 @@ from xxhash import xxh3_64_hexdigest
 
 from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, add_node, dense, dense_locked, entries
-from tensordict_memmap.formats.safetensors.columns import Entries
-from tensordict_memmap.schema.node import Path
+from tensordict_memmap.formats.safetensors.header import CODES
+from tensordict_memmap.schema.node import Dense, Leaf, Node, Path
 
 __all__ = ["DIGEST", "by_names", "digest", "from_digest", "is_dotted", "keys_of"]
 
@@ -42,37 +42,35 @@ def digest(record: str, names: Collection[str]) -> str:
     return xxh3_64_hexdigest("\0".join((record, *names)).encode("utf-8", "surrogatepass"))
 
 
-def is_dotted(root: Mapping[str, Any], names: Collection[str]) -> bool:
-    """Whether a record says no more than the batch size of all nodes, and what names say.
+def is_dotted(root: Node, names: Sequence[str]) -> bool:
+    """Whether names tell all of a schema but the batch size, which all nodes have in common.
 
     Args:
-        root: the record of the root.
+        root: the schema, whose leaves have the names of their tensors.
         names: the tensors, in the order of their bytes.
 
-    >>> root = {"batch_size": [], "names": None, "keys": {"a": {"tensor": "a"}}}
-    >>> is_dotted(root, ["a"]), is_dotted({**root, "class": "C"}, ["a"])
+    >>> node = Dense((), "", (), entries={"a": Leaf(("a",), "a", torch.uint8, (1,))})
+    >>> is_dotted(node, ["a"]), is_dotted(node, ["b"])
     (True, False)
     """
     found: list[str] = []
-    return _add(root, "", root["batch_size"], found) and found == list(names)
+    return _add_names(root, "", getattr(root, "batch_size", ()), found) and found == list(names)
 
 
-def _add(record: Mapping[str, Any], start: str, size: Sequence[int], found: list[str]) -> bool:
+def _add_names(node: Node, start: str, size: tuple[int, ...], found: list[str]) -> bool:
     """Adds the names that a node would have if it were told by them, or says that it is not."""
-    keys = record["keys"]
-    names, each = (keys.names, keys.changed) if isinstance(keys, Entries) else (list(keys), keys)
-    if len(record) != 3 or record["names"] is not None or record["batch_size"] != size:
+    if not isinstance(node, Dense) or node.names is not None or node.batch_size != size or not node.entries:
         return False
-    if not names or not all(names) or "." in "".join(names) or start.count(".") >= _DEEPEST:
+    if not all(node.entries) or "." in "".join(node.entries) or start.count(".") >= _DEEPEST:
         return False
-    if each is None:
-        found += [start + name for name in names] if start else names
-        return True
-    for name, about in each.items():
-        if about == {"tensor": start + name}:
-            found.append(start + name)
-        elif len(about) != 1 or "td" not in about or not _add(about["td"], f"{start}{name}.", size, found):
+    for name, entry in node.entries.items():
+        if not isinstance(entry, Leaf):
+            if not _add_names(entry, f"{start}{name}.", size, found):
+                return False
+        elif entry.file != start + name or entry.dtype not in CODES or entry.unbatched or entry.shapes_file:
             return False
+        else:
+            found.append(entry.file)
     return True
 
 
