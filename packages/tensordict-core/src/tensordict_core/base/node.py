@@ -95,6 +95,8 @@ class Node:
         del_: Callable[..., Any]
         densify: Callable[..., Any]
         depth: Any
+        device: Any
+        dtype: Any
         detach: Callable[..., Self]
         empty: Callable[..., Self]
         exclude: Callable[..., Self]

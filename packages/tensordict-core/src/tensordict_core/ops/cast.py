@@ -24,17 +24,19 @@ from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import CastMethod
 from tensordict_core.ops.tensor_spec import as_described, describes
 
-__all__ = ["CastFilter", "Casting"]
+__all__ = ["CastFilter", "Casting", "pinned"]
 
 CastFilter: TypeAlias = "Callable[[tuple[str, ...], Any], bool]"
 """Says of a leaf, by its key and itself, whether its dtype is cast."""
 
 
-def _cast_leaves(td: Any, change: Callable[[Tensor], Tensor], cast_filter: CastFilter | None) -> list[Tensor]:
-    leaves = td._leaves()
+def _cast_leaves(td: Any, leaves: list[Tensor], dtype: Any, cast_filter: CastFilter | None) -> list[Tensor]:
+    """The leaves cast to a dtype, those of ``td`` or copies of them, if the filter takes the leaf of ``td``."""
     if cast_filter is None:
-        return [change(leaf) for leaf in leaves]
-    return [change(leaf) if cast_filter(key, leaf) else leaf for key, leaf in zip(td._leaf_keys(), leaves, strict=True)]
+        # type() does what to() does, and is the faster of the two to call
+        return [leaf.type(dtype) for leaf in leaves]
+    chosen = [cast_filter(*pair) for pair in zip(td._leaf_keys(), td._leaves(), strict=True)]
+    return [leaf.type(dtype) if is_cast else leaf for leaf, is_cast in zip(leaves, chosen, strict=True)]
 
 
 class _Uncast(WriteBack):
@@ -69,10 +71,7 @@ def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
     """The method ``name`` that casts every leaf to ``dtype``."""
 
     def method(self: Any, *, cast_filter: CastFilter | None = None) -> Any:
-        if cast_filter is None:
-            # type() does what to() does, and is the faster of the two to call
-            return _cast_from(self, self._rebuild(iter([leaf.type(dtype) for leaf in self._leaves()]), SAME))
-        leaves = _cast_leaves(self, lambda leaf: leaf.to(dtype), cast_filter)
+        leaves = _cast_leaves(self, self._leaves(), dtype, cast_filter)
         return _cast_from(self, self._rebuild(iter(leaves), SAME))
 
     example = f'>>> TensorDict({{"a": torch.ones(1)}}).{name}().dtype\n    {dtype}'
@@ -107,7 +106,7 @@ def _read_target(args: tuple[Any, ...], device: Any, dtype: Any, non_blocking: b
         elif isinstance(first, Tensor):
             device, dtype = first.device, first.dtype
         elif isinstance(first, Node):
-            return _like(first)._replace(non_blocking=non_blocking)
+            return Target(first.device, first.dtype, non_blocking)
         elif first is None or isinstance(first, str | int | torch.device):
             device = first
             if rest and (rest[0] is None or isinstance(rest[0], torch.dtype)):
@@ -126,11 +125,9 @@ def _read_target(args: tuple[Any, ...], device: Any, dtype: Any, non_blocking: b
     return Target(as_device(device), dtype, non_blocking)
 
 
-def _like(other: Any) -> Target:
-    return Target(other.device, other.dtype, None)
+def pinned(leaves: list[Tensor], num_threads: int | None) -> list[Tensor]:
+    """The leaves in pinned memory; those that are there, or on an accelerator, are shared."""
 
-
-def _pinned(leaves: list[Tensor], num_threads: int | None) -> list[Tensor]:
     def pin(leaf: Tensor) -> Tensor:
         return leaf if leaf.device.type != "cpu" or leaf.is_pinned() else leaf.pin_memory()
 
@@ -273,14 +270,10 @@ class Casting(Shorthands):
         leaves = self._leaves()
         if device is not None:
             if pin and device.type not in ("cpu", "meta"):
-                leaves = _pinned(leaves, num_threads)
+                leaves = pinned(leaves, num_threads)
             leaves = _move(leaves, device, non_blocking)
         if dtype is not None:
-            if cast_filter is None:
-                leaves = [leaf.type(dtype) for leaf in leaves]  # does what to() does, and is the faster to call
-            else:
-                chosen = [cast_filter(*pair) for pair in zip(self._leaf_keys(), self._leaves(), strict=True)]
-                leaves = [leaf.to(dtype) if c else leaf for leaf, c in zip(leaves, chosen, strict=True)]
+            leaves = _cast_leaves(self, leaves, dtype, cast_filter)
         if memory_format is not None:
             leaves = [leaf.to(memory_format=memory_format) if leaf.ndim in (4, 5) else leaf for leaf in leaves]
         return self._rebuild(iter(leaves), How(device=KEEP if device is None else device, lock=True))
@@ -322,7 +315,7 @@ class Casting(Shorthands):
         >>> TensorDict({"a": 1.5}).type("torch.IntTensor")["a"]
         tensor(1, dtype=torch.int32)
         """
-        leaves = _cast_leaves(self, lambda leaf: leaf.type(dst_type), cast_filter)
+        leaves = _cast_leaves(self, self._leaves(), dst_type, cast_filter)
         return cast(Self, _cast_from(self, self._rebuild(iter(leaves), SAME)))
 
     def as_tensor(self) -> Self:

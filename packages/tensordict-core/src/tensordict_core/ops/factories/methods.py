@@ -127,38 +127,37 @@ def _run(
 
 
 def _binary_methods(
-    name: str, leaf: Callable[..., Any], leaf_: Callable[..., Any] | None, fused: Any, fused_: Any, scaled_: bool
+    name: str, leaf: Callable[..., Any], leaf_: Callable[..., Any], fused: Any, fused_: Any, scaled: bool
 ) -> tuple[Any, Any]:
-    if scaled_:
+    def run(td: Any, other: Any, default: Any, options: dict[str, Any]) -> Any:
+        td, leaves, operands, scalar, how = _pair(name, td, other, default)
+        # the fused forms take alpha for lists of tensors only
+        results = _run(leaf, None if options and scalar else fused, leaves, operands, scalar, options)
+        return td._rebuild(iter(results), how)
 
-        def method(self: Any, other: Any, *, alpha: float | None = None, default: Any = None) -> Any:
-            td, leaves, operands, scalar, how = _pair(name, self, other, default)
-            if alpha is None:
-                return td._rebuild(iter(_run(leaf, fused, leaves, operands, scalar, {})), how)
-            # the fused forms take alpha for lists of tensors only
-            return td._rebuild(
-                iter(_run(leaf, None if scalar else fused, leaves, operands, scalar, {"alpha": alpha})), how
-            )
+    def run_(td: Any, other: Any, options: dict[str, Any]) -> Any:
+        leaves = td._leaves()
+        operands, scalar = match(name + "_", td, leaves, other)
+        _run(leaf_, None if options and scalar else fused_, leaves, operands, scalar, options)
+        return td
 
-        def method_(self: Any, other: Any, *, alpha: float | None = None) -> Any:
-            leaves = self._leaves()
-            operands, scalar = match(name + "_", self, leaves, other)
-            kwargs = {} if alpha is None else {"alpha": alpha}
-            _run(leaf_, None if kwargs and scalar else fused_, leaves, operands, scalar, kwargs)  # type: ignore[arg-type]  # checked before
-            return self
-    else:
+    if not scaled:
 
-        def method(self: Any, other: Any, *, default: Any = None) -> Any:  # type: ignore[misc]  # one of two forms
-            td, leaves, operands, scalar, how = _pair(name, self, other, default)
-            return td._rebuild(iter(_run(leaf, fused, leaves, operands, scalar, {})), how)
+        def method(self: Any, other: Any, *, default: Any = None) -> Any:
+            return run(self, other, default, {})
 
-        def method_(self: Any, other: Any) -> Any:  # type: ignore[misc]  # one of two forms
-            leaves = self._leaves()
-            operands, scalar = match(name + "_", self, leaves, other)
-            _run(leaf_, fused_, leaves, operands, scalar, {})  # type: ignore[arg-type]  # checked before
-            return self
+        def method_(self: Any, other: Any) -> Any:
+            return run_(self, other, {})
 
-    return method, method_
+        return method, method_
+
+    def scaled_method(self: Any, other: Any, *, alpha: float | None = None, default: Any = None) -> Any:
+        return run(self, other, default, {} if alpha is None else {"alpha": alpha})
+
+    def scaled_method_(self: Any, other: Any, *, alpha: float | None = None) -> Any:
+        return run_(self, other, {} if alpha is None else {"alpha": alpha})
+
+    return scaled_method, scaled_method_
 
 
 _DEFAULT_DOC = """        default: What stands for a leaf that one side lacks: a number, or ``"intersection"`` to keep
@@ -177,7 +176,7 @@ def _binary(
 ) -> tuple[Any, Any]:
     torch_leaf = getattr(torch, torch_name)
     leaf = torch_leaf if leaf is None else leaf
-    leaf_ = getattr(Tensor, torch_name + "_", None) if leaf_ is None else leaf_
+    leaf_ = getattr(Tensor, torch_name + "_") if leaf_ is None else leaf_
     fused = getattr(torch, "_foreach_" + torch_name, None)
     fused_ = getattr(torch, f"_foreach_{torch_name}_", None)
     method, method_ = _binary_methods(name, leaf, leaf_, fused, fused_, scaled)
@@ -198,8 +197,7 @@ def _binary(
     >>> td.{name}(td)["a"].equal(torch.{torch_name}(torch.tensor({sample}), torch.tensor({sample})))
     True
     """
-    if leaf_ is not None:
-        record(OpSpec(name + "_", "binary", leaf_, inplace=True, parameters="data"))
+    record(OpSpec(name + "_", "binary", leaf_, inplace=True, parameters="data"))
     method_.__doc__ = f"""`torch.{torch_name}` of every leaf and its operand, written into the leaf.
 
     Args:

@@ -19,7 +19,7 @@ from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.ops.combine import cat, stack
 from tensordict_core.ops.parallel.multiprocessing.chunks import Chunk, Job, cut, opened, write
 from tensordict_core.ops.parallel.multiprocessing.progress import progress
-from tensordict_core.ops.parallel.multiprocessing.workers import Workers, start, worker_count
+from tensordict_core.ops.parallel.multiprocessing.workers import Workers, pool_size, start, worker_count
 
 __all__ = ["ProcessMapping"]
 
@@ -112,8 +112,7 @@ class ProcessMapping(Node):
         size = self._meta.batch_size
         if not size:
             raise errors.no_batch_dim("map")
-        known = getattr(pool, "_processes", None) or getattr(pool, "_max_workers", None)
-        workers = known if isinstance(known, int) else max(1, worker_count(num_workers))
+        workers = pool_size(pool) or max(1, worker_count(num_workers))
         return cut(size, normal_dim(dim, size), chunksize, num_chunks, workers, order)
 
     def map(

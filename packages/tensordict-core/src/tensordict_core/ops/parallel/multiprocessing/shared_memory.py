@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import torch
@@ -12,19 +10,9 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME
+from tensordict_core.ops.cast import pinned
 
 __all__ = ["Sharing"]
-
-
-def _pinned(leaf: Tensor) -> Tensor:
-    return leaf if leaf.device.type != "cpu" or leaf.is_pinned() else leaf.pin_memory()
-
-
-def _threaded(function: Callable[[Tensor], Tensor], leaves: list[Tensor], threads: int | None) -> list[Tensor]:
-    if not threads or threads < 2 or len(leaves) < 2:
-        return [function(leaf) for leaf in leaves]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(function, leaves))
 
 
 def _replace_leaves(node: Any, leaves: Any) -> None:
@@ -82,7 +70,7 @@ class Sharing(Node):
                 "pin_memory needs an accelerator that copies from pinned memory, and this machine has none; use the "
                 "tensordict as it is"
             )
-        leaves = iter(_threaded(_pinned, self._leaves(), num_threads))
+        leaves = iter(pinned(self._leaves(), num_threads))
         if not inplace:
             return self._rebuild(leaves, SAME)
         _replace_leaves(self, leaves)

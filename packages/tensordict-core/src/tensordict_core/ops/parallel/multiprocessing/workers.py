@@ -1,7 +1,7 @@
-"""Workers: what runs chunks, behind one face: processes of our own, a pool or an executor of the user's, or nobody.
+"""Workers that run the chunks of `map`: new processes, a pool or executor of the caller, or the calling process.
 
-Processes of our own get the job when they start (a forked one inherits it, so neither the tensordict nor the function
-is pickled) and then only the rows of each chunk.
+New processes get the job when they start (a forked one inherits it, so neither the tensordict nor the function is
+pickled) and then only the rows of each chunk.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch import Tensor
 
 from tensordict_core.ops.parallel.multiprocessing.chunks import Chunk, Job, run
 
-__all__ = ["Workers", "start", "worker_count"]
+__all__ = ["Workers", "pool_size", "start", "worker_count"]
 
 Handle = Callable[[], Any]
 """Waits for the result of a chunk."""
 
 
 class Workers(Protocol):
-    """What runs chunks."""
+    """Runs chunks."""
 
     count: int
 
@@ -54,6 +54,19 @@ def worker_count(num_workers: int | None) -> int:
     return num_workers
 
 
+def pool_size(pool: Any) -> int | None:
+    """The number of workers of a pool or an executor; ``None`` if it does not tell.
+
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> pool_size(ThreadPoolExecutor(3)), pool_size(None)
+    (3, None)
+    """
+    count = getattr(pool, "_processes", None) or getattr(pool, "_max_workers", None)
+    return count if isinstance(count, int) else None
+
+
+_THREADS = (ThreadPoolExecutor, multiprocessing.pool.ThreadPool)
+
 _job: Job | None = None
 """The job of this worker process."""
 
@@ -69,8 +82,18 @@ def _run_own(chunk: Chunk) -> Any:
     return run(_job, chunk)
 
 
-class Nobody:
-    """Runs chunks in this process, when their results are asked for."""
+def _submit(pool: Any, function: Callable[..., Any], *args: Any) -> Handle:
+    """Start a call in a pool of ``multiprocessing`` or in an executor."""
+    handle: Handle = (
+        pool.apply_async(function, args).get
+        if isinstance(pool, multiprocessing.pool.Pool)
+        else pool.submit(function, *args).result
+    )
+    return handle
+
+
+class CallingProcess:
+    """Runs chunks in the calling process, when their results are asked for."""
 
     count = 1
 
@@ -78,7 +101,7 @@ class Nobody:
         self.job = job
 
     def submit(self, chunk: Chunk) -> Handle:
-        """Put off the chunk."""
+        """Return a handle that runs the chunk."""
         return lambda: self._run(chunk)
 
     def _run(self, chunk: Chunk) -> Any:
@@ -91,10 +114,10 @@ class Nobody:
             np.random.set_state(states[1])
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing: nothing was started."""
 
 
-class OwnProcesses:
+class NewProcesses:
     """Processes that are started for one job."""
 
     def __init__(
@@ -103,45 +126,40 @@ class OwnProcesses:
         context: Any = torch.multiprocessing.get_context(method)
         self.count = max(1, min(count, chunks))
         begin = (job, threads)
-        self.pool: Any = None
-        self.executor: Any = None
+        self.pool: Any
         if max_tasks is not None and context.get_start_method() == "fork":
             # an executor cannot replace forked workers, a pool can
             self.pool = context.Pool(self.count, initializer=_begin, initargs=begin, maxtasksperchild=max_tasks)
         else:
             # an executor notices workers that die, a pool waits for them for ever
-            self.executor = ProcessPoolExecutor(
+            self.pool = ProcessPoolExecutor(
                 self.count, mp_context=context, initializer=_begin, initargs=begin, max_tasks_per_child=max_tasks
             )
 
     def submit(self, chunk: Chunk) -> Handle:
         """Send the rows of the chunk to a worker."""
-        if self.pool is not None:
-            return self.pool.apply_async(_run_own, (chunk,)).get  # type: ignore[no-any-return]  # pools and executors of users are Any
-        return self.executor.submit(_run_own, chunk).result  # type: ignore[no-any-return]  # pools and executors of users are Any
+        return _submit(self.pool, _run_own, chunk)
 
     def close(self) -> None:
         """Stop the processes; chunks that have not begun are dropped."""
-        if self.pool is not None:
+        if isinstance(self.pool, ProcessPoolExecutor):
+            self.pool.shutdown(wait=True, cancel_futures=True)
+        else:
             self.pool.terminate()
             self.pool.join()
-        else:
-            self.executor.shutdown(wait=True, cancel_futures=True)
 
 
-class Borrowed:
-    """A pool or an executor of the user's, which gets each chunk as data and is left open."""
+class CallersPool:
+    """A pool or an executor of the caller, which gets each chunk as data and stays open."""
 
     def __init__(self, pool: Any, source: Any, job: Job, eager: list[Chunk] | None) -> None:
         self.pool = pool
         self.source = source
-        self.is_pool = isinstance(pool, multiprocessing.pool.Pool)
-        # threads share everything, processes of this machine share memory, and of others we know nothing
-        threads = isinstance(pool, (ThreadPoolExecutor, multiprocessing.pool.ThreadPool))
-        self.compact = not (threads or self.is_pool or isinstance(pool, ProcessPoolExecutor))
+        # threads share all memory and processes of this machine share tensors; other executors may run elsewhere
+        threads = isinstance(pool, _THREADS)
+        self.compact = not (threads or isinstance(pool, multiprocessing.pool.Pool | ProcessPoolExecutor))
         self.job = replace(job, source=None, private=not threads, foreign=self.compact)
-        known = getattr(pool, "_processes", None) or getattr(pool, "_max_workers", None)
-        self.count = known if isinstance(known, int) else worker_count(None)
+        self.count = pool_size(pool) or worker_count(None)
         self.ready = {} if eager is None else {chunk.number: self._data(chunk) for chunk in eager}
 
     def _data(self, chunk: Chunk) -> Any:
@@ -154,13 +172,10 @@ class Borrowed:
     def submit(self, chunk: Chunk) -> Handle:
         """Send the chunk."""
         data = self.ready.pop(chunk.number, None)
-        arguments = (self.job, chunk, self._data(chunk) if data is None else data)
-        if self.is_pool:
-            return self.pool.apply_async(run, arguments).get  # type: ignore[no-any-return]  # pools and executors of users are Any
-        return self.pool.submit(run, *arguments).result  # type: ignore[no-any-return]  # pools and executors of users are Any
+        return _submit(self.pool, run, self.job, chunk, self._data(chunk) if data is None else data)
 
     def close(self) -> None:
-        """The pool is the user's."""
+        """Do nothing: the pool is the caller's."""
 
 
 def _compact(leaf: Tensor) -> Tensor:
@@ -193,17 +208,17 @@ def start(
                 f"pool is a multiprocessing pool or an executor of concurrent.futures, got {type(pool).__name__}; pass "
                 "num_workers to have one made"
             )
-        if job.seed is not None and isinstance(pool, (ThreadPoolExecutor, multiprocessing.pool.ThreadPool)):
+        if job.seed is not None and isinstance(pool, _THREADS):
             raise ValueError(
                 "generator seeds the random numbers of worker processes, and the threads of this pool share those of "
                 "this process; seed them with torch.manual_seed, or pass a pool of processes"
             )
-        return Borrowed(pool, source, job, chunks if eager else None)
+        return CallersPool(pool, source, job, chunks if eager else None)
     count = worker_count(num_workers)
     if count == 0:
-        return Nobody(replace(job, source=source))
+        return CallingProcess(replace(job, source=source))
     for leaf in source._leaves():
         if not leaf.is_cuda and not leaf.is_meta and leaf.layout is torch.strided:
             leaf.share_memory_()  # so that what a worker writes in place is seen here
     own = replace(job, source=source, private=True)
-    return OwnProcesses(own, count, worker_threads, mp_start_method, max_tasks_per_child, len(chunks))
+    return NewProcesses(own, count, worker_threads, mp_start_method, max_tasks_per_child, len(chunks))
