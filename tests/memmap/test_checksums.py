@@ -17,7 +17,7 @@ from tensordict_memmap.engine.checksums import BLOCK, Extent, checksum_of, read_
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import HASHED, SMALL
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
-from tensordict_memmap.formats.safetensors.checksums import CHECKSUMS
+from tensordict_memmap.storage.header_checksums import CHECKSUMS
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.ownership import read_manifest
 

@@ -17,7 +17,7 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE, kind_of
 from tensordict_memmap.loading.archive import Archive
 from tensordict_memmap.loading.calls import load_memmap
-from tensordict_memmap.remote.load import RemoteSave
+from tensordict_memmap.loading.remote import RemoteSave
 from tensordict_memmap.remote.upload import save_remote
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.saving.archive import unpack_memmap

@@ -21,7 +21,6 @@ import torch
 
 from tensordict_core.extension import annotate, annotation
 from tensordict_memmap.engine.gc_paused import gc_paused
-from tensordict_memmap.formats.safetensors.checksums import CHECKSUMS, drop_packed_checksums, verify_packed
 from tensordict_memmap.formats.safetensors.describe import RECORD
 from tensordict_memmap.formats.safetensors.header import (
     CODES,
@@ -33,12 +32,13 @@ from tensordict_memmap.formats.safetensors.header import (
     load_header,
 )
 from tensordict_memmap.formats.safetensors.parse import needed_at_once, unpack, wanted
+from tensordict_memmap.saving.value_writeback import remember_file
 from tensordict_memmap.schema.prune import Choice, Part
 from tensordict_memmap.storage import transaction
+from tensordict_memmap.storage.header_checksums import CHECKSUMS, drop_packed_checksums, verify_packed
 from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.snapshot import unreplaced
 from tensordict_memmap.tensor.mapping import MODES, Mapping
-from tensordict_memmap.tensor.value_writeback import remember_file
 
 __all__ = [
     "INDEX_NAME",

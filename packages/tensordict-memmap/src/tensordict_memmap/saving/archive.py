@@ -30,6 +30,7 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.archive import ENDING, METHODS, Member, closing, local_header
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.loading.archive import Archive, ArchiveOpener, bytes_of
+from tensordict_memmap.saving.value_writeback import remember_file
 from tensordict_memmap.schema.build import build
 from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.schema.node import Dense, Leaf, nodes, show
@@ -41,7 +42,6 @@ from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
 from tensordict_memmap.storage.transaction import save_file
 from tensordict_memmap.tensor.mapping import Mapping
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
-from tensordict_memmap.tensor.value_writeback import remember_file
 
 __all__ = [
     "ArchiveSave",

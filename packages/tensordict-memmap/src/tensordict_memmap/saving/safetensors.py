@@ -24,7 +24,6 @@ from tensordict_memmap.engine.sources import FileRange, Run, detached
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT
-from tensordict_memmap.formats.safetensors.checksums import CHECKSUMS, reserve_checksums, write_checksums
 from tensordict_memmap.formats.safetensors.describe import describe
 from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, dump_header
 from tensordict_memmap.loading.safetensors import INDEX_NAME, SINGLE_NAME, load_packed
@@ -32,6 +31,7 @@ from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.schema.node import Node, Stacked, leaves, show
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.storage import transaction
+from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums, write_checksums
 from tensordict_memmap.storage.manifest import Entry, Manifest
 from tensordict_memmap.storage.transaction import save_file
 from tensordict_memmap.storage.verify import check_level

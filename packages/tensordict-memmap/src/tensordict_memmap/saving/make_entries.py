@@ -17,8 +17,8 @@ import torch
 from tensordict_core import TensorCollection, TensorDict, is_non_tensor, unravel_key_to_tuple
 from tensordict_core.extension import annotation
 from tensordict_memmap.loading.calls import is_memmap
+from tensordict_memmap.saving.add_entry import add_entry
 from tensordict_memmap.schema.node import show
-from tensordict_memmap.tensor.add_entry import add_entry
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["make_memmap", "make_memmap_from_storage", "make_memmap_from_tensor"]
