@@ -62,6 +62,15 @@ class Node:
     _is_opaque = False
     """Whether instances are entries as a whole, with no keys below them: non-tensor data, unbatched tensors."""
 
+    _holds_values = False
+    """Whether instances are non-tensor data with a value for each position of the batch."""
+
+    _is_lazy_stack = False
+    """Whether instances keep their elements apart, in ``tensordicts``, and stack entries when they are read."""
+
+    _makes_entries = False
+    """Whether entries are made when they are read, so that a write into one does not reach this node."""
+
     _holds_slices = False
     """Whether leaves are slices of the batch, so that one of them lacks a batch dimension of this node."""
 
@@ -147,6 +156,9 @@ class Node:
         _put_node: Callable[..., Any]
         _store: Callable[..., Any]
         _view_at: Callable[..., Any]
+
+        def _new(self, entries: dict[str, Any], meta: Meta) -> Self:
+            """A `TensorDict` of valid entries, whatever this container is."""
 
         def __enter__(self) -> Self: ...
         def __exit__(self, *error: Any) -> None: ...

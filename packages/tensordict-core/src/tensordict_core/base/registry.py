@@ -1,9 +1,8 @@
-"""The registry of types: core's containers for each other's use, and satellites' types by name.
+"""Registry of types: containers that lower layers construct, and types of other distributions by name.
 
-Container modules cannot import each other in a circle, and core must rebuild types of distributions that it does not
-know: both look here. Satellites declare their types as entry points of the group ``tensordict_core.types``, so a saved
-object
-finds its class before anyone imported the package that owns it.
+`base` and `ops` import no container, and core imports no satellite; both find the classes here. A satellite declares
+its types as entry points of the group ``tensordict_core.types``, so a saved object finds its class before a program
+imports the package that defines it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,10 @@ ENTRY_POINT_GROUP = "tensordict_core.types"
 
 
 class Containers:
-    """Core's own containers, each put here by the module that defines it."""
+    """Constructors of core's containers for the layers below them; the module that defines a container sets its own.
+
+    To ask for the type of a node, use the attributes of `Node` instead.
+    """
 
     dense: Any
     lazy: Any
@@ -36,7 +38,7 @@ _entry_points_read: dict[str, Any] = {}
 
 
 def type_name(cls: type[Any]) -> str:
-    """The stable name of a class: the one it was registered under, else ``module:qualname``.
+    """Returns the stable name of a class: the one it was registered under, else ``module:qualname``.
 
     Classes of a script (module ``__main__``) go by their qualname alone.
 
@@ -53,10 +55,10 @@ def type_name(cls: type[Any]) -> str:
 
 
 def register_type(cls: type[Any], *, name: str | None = None) -> type[Any]:
-    """Make a class known under a stable name, so that saved objects find it again.
+    """Register a class under a stable name, so that saved objects find it again.
 
-    A class that is defined again under its old name (a notebook cell run twice) replaces the old one; two classes of
-    different modules under one name are an error.
+    A class that is defined again under the same name (a notebook cell run twice) replaces the earlier one. Two
+    different classes under one name are an error.
 
     Args:
         cls: The class.
@@ -82,9 +84,9 @@ def register_type(cls: type[Any], *, name: str | None = None) -> type[Any]:
 
 
 def find_type(name: str) -> type[Any] | None:
-    """The class registered under a name, or declared under it by an installed distribution; ``None`` if there is none.
+    """Returns the class registered under a name or declared by an installed distribution, else ``None``.
 
-    Never imports what a name spells: only entry points that an installed distribution declares are loaded.
+    A name alone imports nothing: only entry points that an installed distribution declares are loaded.
 
     >>> find_type("nobody:Nothing") is None
     True

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from tensordict_core.base.node import Node
-from tensordict_core.base.registry import containers
 from tensordict_core.base.tracing import is_compiling
 
 __all__ = ["Block", "WriteBack"]
@@ -77,7 +76,7 @@ def _is_node(value: Any) -> bool:
 
 
 def _slices(node: Any) -> list[Any]:
-    return list(node.tensordicts) if isinstance(node, containers.lazy) else []
+    return list(node.tensordicts) if node._is_lazy_stack else []
 
 
 def _version(value: Any) -> float:

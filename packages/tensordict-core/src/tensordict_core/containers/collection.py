@@ -108,6 +108,10 @@ class TensorCollection(
 
     # What a container may override, beside the primitives -------------------------------------------------------------
 
+    def _new(self, entries: dict[str, Any], meta: Meta) -> Any:
+        """A `TensorDict` of valid entries, whatever this container is."""
+        return containers.dense._make(entries, meta)
+
     def _entry_value(self, holder: Any = None, key: str = "") -> Any:
         """What ``td[key]`` gives for an entry that is this node.
 
@@ -118,7 +122,7 @@ class TensorCollection(
     def _room(self, size: torch.Size, index: Index) -> Any:
         """An empty node of batch size ``size`` that this node can be written into at ``index``."""
         own = self._meta.batch_size[len(index.size) + len(size) - index.dims :]
-        return containers.dense._make({}, Meta(torch.Size((*size, *own)), self._meta.device))
+        return self._new({}, Meta(torch.Size((*size, *own)), self._meta.device))
 
     @classmethod
     def _lazy(cls, items: Sequence[Any], dim: int) -> Any:

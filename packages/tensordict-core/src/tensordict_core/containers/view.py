@@ -48,6 +48,8 @@ class SubTensorDict(TensorDictBase):
 
     __slots__ = ("_annotations", "_holders", "_last_exit", "_meta", "_parent", "_part")
 
+    _makes_entries = True
+
     def __init__(self, source: TensorCollection, idx: Any) -> None:
         self._start(source, Index(idx, source._meta.batch_size))
 

@@ -280,7 +280,7 @@ class Access(Node):
             if child is None:
                 if node._locked:
                     raise errors.locked(f"set({key!r})")
-                node._set(name, containers.dense._make({}, node._meta), False)
+                node._set(name, node._new({}, node._meta), False)
                 made = made or (node, name)
                 child = node._get(name)
             elif not isinstance(child, Node) or child._is_opaque:
@@ -364,8 +364,9 @@ class Access(Node):
         >>> td["a", "b"].batch_size
         torch.Size([3])
         """
-        for one in key if isinstance(key, list) else [key]:
-            self.set(one, containers.dense._make({}, self._meta))  # type: ignore[arg-type]  # checked before
+        keys: Any = key if isinstance(key, list) else [key]
+        for one in keys:
+            self.set(one, self._new({}, self._meta))
         return self
 
     def _write_entry(self, key: str, old: Any, value: Any, non_blocking: bool = False) -> None:

@@ -16,7 +16,6 @@ from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import as_batch_size, as_device, as_names
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, SAME, SHAPE_KEEPING, UNLOCKED, How, IsLeaf
-from tensordict_core.base.registry import containers
 
 __all__ = ["Applying"]
 
@@ -150,7 +149,10 @@ class Applying(Node):
         found = self._align(other, default, is_leaf)
         if is_leaf is not None or all(type(one) is Tensor for one in found):
             return found
-        return [one._entry_value() if isinstance(one, containers.non_tensor) else one for one in found]
+        return [
+            one._entry_value() if isinstance(one, Node) and one._is_non_tensor and not one._holds_values else one
+            for one in found
+        ]
 
     def _put_results(
         self,

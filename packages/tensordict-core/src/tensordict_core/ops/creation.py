@@ -42,7 +42,7 @@ def _blank_values(result: Any, source: Any) -> None:
     """Positions of a new tensordict have no value yet: where the source has one for each, they are ``None``."""
     for key in source._keys():
         value = source._get(key)
-        if isinstance(value, containers.non_tensor_stack):
+        if isinstance(value, Node) and value._holds_values:
             result._set(key, containers.non_tensor_stack._full(None, result._get(key)._meta), False)
         elif isinstance(value, Node) and not value._is_opaque and not value._holds_slices:
             _blank_values(result._get(key), value)
@@ -59,13 +59,13 @@ def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
                 "have; give it one"
             )
         rest = torch.Size((*new[:at], *new[at + 1 :]))
-        items = [containers.dense._make({}, Meta(rest, td._meta.device)) for _ in range(new[at])]
-        return containers.lazy.lazy_stack(items, at) if items else containers.dense._make({}, Meta(new))
+        items = [td._new({}, Meta(rest, td._meta.device)) for _ in range(new[at])]
+        return containers.lazy.lazy_stack(items, at) if items else td._new({}, Meta(new))
     entries = {}
     for key in td._keys():
         value = td._get(key)
         entries[key] = value if isinstance(value, Tensor) or value._is_opaque else _without_slices(value, size, dims)
-    return containers.dense._make(entries, td._meta)
+    return td._new(entries, td._meta)
 
 
 def _new(name: str, td: N, size: torch.Size, create: Callable[..., Tensor], options: NewOptions) -> N:
@@ -119,7 +119,7 @@ def _new_without_slices(td: Any, size: torch.Size, new: Callable[[Tensor, torch.
         else:
             nested = torch.Size((*size, *value._meta.batch_size[dims:]))
             entries[key] = _new_without_slices(value, nested, new, device)
-    result = containers.dense._make(entries, Meta(size, device))
+    result = td._new(entries, Meta(size, device))
     _blank_values(result, td)
     return result
 

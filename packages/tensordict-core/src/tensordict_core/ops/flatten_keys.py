@@ -16,7 +16,6 @@ from tensordict_core.base import errors
 from tensordict_core.base.keys import KEY_SEPARATOR, NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import IsLeaf
-from tensordict_core.base.registry import containers
 from tensordict_core.base.write_back import WriteBack
 
 __all__ = ["KeyFlattening"]
@@ -54,7 +53,7 @@ def _nest(root: Any, key: str, value: Any, separator: str, clone: bool) -> None:
     for depth, name in enumerate(path[:-1]):
         child = node._get(name)
         if child is None:
-            node._set(name, containers.dense._make({}, root._meta), False)
+            node._set(name, root._new({}, root._meta), False)
             child = node._get(name)
         elif _is_entry(child, None):
             raise errors.keys_collide("unflatten_keys", path[: depth + 1], separator.join(path[: depth + 1]), key)
@@ -180,7 +179,7 @@ class KeyFlattening(Node):
     def _flattened(self, separator: str, is_leaf: IsLeaf | None, paths: dict[str, Any]) -> Any:
         entries: dict[str, Any] = {}
         _flatten(self, "", (), separator, is_leaf, entries, paths)
-        return containers.dense._make(entries, self._meta)
+        return self._new(entries, self._meta)
 
     def _flatten_(self, separator: str, is_leaf: IsLeaf | None) -> Any:
         entries: dict[str, Any] = {}
@@ -223,7 +222,7 @@ class KeyFlattening(Node):
         return nested
 
     def _unflattened(self, separator: str) -> Any:
-        nested = containers.dense._make({}, self._meta)
+        nested = self._new({}, self._meta)
         for key, value in self._items():
             _nest(nested, key, value, separator, True)
         return nested

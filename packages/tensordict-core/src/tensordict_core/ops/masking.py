@@ -78,7 +78,7 @@ class Selection(Node):
         try:
             td: Any = self._solid()
         except RuntimeError:
-            if not isinstance(self, containers.lazy):
+            if not self._is_lazy_stack:
                 raise
             apart = _where_apart(self, condition, other, pad)  # elements of several shapes stay apart
             return cast(Self, apart if out is None else _write_out(apart, out, update_batch_size))

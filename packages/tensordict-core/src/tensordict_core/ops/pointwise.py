@@ -15,7 +15,6 @@ from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED
-from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.ops.factories.methods import binary, map_leaves, scaled, unary
 from tensordict_core.ops.factories.operands import batch_operand, match, over_batch_size
@@ -227,9 +226,10 @@ class Pointwise(Node):
                 [0.5000, 0.5000, 0.5000]])
         """
         at = normal_dim(dim, self._meta.batch_size)
-        if isinstance(self, containers.lazy) and self.stack_dim != at:
-            inner = at - (at > self.stack_dim)
-            stacked: Self = self._again([td.softmax(inner, dtype) for td in self.tensordicts])
+        td: Any = self
+        if td._is_lazy_stack and td.stack_dim != at:
+            inner = at - (at > td.stack_dim)
+            stacked: Self = td._again([element.softmax(inner, dtype) for element in td.tensordicts])
             return stacked
         return map_leaves(self._solid(), lambda leaf: torch.softmax(leaf, at, dtype=dtype), SAME)
 

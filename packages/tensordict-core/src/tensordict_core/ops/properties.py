@@ -182,7 +182,7 @@ class Attributes(Node):
             self._set_meta(Meta(new, self._meta.device))
             for node in self._nodes():
                 # one value goes with any batch size; a value for each position keeps the positions that it has
-                spreads = node._is_opaque and not isinstance(node, containers.non_tensor_stack)
+                spreads = node._is_opaque and not node._holds_values
                 if spreads or node._meta.batch_size[: len(new)] != new:
                     node._change_batch_size(new)
         return self
@@ -385,7 +385,7 @@ def _addresses(node: Any, storage: bool) -> Any:
     if node._is_opaque:
         return None if node._is_non_tensor else _addresses(node._tensor, storage)
     inmost = node._inmost()
-    stacked = isinstance(inmost, containers.lazy)
+    stacked = inmost._is_lazy_stack
     items = ((str(i), td) for i, td in enumerate(inmost.tensordicts)) if stacked else node._items()
     found = ((key, _addresses(value, storage)) for key, value in items)
     return containers.dense({key: address for key, address in found if address is not None})

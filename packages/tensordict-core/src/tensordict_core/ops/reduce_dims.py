@@ -17,7 +17,6 @@ from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, Names
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import How
-from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import normal_dim
 
 __all__ = [
@@ -275,4 +274,4 @@ def rename_levels(td: Any, rename: Callable[[str], str]) -> Any:
         value = td._get(key)
         nested = isinstance(value, Node) and not value._is_opaque
         entries[new] = rename_levels(value, rename) if nested else value
-    return containers.dense._make(entries, Meta(td._meta.batch_size, td._meta.device, td._meta.names))
+    return td._new(entries, Meta(td._meta.batch_size, td._meta.device, td._meta.names))

@@ -10,7 +10,6 @@ from typing import Any, Self
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
-from tensordict_core.base.registry import containers
 from tensordict_core.ops.access import Access
 
 __all__ = ["Removal"]
@@ -186,6 +185,6 @@ class Removal(Access):
 def _has_nothing(node: Any) -> bool:
     """Whether a node is there without any entry, and no element of a lazy stack has one of its own."""
     inmost = None if node is None else node._inmost()
-    if isinstance(inmost, containers.lazy):
+    if inmost is not None and inmost._is_lazy_stack:
         return all(map(_has_nothing, inmost.tensordicts))
     return inmost is not None and not list(inmost._keys())

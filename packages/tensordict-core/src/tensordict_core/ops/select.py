@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -12,7 +12,6 @@ from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP
-from tensordict_core.base.registry import containers
 
 __all__ = ["KeySelection"]
 
@@ -88,7 +87,7 @@ class KeySelection(Node):
     def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Self:
         """A new node of these entries of this one; or this one, without the others."""
         if not inplace:
-            return cast(Self, containers.dense._make(entries, self._meta))
+            return self._new(entries, self._meta)
         if self._locked:
             raise errors.locked("entries would be removed")
         for name in list(self._keys()):
@@ -238,7 +237,7 @@ class KeySelection(Node):
                 value = self._get(name)
                 if isinstance(value, Node) and not value._is_opaque:
                     entries[name] = value.empty(True, device=device)
-        return cast(Self, containers.dense._make(entries, meta))
+        return self._new(entries, meta)
 
     def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
         """A copy with its own nodes and its own tensors; with the same tensors if not ``recurse``. Never locked.

@@ -10,7 +10,6 @@ from torch import Tensor
 from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED
-from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.ops import combine
 
@@ -44,7 +43,7 @@ class Stacking(Node):
         """
         at = normal_dim(dim, self._meta.batch_size) if self._meta.batch_size else dim
         inmost = self._inmost()
-        if isinstance(inmost, containers.lazy) and inmost.stack_dim == at:
+        if inmost._is_lazy_stack and inmost.stack_dim == at:
             return self
         parts = self.unbind(dim)
         return type(parts[0])._lazy(parts, at) if parts else self

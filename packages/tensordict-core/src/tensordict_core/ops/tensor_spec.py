@@ -74,7 +74,7 @@ def _described(node: Any, wanted: tuple[bool, ...]) -> Any:
     if node._is_opaque:
         return _described(node._tensor, wanted)
     inmost = node._inmost()
-    if isinstance(inmost, containers.lazy) and inmost.tensordicts:
+    if inmost._is_lazy_stack and inmost.tensordicts:
         parts = [_described(part, wanted) for part in inmost.tensordicts]
         return _merged(parts, inmost._stack_dim)
     return containers.dense({key: _described(value, wanted) for key, value in node._items()})

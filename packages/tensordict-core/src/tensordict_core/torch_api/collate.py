@@ -12,7 +12,6 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.node import Node
-from tensordict_core.base.registry import containers
 from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.ops.combine import maybe_dense_stack
 from tensordict_core.torch_api.padding import pad_tensors
@@ -122,7 +121,7 @@ def _collate_nodes(batch: list[Any], pads: dict[Any, float], nested: list[Any], 
             entry = torch.nested.as_nested_tensor(column, layout=torch.jagged)
         result.set(key, entry)
     if mask_key is not None:
-        tree = containers.dense._make({}, result._meta)
+        tree = result._new({}, result._meta)
         for key, mask in masks.items():
             tree.set(key, mask)
         result.set(mask_key, tree)

@@ -12,7 +12,6 @@ from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED, How
-from tensordict_core.base.registry import containers
 from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.ops.combine import lazy_stack, stack
 from tensordict_core.ops.masking import pad_values
@@ -230,7 +229,7 @@ def _store_masks(
     result: Any, keys: list[Any], masks: list[Tensor], dims: list[int], in_batch: bool, where: Any
 ) -> None:
     size = result._meta.batch_size
-    tree = containers.dense._make({}, result._meta)
+    tree = result._new({}, result._meta)
     for key, mask, dim in zip(keys, masks, dims, strict=True):
         if in_batch:
             shaped = mask.reshape(len(mask), *(1,) * dim, -1, *(1,) * (len(size) - dim - 2)).expand(size)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -97,13 +97,12 @@ class LazyElementwise(TensorDictBase, abstract=True):
 
     def _parts(self: Any, source: Any) -> Sequence[Any] | None:
         """A source of values taken apart as this stack is; ``None`` where it is no tensordict of this batch size."""
-        if not isinstance(source, Node) or source._is_opaque:
+        stack: Any = source if isinstance(source, Node) and not source._is_opaque else None
+        if stack is None or len(stack._meta.batch_size) <= self.stack_dim:
             return None
-        if isinstance(source, containers.lazy) and source.stack_dim == self.stack_dim:
-            return cast(Sequence[Any], source.tensordicts)
-        if len(source._meta.batch_size) <= self.stack_dim:
-            return None
-        return source._unbind(self.stack_dim)
+        same = stack._is_lazy_stack and stack.stack_dim == self.stack_dim
+        parts: Sequence[Any] = stack.tensordicts if same else stack._unbind(self.stack_dim)
+        return parts
 
     def _plan_update(self: Any, source: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> None:
         parts = self._parts(source)

@@ -26,9 +26,9 @@ _WAYS = ("as_list", "as_nested_tensor", "as_padded_tensor")
 
 def _shape_in(td: Any, name: str) -> Any:
     """The shape of a tensor of an element; what a view is a part of has another one than its part."""
-    if isinstance(td, containers.lazy):
+    if td._is_lazy_stack:
         return td._shape_of(name)
-    entry = td._get(name) if isinstance(td, containers.view) else td._peek(name)
+    entry = td._get(name) if td._makes_entries else td._peek(name)
     return entry.shape
 
 
@@ -76,9 +76,7 @@ class LazyRagged:
 
     def _values(self: Any, key: str) -> list[Any]:
         """The values of a non-tensor entry at every position, as nested lists, which may differ in length."""
-        columns = [
-            td._values(key) if isinstance(td, containers.lazy) else td._get(key).tolist() for td in self.tensordicts
-        ]
+        columns = [td._values(key) if td._is_lazy_stack else td._get(key).tolist() for td in self.tensordicts]
         return stacked_lists(columns, self._stack_dim)
 
     def _taken_apart(self: Any, value: Any) -> Sequence[Any]:
@@ -114,7 +112,7 @@ class LazyRagged:
         torch.Size([2, -1])
         """
         parent, name = self._find_parent(key)
-        if isinstance(parent, containers.lazy) and isinstance(parent._peek(name), Tensor):
+        if parent._is_lazy_stack and isinstance(parent._peek(name), Tensor):
             return cast(torch.Size, parent._shape_of(name))
         return super().get_item_shape(key)  # type: ignore[misc, no-any-return]  # of the class that it is mixed into
 
@@ -154,7 +152,7 @@ class LazyRagged:
                 return True
             elif not first._is_opaque:
                 lazy = type(first)._lazy(column, self._stack_dim)._inmost()
-                if isinstance(lazy, containers.lazy) and lazy._is_ragged():
+                if lazy._is_lazy_stack and lazy._is_ragged():
                     return True
         return False
 
@@ -179,4 +177,4 @@ class LazyRagged:
                 entries[key] = self._get_ragged(key, as_nested_tensor=True, layout=layout) if ragged else self._get(key)
             else:
                 entries[key] = self._get(key).densify(layout=layout)
-        return containers.dense._make(entries, self._meta)
+        return self._new(entries, self._meta)

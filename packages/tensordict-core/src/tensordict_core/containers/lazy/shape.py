@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import BatchOp, Reshape, ShapeOp, Unsqueeze
 from tensordict_core.containers.lazy.indexing import nest
 from tensordict_core.containers.nontensor.positions import reshape_positions
@@ -102,7 +101,7 @@ class LazyReshaping:
         first = items[0]
         # what is empty along the dimension adds no element
         full = [item for item in items if item._meta.batch_size[dim]]
-        if full and all(isinstance(item, containers.lazy) and item.stack_dim == dim for item in full):
+        if full and all(item._is_lazy_stack and item.stack_dim == dim for item in full):
             return full[0]._again([td for item in full for td in item.tensordicts], dim)
         if _alike(items):
             at = first.stack_dim
@@ -116,7 +115,7 @@ def _alike(items: Sequence[Any]) -> bool:
     """Whether all are lazy stacks of one length along one dimension, so their elements pair up."""
     first = items[0]
     return all(
-        isinstance(item, containers.lazy)
+        item._is_lazy_stack
         and item.stack_dim == first.stack_dim
         and len(item.tensordicts) == len(first.tensordicts) > 0
         for item in items

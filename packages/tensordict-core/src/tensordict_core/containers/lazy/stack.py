@@ -106,6 +106,8 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
 
     _combines_others = True
     _holds_slices = True
+    _is_lazy_stack = True
+    _makes_entries = True
 
     tensordicts: list[Any]
     """The elements, in order."""
@@ -469,13 +471,13 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         for key in self._keys():
             value = self._get(key)
             entries[key] = value if isinstance(value, Tensor) else value._solid()
-        return containers.dense._make(entries, self._meta)
+        return self._new(entries, self._meta)
 
     def _sample(self) -> Any:
         """A dense tensordict of this batch size with the keys and shapes of the first element, without a copy."""
         size = self._meta.batch_size
         if not self.tensordicts:
-            return containers.dense._make({}, self._meta)
+            return self._new({}, self._meta)
         first = self.tensordicts[0]
         own = first._meta.batch_size
         size = torch.Size((*own[: self._stack_dim], size[self._stack_dim], *own[self._stack_dim :]))

@@ -162,6 +162,8 @@ class NonTensorStack(NonTensorDataBase):
 
     __slots__ = ("_flat",)
 
+    _holds_values = True
+
     _flat: list[Any]
 
     def __init__(self, *values: Any, stack_dim: int = 0) -> None:

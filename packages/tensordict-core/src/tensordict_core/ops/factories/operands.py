@@ -58,7 +58,7 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
     if isinstance(other, Node):
         aligned = td._align(other, KEEP)
         # lazy stacks have every leaf several times, so their counts say nothing
-        if len(aligned) != _count(other) or isinstance(td, containers.lazy):
+        if len(aligned) != _count(other) or td._is_lazy_stack:
             mine, theirs = set(td._leaf_keys()), set(other._leaf_keys())
             if mine != theirs:
                 raise errors.keys_mismatch(mine - theirs, theirs - mine)
@@ -71,7 +71,7 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
         return batch_operand(td, leaves, torch.as_tensor(other)), False
     if isinstance(other, dict):
         # a lazy stack takes its operand apart along its stack dim
-        size = td._meta.batch_size if isinstance(td, containers.lazy) else None
+        size = td._meta.batch_size if td._is_lazy_stack else None
         return match(name, td, leaves, containers.dense(other, batch_size=size))
     raise errors.bad_operand(name, other)
 
@@ -91,9 +91,9 @@ def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
     """Two tensordicts with the same leaves: common ones (``"intersection"``), or all, filled up with ``default``."""
     if isinstance(default, str) and default != "intersection":
         raise ValueError(f"default is a number, a tensor, 'intersection' or None, got {default!r}")
-    if isinstance(td, containers.lazy):
+    if td._is_lazy_stack:
         # elements have keys of their own
-        same_dim = isinstance(other, containers.lazy) and other.stack_dim == td.stack_dim
+        same_dim = other._is_lazy_stack and other.stack_dim == td.stack_dim
         others = other.tensordicts if same_dim else other._unbind(td.stack_dim)
         pairs = [complete(mine, theirs, default) for mine, theirs in zip(td.tensordicts, others, strict=True)]
         return td._again([left for left, _ in pairs]), td._again([right for _, right in pairs])

@@ -11,7 +11,6 @@ from typing import Any, NoReturn, SupportsIndex
 from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
-from tensordict_core.base.registry import containers
 
 __all__ = ["LinkedList", "linked_values"]
 
@@ -136,7 +135,7 @@ class _Places:
                 "are known; read it again, or write to the elements of the stack"
             )
         old, flat[position] = flat[position], value._entry_value() if isinstance(value, Node) else value
-        if not isinstance(holder._inmost(), containers.lazy | containers.view):
+        if not holder._inmost()._makes_entries:
             return
         size = holder._meta.batch_size  # the stack was made to be read, and its values are in elements or a parent
         rest = position // stack._meta.batch_size[len(size) :].numel()

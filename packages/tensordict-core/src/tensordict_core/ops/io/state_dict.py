@@ -60,7 +60,7 @@ def put(
     if described is not None:
         facts = {"batch_size": meta.batch_size, "device": meta.device}
         described.setdefault(prefix.removesuffix("."), {}).update(facts)
-    if isinstance(node, containers.lazy):
+    if node._is_lazy_stack:
         nodes: Iterator[tuple[str, Any]] = ((str(i), td) for i, td in enumerate(node.tensordicts))
         add(STACK_DIM, node.stack_dim)
         inner = meta.batch_size[: node.stack_dim] + meta.batch_size[node.stack_dim + 1 :]
@@ -74,9 +74,9 @@ def put(
     if meta.names is not None:
         add(NAMES, list(meta.names))
     if node._is_opaque:
-        if isinstance(node, containers.unbatched):
+        if not node._is_non_tensor:
             add(UNBATCHED, node.tensor if keep_vars else node.tensor.detach())
-        elif isinstance(node, containers.non_tensor_stack):
+        elif node._holds_values:
             add(VALUES, node.tolist())
         else:
             add(VALUE, node._entry_value())
@@ -181,7 +181,7 @@ def restore(saved: dict[str, Any], template: Any, split: bool, outer: torch.Size
 def _restore_stack(saved: dict[str, Any], template: Any, split: bool, size: torch.Size, names: Any) -> Any:
     dim = saved.pop(STACK_DIM)
     parts = _group(saved, None, True)
-    items = list(template.tensordicts) if isinstance(template, containers.lazy) else []
+    items = list(template.tensordicts) if template is not None and template._is_lazy_stack else []
     templates = [*items, *[template] * (len(parts) - len(items))]
     inner = size[:dim] + size[dim + 1 :] if len(size) > dim else size
     tds = [restore(parts[str(i)], templates[i], split, inner) for i in range(len(parts))]
@@ -211,7 +211,7 @@ def load(target: Any, state_dict: Mapping[str, Any], strict: bool, assign: bool,
     source = restore(
         saved, target, from_flatten is not False, target._meta.batch_size if not _sized(saved) else torch.Size([])
     )
-    if isinstance(source, containers.lazy) and not isinstance(target, containers.lazy):
+    if source._is_lazy_stack and not target._is_lazy_stack:
         source = source.to_tensordict()
     if target.is_empty():
         if target._locked:
@@ -232,7 +232,7 @@ def load(target: Any, state_dict: Mapping[str, Any], strict: bool, assign: bool,
 def _take(target: Any, source: Any, assign: bool, sized: bool) -> None:
     """Write or assign the entries of ``source``, which has the structure that ``target`` is to have."""
     size = source._meta.batch_size
-    if isinstance(source, containers.lazy) and isinstance(target, containers.lazy):
+    if source._is_lazy_stack and target._is_lazy_stack:
         if source.stack_dim != target.stack_dim or len(source.tensordicts) != len(target.tensordicts):
             shapes = [(len(td.tensordicts), td.stack_dim) for td in (source, target)]
             raise RuntimeError(

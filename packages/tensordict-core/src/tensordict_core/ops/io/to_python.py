@@ -14,7 +14,6 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
-from tensordict_core.base.registry import containers
 from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.ops.io import from_python as build
 from tensordict_core.ops.io import from_pytree as pytrees
@@ -41,7 +40,7 @@ def _checked(convert: Any) -> Any:
 
 
 def _is_none(value: Any) -> bool:
-    return isinstance(value, containers.non_tensor) and value._entry_value() is None
+    return isinstance(value, Node) and value._is_non_tensor and value._entry_value() is None
 
 
 def _rows(td: Any, convert_nodes: bool, convert: ConvertTensors, tolist_first: bool, linked: bool) -> Any:
@@ -158,7 +157,7 @@ class Conversion(Node):
                     entries[key] = value._clone(True)
             else:
                 entries[key] = value.to_tensordict(retain_none=retain_none)
-        return containers.dense._make(entries, self._meta)
+        return self._new(entries, self._meta)
 
     def to_namedtuple(self, dest_cls: type[Any] | None = None) -> Any:
         """A named tuple of the entries; nested tensordicts become named tuples too.

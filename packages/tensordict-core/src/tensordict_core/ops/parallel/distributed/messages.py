@@ -18,7 +18,6 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
-from tensordict_core.base.registry import containers
 
 __all__ = [
     "BLOCK",
@@ -196,7 +195,7 @@ def values(td: Any) -> list[Any]:
     found: list[tuple[tuple[str, ...], Any]] = []
 
     def walk(node: Any, prefix: tuple[str, ...]) -> None:
-        if isinstance(node, containers.lazy):
+        if node._is_lazy_stack:
             for td in node.tensordicts:
                 walk(td, prefix)
             return

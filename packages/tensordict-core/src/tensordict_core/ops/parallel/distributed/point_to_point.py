@@ -107,7 +107,7 @@ def _recv(td: Any, peer: _Peer, numbers: Iterator[int], whole: bool) -> Iterator
 
 
 def _put_value(node: Any, value: Any) -> None:
-    if isinstance(node, containers.non_tensor_stack) and isinstance(value, list):
+    if node._holds_values and isinstance(value, list):
         value = containers.non_tensor_stack.from_list(value, batch_size=node._meta.batch_size)
     node._replace_value(value)
 
