@@ -12,6 +12,7 @@ from tensordict_core.base.node import Node
 __all__ = [
     "TENSORS",
     "default_is_leaf",
+    "in_shared_memory",
     "is_bool",
     "is_floating",
     "is_inexact",
@@ -70,6 +71,18 @@ def is_integer(*args: Any) -> bool:
     """
     dtype = _dtype(args, "is_integer")
     return dtype is not None and dtype is not torch.bool and not (dtype.is_floating_point or dtype.is_complex)
+
+
+def in_shared_memory(tensor: Tensor) -> bool:
+    """Whether a tensor is in memory that processes share; tensors without storage (meta, fake, wrapped) are not.
+
+    >>> in_shared_memory(torch.zeros(1)), in_shared_memory(torch.zeros(1).share_memory_())
+    (False, True)
+    """
+    try:
+        return bool(tensor.is_shared())
+    except Exception:
+        return False
 
 
 def is_tensor_collection(datatype: type | Any) -> bool:

@@ -124,7 +124,8 @@ class _Unflattened(_Renamed):
     __slots__ = ()
 
     def known(self) -> dict[tuple[str, ...], tuple[str, ...]]:
-        return {(*path[0].split(self.separator), *path[1:]): path for path in self.source()._leaf_keys()}  # type: ignore[union-attr]  # it is alive where it is written to
+        source: Any = self.source()  # it is alive where it is written to
+        return {(*path[0].split(self.separator), *path[1:]): path for path in source._leaf_keys()}
 
     def spelled(self, path: tuple[str, ...]) -> tuple[str, ...]:
         return (self.separator.join(path),)

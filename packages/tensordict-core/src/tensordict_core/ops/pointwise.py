@@ -52,7 +52,9 @@ def _logical(name: str) -> Any:
     function = getattr(torch if not name.endswith("_") else Tensor, name)
 
     def leaf(tensor: Tensor, other: Any) -> Tensor:
-        return function(tensor, other if isinstance(other, Tensor) else torch.as_tensor(other, device=tensor.device))  # type: ignore[no-any-return]  # getattr gives Any
+        operand = other if isinstance(other, Tensor) else torch.as_tensor(other, device=tensor.device)
+        result: Tensor = function(tensor, operand)
+        return result
 
     return leaf
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
 from tensordict_core.base.node import Node
+from tensordict_core.base.predicates import in_shared_memory
 from tensordict_core.base.registry import containers
 
 __all__ = ["Attributes"]
@@ -291,7 +292,9 @@ class Attributes(Node):
     def is_shared(self) -> bool:
         """Whether there are leaves and all are in shared memory (or on an accelerator, which processes share)."""
         leaves = self._leaves()
-        return bool(leaves) and all(isinstance(leaf, Tensor) and (leaf.is_cuda or _is_shared(leaf)) for leaf in leaves)
+        return bool(leaves) and all(
+            isinstance(leaf, Tensor) and (leaf.is_cuda or in_shared_memory(leaf)) for leaf in leaves
+        )
 
     @property
     def is_cuda(self) -> bool:
@@ -389,10 +392,3 @@ def _addresses(node: Any, storage: bool) -> Any:
     items = ((str(i), td) for i, td in enumerate(inmost.tensordicts)) if stacked else node._items()
     found = ((key, _addresses(value, storage)) for key, value in items)
     return containers.dense({key: address for key, address in found if address is not None})
-
-
-def _is_shared(leaf: Tensor) -> bool:
-    try:
-        return bool(leaf.is_shared())
-    except (RuntimeError, NotImplementedError):  # tensors without storage: meta, fake and wrapped ones
-        return False

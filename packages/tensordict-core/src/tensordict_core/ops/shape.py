@@ -101,9 +101,10 @@ class Shape(Node):
         >>> TensorDict({"a": torch.zeros(4, 3)}, [4]).unsqueeze(-1)["a"].shape
         torch.Size([4, 1, 3])
         """
+        at: Any
         (at,) = args or (dim,)
         size = self._meta.batch_size
-        return self._rearranged(Unsqueeze(size, normal_dim(at, size, extra=1)))  # type: ignore[arg-type]  # checked before
+        return self._rearranged(Unsqueeze(size, normal_dim(at, size, extra=1)))
 
     def squeeze(self, *args: int | None, dim: int | None = None) -> Self:
         """Without the batch dimension ``dim`` if its size is 1; by default without all such dimensions.

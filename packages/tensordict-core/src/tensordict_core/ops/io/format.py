@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tensordict_core.base.node import Node
 from tensordict_core.base.options import PRINT_DEFAULTS, current
+from tensordict_core.base.predicates import in_shared_memory
 
 __all__ = ["Representation", "describe"]
 
@@ -22,13 +23,6 @@ _SHORT_DTYPES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex
 
 def _indent(text: str) -> str:
     return text.replace("\n", "\n" + _INDENT)
-
-
-def _is_shared(value: Tensor) -> bool:
-    try:
-        return bool(value.is_shared())
-    except Exception:  # fake, functorch and other wrapped tensors have no storage to ask
-        return False
 
 
 def describe(value: Any) -> str:
@@ -41,7 +35,8 @@ def describe(value: Any) -> str:
         return repr(value)
     kind = type(value).__name__
     if current.printing is PRINT_DEFAULTS:
-        return f"{kind}(shape={value.shape}, device={value.device}, dtype={value.dtype}, is_shared={_is_shared(value)})"
+        shared = in_shared_memory(value)
+        return f"{kind}(shape={value.shape}, device={value.device}, dtype={value.dtype}, is_shared={shared})"
     return f"{kind}({', '.join(_said(value, current.printing))})"
 
 
@@ -55,7 +50,7 @@ def _said(value: Tensor, options: dict[str, Any]) -> list[str]:
     if options["show_dtype"]:
         said.append(f"dtype={value.dtype}")
     if options["show_field_is_shared"]:
-        said.append(f"is_shared={_is_shared(value)}")
+        said.append(f"is_shared={in_shared_memory(value)}")
     if options["show_grad"]:
         said.append(f"requires_grad={value.requires_grad}")
     if options["show_is_contiguous"]:

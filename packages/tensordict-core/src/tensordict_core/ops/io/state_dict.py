@@ -38,7 +38,7 @@ RESERVED: Final = frozenset({BATCH_SIZE, NAMES, VALUE, VALUES, UNBATCHED, STACK_
 def new_state() -> OrderedDict[str, Any]:
     """A state dict without entries, with the attribute that describes the nodes."""
     out: OrderedDict[str, Any] = OrderedDict()
-    out._metadata = {}  # type: ignore[attr-defined]  # torch keeps it so
+    vars(out)["_metadata"] = {}  # an attribute, as in the state dicts of modules
     return out
 
 

@@ -110,7 +110,8 @@ class Collectives(Node):
         landing = _landing(device, sender)
         buffer = torch.empty(size, dtype=torch.uint8, device=_wire(dist, group, landing))
         dist.broadcast(buffer, src, group=group)
-        return _placed(skeleton, buffer, landing)  # type: ignore[no-any-return]  # a skeleton is any container, or a tensor
+        placed: Self = _placed(skeleton, buffer, landing)
+        return placed
 
     def scatter(
         self, src: int, tensordicts: Sequence[Any] | None = None, *, group: Any = None, device: Any = None
@@ -160,7 +161,8 @@ class Collectives(Node):
             skeleton, own, size, sender = mine[0]
             buffer = torch.empty(size, dtype=torch.uint8, device=_wire(dist, group, _landing(device, sender)))
             dist.scatter(buffer, None, src, group=group)
-        return _placed(skeleton, buffer[:own], _landing(device, sender))  # type: ignore[no-any-return]  # a skeleton is any container, or a tensor
+        placed: Self = _placed(skeleton, buffer[:own], _landing(device, sender))
+        return placed
 
     def gather_and_stack(self, dst: int, group: Any = None) -> Self | None:
         """Write the tensordicts of the other processes of a group into the rows of one; all must call it.

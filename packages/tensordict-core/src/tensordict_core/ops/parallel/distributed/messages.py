@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch import Tensor, _utils
 
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
@@ -30,6 +29,10 @@ __all__ = [
     "tags",
     "values",
 ]
+
+# torch does not type these
+_flatten: Any = _utils._flatten_dense_tensors
+_unflatten: Any = _utils._unflatten_dense_tensors
 
 SMALL = 1 << 18
 """Leaves of fewer bytes are joined: below this, a message of its own costs more than the copy."""
@@ -92,7 +95,7 @@ class Block:
         """Copy the memory into the leaves."""
         if self.joined:
             with torch.no_grad():
-                torch._foreach_copy_(self.leaves, _unflatten_dense_tensors(self.memory, self.leaves))
+                torch._foreach_copy_(self.leaves, _unflatten(self.memory, self.leaves))
 
 
 def _is_block(leaf: Tensor) -> bool:
@@ -111,7 +114,7 @@ def _block(leaves: list[Tensor], empty: bool) -> Block:
         plain = [leaf.as_subclass(Tensor).resolve_conj().resolve_neg() for leaf in leaves]
     else:
         plain = leaves
-    return Block(leaves, _flatten_dense_tensors(plain), True)
+    return Block(leaves, _flatten(plain), True)
 
 
 def sorted_leaves(td: Any) -> list[Tensor]:

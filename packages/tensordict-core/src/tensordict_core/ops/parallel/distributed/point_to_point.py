@@ -313,7 +313,8 @@ class PointToPoint(Node):
         tensor(2)
         """
         if _is_pipe(src, "arecv"):
-            return await src.arecv(self, device=device)  # type: ignore[no-any-return]  # a pipe is known by its method alone
+            received: Self = await src.arecv(self, device=device)
+            return received
         await asyncio.to_thread(self.recv, src, **options)
         return self if device is None else self.to(device)
 
