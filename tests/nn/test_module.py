@@ -116,7 +116,7 @@ def test_inplace_policies():
     assert plus_one()(td) is td
     out = TensorDict({}, [4])
     assert plus_one(inplace=False)(td, tensordict_out=out) is out and "b" in out
-    with pytest.raises(ValueError, match="inplace is True, False or 'empty', got 'nowhere'"):
+    with pytest.raises(ValueError, match="inplace='nowhere' is not one of True, False or 'empty'"):
         plus_one(inplace="nowhere")
 
 
@@ -231,9 +231,9 @@ def test_counts_of_results_must_match():
 
 
 def test_what_is_not_callable_is_refused():
-    with pytest.raises(ValueError, match="wraps a callable, got int"):
+    with pytest.raises(ValueError, match="int is not callable"):
         TensorDictModule(3, ["a"], ["b"])
-    with pytest.raises(ValueError, match="wraps a callable, got int"):
+    with pytest.raises(ValueError, match="int is not callable"):
         TensorDictSequential(3)
 
 
@@ -247,7 +247,7 @@ def test_selected_outputs_are_kept_and_others_dropped():
     assert sorted(module(data()).keys()) == ["a", "d", "n"]
     module.reset_out_keys()
     assert sorted(module(data()).keys()) == ["a", "b", "d", "m", "n"]
-    with pytest.raises(ValueError, match=r"among the out_keys \['b', \('m', 'c'\), 'd'\].*got \['z'\]"):
+    with pytest.raises(ValueError, match=r"\['z'\] are not among the out_keys \['b', \('m', 'c'\), 'd'\]"):
         module.select_out_keys("z")
 
 

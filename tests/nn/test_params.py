@@ -209,7 +209,7 @@ def test_gradients_are_a_tensordict():
 def test_what_cannot_be_parameters_is_refused():
     with pytest.raises(TypeError, match="cannot be called"):
         TensorDictParams({"a": 1.0})()
-    with pytest.raises(RuntimeError, match="not both"):
+    with pytest.raises(RuntimeError, match="exclude each other"):
         TensorDictParams(TensorDict({}), a=1)
 
 

@@ -73,7 +73,7 @@ def test_traced_modules_are_one_graph_on_tensors():
 
 
 def test_what_cannot_be_traced_is_named():
-    with pytest.raises(TypeError, match="got WrapModule"):
+    with pytest.raises(TypeError, match="WrapModule cannot be traced"):
         symbolic_trace(TensorDictSequential(lambda td: td))
     with pytest.raises(KeyError, match=r"needs the keys \['a'\]"):
         symbolic_trace(plus_one())(TensorDict({}))

@@ -1,7 +1,8 @@
-"""What every module on tensordicts shares: the keys that it reads and writes.
+"""`TensorDictModuleBase`: the base of modules on tensordicts, with the keys that they read and write.
 
-``forward`` takes a tensordict and returns one. ``in_keys`` and ``out_keys`` say which entries matter, so sequences can
-be put together and cut apart by their keys. Selecting output keys is a forward hook, which works for any ``forward``.
+``forward`` takes a tensordict and returns one. ``in_keys`` and ``out_keys`` name the entries that it reads and writes,
+so that sequences can be connected and divided by keys. Selecting output keys is a forward hook, which works for every
+``forward``.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ Keys = list[Any]
 
 
 def as_keys(keys: NestedKey | Sequence[NestedKey] | None) -> Keys:
-    """A list of keys from what users pass: one key or several.
+    """Converts one key or several to a list of keys.
 
     >>> as_keys("a"), as_keys(("a", "b")), as_keys(["a", ("b", "c")])
     (['a'], [('a', 'b')], ['a', ('b', 'c')])
     """
     if keys is None:
         return []
-    # a tuple is one nested key, as everywhere; several keys are a list
+    # a tuple is one nested key; several keys are a list
     return [unravel_key(keys)] if isinstance(keys, str | tuple) else [unravel_key(key) for key in keys]
 
 
 def _drop_unselected(module: Any, args: Any, output: Any) -> Any:
-    """Remove what `TensorDictModuleBase.select_out_keys` did not select; inputs stay."""
+    """Removes the outputs that `TensorDictModuleBase.select_out_keys` did not select; inputs stay."""
     if isinstance(output, TensorCollection):
         kept = {*module.out_keys, *module.in_keys}
         unselected = [key for key in module.out_keys_source if key not in kept and key in output]
@@ -50,7 +51,8 @@ def _drop_unselected(module: Any, args: Any, output: Any) -> Any:
 class TensorDictModuleBase(nn.Module):
     """The base of modules that read ``in_keys`` from a tensordict and write ``out_keys``.
 
-    Subclasses give both as class attributes or in ``__init__``, and a ``forward`` that takes and returns a tensordict.
+    Subclasses set both as class attributes or in ``__init__``, and define a ``forward`` that takes and returns a
+    tensordict.
 
     >>> class AddOne(TensorDictModuleBase):
     ...     in_keys, out_keys = ["a"], ["b", "c"]
@@ -87,7 +89,7 @@ class TensorDictModuleBase(nn.Module):
 
     @staticmethod
     def is_tdmodule_compatible(module: Any) -> bool:
-        """Whether something has ``in_keys`` and ``out_keys``.
+        """Whether an object has ``in_keys`` and ``out_keys``.
 
         >>> TensorDictModuleBase.is_tdmodule_compatible(torch.nn.Linear(1, 1))
         False
@@ -95,7 +97,7 @@ class TensorDictModuleBase(nn.Module):
         return hasattr(module, "in_keys") and hasattr(module, "out_keys")
 
     def select_out_keys(self, *out_keys: NestedKey) -> Self:
-        """Keep some of the ``out_keys`` in the result; everything is computed all the same.
+        """Keeps some of the ``out_keys`` in the result; all are computed.
 
         Args:
             *out_keys: The keys to keep.
@@ -123,7 +125,7 @@ class TensorDictModuleBase(nn.Module):
         return self
 
     def reset_out_keys(self) -> Self:
-        """Undo `select_out_keys`.
+        """Undoes `select_out_keys`.
 
         Returns:
             The module itself.
@@ -141,14 +143,14 @@ class TensorDictModuleBase(nn.Module):
         return self
 
     def reset_parameters_recursive(self, parameters: Any = None) -> Any:
-        """Call ``reset_parameters`` of every sub-module that has it.
+        """Calls ``reset_parameters`` of every sub-module that has it.
 
         Args:
-            parameters: Parameters outside of the module that are reset in place instead of its own.
+            parameters: External parameters to reset in place instead of the module's own.
 
         Returns:
-            ``None``; or, for ``parameters``, a tensordict of tensors that share their memory, and require gradients
-            unless they stand for buffers.
+            ``None``; with ``parameters``, a tensordict of tensors that share their memory and, except for buffers,
+            require gradients.
 
         Raises:
             RuntimeError: ``parameters`` has batch dimensions.
@@ -192,13 +194,13 @@ class TensorDictModuleBase(nn.Module):
         return found
 
     def extra_repr(self) -> str:
-        """The keys, for ``print``."""
+        """Returns the keys, for ``print``."""
         keys = {"in_keys": getattr(self, "in_keys", None), "out_keys": getattr(self, "out_keys", None)}
         return ", ".join(f"{name}={value}" for name, value in keys.items())
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """The device of the first parameter or buffer; the CPU where there is none.
+    """Returns the device of the first parameter or buffer; the CPU if there is none.
 
     >>> device_of(torch.nn.Linear(1, 1))
     device(type='cpu')

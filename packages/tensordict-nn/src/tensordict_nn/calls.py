@@ -1,9 +1,9 @@
-"""Calls: running a module without ``nn.Module.__call__``, where that would do nothing but call ``forward``.
+"""Fast calls: call ``forward`` directly where ``nn.Module.__call__`` would do nothing else.
 
-``nn.Module.__call__`` looks for hooks, which costs two frames and more than reading and writing an entry does. A module
-is *bare* if it has no hook, was not compiled on its own and inherits ``__call__``; then its ``forward`` is called.
-Tools that replace ``nn.Module.__call__`` (``torch.fx`` does while it traces) see every call: nothing is bare then.
-Hooks for all modules (``torch.nn.modules.module.register_module_forward_hook`` and its kind) make `watched` true.
+``nn.Module.__call__`` looks for hooks, which takes two frames and longer than reading and writing an entry. A module is
+*bare* if it has no hook, was not compiled by its ``compile`` and inherits ``__call__``; then its ``forward`` is called.
+`watched` is true while global hooks exist (``torch.nn.modules.module.register_module_forward_hook`` and others), or
+while a tool replaces ``nn.Module.__call__``, as ``torch.fx`` does when it traces; then no module is called directly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["CALL", "goes_straight", "is_bare", "only_forwards", "selects", "trac
 
 CALL: Any = nn.Module.__call__
 
-# torch fills and empties these dictionaries and never replaces them
+# torch changes these dictionaries in place and never replaces them
 _forward_pre = registry._global_forward_pre_hooks
 _forward = registry._global_forward_hooks
 _backward_pre = registry._global_backward_pre_hooks
@@ -27,7 +27,7 @@ _backward = registry._global_backward_hooks
 
 
 def watched() -> bool:
-    """Whether there are hooks for all modules, or somebody replaced ``nn.Module.__call__``.
+    """Whether there are global hooks, or ``nn.Module.__call__`` is replaced.
 
     >>> watched()
     False
@@ -35,7 +35,7 @@ def watched() -> bool:
     return bool(_forward_pre or _forward or _backward_pre or _backward) or nn.Module.__call__ is not CALL
 
 
-# Dynamo looks at no hooks when a compiled function is called, and every look of ours would cost each of these calls
+# Dynamo checks no hooks when a compiled function is called, and a check here would slow down each of these calls
 constant_when_traced(watched)
 
 
@@ -59,7 +59,7 @@ def is_bare(own: dict[str, Any]) -> bool:
 
 
 def goes_straight(module: Any, forward: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a call does nothing but pass one container to a ``forward``, which is given as that of the class.
+    """Whether a call only passes one container to ``forward``, which is given as that of the class.
 
     >>> layer = torch.nn.Linear(1, 1)
     >>> goes_straight(layer, torch.nn.Linear.forward, (TensorDict({}),))
@@ -76,18 +76,18 @@ def goes_straight(module: Any, forward: Any, args: tuple[Any, ...]) -> bool:
 
 
 def traces_straight(module: Any, tensordict: Any) -> bool:
-    """Whether a call with a container runs no hooks, in code that Dynamo follows.
+    """Whether a call with a container runs no hooks, in code that Dynamo traces.
 
     >>> traces_straight(torch.nn.Linear(1, 1), TensorDict({})), traces_straight(torch.nn.Linear(1, 1), torch.zeros(1))
     (True, False)
     """
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    # a type that several modules read is compared with itself at each compiled call, so it is read here alone
+    # Dynamo guards types that several modules read at each compiled call, so only this module reads it
     return not hooks and isinstance(tensordict, Node) and not watched()
 
 
 def selects(module: Any) -> bool:
-    """Whether a hook selects output keys; asking has Dynamo notice a selection that is made later.
+    """Whether a hook selects output keys; the read makes Dynamo guard against a later selection.
 
     >>> selects(torch.nn.Linear(1, 1))
     False
@@ -96,7 +96,7 @@ def selects(module: Any) -> bool:
 
 
 def only_forwards(module: Any, forward: Any) -> bool:
-    """Whether a plain call of a module does nothing but call a ``forward`` that is given as that of the class.
+    """Whether a plain call of a module only calls ``forward``, which is given as that of the class.
 
     >>> only_forwards(torch.nn.Linear(1, 1), torch.nn.Linear.forward)
     True

@@ -1,8 +1,8 @@
-"""`CudaGraphModule`: a function whose kernels are recorded once and replayed by one call of the driver.
+"""`CudaGraphModule`: a function that is captured as a CUDA graph once and then replayed.
 
-A graph reads from and writes to fixed memory. So the work here is to bring inputs into the buffers that the graph was
-recorded with, to refuse those that do not fit, and to hand out copies of what it wrote. All of that is the same on any
-device; what CUDA does is three methods of `_Recorder`: run once beside, record, replay.
+A graph reads from and writes to fixed memory. So a call copies its inputs into the buffers of the recording, raises an
+error for inputs that differ, and returns copies of the results. This code runs on any device; only the three methods of
+`_Recorder` use CUDA: warm up, record, replay.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Call = Callable[..., Any]
 
 
 class _Recorder:
-    """One CUDA graph: a function runs on a stream of its own, is recorded there, and replayed where the caller is.
+    """One CUDA graph: a function is recorded on a side stream and replayed on the stream of the caller.
 
     Args:
-        device: The device; ``None`` is the current one.
+        device: The device; ``None`` for the current one.
     """
 
     def __init__(self, device: torch.device | None) -> None:
@@ -41,7 +41,7 @@ class _Recorder:
         self._graph: Any = None
 
     def warm(self, function: Callable[[], Any]) -> Any:
-        """Run a function on the stream, after what the caller has queued and before what it queues next."""
+        """Runs a function on the side stream, between the earlier and the later work of the caller."""
         stream = self._stream
         current = torch.cuda.current_stream(stream.device)
         stream.wait_stream(current)
@@ -50,13 +50,13 @@ class _Recorder:
         current.wait_stream(stream)
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.is_cuda:
-                leaf.record_stream(current)  # its memory belongs to the other stream, which may not reuse it before
+                leaf.record_stream(current)  # the side stream must not reuse its memory earlier
         return result
 
     def record(self, function: Callable[[], Any]) -> Any:
-        """Record a function; what it returns is filled by `replay`."""
-        self._graph = torch.cuda.CUDAGraph()  # one that failed to record is of no use
-        # "thread_local": threads that load data may allocate meanwhile
+        """Records a function; `replay` fills its results."""
+        self._graph = torch.cuda.CUDAGraph()  # a graph that failed to record cannot be used again
+        # "thread_local": other threads, such as data loaders, may allocate memory
         with (
             torch.cuda.device(self._stream.device),
             torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"),
@@ -64,23 +64,23 @@ class _Recorder:
             return function()
 
     def replay(self) -> None:
-        """Run what was recorded, on the caller's stream."""
+        """Runs the graph on the stream of the caller."""
         with torch.cuda.device(self._stream.device):
             self._graph.replay()
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two values that are no tensors are known to be equal."""
+    """Whether two non-tensor values are equal; False if that is unknown."""
     try:
         return first is second or (type(first) is type(second) and bool(first == second))
-    except (RuntimeError, TypeError, ValueError):  # arrays do not say with one word
+    except (RuntimeError, TypeError, ValueError):  # arrays have no single truth value
         return False
 
 
 def _dims(value: Any) -> Any:
-    """The batch dimensions of all containers in a nest, which a pytree's structure does not tell."""
+    """Returns the batch dimensions of all nested containers, which the structure of a pytree lacks."""
     if isinstance(value, Node):
-        # an instance of a tensorclass may hide attributes by its fields
+        # fields of a tensorclass may hide attributes
         return len(value._meta.batch_size), value._meta.names, [_dims(node) for node in value._nodes()]
     if isinstance(value, tuple | list):
         return [_dims(item) for item in value]
@@ -96,9 +96,9 @@ class _Recording:
     """A recorded function with the memory that it reads and writes.
 
     Args:
-        recorder: What records and replays.
-        function: Takes what ``inputs`` holds and returns tensors in any nest of containers.
-        inputs: The arguments, in any nest of containers; tensors among them may change from call to call.
+        recorder: Records and replays, as `_Recorder` does.
+        function: Takes ``inputs`` and returns tensors in nested containers.
+        inputs: The arguments, in nested containers; tensors among them may change from call to call.
 
     Raises:
         ValueError: A tensor is on another device than the graph.
@@ -116,7 +116,7 @@ class _Recording:
                 raise errors.graph_input_changed(
                     self._name(inputs, i), f"is on {self._leaves[i].device}", f"the device was {recorder.device}"
                 )
-        # put together within the function: it may write into the containers, and is run again where there is no graph
+        # unflattened within the function, which may write into the containers and runs again without a graph
         results = recorder.record(lambda: function(pytree.tree_unflatten(self._leaves, self._layout)))
         self._results, self._form = pytree.tree_flatten(results)
         if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in self._results):
@@ -124,10 +124,10 @@ class _Recording:
         self._recorder = recorder
 
     def __call__(self, inputs: Any) -> Any:
-        """Copy inputs in, replay, and copy results out.
+        """Copies inputs in, replays, and copies results out.
 
         Raises:
-            ValueError: The inputs are not like those of the recording.
+            ValueError: The inputs differ from those of the recording.
         """
         self._fill(inputs)
         self._recorder.replay()
@@ -156,48 +156,46 @@ class _Recording:
 
 
 class CudaGraphModule:
-    """A function or a module on tensordicts, recorded as a CUDA graph and replayed.
+    """A function or a module on tensordicts that is recorded as a CUDA graph and replayed.
 
-    A replay starts all kernels by one call, which takes away what launching them one by one costs. The first
-    ``warmup - 1`` calls run the function on a stream of its own, the next one records it, and later ones copy their
-    inputs into the graph's memory, replay, and return copies of what the graph wrote.
+    A replay launches all kernels by one call, which avoids the overhead of single launches. The first ``warmup - 1``
+    calls run the function on a side stream, the next call records it, and later calls copy their inputs into the memory
+    of the graph, replay it, and return copies of the results.
 
-    **Without CUDA** the constructor warns, and each call runs the function: the results are the same, and nothing is
-    gained.
+    **Without CUDA** the constructor warns, and each call runs the function, with the same results and no speedup.
 
-    What a graph can be made of:
+    Requirements for a graph:
 
-    - The function does the same each time: no branch on values of tensors (use ``torch.where``), no shape that depends
-      on them, no transfer to the CPU.
-    - Inputs keep shape, dtype and device, batch sizes and keys; what is no tensor keeps its value. Anything else is an
+    - The function does the same in each call: no branches on values of tensors (use ``torch.where``), no shapes that
+      depend on them, no transfers to the CPU.
+    - Inputs keep shape, dtype, device, batch sizes and keys; non-tensor inputs keep their values. Other inputs are an
       error.
     - Inputs and results do not require gradients. Parameters are read from outside (``lambda x: x @ weight``). A
-      training step (``zero_grad``, ``backward``, ``step``) is done inside the function, which returns
-      ``loss.detach()``.
-    - What the function writes into tensors that it is given stays in the graph's memory. Entries that it sets in a
-      tensordict are set in the caller's, as copies.
-    - A probabilistic module takes its values as it did when it was recorded; under another interaction type there is a
-      warning, so make one instance for each.
+      training step (``zero_grad``, ``backward``, ``step``) runs inside the function, which returns ``loss.detach()``.
+    - In-place changes of input tensors stay in the memory of the graph. Entries that the function sets in a tensordict
+      are set in the tensordict of the caller, as copies.
+    - A probabilistic module uses the interaction type of the recording; under another one there is a warning, so make
+      one instance for each.
 
-    It is no ``nn.Module``, so that nobody collects the parameters of what it wraps twice.
+    It is not an ``nn.Module``, so that the parameters of the wrapped module are not collected twice.
 
     Args:
-        module: Takes and returns tensors, or containers of them; or a tensordict.
-        warmup: The call that records. A compiled function needs one or two more, until it is compiled.
-        in_keys: The keys that a function of a tensordict reads; an empty list takes all. Those of ``module``, if it has
-            some. With keys, it can be called with tensors by name, as by `dispatch`.
+        module: A function or module from tensors, or containers of tensors, to the same; or from a tensordict.
+        warmup: The number of the call that records. A compiled function needs one or two more, until it is compiled.
+        in_keys: The keys that a function of a tensordict reads; an empty list takes all. By default those of ``module``
+            if it has any. With keys, calls can pass tensors by name, see `dispatch`.
         out_keys: The keys that it writes, for such calls.
         device: The device of the graph; by default the current one.
 
     Raises:
-        ValueError: ``warmup`` is no positive integer; or, at a call, an input has changed its form.
-        RuntimeError: At a call, an input or a result requires gradients.
-        KeyError: At a call, an input key is not there.
+        ValueError: ``warmup`` is not a positive integer; or, in a call, an input differs from the recording.
+        RuntimeError: In a call, an input or a result requires gradients.
+        KeyError: In a call, an input key is missing.
 
     >>> import warnings
     >>> from tensordict_nn import TensorDictModule
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore")  # it warns where there is no CUDA
+    ...     warnings.simplefilter("ignore")  # it warns without CUDA
     ...     add_one = CudaGraphModule(TensorDictModule(lambda x: x + 1, in_keys=["x"], out_keys=["y"]))
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
     >>> for i in range(4):
@@ -227,12 +225,12 @@ class CudaGraphModule:
         self._recorder = _make_recorder(self.device)
         self._recording: _Recording | None = None
         parts = module.modules() if isinstance(module, nn.Module) else ()
-        self._drawing = [part for part in parts if isinstance(part, ProbabilisticTensorDictModule)]
-        self._ways: list[Any] = []
+        self._probabilistic = [part for part in parts if isinstance(part, ProbabilisticTensorDictModule)]
+        self._recorded_types: list[Any] = []
         self._own_keys: set[Any] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function, record it, or replay it."""
+        """Runs the function, records it, or replays it."""
         if self.in_keys is None:
             return self._run(_call, (args, kwargs))
         return self._on_tensordict(*args, **kwargs)
@@ -240,7 +238,7 @@ class CudaGraphModule:
     @dispatch(auto_batch_size=False)
     def _on_tensordict(self, tensordict: Any, *args: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
         keys = self.in_keys
-        # what it wrote itself, at an earlier call, is no input
+        # entries that it wrote in an earlier call are not inputs
         given = tensordict.select(*keys, strict=False) if keys else tensordict.exclude(*self._own_keys)
         absent = [key for key in keys or () if key not in given]
         if absent:
@@ -267,44 +265,46 @@ class CudaGraphModule:
         return self._recorder is not None and self.counter >= self.warmup - 1
 
     def _run(self, how: Callable[[Call, Any], Any], inputs: Any, checked: Any = None) -> Any:
-        """Call ``how(module, inputs)``, or replay what that did."""
+        """Calls ``how(module, inputs)``, or replays the recording of this call."""
         module, recorder = self.module, self._recorder
         if self._recording is not None:
-            self._check_ways()
+            self._check_interaction()
             return self._recording(inputs)
         _refuse_gradients(pytree.tree_leaves(inputs if checked is None else checked))
         if recorder is None:
             return how(module, inputs)
         if not self._ready():
-            result, _ = recorder.warm(lambda: (how(module, inputs), inputs))  # the inputs hold what is set in them
+            result, _ = recorder.warm(
+                lambda: (how(module, inputs), inputs)
+            )  # the inputs hold the entries that are set in them
         else:
-            self._ways = self._current_ways()
+            self._recorded_types = self._interaction_types()
             self._recording = _Recording(recorder, lambda inputs: how(module, inputs), inputs)
             result = self._recording(inputs)
         self.counter += 1
         return result
 
-    def _current_ways(self) -> list[Any]:
+    def _interaction_types(self) -> list[Any]:
         block = interaction_type()
-        return [block or part.default_interaction_type for part in self._drawing]
+        return [block or part.default_interaction_type for part in self._probabilistic]
 
-    def _check_ways(self) -> None:
-        """Warn, once, where the recorded way to take values is not the current one."""
-        if self._drawing and self._ways != self._current_ways():
-            self._drawing = []
+    def _check_interaction(self) -> None:
+        """Warns, once, if the recorded interaction types are not the current ones."""
+        if self._probabilistic and self._recorded_types != self._interaction_types():
+            self._probabilistic = []
             warnings.warn(
-                "a CUDA graph takes values as when it was recorded, whatever set_interaction_type says now; make one "
-                "CudaGraphModule for each interaction type",
+                "set_interaction_type has no effect on a recorded CUDA graph, which keeps the types of the recording; "
+                "make one CudaGraphModule for each interaction type",
                 stacklevel=5,
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The state dict of the module; empty for a function."""
+        """Returns the state dict of the module; empty for a function."""
         state: dict[str, Any] = self.module.state_dict() if hasattr(self.module, "state_dict") else {}
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of the module; nothing happens for a function. The graph sees it, as memory stays in place."""
+        """Loads the state of the module, which the graph uses; has no effect for a function."""
         if hasattr(self.module, "load_state_dict"):
             self.module.load_state_dict(state_dict)
 
@@ -315,18 +315,18 @@ class CudaGraphModule:
 
 
 def _make_recorder(device: torch.device | None) -> Any:
-    """What records; ``None``, with a warning, where there is no CUDA."""
+    """Makes a recorder; returns ``None``, with a warning, without CUDA."""
     if torch.cuda.is_available():
         return _Recorder(device)
     warnings.warn(
-        "CudaGraphModule found no CUDA device: calls run the function as it is, with the same results and no gain",
+        "CudaGraphModule found no CUDA device: calls run the function itself, with the same results and no speedup",
         stacklevel=3,
     )
     return None
 
 
 def _keys_of(module: Any, name: str, given: Any) -> list[Any] | None:
-    """The keys of a module; those that were given where it has none."""
+    """Returns the keys of a module, or the given keys if it has none."""
     own = getattr(module, name, None)
     if own is None:
         return None if given is None else as_keys(given)
@@ -342,14 +342,14 @@ def _call(module: Call, inputs: Any) -> Any:
 
 
 def _call_on_tensordict(module: Call, inputs: Any) -> tuple[Any, ...]:
-    """Run a function of a tensordict.
+    """Runs a function of a tensordict.
 
     Returns:
-        Which of the containers that it was given it returned (the first, the second, or ``None``), what it returned
-        otherwise, and the entries that it set in each.
+        Which of the given containers it returned (0, 1, or ``None``), another result if it returned neither, and the
+        entries that it set in each container.
     """
     td, target, args, kwargs = inputs
-    known = dict(_entries(td))  # it holds the values, so that none of those set takes the place of one that is gone
+    known = dict(_entries(td))  # keeps the values alive, so that no new value can have the id of an old one
     if target is not None:
         kwargs = {**kwargs, "tensordict_out": target}
     result = module(td, *args, **kwargs)
@@ -358,7 +358,7 @@ def _call_on_tensordict(module: Call, inputs: Any) -> tuple[Any, ...]:
 
 
 def _entries(td: Any, prefix: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """What a tensordict holds, nodes before what is below them, and where: keys, and positions in lazy stacks."""
+    """Yields paths and entries, nodes before their entries; paths hold keys and indices of lazy stacks."""
     if isinstance(td, LazyStackedTensorDict):
         for i, element in enumerate(td.tensordicts):
             yield from _entries(element, (*prefix, i))
@@ -375,7 +375,7 @@ def _is_node(value: Any) -> bool:
 
 
 def _set_since(td: Any, known: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """The entries that are not those that were known, new nodes as a whole."""
+    """Returns the entries that are not the known ones, new nodes as a whole."""
     found: dict[Any, Any] = {}
     for path, value in _entries(td):
         if known.get(path) is not value and not any(path[:depth] in found for depth in range(1, len(path))):
@@ -388,11 +388,11 @@ def _put(td: Any, path: tuple[str | int, ...], value: Any) -> None:
     for step in steps:
         td = td.tensordicts[step] if isinstance(step, int) else td.get(step)
     if _is_node(value):
-        td.update({key: value})  # a node may be there, with entries that are none of the function's
+        td.update({key: value})  # the node may exist, with other entries
     else:
         td.set(key, value)
 
 
 def _keys(td: Any) -> set[Any]:
-    """The keys of what a tensordict holds."""
+    """Returns the keys of all entries of a tensordict."""
     return {tuple(step for step in path if isinstance(step, str)) for path, _ in _entries(td)}

@@ -1,4 +1,4 @@
-"""`as_tensordict_module`: a function or a method that is called like a `TensorDictModule`."""
+"""`as_tensordict_module`: decorator that makes a `TensorDictModule` of a function or a method."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["as_tensordict_module"]
 
 
 class as_tensordict_module:
-    """Decorator: the function reads ``in_keys`` from a tensordict and writes its results at ``out_keys``.
+    """Decorator of functions that read ``in_keys`` from a tensordict and write results at ``out_keys``.
 
-    Works on functions and on methods; called with tensors it returns tensors.
+    It works on functions and methods; called with tensors they return tensors.
 
     Args:
         in_keys: The keys of its arguments, in order.
@@ -34,12 +34,12 @@ class as_tensordict_module:
         self.out_keys = as_keys(out_keys)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate a function."""
+        """Decorates a function."""
         return _Decorated(function, self.in_keys, self.out_keys)
 
 
 class _Decorated:
-    """A function as a module; found on an instance, a module of the bound method."""
+    """A function as a module; as an attribute of an instance, a module of the bound method."""
 
     def __init__(self, function: Callable[..., Any], in_keys: list[Any], out_keys: list[Any]) -> None:
         functools.update_wrapper(self, function)

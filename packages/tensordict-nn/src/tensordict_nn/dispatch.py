@@ -1,6 +1,6 @@
-"""Dispatch: a function of a tensordict is called with tensors.
+"""Dispatch: call a function of a tensordict with tensors.
 
-Positional arguments follow the order of the input keys, and keyword arguments are named after them; the result is the
+Positional arguments follow the order of the input keys, and keyword arguments have their names; the result is the
 entries of the output keys. A call with a tensordict costs one type check.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["dispatch"]
 
 
 def _optional(call: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """Say in the signature that the tensordict may be left out; ``torch.export`` binds its inputs by it."""
+    """Makes the tensordict optional in the signature, by which ``torch.export`` binds its inputs."""
     signature = inspect.signature(call)
     parameters = list(signature.parameters.values())
     if all(p.default is not p.empty or p.kind > p.POSITIONAL_OR_KEYWORD for p in parameters[position + 1 :]):
@@ -30,16 +30,16 @@ def _optional(call: Callable[..., Any], position: int) -> Callable[..., Any]:
 
 
 class dispatch:
-    """Decorator of functions and methods whose first argument is ``tensordict``: they take tensors instead, too.
+    """Decorator of functions and methods whose first argument is ``tensordict``: they also take tensors instead.
 
-    Use it bare or with arguments. With the environment variable ``DISPATCH_TDNN_MODULES=0`` at import, functions stay
-    as they are.
+    Use it bare or with arguments. If the environment variable ``DISPATCH_TDNN_MODULES`` is ``0`` at import, functions
+    stay unchanged.
 
     Args:
-        separator: Joins the levels of a nested key to the name of a keyword argument.
-        source: The input keys, or the attribute that has them.
-        dest: The output keys, or the attribute that has them.
-        auto_batch_size: Whether the tensordict that is made gets the longest batch size that its entries share.
+        separator: The string that joins the levels of a nested key to the name of a keyword argument.
+        source: The input keys, or the name of the attribute that holds them.
+        dest: The output keys, or the name of the attribute that holds them.
+        auto_batch_size: Whether the batch size of the new tensordict is the longest that its entries share.
 
     Raises:
         RuntimeError: The first argument has another name, or an input is given twice.
@@ -54,7 +54,7 @@ class dispatch:
     """
 
     def __new__(cls, separator: Any = "_", *args: Any, **kwargs: Any) -> Any:
-        """A decorator; or, used bare, the decorated function."""
+        """Returns a decorator or, used bare, the decorated function."""
         if callable(separator):
             return cls()(separator)
         return super().__new__(cls)
@@ -72,7 +72,7 @@ class dispatch:
         self.auto_batch_size = auto_batch_size
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate a function."""
+        """Decorates a function."""
         names = list(inspect.signature(function).parameters)
         is_method = names[:1] != ["tensordict"]
         if names[is_method : is_method + 1] != ["tensordict"]:
@@ -107,7 +107,7 @@ class dispatch:
         return key if isinstance(key, str) else self.separator.join(key)
 
     def _call(self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the function on a tensordict of the arguments."""
+        """Calls the function with a tensordict of the arguments."""
         source = self._keys(owner, self.source)
         if len(args) > len(source):
             raise errors.too_many_arguments(owner, len(args), source)

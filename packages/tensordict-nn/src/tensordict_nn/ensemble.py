@@ -1,4 +1,4 @@
-"""`EnsembleModule`: copies of a module, each with parameters of its own, run at once."""
+"""`EnsembleModule`: copies of a module with different parameters, run at once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["EnsembleModule"]
 
 
 class EnsembleModule(TensorDictModuleBase):
-    """Runs ``num_copies`` copies of a module; every output gets a first dimension of that size.
+    """Runs ``num_copies`` copies of a module; every output has a new first dimension of that size.
 
-    The parameters are those of the module, stacked, and reset for each copy where sub-modules can.
+    The parameters of the copies are stacked, and reset for each copy by ``reset_parameters`` of its sub-modules.
 
     Args:
         module: The module.
-        num_copies: How many.
-        expand_input: Whether every copy gets the same input; otherwise the input's first dimension says which copy gets
-            what, as after another ensemble.
+        num_copies: The number of copies.
+        expand_input: Whether every copy takes the same input; otherwise each takes its index of the input's first
+            dimension, as after another ensemble.
 
     >>> from tensordict_nn import TensorDictModule
     >>> ensemble = EnsembleModule(TensorDictModule(torch.nn.Linear(4, 2), ["a"], ["b"]), num_copies=3)
@@ -38,19 +38,19 @@ class EnsembleModule(TensorDictModuleBase):
         for one in copies:
             one._reset(one)
         self.params_td = from_modules(*copies, as_module=True)
-        # not registered, and without memory: optimizers and state dicts see the stack only
+        # not registered and without memory, so that optimizers and state dicts see the stack only
         self.__dict__["_empty"] = copy.deepcopy(module).to("meta")
         self.num_copies = num_copies
         self.expand_input = expand_input
 
     @property
     def module(self) -> TensorDictModuleBase:
-        """The module that the copies have their structure from, without memory of its own."""
+        """The module with the structure of the copies, without memory."""
         empty: TensorDictModuleBase = self.__dict__["_empty"]
         return empty
 
     def forward(self, tensordict: Any) -> Any:
-        """Run all copies."""
+        """Runs all copies."""
         return torch.vmap(self._one, (None if self.expand_input else 0, 0), randomness="different")(
             tensordict, self.params_td
         )
@@ -60,15 +60,15 @@ class EnsembleModule(TensorDictModuleBase):
             return self.module(tensordict.copy())
 
     def train(self, mode: bool = True) -> Self:
-        """Set training mode, also of the module that is not registered."""
+        """Sets the training mode, also of the unregistered module."""
         self.module.train(mode)
         return super().train(mode)
 
     def reset_parameters_recursive(self, parameters: Any = None) -> Any:
-        """Draw new parameters for every copy, in place.
+        """Resets the parameters of every copy, in place.
 
         Args:
-            parameters: A stack of parameters that are drawn anew instead of the ensemble's own.
+            parameters: A stack of parameters to reset instead of the ensemble's own.
 
         Returns:
             ``parameters``.

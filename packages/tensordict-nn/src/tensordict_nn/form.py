@@ -1,9 +1,8 @@
-"""Forms: what a `TensorDictModule` was told, as one record for plain calls and one string for compiled ones.
+"""Forms: the keys and options of a `TensorDictModule`, as one record for plain calls and one string for compiled calls.
 
-A compiled call first compares everything that its graph was made from with what is there. Compared one by one, the keys
-and options of a module take longer than its layer. As one string they are one comparison: the graph is made from what
-the string says, and whatever changes a key or an option changes the string. Lists of keys may be changed in place, so
-the lists that a module hands out tell it.
+A compiled call first checks the guards of its graph. One guard for each key and option of a module would take longer
+than its layer, and a string needs only one: the graph is traced from the string, and a change of a key or an option
+changes the string. Users may change lists of keys in place, so the lists that a module returns notify it.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ __all__ = ["Form", "KeyList", "parsed", "written"]
 
 
 class Form(NamedTuple):
-    """The keys and options of a module, in the order in which a call unpacks them.
+    """The keys and options of a module, in the order that a call unpacks.
 
     Attributes:
         in_keys: The keys that are read.
         out_keys: The keys that are written.
-        arguments: The names of the arguments that inputs go to; ``None`` for positions.
-        inplace: Where results go.
-        method: The name of the method that is called; ``None`` for the module itself.
-        strict: Whether an input that is not there is an error before the call.
-        has_get_kwargs: Whether ``get`` is given arguments.
-        has_method_kwargs: Whether arguments for each call were given, or may have been since.
-        straight: Whether a call does no more than this, hooks aside: the module has no ``forward`` of its own, and
-            selects no output keys.
+        arguments: The names of the arguments that take the inputs; ``None`` for positional arguments.
+        inplace: Where results are written.
+        method: The name of the method to call; ``None`` for the module itself.
+        strict: Whether a missing input is an error before the call.
+        has_get_kwargs: Whether ``get`` takes arguments.
+        has_method_kwargs: Whether there are, or may be, arguments for each call.
+        straight: Whether a call without hooks does only this: the module does not override ``forward`` and selects no
+            output keys.
     """
 
     in_keys: Any
@@ -46,7 +45,7 @@ class Form(NamedTuple):
 
 
 def written(*form: Any) -> str:
-    """The fields of a form as a string.
+    """Encodes the fields of a form as a string.
 
     >>> written(*Form(["a", ("b", "c")], ["d"], None, True, None, False, False, False, True))
     '[["a", ["b", "c"]], ["d"], null, true, null, false, false, false, true]'
@@ -60,19 +59,19 @@ def _loaded(text: str) -> tuple[Any, ...]:
     return (*map(tuple, keys), *options)
 
 
-# Dynamo has the strings while it traces, and need not see how they are made and read
+# Dynamo knows the strings while it traces, and need not trace how they are encoded and decoded
 constant_when_traced(written)
 constant_when_traced(_loaded)
 
 
 def parsed(text: str) -> tuple[Any, ...]:
-    """The fields of a form that was written.
+    """Decodes the fields of a form.
 
     >>> parsed(written(*Form(["a", ("b", "c")], ["d"], None, True, None, False, False, False, True)))
     (['a', ('b', 'c')], ['d'], None, True, None, False, False, False, True)
     """
     in_keys, out_keys, *options = _loaded(text)
-    # Dynamo cannot ask for the type of what a constant function returned, but can of what was made from it
+    # Dynamo cannot take the type of the result of a constant function, but can of values made from it
     in_keys, out_keys = (
         [key + "" if isinstance(key, str) else tuple([name + "" for name in key]) for key in keys]
         for keys in (in_keys, out_keys)
@@ -81,7 +80,7 @@ def parsed(text: str) -> tuple[Any, ...]:
 
 
 class KeyList(list[Any]):
-    """A list of keys that, when it is changed in place, changes the list that it was made from and says so.
+    """A list of keys that applies in-place changes to the list that it was made from and notifies the owner.
 
     Args:
         keys: The list.
@@ -101,12 +100,12 @@ class KeyList(list[Any]):
         self._tell = tell
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copies and pickles are plain lists: they belong to nobody."""
+        """Copies and pickles are plain lists, which have no owner."""
         return list, (list(self),)
 
 
 def _telling(name: str) -> Callable[..., Any]:
-    """A method of lists that changes them, and then the list that they were made from."""
+    """Makes a method that changes a list, then the list that it was made from."""
     change = getattr(list, name)
 
     @functools.wraps(change)

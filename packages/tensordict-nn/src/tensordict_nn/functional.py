@@ -1,8 +1,8 @@
-"""Parameters of modules as tensordicts, taken out (`from_module`) and put in (`to_module`).
+"""Parameters of modules as tensordicts: `from_module` reads them, `to_module` sets them.
 
-The tensordict is nested like the module and holds its very parameters and buffers. Putting others in is a dictionary
-write for each, along a plan (see `plan`), and as a context manager it is undone at the end of the block whatever
-happened in it. Under ``torch.compile`` the same writes are made without a plan, so that the tracer follows them.
+The tensordict is nested like the module and holds its own parameters and buffers, not copies. Setting parameters is one
+dictionary write each, by a cached plan (see `plan`); as a context manager, it is undone at the end of the block, also
+after an error. Under ``torch.compile`` the same writes run without a plan, so that Dynamo can trace them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PARAMETER = {Parameter}
 
 
 def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
-    """The parameters and buffers of a module and those below it; ``None`` if it has none and they are filtered."""
+    """Returns the parameters and buffers of a module and its sub-modules; ``None`` if there are none to keep."""
     own = module.__dict__
     parameters, buffers, modules = own["_parameters"], own["_buffers"], own["_modules"]
     if not (parameters or buffers or modules):
@@ -52,7 +52,7 @@ def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
         if filter_empty:
             return None
     table: dict[str, Any] = {}
-    # (loops and no comprehensions, which are calls: this runs for every module of a model)
+    # loops and not comprehensions, which are calls: this runs for every module of a model
     if parameters:
         for name, value in parameters.items():
             if value is not None:
@@ -75,7 +75,7 @@ def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
 
 
 def _warn_of_packed(module: nn.Module) -> None:
-    """Say that a module keeps what a state dict has elsewhere (quantized modules do), so it is not in the result."""
+    """Warns that a module has state outside of parameters and buffers, as quantized modules do."""
     state: dict[str, Any] = {}
     module._save_to_state_dict(state, "", True)
     if state:
@@ -83,7 +83,7 @@ def _warn_of_packed(module: nn.Module) -> None:
 
 
 def _of_state(module: nn.Module) -> TensorDict:
-    """The state dict of a module, nested; what is no tensor (the extra states) is non-tensor data."""
+    """Returns the state dict of a module as a nested tensordict; extra states are non-tensor data."""
     td = TensorDict({})
     for name, value in module.state_dict(keep_vars=False).items():
         path = tuple(name.split("."))
@@ -98,22 +98,22 @@ def from_module(
     use_state_dict: bool = False,
     filter_empty: bool = True,
 ) -> Any:
-    """The parameters and buffers of a module as a tensordict, nested like the module.
+    """Returns the parameters and buffers of a module as a tensordict, nested like the module.
 
-    The leaves are the module's own, so an optimizer step on one is seen by the other. Arithmetic gives new ones:
+    The leaves are the module's own tensors, so optimizer steps change both. Arithmetic makes new tensors:
     ``params * 0.99 + other * 0.01`` is an average of two models.
 
     Args:
         module: The module.
         as_module: Whether the result is a `TensorDictParams`, a module itself.
         lock: Whether the result is locked.
-        use_state_dict: Whether to go through ``module.state_dict()``, with its hooks. The leaves are detached then,
-            buffers that are not persistent are left out, and extra states and the packed parameters of quantized
-            modules, which are no tensors, come as non-tensor data. Without it there is a warning of the latter.
+        use_state_dict: Whether to use ``module.state_dict()``, with its hooks. Then the leaves are detached,
+            non-persistent buffers are left out, and extra states and packed parameters of quantized modules are
+            included as non-tensor data. Otherwise packed parameters cause a warning.
         filter_empty: Whether sub-modules without parameters are left out.
 
     Raises:
-        TypeError: ``module`` is no ``nn.Module``.
+        TypeError: ``module`` is not an ``nn.Module``.
 
     >>> import torch
     >>> params = from_module(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()))
@@ -125,7 +125,7 @@ def from_module(
     if use_state_dict:
         td = _of_state(module)
     else:
-        # nobody else knows the nodes yet, so they are locked as they are made; Dynamo does not trace weak references
+        # new nodes have no other references, so they are locked when made; Dynamo does not trace weak references
         td = _node(module, filter_empty, lock and not as_module and not is_compiling())
         if td is None:
             td = TensorDict({})
@@ -151,29 +151,29 @@ def to_module(
     preserve_module_state: bool = True,
     memo: Any = None,
 ) -> Any:
-    """Put the entries of a tensordict into a module as its parameters and buffers; as a context manager, for a block.
+    """Sets the parameters and buffers of a module to the entries of a tensordict; as a context manager, for a block.
 
-    What the module changes or replaces in the block (a buffer that is computed anew) is in the tensordict at its end.
+    Tensors that the module changes or replaces in the block, such as buffers, are in the tensordict at its end.
 
     Args:
         td: The tensordict.
-        module: A module of its structure; entries that the tensordict lacks stay as they are.
-        inplace: Whether values are written into the parameters that are there rather than put in their place.
-        return_swap: Whether the parameters that were there are returned.
+        module: A module of its structure; parameters without an entry stay unchanged.
+        inplace: Whether values are written into the existing parameters instead of replacing them.
+        return_swap: Whether the earlier parameters are returned.
         swap_dest: A tensordict that takes them.
-        use_state_dict: Whether to go through ``module.load_state_dict``, with its hooks.
+        use_state_dict: Whether to use ``module.load_state_dict``, with its hooks.
         non_blocking: Whether copies may be asynchronous.
-        preserve_module_state: Whether a plain tensor that takes the place of a parameter becomes one, with the
-            ``requires_grad`` of the old; weights that the module ties stay tied if their new values are equal. Tensors
-            that require gradients and those of ``torch.func`` transforms are put in as they are, so that gradients
-            reach them.
+        preserve_module_state: Whether a plain tensor that replaces a parameter becomes a parameter, with the
+            ``requires_grad`` of the old one; tied weights stay tied if their new values are equal. Tensors that
+            require gradients and tensors of ``torch.func`` transforms are set unchanged, so that gradients reach
+            them.
         memo: Not accepted.
 
     Returns:
-        The parameters that were there, as a tensordict; ``None`` if ``return_swap`` is false.
+        The earlier parameters as a tensordict; ``None`` if ``return_swap`` is False.
 
     Raises:
-        KeyError: The module has no parameter or buffer of an entry's name.
+        KeyError: The module has no parameter or buffer for an entry.
         RuntimeError: ``inplace`` and ``use_state_dict`` are both given.
 
     >>> import torch
@@ -201,7 +201,7 @@ def to_module(
     if swap_dest is not None:
         try:
             swap_dest.update(swap)
-        except BaseException:  # locked, say
+        except BaseException:  # for example locked
             undo(swap)
             raise
         swap = swap_dest
@@ -218,13 +218,13 @@ def _swap(td: Any, module: nn.Module, preserve: bool) -> tuple[Any, Undo]:
         leaves = _as_parameters(plan, leaves, held)
     try:
         plan.write(leaves)
-    except BaseException:  # a module that reacts to attributes refused one
+    except BaseException:  # a module's own __setattr__ refused a value
         plan.restore(held)
         raise
 
     def undo(swap: Any) -> None:
         try:
-            # what is read in a transform is gone with it
+            # values that were read in a transform are gone with it
             if plan.makes and not in_functorch() and (stored := plan.leaves(td)) is not None:
                 _write_into(td, zip(plan.paths, stored, leaves, strict=True))
         finally:
@@ -234,7 +234,7 @@ def _swap(td: Any, module: nn.Module, preserve: bool) -> tuple[Any, Undo]:
 
 
 def _put_back(td: Any, plan: Plan, written: list[Any], held: list[Any]) -> None:
-    """Have a module hold what it held; what it replaced since something was written goes into the tensordict."""
+    """Restores the earlier values of a module; tensors that it replaced in the block go into the tensordict."""
     changed = plan.changed(written)
     plan.write(held)
     for path, value in changed:
@@ -243,34 +243,34 @@ def _put_back(td: Any, plan: Plan, written: list[Any], held: list[Any]) -> None:
 
 @torch.no_grad()
 def _write_into(td: Any, values: Iterable[tuple[tuple[str, ...], Tensor, Tensor | None]]) -> None:
-    """Write what a block has changed in place into the entries of a tensordict, which are not the tensors it changed.
+    """Writes in-place changes of a block into the entries of a tensordict that are not the changed tensors.
 
     Args:
         td: The tensordict.
         values: The path of each entry, the entry, and its value at the end of the block (``None``: as it is).
     """
     for path, old, value in values:
-        # by value: batch norm writes its statistics past autograd's version counters
+        # compared by value: batch norm writes its statistics without autograd's version counters
         if value is not None and value is not old and not is_lazy(old) and not _equal(value, old.to(value)):
-            with torch.inference_mode(old.is_inference()):  # only there may what was made there be written
+            with torch.inference_mode(old.is_inference()):  # inference tensors can be written in inference mode only
                 _owner(td, path)._set(path[-1], value.detach(), True)
 
 
 def _owner(td: Any, path: tuple[str, ...]) -> Any:
-    """The node that holds an entry."""
+    """Returns the node that holds an entry."""
     for key in path[:-1]:
         td = td._get(key)
     return td
 
 
 def _keep(td: Any, path: tuple[str, ...], value: Tensor) -> None:
-    """Take back what a module replaced; locks guard the structure, which stays."""
+    """Stores a tensor that a module replaced, also in a locked tensordict: the keys stay the same."""
     _replace(_owner(td, path), path[-1], value)
 
 
 def _replace(node: Any, key: str, value: Any) -> None:
     value = to_entry(node._meta, key, value)
-    if isinstance(node, LazyStackedTensorDict):  # which asks its elements whether they are locked
+    if isinstance(node, LazyStackedTensorDict):  # writes into the elements, which may be locked
         for element, part in zip(node.tensordicts, value.unbind(node.stack_dim), strict=True):
             _replace(element, key, part)
     else:
@@ -278,11 +278,11 @@ def _replace(node: Any, key: str, value: Any) -> None:
 
 
 def _as_parameters(plan: Plan, leaves: list[Any], held: list[Any]) -> list[Any]:
-    """The leaves, with plain tensors that take the place of parameters made parameters."""
+    """Converts plain tensors that replace parameters to parameters."""
     if _PARAMETER.issuperset(map(type, map(leaves.__getitem__, plan.parameters))):
         return leaves
     plain = [i for i in plan.parameters if type(leaves[i]) is not Parameter]
-    # tensors of a transform stand for values that a parameter cannot wrap
+    # a parameter cannot wrap the tensors of a transform
     if in_functorch():
         return leaves
     plain = [i for i in plain if not leaves[i].requires_grad and not isinstance(leaves[i], Parameter)]
@@ -299,7 +299,7 @@ def _as_parameters(plan: Plan, leaves: list[Any], held: list[Any]) -> list[Any]:
                 leaves[i] = known[1]
                 break
         else:
-            # not Parameter(leaf): subclasses of tensors are not all fit to be parameters
+            # not Parameter(leaf), which some tensor subclasses do not support
             leaves[i] = Tensor._make_subclass(Parameter, leaf.detach(), requires_grad)
             made["given", id(leaf)] = made["tied", id(old)] = (leaf, leaves[i])
     return leaves
@@ -312,7 +312,7 @@ def _equal(first: Tensor, second: Tensor) -> bool:
 
 
 def _check_fit(held: list[Any], leaves: list[Any], paths: list[tuple[str, ...]]) -> None:
-    """Refuse values that cannot be written into what a module holds."""
+    """Raises an error for values that cannot be written into the tensors of a module."""
     for old, new, path in zip(held, leaves, paths, strict=True):
         if old is None:
             raise errors.nothing_there(path)
@@ -335,7 +335,7 @@ def _copy(td: Any, module: nn.Module, non_blocking: bool) -> tuple[Any, Undo]:
     before = [old.detach().clone() for old in held]
     try:
         _write_over(held, leaves, non_blocking)
-    except BaseException:  # there is nothing to copy on the meta device, say
+    except BaseException:  # for example on the meta device
         _write_over(held, before)
         raise
 
@@ -344,14 +344,14 @@ def _copy(td: Any, module: nn.Module, non_blocking: bool) -> tuple[Any, Undo]:
             _write_into(td, zip(plan.paths, leaves, held, strict=True))
         finally:
             _write_over(held, before)
-        if not plan.is_there(held):  # modules that react to attributes, or refuse them, notice no write of values
+        if not plan.is_there(held):  # a module's own __setattr__ does not see writes of values
             _put_back(td, plan, held, held)
 
     return deferred(lambda: plan.structure.build(before), _META), undo
 
 
 def _swap_traced(td: Any, module: nn.Module, inplace: bool | None, non_blocking: bool) -> tuple[Any, Undo]:
-    """As `_swap` and `_copy`, written so that Dynamo traces it: no plan, no attributes of closures that change."""
+    """Like `_swap` and `_copy`, in a form that Dynamo traces: without a plan, and without closures that change."""
     slots: list[Slot] = []
     leaves: list[Any] = []
     paths: list[tuple[str, ...]] = []
@@ -378,7 +378,7 @@ def _swap_traced(td: Any, module: nn.Module, inplace: bool | None, non_blocking:
             if now is not written[i]:
                 _keep(td, paths[i], now)
         if inplace:
-            # a trace compares no values, and only buffers are written without being asked
+            # a trace cannot compare values; modules write only buffers by themselves
             buffers = [i for i, own in enumerate(held) if not isinstance(own, Parameter)]
             _write_over([leaves[i] for i in buffers], [held[i] for i in buffers])
             _write_over(held, before)
@@ -387,7 +387,7 @@ def _swap_traced(td: Any, module: nn.Module, inplace: bool | None, non_blocking:
 
 
 def _tensors(td: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """The tensors of a tensordict and their paths; those of a lazy stack are stacks."""
+    """Yields the tensors of a tensordict and their paths; the tensors of a lazy stack are stacked."""
     for key, value in td._items():
         if isinstance(value, Tensor):
             yield (*prefix, key), value
@@ -407,7 +407,7 @@ def _load_state(td: Any, module: nn.Module, return_swap: bool) -> tuple[Any, Und
 
     def load(source: Any) -> None:
         state: Any = OrderedDict(_flat(source))
-        # modules ask the state for the version of its form; it was read off a module as they are now
+        # modules read the version of their state from the metadata; the tensordict has the current version
         state._metadata = {name: {"version": part._version} for name, part in module.named_modules()}
         unknown = module.load_state_dict(state, strict=False).unexpected_keys
         if unknown:
@@ -415,7 +415,7 @@ def _load_state(td: Any, module: nn.Module, return_swap: bool) -> tuple[Any, Und
 
     try:
         load(td)
-    except BaseException:  # torch loads what fits before it refuses the rest
+    except BaseException:  # torch loads the entries that fit before it raises
         load(before)
         raise
 

@@ -1,7 +1,7 @@
-"""Graphs: `symbolic_trace` turns modules on tensordicts into one ``torch.fx`` graph on tensors.
+"""Symbolic tracing: turns modules on tensordicts into one ``torch.fx`` graph on tensors.
 
-Each wrapped module is traced by ``torch.fx`` and its nodes are copied into one graph, connected by the keys that they
-read and write. What is left of the tensordict is reading the inputs at the start and writing the outputs at the end.
+``torch.fx`` traces each wrapped module, and its nodes are copied into one graph and connected by the keys. Only the
+inputs are read from the tensordict, and only the outputs are written into it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class TDGraphModule(TensorDictModuleBase):
     """A graph on tensors that reads its inputs from a tensordict and writes its outputs into it.
 
     Args:
-        graph_module: Takes the values of ``in_keys`` in order and returns a tuple of those of ``out_keys``.
+        graph_module: A module from the values of ``in_keys``, in order, to a tuple of the values of ``out_keys``.
         in_keys: The keys that it reads.
         out_keys: The keys that it writes.
 
     Raises:
-        KeyError: At a call, an input is not there.
+        KeyError: An input is missing in a call.
 
     >>> graph = torch.fx.symbolic_trace(lambda x: (x + 1, x * 2))
     >>> TDGraphModule(graph, ["x"], ["y", "z"])(TensorDict({"x": 3}))["z"]
@@ -46,7 +46,7 @@ class TDGraphModule(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any) -> Any:
-        """Read, run the graph, write."""
+        """Reads the inputs, runs the graph and writes the outputs."""
         absent = [key for key in self.in_keys if key not in tensordict]
         if absent:
             raise errors.missing_inputs(self, absent, tensordict.keys())
@@ -67,7 +67,7 @@ class TDGraphModule(TensorDictModuleBase):
 
 
 class _Tracer(fx.Tracer):
-    """Follows modules on tensordicts inside of modules, too, and starts at any method."""
+    """Traces modules on tensordicts inside modules, too, and starts at any method."""
 
     def __init__(self, method: str | None) -> None:
         super().__init__()
@@ -75,10 +75,10 @@ class _Tracer(fx.Tracer):
 
 
 def _leaves(module: Any) -> list[Any]:
-    """The wrapped modules in the order in which they run.
+    """Returns the wrapped modules in the order in which they run.
 
     Raises:
-        TypeError: A module's ``forward`` is not known to read its in_keys and write its out_keys and nothing else.
+        TypeError: A module overrides ``forward``, so its keys do not describe what it does.
     """
     if isinstance(module, TensorDictSequential):
         return [leaf for child in module for leaf in _leaves(child)]
@@ -90,11 +90,11 @@ def _leaves(module: Any) -> list[Any]:
 
 
 def _inline(graph: fx.Graph, root: nn.Module, prefix: str, traced: fx.Graph, owner: Any, known: dict[str, Any]) -> Any:
-    """Copy the nodes of one traced module into the graph; what it returns.
+    """Copies the nodes of a traced module into the graph and returns the node of its result.
 
     Args:
         graph: The graph.
-        root: The module that holds what the graph refers to.
+        root: The module that holds the modules and tensors of the graph.
         prefix: The name of the traced module in it.
         traced: The traced graph.
         owner: The traced module.
@@ -120,7 +120,7 @@ def _inline(graph: fx.Graph, root: nn.Module, prefix: str, traced: fx.Graph, own
 
 
 def _trace(module: TensorDictModule) -> tuple[nn.Module, fx.Graph]:
-    """The graph of a wrapped module and the module that it refers to."""
+    """Traces a wrapped module; returns the module that the graph refers to, and the graph."""
     wrapped = module.module
     if isinstance(wrapped, nn.Module):
         tracer = _Tracer(module.method)
@@ -138,7 +138,7 @@ def _trace(module: TensorDictModule) -> tuple[nn.Module, fx.Graph]:
 
 
 def _one_call(module: TensorDictModule, kind: str, target: Any) -> fx.Graph:
-    """A graph of one node: a call of one of torch's own modules, or of a function without Python code to follow."""
+    """Makes a graph of one node: a call of one of torch's own modules, or of a function without Python code."""
     names = module._arguments or [f"x{i}" for i in range(len(module.in_keys))]
     graph = fx.Graph()
     args = [graph.placeholder(name) for name in names]
@@ -149,7 +149,7 @@ def _one_call(module: TensorDictModule, kind: str, target: Any) -> fx.Graph:
 
 
 def symbolic_trace(module: TensorDictModuleBase) -> TDGraphModule:
-    """One ``torch.fx`` graph of a `TensorDictModule` or a `TensorDictSequential`, on tensors.
+    """Traces a `TensorDictModule` or a `TensorDictSequential` to one ``torch.fx`` graph on tensors.
 
     Args:
         module: The module; sequences may be nested.
@@ -158,7 +158,7 @@ def symbolic_trace(module: TensorDictModuleBase) -> TDGraphModule:
         A module with the same keys, whose ``graph_module`` takes and returns tensors.
 
     Raises:
-        TypeError: Some module's ``forward`` is its own, so its keys do not say what it does.
+        TypeError: A module overrides ``forward``, so its keys do not describe what it does.
 
     >>> from tensordict_nn import TensorDictModule, TensorDictSequential
     >>> module = TensorDictSequential(
@@ -197,6 +197,6 @@ def symbolic_trace(module: TensorDictModuleBase) -> TDGraphModule:
 
 
 def _item(values: Any, position: int) -> torch.Tensor:
-    """One of several results of a module that is one node of a graph."""
+    """Returns one of several results of a module that is one node of a graph."""
     item: torch.Tensor = values[position]
     return item

@@ -1,4 +1,4 @@
-"""Leaves of parameters: which of them are trained, what wraps them, and copies that keep ties."""
+"""Leaves of parameters: which can be trained, conversion to parameters, and copies that keep weights tied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def can_be_trained(tensor: Tensor) -> bool:
 
 
 def require_common_keys(stack: LazyStackedTensorDict) -> None:
-    """Refuse a lazy stack whose elements have different keys: it reads those that all of them have."""
+    """Raises an error for a lazy stack whose elements have different keys."""
     common = {*stack._keys()}
     uncommon = [key for td in stack.tensordicts for key in td._keys() if key not in common]
     if uncommon:
@@ -28,7 +28,7 @@ def require_common_keys(stack: LazyStackedTensorDict) -> None:
 
 
 def copy_tied(leaf: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
-    """A copy of a tensor, the same one each time, so that tied weights stay tied."""
+    """Copies a tensor, and returns the same copy each time, so that tied weights stay tied."""
     copied = made.get(leaf)
     if copied is None:
         if isinstance(leaf, Parameter) and not is_lazy(leaf):
@@ -40,5 +40,5 @@ def copy_tied(leaf: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
 
 
 def as_parameter(new: Tensor, old: Tensor) -> Parameter:
-    """A tensor as a parameter, trained where ``old`` is."""
+    """Converts a tensor to a parameter that requires gradients if ``old`` does."""
     return new if isinstance(new, Parameter) else Parameter(new.detach(), requires_grad=old.requires_grad)

@@ -1,7 +1,7 @@
-"""`TensorDictModule`: any callable, reading its arguments from a tensordict and writing its results into it.
+"""`TensorDictModule`: a callable that reads its arguments from a tensordict and writes its results into it.
 
-What is known about keys is worked out when they are set, so a call reads with one operation a key, runs the module and
-writes with one operation a key.
+Keys are processed when they are set, so a call reads with one operation per key, runs the module and writes with one
+operation per key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tensordict_nn.skipping import may_skip, skips
 
 __all__ = ["TensorDictModule", "TensorDictModuleWrapper", "WrapModule", "step", "traced_step"]
 
-# What a call depends on; `form` says how.
+# The attributes that a call depends on, see `form`.
 _TOLD = frozenset(
     ("_in_keys", "_out_keys", "_out_keys_source", "_arguments", "inplace", "method", "strict", "_lent", "forward")
 )
@@ -31,7 +31,7 @@ _POLICIES = "True, False or 'empty'"
 
 
 def _mapping(in_keys: dict[Any, Any], out_to_in_map: bool) -> tuple[Keys, list[str]]:
-    """The keys to read and the names of the arguments that they go to."""
+    """Returns the keys to read and the names of the arguments that take them."""
     pairs = in_keys.items() if out_to_in_map else [(name, key) for key, name in in_keys.items()]
     return [unravel_key(key) for _, key in pairs], [str(name) for name, _ in pairs]
 
@@ -39,25 +39,24 @@ def _mapping(in_keys: dict[Any, Any], out_to_in_map: bool) -> tuple[Keys, list[s
 class TensorDictModule(TensorDictModuleBase):
     """A callable that reads ``in_keys`` from a tensordict and writes its results at ``out_keys``.
 
-    Called with tensors instead (see `dispatch`) it returns tensors. Attributes that it does not have are those of the
-    module.
+    Called with tensors (see `dispatch`) it returns tensors. Missing attributes are looked up on the wrapped module.
 
     Args:
-        module: An ``nn.Module`` or any callable. A tuple or a list that it returns is one value for each output key; a
-            dictionary or a tensordict that holds all ``out_keys`` is read by key.
-        in_keys: The keys of its arguments in order; or a dictionary from names of arguments to keys.
+        module: An ``nn.Module`` or another callable. A tuple or list result has one value for each output key; a
+            dictionary or tensordict result that holds all ``out_keys`` is read by key.
+        in_keys: The keys of its arguments in order, or a dictionary from names of arguments to keys.
         out_keys: The keys of its results in order; ``"_"`` drops one.
-        out_to_in_map: The direction of a dictionary: ``False`` reads it as keys to names of arguments.
-        inplace: Where results go: into the tensordict (``True``), into a new one without batch size (``False``), or
-            into an empty one of its batch size and device (``"empty"``).
+        out_to_in_map: The direction of a dictionary: ``False`` maps keys to names of arguments.
+        inplace: Where results are written: into the tensordict (``True``), into a new one without batch size
+            (``False``), or into an empty one of its batch size and device (``"empty"``).
         method: The name of the method to call.
-        method_kwargs: Arguments by name for each call.
-        strict: Whether an input that is not there is an error before the call; otherwise the module gets ``None``, and
-            if it fails the error names what was missing.
-        get_kwargs: Arguments for ``get``, which reads the inputs.
+        method_kwargs: Keyword arguments for each call.
+        strict: Whether a missing input is an error before the call; otherwise the module takes ``None``, and if it
+            fails, the error names the missing keys.
+        get_kwargs: Keyword arguments for ``get``, which reads the inputs.
 
     Raises:
-        ValueError: ``module`` cannot be called, or ``inplace`` is none of these.
+        ValueError: ``module`` is not callable, or ``inplace`` is unknown.
 
     >>> module = TensorDictModule(torch.nn.Linear(3, 4), in_keys=["x"], out_keys=[("out", "y")])
     >>> module(TensorDict({"x": torch.ones(2, 3)}, [2]))["out", "y"].shape
@@ -67,7 +66,7 @@ class TensorDictModule(TensorDictModuleBase):
     """
 
     _lent = False
-    """Whether `method_kwargs` was handed out, so that it may be changed in place."""
+    """Whether `method_kwargs` was returned to users, who may change it in place."""
 
     def __init__(
         self,
@@ -102,19 +101,19 @@ class TensorDictModule(TensorDictModuleBase):
         self._describe()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; what a call depends on is described anew."""
+        """Sets an attribute, and updates the form of calls."""
         super().__setattr__(name, value)
         if name in _TOLD and "_form" in self.__dict__:
             self._describe()
 
     def __delattr__(self, name: str) -> None:
-        """Remove an attribute; what a call depends on is described anew."""
+        """Removes an attribute, and updates the form of calls."""
         super().__delattr__(name)
         if name in _TOLD:
             self._describe()
 
     def _describe(self) -> None:
-        """Put down what calls depend on, see `form`."""
+        """Updates the form of calls, see `form`."""
         out_keys = self._out_keys if self._out_keys_source is None else self._out_keys_source
         options = (self._arguments, self.inplace, self.method, self.strict, bool(self._get_kwargs), self._lent)
         own = self.__dict__
@@ -123,7 +122,7 @@ class TensorDictModule(TensorDictModuleBase):
         own["_text"] = written(*form)
 
     def _told(self) -> Any:
-        """The form of the module, read where Dynamo compares it at once."""
+        """Returns the form of the module; for Dynamo from the string, which needs one guard."""
         return parsed(self._text) if is_compiling() else self._form
 
     @property
@@ -146,9 +145,9 @@ class TensorDictModule(TensorDictModuleBase):
 
     @property
     def method_kwargs(self) -> dict[str, Any]:
-        """Arguments by name for each call."""
+        """The keyword arguments for each call."""
         if not self._lent and not is_compiling():
-            self._lent = True  # it may be changed in place from now on
+            self._lent = True  # users may change it in place from now on
         return self._method_kwargs
 
     @method_kwargs.setter
@@ -157,7 +156,7 @@ class TensorDictModule(TensorDictModuleBase):
         self._lent = bool(value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run `forward` and the hooks."""
+        """Runs `forward` and the hooks."""
         if is_compiling():
             form = parsed(self._text)
             if form[-1] and len(args) == 1 and not kwargs and traces_straight(self, args[0]):
@@ -168,20 +167,20 @@ class TensorDictModule(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any, *args: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
-        """Read, run the module, write.
+        """Reads the inputs, runs the module and writes the results.
 
         Args:
-            tensordict: Where inputs come from.
-            *args: None are taken; the signature is that of all modules.
-            tensordict_out: Where results go, whatever ``inplace`` says.
-            **kwargs: More arguments for the module.
+            tensordict: The tensordict of the inputs.
+            *args: Not accepted; the signature is that of all modules.
+            tensordict_out: The tensordict that takes the results, whatever ``inplace`` is.
+            **kwargs: More keyword arguments for the module.
 
         Returns:
             The tensordict with the results.
 
         Raises:
-            KeyError: An input is not there (``strict``, or the module failed without it).
-            RuntimeError: The module returned more or fewer values than there are ``out_keys``.
+            KeyError: An input is missing, and ``strict`` is set or the module failed without it.
+            RuntimeError: The number of returned values differs from that of ``out_keys``.
         """
         if args:
             raise errors.too_many_arguments(self, len(args) + 1, ["tensordict"])
@@ -189,12 +188,12 @@ class TensorDictModule(TensorDictModuleBase):
 
     @property
     def is_functional(self) -> bool:
-        """Whether parameters are given at each call: never, `TensorDict.to_module` puts them in."""
+        """Always False: parameters are not arguments of calls, `TensorDict.to_module` sets them."""
         return False
 
     @property
     def device(self) -> torch.device:
-        """The device of the first parameter or buffer; the CPU where there is none."""
+        """The device of the first parameter or buffer; the CPU if there is none."""
         return device_of(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -218,18 +217,18 @@ class TensorDictModule(TensorDictModuleBase):
 _FORWARD = TensorDictModule.forward
 
 
-# Functions, not methods: Dynamo looks at each module, whether its methods are still those of its class.
+# Functions and not methods, for which Dynamo would guard each module.
 
 
 def step(owner: Any, tensordict: Any) -> Any:
-    """What a `TensorDictModule` called with a tensordict does where no hooks for all modules are there."""
+    """Calls a `TensorDictModule` with a tensordict, if there are no global hooks."""
     if only_forwards(owner, _FORWARD):
         return _run(owner, owner._form, tensordict, None, {}, True)
     return CALL(owner, tensordict)
 
 
 def traced_step(owner: Any, tensordict: Any, kwargs: dict[str, Any]) -> Any:
-    """Call a module of any kind, as Dynamo follows it: each attribute that is read here costs every compiled call."""
+    """Calls a module of any kind while Dynamo traces; each attribute read here adds a guard to compiled calls."""
     if isinstance(owner, TensorDictModule):
         form = parsed(owner._text)
         if form[-1] and not kwargs and traces_straight(owner, tensordict):
@@ -239,18 +238,18 @@ def traced_step(owner: Any, tensordict: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: dict[str, Any], directly: bool) -> Any:
-    """Read, run the module, write.
+    """Reads the inputs, runs the module and writes the results.
 
     Args:
         owner: The `TensorDictModule`.
-        form: What it was told.
-        tensordict: Where inputs come from.
-        tensordict_out: Where results go, if it is given.
-        kwargs: More arguments for the module.
-        directly: Whether the ``forward`` of a bare module is called, see `calls`.
+        form: Its form.
+        tensordict: The tensordict of the inputs.
+        tensordict_out: The tensordict that takes the results, or ``None``.
+        kwargs: More keyword arguments for the module.
+        directly: Whether to call the ``forward`` of a bare module, see `calls`.
     """
     in_keys, out_keys, arguments, inplace, method, strict, has_get_kwargs, has_method_kwargs, _ = form
-    # modules are not attributes for Python, so `owner.module` would be looked for in vain first
+    # `owner.module` would first fail as a normal attribute, which takes longer
     module: Any = owner._modules.get("module")
     if module is None:
         module = owner.__dict__["module"]
@@ -286,7 +285,7 @@ def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: di
         tensordict_out = tensordict if inplace is True else TensorDict({}) if inplace is False else tensordict.empty()
     if ((directly and type(result) is Tensor) or isinstance(result, Tensor)) and len(out_keys) == 1:
         if out_keys[0] != "_":
-            # said, as Dynamo would look at the default of each class that the method could come from
+            # explicit arguments, because Dynamo would guard the defaults of each class that the method may come from
             tensordict_out.set(out_keys[0], result, False, non_blocking=False)
     else:
         _write(owner, tensordict_out, result, out_keys)
@@ -294,7 +293,7 @@ def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: di
 
 
 def _write(owner: Any, td: Any, result: Any, out_keys: Sequence[Any]) -> None:
-    """Store what the module returned."""
+    """Writes the results of the module."""
     if isinstance(result, dict | TensorCollection) and all(key == "_" or key in result for key in out_keys):
         results: Sequence[Any] = [None if key == "_" else result[key] for key in out_keys]
     elif isinstance(result, tuple) or (isinstance(result, list) and len(result) == len(out_keys) > 1):
@@ -323,7 +322,7 @@ def _require(owner: Any, td: Any, values: list[Any]) -> None:
 
 
 def _explain(owner: Any, td: Any, values: list[Any], error: Exception) -> None:
-    """Say what was missing, if anything was; else say in which module it happened."""
+    """Raises an error for missing inputs, if any; otherwise adds a note that names the module."""
     absent = [key for key in _absent(owner, values) if key not in td]
     if absent:
         raise errors.missing_inputs(_called(owner), absent, td.keys()) from error
@@ -331,7 +330,7 @@ def _explain(owner: Any, td: Any, values: list[Any], error: Exception) -> None:
 
 
 class TensorDictModuleWrapper(TensorDictModuleBase):
-    """Behaves like the module that it wraps, except for what a subclass overrides.
+    """Behaves like the module that it wraps, except for the members that a subclass overrides.
 
     Args:
         td_module: The module.
@@ -350,7 +349,7 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
 
     @property
     def in_keys(self) -> Keys:
-        """Those of the module."""
+        """The keys of the module."""
         return self.td_module.in_keys
 
     @in_keys.setter
@@ -359,7 +358,7 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
 
     @property
     def out_keys(self) -> Keys:
-        """Those of the module."""
+        """The keys of the module."""
         return self.td_module.out_keys
 
     @out_keys.setter
@@ -367,7 +366,7 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
         self.td_module.out_keys = value
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module."""
+        """Calls the module."""
         return self.td_module(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -385,8 +384,8 @@ class WrapModule(TensorDictModuleBase):
     Args:
         func: Takes a tensordict and returns one.
         inplace: Whether the entries of the result are written into the tensordict, which is returned.
-        in_keys: The keys that it reads, for sequences to know.
-        out_keys: The keys that it writes, for sequences to know.
+        in_keys: The keys that it reads, for sequences.
+        out_keys: The keys that it writes, for sequences.
 
     >>> WrapModule(lambda td: td.reshape(-1))(TensorDict({"x": torch.ones(3, 4)}, [3, 4])).batch_size
     torch.Size([12])
@@ -407,6 +406,6 @@ class WrapModule(TensorDictModuleBase):
         self.out_keys = as_keys(out_keys)
 
     def forward(self, tensordict: Any) -> Any:
-        """Call the function."""
+        """Calls the function."""
         result = self.func(tensordict)
         return tensordict.update(result) if self.inplace and result is not tensordict else result

@@ -1,11 +1,11 @@
 """`TensorDictParams`: a tensordict whose entries are the parameters and buffers of a module.
 
-There is one store and not two: a node keeps its entries in the dictionaries that ``nn.Module`` has for parameters,
-buffers and sub-modules, and a nested node is a sub-module. So whatever a module does (moving, casting, loading a state
-dict, copying, being traced, having its parameters swapped) is seen by the tensordict at once, and the reverse.
+A node keeps its entries in the dictionaries of ``nn.Module`` for parameters, buffers and sub-modules, and a nested node
+is a sub-module. There is no second store: the tensordict sees every change by the module (moving, casting, loading a
+state dict, copying, tracing, swapping parameters), and the module sees every change by the tensordict.
 
-Which operation gives what is a field of its record: most give plain tensordicts, casts give parameters again, and those
-in place act on the values without a trace in autograd.
+The record of an operation says what its result is: most return plain tensordicts, casts return parameters, and in-place
+operations change the values without a record in autograd.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ Hook = Callable[["TensorDictParams", Any], Any]
 class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both define `to` and others; the tensordict comes first
     """A tensordict that is an ``nn.Module``: its entries are registered parameters and buffers.
 
-    Floating-point and complex tensors become parameters, others buffers; what is a parameter or a buffer already stays
-    one. Keep it on a module, and optimizers train it, state dicts carry it and ``module.to()`` moves it.
+    Floating-point and complex tensors become parameters, other tensors buffers; parameters and buffers stay unchanged.
+    As an attribute of a module, it is trained by optimizers, saved in state dicts and moved by ``module.to()``.
 
     Args:
-        parameters: A tensordict or a dictionary; its structure is copied, its tensors are not.
-        no_convert: Whether tensors that are no parameters become buffers instead.
+        parameters: A tensordict or a dictionary; its structure is copied, and its tensors are shared.
+        no_convert: Whether tensors that are not parameters become buffers.
         lock: Whether entries may not be added, replaced or removed.
         **kwargs: Entries by name, instead of ``parameters``.
 
@@ -67,12 +67,12 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
     """
 
     _values: dict[str, Any]
-    """Entries that are no tensors."""
+    """The non-tensor entries."""
     _get_hooks: list[Hook]
     no_convert: bool
-    """Whether tensors that are no parameters become buffers."""
+    """Whether tensors that are not parameters become buffers."""
     _attributes: int
-    """How many attributes a node has when it is made; more may be tensors that somebody put in place of parameters."""
+    """The number of attributes of a new node; others may be tensors that replace parameters."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
 
     def _start(self, meta: Meta, no_convert: bool) -> None:
         nn.Module.__init__(self)
-        # straight into the dictionary: setting attributes of modules asks what they are, and these are none of them
+        # directly into the dictionary: nn.Module.__setattr__ is slow, and these are neither parameters nor modules
         self.__dict__.update(
             _meta=meta if meta.device is None else meta.moved(None),
             _locked=False,
@@ -108,12 +108,12 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         self.__dict__["_attributes"] = len(self.__dict__)
 
     def _fill(self, td: Any, made: dict[Tensor, Tensor]) -> None:
-        """Take the entries of a tensordict; a tensor that stands under two keys becomes one parameter.
+        """Takes the entries of a tensordict; a tensor under two keys becomes one parameter.
 
         Args:
             td: The tensordict.
-            made: What became of each tensor so far. It holds them: lazy stacks make theirs for the moment, and the next
-                one could take the place of one that is gone, and its ``id()``.
+            made: The result for each tensor so far. It keeps the tensors alive: lazy stacks make temporary ones, and a
+                later one could reuse an ``id()``.
         """
         if isinstance(td, LazyStackedTensorDict):
             require_common_keys(td)
@@ -125,7 +125,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
                 self._put_below(key, value, made)
 
     def _register(self, key: str, value: Tensor, is_buffer: bool = False) -> Tensor:
-        """Make a tensor a parameter or a buffer of this node; what takes the place of a buffer is one."""
+        """Makes a tensor a parameter or a buffer of this node; a tensor that replaces a buffer becomes a buffer."""
         if not isinstance(value, Parameter):
             is_buffer = is_buffer or isinstance(value, Buffer) or key in self._buffers
             if self.no_convert or is_buffer or not can_be_trained(value):
@@ -138,7 +138,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         return value
 
     def _put_below(self, key: str, value: Any, made: dict[Tensor, Tensor]) -> None:
-        """Store a node: a dictionary becomes a sub-module, a plain value is kept beside."""
+        """Stores a node: a tensordict becomes a sub-module, a non-tensor value goes into ``_values``."""
         if value._is_opaque or value._is_non_tensor:
             self._forget(key, self._values)
             self._values[key] = value
@@ -155,7 +155,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         self._modules[key] = node
 
     def _forget(self, key: str, kept: Any) -> None:
-        """Remove a key from all stores but one, where it is about to be replaced."""
+        """Removes a key from all stores except the one in which it is replaced."""
         for store in (self._parameters, self._buffers, self._modules, self._values):
             if store is not kept:
                 store.pop(key, None)
@@ -170,7 +170,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         return items + self._views()
 
     def _views(self) -> list[tuple[str, Tensor]]:
-        """Tensors that are plain attributes: sharding flattens parameters into one, and leaves views in their place."""
+        """Returns tensors that are plain attributes: sharding replaces parameters by views of a flat one."""
         own = self.__dict__
         if len(own) == self._attributes:
             return []
@@ -217,7 +217,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         if not isinstance(old, Tensor):
             super()._plan_entry(key, index, value, *plan)
             return
-        # the same memory without gradients: values are written without a trace in autograd
+        # the same memory without gradients, so that autograd does not record the write
         value = value.detach() if isinstance(value, Tensor) else value
         dense({key: old.detach()}, self._meta)._plan_entry(key, index, value, *plan)
 
@@ -230,7 +230,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         self._set(new, value, False)
 
     def register_get_post_hook(self, hook: Hook) -> None:
-        """Call ``hook(params, value)`` after each read of a tensor; what it returns, if not ``None``, is read instead.
+        """Calls ``hook(params, value)`` after each read of a tensor; a result that is not ``None`` replaces the value.
 
         >>> params = TensorDictParams({"a": torch.ones(1)})
         >>> params.register_get_post_hook(lambda params, value: value.detach() * 2)
@@ -242,10 +242,10 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
             if isinstance(node, TensorDictParams):
                 node.register_get_post_hook(hook)
 
-    # leaves and shapes: those of a plain tensordict of the same tensors ----------------------------------------------
+    # leaves and shapes, on a plain tensordict of the same tensors ----------------------------------------------
 
     def _now(self) -> Any:
-        """A plain tensordict of the same tensors."""
+        """Returns a plain tensordict of the same tensors."""
         table = {key: value._now() if isinstance(value, TensorDictParams) else value for key, value in self._items()}
         td = dense(table, self._meta)
         return td.lock_() if self._locked else td
@@ -291,7 +291,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         return self._with(lambda leaf: copy_tied(leaf, made)) if recurse else self._with(lambda leaf: leaf)
 
     def _with(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """Parameters of the same structure with other tensors."""
+        """Makes parameters of the same structure with other tensors."""
         new = object.__new__(type(self))
         new._start(self._meta, self.no_convert)
         for key, value in self._parameters.items():
@@ -306,7 +306,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         return new
 
     def _set_meta(self, meta: Meta) -> None:
-        # devices are asked of the tensors, which modules move without a word
+        # the tensors know their devices, and modules move them without notice
         self.__dict__["_meta"] = meta if meta.device is None else meta.moved(None)
 
     def _set_locked(self, locked: bool) -> None:
@@ -337,7 +337,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
     state_dict = nn.Module.state_dict  # type: ignore[assignment]  # containers' method has other parameters
     load_state_dict = nn.Module.load_state_dict  # type: ignore[assignment]  # as above
 
-    # modules refuse names with dots, keys may have them
+    # nn.Module refuses names with dots, which keys may have
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         for name in (*self._parameters, *self._buffers):
@@ -353,7 +353,7 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         unexpected[:] = [key for key in unexpected if key not in own]
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Whether the parameters require gradients, set in place; buffers never do.
+        """Sets whether the parameters require gradients, in place; buffers never do.
 
         >>> params = TensorDictParams(TensorDict({"a": torch.nn.Parameter(torch.zeros(2))}))
         >>> params.requires_grad_(False)["a"].requires_grad
@@ -362,10 +362,10 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         return nn.Module.requires_grad_(self, requires_grad)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: parameters are no function.
+        """Raises an error: parameters cannot be called.
 
         Raises:
-            TypeError: Always; ``params.to_module(module)`` puts them into one.
+            TypeError: Always; ``params.to_module(module)`` sets the parameters of a module.
         """
         raise errors.parameters_called()
 
@@ -376,17 +376,17 @@ def _plain(items: Sequence[Any]) -> list[Any]:
 
 
 def _on_values(name: str) -> Any:
-    """The in-place operation ``name``, on the values of the parameters."""
+    """Makes the in-place operation ``name``, which changes the values of the parameters."""
     general = getattr(TensorDictBase, name)
 
     @functools.wraps(general)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         with torch.no_grad():
             leaves = self._leaves()
-            # Dynamo takes tied tensors for different ones
+            # Dynamo sees tied tensors as different ones
             if len({*leaves}) == len(leaves) and not is_compiling():
                 return general(self, *args, **kwargs)
-            changed = self._now().clone()  # so that what is tied is changed once
+            changed = self._now().clone()  # so that tied weights are changed once
             general(changed, *args, **kwargs)
             self.update_(changed)
             return self
@@ -396,7 +396,7 @@ def _on_values(name: str) -> Any:
 
 
 def _rewrapped(name: str) -> Any:
-    """The operation ``name``, whose results are parameters again."""
+    """Makes the operation ``name``, whose results are parameters."""
     general = getattr(TensorDictBase, name)
 
     @functools.wraps(general)
@@ -405,7 +405,7 @@ def _rewrapped(name: str) -> Any:
         if not isinstance(result, TensorDict):
             return result
         made = _again(self, result)
-        made._last_exit = result._last_exit  # a block over the result writes back into these parameters
+        made._last_exit = result._last_exit  # a context manager of the result writes back into these parameters
         return made
 
     method.__qualname__ = f"TensorDictParams.{name}"
@@ -413,9 +413,9 @@ def _rewrapped(name: str) -> Any:
 
 
 def _again(params: TensorDictParams, td: Any) -> TensorDictParams:
-    """A tensordict of the structure of some parameters, as parameters: what was a buffer is one."""
+    """Converts a tensordict with the structure of parameters to parameters; buffers stay buffers."""
     leaves = dict(zip(td._leaf_keys(), td._leaves(), strict=True))
-    again: dict[Tensor, Any] = {}  # what is tied stays tied
+    again: dict[Tensor, Any] = {}  # tied weights stay tied
 
     def build(node: TensorDictParams, prefix: tuple[str, ...]) -> TensorDictParams:
         new = object.__new__(type(node))
@@ -442,14 +442,14 @@ _POLICIES = {"data": _on_values, "rewrap": _rewrapped}
 for _spec in operations():
     if _spec.parameters in _POLICIES and hasattr(TensorDictBase, _spec.name):
         setattr(TensorDictParams, _spec.name, _POLICIES[_spec.parameters](_spec.name))
-# what is no operation on leaves has no record
+# operations without a record
 for _name in ("apply_", "fill_", "masked_fill_", "zero_"):
     setattr(TensorDictParams, _name, _on_values(_name))
 for _name in ("to", "cpu", "cuda"):
     setattr(TensorDictParams, _name, _rewrapped(_name))
 
 register_type(TensorDictParams, name="TensorDictParams")
-# what comes out of a transform are no parameters, and neither are the rows that `vmap` sees
+# results of transforms and the rows that `vmap` sees are plain tensordicts
 register_wrapper(
     TensorDictParams, "tensordict_nn.TensorDictParams", lambda params: (params._now(), None), lambda td, _: td
 )

@@ -1,9 +1,9 @@
-"""Plans: which entry of a tensordict goes to which dictionary of which module, found out once.
+"""Swap plans: a cached mapping from the entries of a tensordict to the dictionaries of a module's parameters.
 
-A module keeps its parameters and buffers in plain dictionaries, so putting other ones in is one dictionary write for
-each. Where to write is the costly question: it takes a walk over modules, names and kinds. A `Plan` is the answer for
-one module and one structure of tensordict. It is kept with the module and checked at each use by comparing objects: a
-sub-module or a dictionary that was replaced or removed since makes a new plan.
+A module keeps its parameters and buffers in plain dictionaries, so replacing one is a dictionary write. Finding the
+dictionary takes longer: it is a walk over modules, names and kinds. A `Plan` holds the result for one module and one
+structure of tensordict. It is cached on the module, and checked at each use by comparing objects by identity: after a
+sub-module or a dictionary was replaced or removed, a new plan is made.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ __all__ = ["Plan", "Slot", "bind", "find_plan", "put"]
 
 Path = tuple[str, ...]
 Slot = tuple[dict[str, Any], str]
-# A node of a structure: the position of the node that holds it, its key there, its type, its keys, those of tensors.
+# A node of a structure: the position of its parent, its key there, its type, its keys, and its keys of tensors.
 Step = tuple[int, str, type[Any], list[str], list[str]]
 
 NO_META = Meta(torch.Size(()))
 _ATTRIBUTE = "_tensordict_plans"
-_MOST = 4  # structures that are remembered for one module
+_MOST = 4  # plans that are cached for one module
 _DENSE = {TensorDict}
 _get = dict.get
 
 
 def _slot(module: nn.Module, path: Path) -> Slot:
-    """The dictionary of a module that holds a name."""
+    """Returns the dictionary of a module that holds a name."""
     name = path[-1]
     if name in module._parameters:
         return module._parameters, name
@@ -49,15 +49,15 @@ def _slot(module: nn.Module, path: Path) -> Slot:
 def bind(
     td: Any, module: nn.Module, slots: list[Slot], values: list[Any], owners: list[nn.Module], paths: list[Path]
 ) -> None:
-    """Find the slot of every leaf, level by level: those of a node come before those of the nodes below it.
+    """Finds the slot of every leaf, level by level: leaves of a node come before those of nested nodes.
 
     Args:
         td: The tensordict.
-        module: The module that it stands for.
-        slots: Gets the dictionary and the name of each.
-        values: Gets the leaves.
-        owners: Gets the module of each.
-        paths: Gets the path of each.
+        module: The module of the same structure.
+        slots: Receives the dictionary and the name of each leaf.
+        values: Receives the leaves.
+        owners: Receives the module of each leaf.
+        paths: Receives the path of each leaf.
 
     Raises:
         KeyError: The module has no such parameter, buffer or sub-module.
@@ -86,7 +86,7 @@ def bind(
 
 
 def _steps(td: Any) -> list[list[Step]]:
-    """The structure of a tree, level by level."""
+    """Returns the structure of a tree, level by level."""
     levels = []
     level = [(-1, "", td)]
     position = 0
@@ -104,7 +104,7 @@ def _steps(td: Any) -> list[list[Step]]:
 
 
 class _Structure:
-    """The structure of a tree, and the leaves of any other tree that has it."""
+    """The structure of a tree; reads the leaves of other trees of this structure."""
 
     __slots__ = ("_at", "_dense", "_levels", "_names", "_sizes", "steps")
 
@@ -112,14 +112,14 @@ class _Structure:
         levels = _steps(td)
         self.steps = [step for level in levels for step in level]
         self._dense = all(kind is TensorDict for _, _, kind, _, _ in self.steps)
-        # columns, because `map` runs over them faster than any loop
+        # columns, because `map` over them is faster than a loop
         self._levels = [([step[0] for step in level], [step[1] for step in level]) for level in levels[1:]]
         self._sizes = [len(keys) for _, _, _, keys, _ in self.steps]
         self._at = [i for i, (_, _, _, _, leaves) in enumerate(self.steps) for _ in leaves]
         self._names = [key for _, _, _, _, leaves in self.steps for key in leaves]
 
     def leaves(self, td: Any) -> list[Any] | None:
-        """The leaves of a tree, in the order of `bind`; ``None`` if it has another structure."""
+        """Returns the leaves of a tree in the order of `bind`; ``None`` if it has another structure."""
         try:
             return self._leaves_of_dense(td) if self._dense and type(td) is TensorDict else self._leaves_of_any(td)
         except KeyError:
@@ -134,7 +134,7 @@ class _Structure:
             tables += map(entries, nodes)
         if list(map(len, tables)) != self._sizes:
             return None
-        # as many keys as there should be, and each that should be is found: there are no others
+        # the number of keys is equal, and every expected key is found, so there are no others
         return list(map(getitem, map(tables.__getitem__, self._at), self._names))
 
     def _leaves_of_any(self, td: Any) -> list[Any] | None:
@@ -149,7 +149,7 @@ class _Structure:
         return out
 
     def build(self, values: Iterable[Any]) -> dict[str, Any]:
-        """The entries of a tree of this structure with other leaves; ``None`` leaves an entry out."""
+        """Returns the entries of a tree of this structure with other leaves; ``None`` omits an entry."""
         rest = iter(values)
         tables: list[dict[str, Any]] = []
         for parent, name, _, keys, leaves in self.steps:
@@ -172,16 +172,16 @@ def _has_own_setattr(module: nn.Module) -> bool:
 
 
 class Plan:
-    """Where each leaf of a structure goes in a module.
+    """The slots in a module for the leaves of a structure.
 
     Attributes:
         structure: The structure.
         paths: The path of each leaf.
-        parameters: The positions of those that go to parameters.
-        makes: Whether the tensordict makes tensors as they are read (lazy stacks and views do).
-        custom: Position and module of those whose module reacts to attributes being set (recurrent layers keep a list
-            of their weights that way).
-        shared: Whether two leaves go to one slot, because a module is there under two names.
+        parameters: The positions of leaves that replace parameters.
+        makes: Whether the tensordict makes tensors when they are read, as lazy stacks and views do.
+        custom: Position and module of leaves whose module overrides ``__setattr__`` (recurrent layers keep a list of
+            their weights that way).
+        shared: Whether two leaves share a slot, because a module has two names.
     """
 
     __slots__ = (
@@ -213,7 +213,7 @@ class Plan:
         self._watch(td, module)
 
     def _watch(self, td: Any, module: nn.Module) -> None:
-        """Note what has to stay as it is for the plan to hold."""
+        """Records the dictionaries and modules that must stay the same for the plan to hold."""
         own = module.__dict__
         below = [(key, value) for key in td._keys() if isinstance(value := td._get(key), Node)]
         for name in ("_parameters", "_buffers", "_modules"):
@@ -229,13 +229,13 @@ class Plan:
             self._watch(value, child)
 
     def holds(self) -> bool:
-        """Whether every module and dictionary on the way is still there."""
+        """Whether every module and dictionary of the plan is still in place."""
         return all(map(is_, map(getitem, self._own, self._registry_names), self._registries)) and all(
             map(is_, map(_get, self._parents, self._below), self._children)
         )
 
     def leaves(self, td: Any) -> list[Any] | None:
-        """The leaves of a tensordict in the order of the slots; ``None`` if it has another structure."""
+        """Returns the leaves of a tensordict in the order of the slots; ``None`` if it has another structure."""
         out = self.structure.leaves(td)
         if out is None:
             return None
@@ -246,20 +246,20 @@ class Plan:
         return out
 
     def read(self) -> list[Any] | None:
-        """What the slots hold now; ``None`` if one is gone."""
+        """Returns the values in the slots; ``None`` if a slot is gone."""
         try:
             return list(map(getitem, self._tables, self._names))
         except KeyError:
             return None
 
     def write(self, values: list[Any]) -> None:
-        """Put values into the slots, and have modules react that do."""
+        """Writes values into the slots, and sets attributes of modules that override ``__setattr__``."""
         self._store(values)
         for i, module in self.custom:
             put(module, self._tables[i], self._names[i], values[i])
 
     def restore(self, values: list[Any]) -> None:
-        """As `write`, after a module refused a value: it may refuse others, and those before it reacted already."""
+        """Writes values after a module refused one: it may refuse others, too, and these errors are ignored."""
         self._store(values)
         for i, module in self.custom:
             with suppress(Exception):
@@ -270,15 +270,15 @@ class Plan:
             table[name] = value
 
     def is_there(self, values: list[Any]) -> bool:
-        """Whether the slots hold these very values."""
+        """Whether the slots hold these values, by identity."""
         return all(map(is_, map(_get, self._tables, self._names), values))
 
     def changed(self, values: list[Any]) -> list[tuple[Path, Any]]:
-        """The paths and values of slots that hold something else than ``values``, which were written into them."""
+        """Returns the paths and values of slots that hold other values than the written ``values``."""
         now = list(map(_get, self._tables, self._names))
         if all(map(is_, now, values)):
             return []
-        if self.shared:  # of two leaves for one slot, the second one was written last, and both stand for it
+        if self.shared:  # of two leaves for one slot, the second one was written last
             slots = [(id(table), name) for table, name in zip(self._tables, self._names, strict=True)]
             last = dict(zip(slots, values, strict=True))
             values = [last[slot] for slot in slots]
@@ -290,10 +290,10 @@ class Plan:
 
 
 def put(module: nn.Module, table: dict[str, Any], name: str, value: Any) -> None:
-    """Set an attribute of a module that reacts to that, and leave the value in the dictionary that it belongs to.
+    """Sets an attribute of a module that overrides ``__setattr__``, and keeps the value in its dictionary.
 
-    ``nn.Module.__setattr__`` insists on parameters where parameters were, and moves other tensors elsewhere, so it sees
-    empty dictionaries meanwhile.
+    ``nn.Module.__setattr__`` requires a parameter where one was, and moves other tensors to other dictionaries, so it
+    sees empty dictionaries.
     """
     own = module.__dict__
     parameters, buffers = own["_parameters"], own["_buffers"]
@@ -308,10 +308,10 @@ def put(module: nn.Module, table: dict[str, Any], name: str, value: Any) -> None
 
 
 class _Plans(list[Plan]):
-    """The plans of one module, kept in its ``__dict__``; copies and pickles of the module begin without any."""
+    """The cached plans of one module, in its ``__dict__``; copies and pickles of the module have none."""
 
     own: dict[str, Any] | None = None
-    """The ``__dict__`` of that module, by which a shallow copy of it is told apart."""
+    """The ``__dict__`` of that module, which differs from that of a shallow copy."""
 
     def __copy__(self) -> _Plans:
         return _Plans()
@@ -325,7 +325,7 @@ class _Plans(list[Plan]):
 
 
 def find_plan(td: Any, module: nn.Module) -> tuple[Plan, list[Any], list[Any]]:
-    """The plan for a tensordict and a module, the leaves of the one, and what the slots of the other hold.
+    """Returns the plan for a tensordict and a module, the leaves of the tensordict, and the values in the slots.
 
     Raises:
         KeyError: The module has no such parameter, buffer or sub-module.

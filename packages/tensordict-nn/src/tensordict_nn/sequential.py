@@ -1,4 +1,4 @@
-"""`TensorDictSequential`: modules one after the other on one tensordict, connected by their keys."""
+"""`TensorDictSequential`: runs modules one after the other on a tensordict, connected by their keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["TensorDictSequential"]
 
 
 def chained_keys(modules: Sequence[Any]) -> tuple[Keys, Keys]:
-    """What modules in a row read that none before wrote, and what they write.
+    """Returns the keys that modules in a row read and no earlier one writes, and the keys that they write.
 
     >>> from tensordict_nn import TensorDictModule
     >>> chained_keys([TensorDictModule(abs, ["a"], ["b"]), TensorDictModule(max, ["b", "c"], ["d"])])
@@ -35,7 +35,7 @@ def chained_keys(modules: Sequence[Any]) -> tuple[Keys, Keys]:
 
 
 def _covers(key: Any, keys: Keys) -> bool:
-    """Whether a key, or a node above it, is among some."""
+    """Whether a key, or a prefix of it, is among keys."""
     return key in keys or (isinstance(key, tuple) and any(_prefix(key, depth) in keys for depth in range(1, len(key))))
 
 
@@ -44,19 +44,19 @@ def _prefix(key: tuple[str, ...], depth: int) -> str | tuple[str, ...]:
 
 
 class TensorDictSequential(TensorDictModuleBase):
-    """Modules that run one after the other; each reads what the tensordict has by then.
+    """Modules that run one after the other; each reads entries that earlier ones wrote.
 
-    ``in_keys`` are those that no module before wrote, ``out_keys`` all that are written. ``sequence[i]`` and
-    ``sequence["name"]`` are modules, a slice is a sequence; both may be assigned and deleted.
+    ``in_keys`` are the inputs that no earlier module writes, ``out_keys`` all written keys. ``sequence[i]`` and
+    ``sequence["name"]`` are modules and can be assigned and deleted; a slice is a sequence.
 
     Args:
-        *modules: Modules, one list of them, or one dictionary from names to them. Callables without keys take and
-            return a tensordict (see `WrapModule`).
-        partial_tolerant: Whether a module whose inputs are not all there is passed over; on a lazy stack it runs on the
-            tensordicts that have them.
-        selected_out_keys: The ``out_keys`` to keep, as by `select_out_keys`.
-        inplace: Where results go: ``None`` returns what the last module does; ``True`` writes them into the tensordict,
-            ``False`` into a new one, ``"empty"`` into an empty one of its batch size and device.
+        *modules: Modules, a list of modules, or a dictionary of modules by name. Callables without keys take and return
+            a tensordict (see `WrapModule`).
+        partial_tolerant: Whether a module with missing inputs is skipped; on a lazy stack it runs on the tensordicts
+            that have them.
+        selected_out_keys: The ``out_keys`` to keep, see `select_out_keys`.
+        inplace: Where results are written: ``None`` returns the result of the last module; ``True`` writes into the
+            tensordict, ``False`` into a new one, ``"empty"`` into an empty one of its batch size and device.
 
     >>> from tensordict_nn import TensorDictModule
     >>> sequence = TensorDictSequential(
@@ -104,7 +104,7 @@ class TensorDictSequential(TensorDictModuleBase):
         return WrapModule(module, **keys)
 
     def _connect(self) -> None:
-        """Work out the keys from those of the modules."""
+        """Computes the keys from those of the modules."""
         selected = self.out_keys if self._out_keys_source is not None else None
         in_keys, out_keys = chained_keys(list(self))
         self.in_keys = in_keys
@@ -117,7 +117,7 @@ class TensorDictSequential(TensorDictModuleBase):
     # running ---------------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run `forward` and the hooks."""
+        """Runs `forward` and the hooks."""
         if is_compiling():
             selects(self)
         elif goes_straight(self, _FORWARD, args):
@@ -126,12 +126,12 @@ class TensorDictSequential(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
-        """Run the modules.
+        """Runs the modules.
 
         Args:
-            tensordict: Where the first inputs come from.
-            tensordict_out: Where results go, whatever ``inplace`` says.
-            **kwargs: More arguments for every module.
+            tensordict: The tensordict of the inputs.
+            tensordict_out: The tensordict that takes the results, whatever ``inplace`` is.
+            **kwargs: More keyword arguments for every module.
 
         Returns:
             The tensordict with the results.
@@ -162,8 +162,8 @@ class TensorDictSequential(TensorDictModuleBase):
             for module in self:
                 td = self._run_where_possible(module, td, kwargs)
             return td
-        modules: Any = self._modules["module"]  # found faster than `self.module`
-        if is_compiling():  # without asking for types, which Dynamo would compare with each other at each call
+        modules: Any = self._modules["module"]  # faster than `self.module`
+        if is_compiling():  # without type checks, which would add guards to each call
             for module in modules._modules.values():
                 td = traced_step(module, td, kwargs)
             return td
@@ -182,7 +182,7 @@ class TensorDictSequential(TensorDictModuleBase):
         if isinstance(td, LazyStackedTensorDict):
             for one in td.tensordicts:
                 result = self._run_where_possible(module, one, kwargs)
-                if result is not one:  # the stack keeps its elements, so they take what a module put elsewhere
+                if result is not one:  # the stack keeps its elements, so results elsewhere are copied into them
                     one.update(result)
         return td
 
@@ -198,7 +198,7 @@ class TensorDictSequential(TensorDictModuleBase):
         return len(self.module)
 
     def _with(self, modules: Any) -> Self:
-        """A sequence of other modules with the same options."""
+        """Makes a sequence of other modules with the same options."""
         if isinstance(modules, dict):
             return type(self)(modules, partial_tolerant=self.partial_tolerant, inplace=self.inplace)
         return type(self)(*modules, partial_tolerant=self.partial_tolerant, inplace=self.inplace)
@@ -237,7 +237,7 @@ class TensorDictSequential(TensorDictModuleBase):
     def select_subsequence(
         self, in_keys: Sequence[NestedKey] | None = None, out_keys: Sequence[NestedKey] | None = None
     ) -> Self:
-        """The modules that can run from ``in_keys`` and that ``out_keys`` need, in a new sequence of the same modules.
+        """Returns a new sequence of the modules that can run from ``in_keys`` and that ``out_keys`` need.
 
         Args:
             in_keys: The keys to start from; by default those of the sequence.
@@ -298,6 +298,6 @@ _FORWARD = TensorDictSequential.forward
 
 
 def _covers_any(key: Any, wanted: Keys) -> bool:
-    """Whether some wanted key lies below a key."""
+    """Whether a key is a prefix of a wanted key."""
     path = (key,) if isinstance(key, str) else key
     return any(isinstance(other, tuple) and other[: len(path)] == path for other in wanted)

@@ -1,7 +1,7 @@
-"""Settings that a block changes: for the whole process, or for the thread that enters it.
+"""Settings: values that context managers change, for the process or for one thread.
 
-Skipping modules whose outputs exist, how samples are drawn and how log-probabilities are summed are read at each call,
-so reading costs one attribute as long as no thread has a value of its own.
+Calls read the settings for skipping modules, taking values of distributions and summing log-probabilities, so a read
+is one attribute access while no thread has its own value.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class Setting(Generic[T]):
-    """One value, with blocks that change it.
+    """A value that context managers change.
 
     Args:
-        value: The value outside of any block.
+        value: The value outside of all blocks.
 
     >>> speed = Setting(1)
     >>> token = speed.enter(2, thread_local=False)
@@ -33,7 +33,7 @@ class Setting(Generic[T]):
 
     def __init__(self, value: T) -> None:
         self.value = value
-        self.threads = 0  # blocks that are open for one thread only
+        self.threads = 0  # the number of open blocks for one thread only
         self._local = threading.local()
 
     def get(self) -> T:
@@ -44,10 +44,10 @@ class Setting(Generic[T]):
         return self.value
 
     def enter(self, value: T, *, thread_local: bool) -> tuple[bool, Any]:
-        """Begin a block; inside a thread's own block every block is its own.
+        """Begins a block; inside a block for one thread, every block is for that thread.
 
         Returns:
-            What `leave` takes.
+            The token for `leave`.
         """
         if thread_local or (self.threads and hasattr(self._local, "value")):
             token = (True, self._local.__dict__.get("value", self))
@@ -59,7 +59,7 @@ class Setting(Generic[T]):
         return token
 
     def leave(self, token: tuple[bool, Any]) -> None:
-        """End a block."""
+        """Ends a block."""
         local, before = token
         if not local:
             self.value = before
@@ -72,11 +72,11 @@ class Setting(Generic[T]):
 
 
 class Block:
-    """A block, or a decorated function, in which a setting has a value; a subclass says which setting.
+    """Context manager and decorator that change a setting; a subclass names the setting.
 
     Args:
         value: The value.
-        thread_local: Whether it is for this thread only.
+        thread_local: Whether the value is for this thread only.
 
     >>> speed = Setting(1)
     >>> class set_speed(Block):
@@ -96,7 +96,7 @@ class Block:
         self._tokens: list[Any] = []
 
     def _begin(self) -> Any:
-        """Begin, and give what ends it."""
+        """Begins the block and returns its token."""
         return self.setting.enter(self._value, thread_local=self.thread_local)
 
     def __enter__(self) -> Self:
@@ -107,11 +107,11 @@ class Block:
         self.setting.leave(self._tokens.pop())
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate a function."""
+        """Decorates a function."""
 
         @functools.wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:
-            token = self._begin()  # and not the block itself: several threads may be in the function
+            token = self._begin()  # not the stack of tokens: several threads may run the function
             try:
                 return function(*args, **kwargs)
             finally:

@@ -1,7 +1,7 @@
-"""Skipping: modules whose outputs are there already need not run.
+"""Skipping: modules do not run if their outputs exist.
 
-`set_skip_existing` is a block or a decorator. Modules ask `may_skip`, which costs two comparisons, and `skips` only
-where a block is open.
+`set_skip_existing` is a context manager and a decorator. Modules call `may_skip`, which takes two comparisons, and
+`skips` only while a block is open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODE: Setting[Any] = Setting(False)
 
 
 def skip_existing() -> Mode:
-    """What the surrounding `set_skip_existing` block says: ``False`` (outside of any), ``True``, or a list of keys.
+    """Returns the mode of the enclosing `set_skip_existing` block: ``False`` (outside of all), ``True``, or keys.
 
     >>> with set_skip_existing(["a"]):
     ...     skip_existing()
@@ -38,7 +38,7 @@ def may_skip() -> bool:
     >>> may_skip()
     False
     """
-    # read here alone: objects that several modules read are compared with each other at each compiled call
+    # only this module reads it: Dynamo guards objects that several modules read at each compiled call
     return MODE.value is not False or MODE.threads > 0
 
 
@@ -54,18 +54,18 @@ def skips(in_keys: Sequence[Any], out_keys: Sequence[Any], td: Any, mode: Mode |
         return False
     if mode is not True and not {unravel_key(key) for key in out_keys} <= {unravel_key(key) for key in mode}:
         return False
-    # a module that changes an entry has to run each time
+    # a module that changes an entry must run each time
     return not any(key in in_keys for key in out_keys) and all(key in td for key in out_keys)
 
 
 class set_skip_existing(Block):
-    """A block in which modules do not run if all their ``out_keys`` are there; or a decorator of a ``forward``.
+    """Context manager in which modules do not run if all their ``out_keys`` exist; or a decorator of ``forward``.
 
     Args:
-        mode: ``True``, ``False``, or the keys that may be skipped: a module is if all its ``out_keys`` are among them.
-            ``None``, for decorators only, follows the surrounding block.
-        in_key_attr: For decorators, the attribute that has the input keys.
-        out_key_attr: For decorators, the attribute that has the output keys.
+        mode: ``True``, ``False``, or keys: a module is skipped if all its ``out_keys`` are among them. ``None``, for
+            decorators only, takes the mode of the enclosing block.
+        in_key_attr: For decorators, the attribute of the input keys.
+        out_key_attr: For decorators, the attribute of the output keys.
         thread_local: Whether the block is for this thread only.
 
     Raises:
@@ -104,7 +104,7 @@ class set_skip_existing(Block):
         return super()._begin()
 
     def __call__(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate ``forward(self, tensordict, ...)``."""
+        """Decorates ``forward(self, tensordict, ...)``."""
 
         @functools.wraps(forward)
         def skipping(module: Any, tensordict: Any, *args: Any, **kwargs: Any) -> Any:

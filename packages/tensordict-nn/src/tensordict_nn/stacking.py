@@ -1,4 +1,4 @@
-"""Parameters of several modules as one tensordict of stacks, with which they run as one under ``torch.vmap``."""
+"""Stacked parameters: the parameters of several modules as one tensordict, to run them at once by ``torch.vmap``."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def from_modules(
     lazy_stack: bool = False,
     expand_identical: bool = False,
 ) -> Any:
-    """The parameters and buffers of several modules of one architecture, stacked along a new first dimension.
+    """Stacks the parameters and buffers of modules of one architecture along a new first dimension.
 
-    The stacks are new parameters; hand them to the optimizer. Run the ensemble with ``torch.vmap`` over `to_module`.
+    The stacks are new parameters; pass them to the optimizer. Run the ensemble by ``torch.vmap`` over `to_module`.
 
     Args:
         *modules: The modules.
         as_module: Whether the result is a `TensorDictParams`.
         lock: Whether the result is locked.
-        use_state_dict: Whether to go through ``module.state_dict()``.
-        lazy_stack: Whether parameters are kept apart, so that gradients reach those of the modules.
-        expand_identical: Whether a parameter that all modules share is expanded rather than stacked.
+        use_state_dict: Whether to use ``module.state_dict()``.
+        lazy_stack: Whether to keep the parameters separate, so that gradients reach those of the modules.
+        expand_identical: Whether a parameter that all modules share is expanded instead of stacked.
 
     Raises:
         RuntimeError: Shapes, dtypes or ``requires_grad`` differ, there is no module, lazy modules have not run yet, or
@@ -72,12 +72,12 @@ def from_modules(
     first = tds[0]
     for other in tds[1:]:
         first._align(other, KEEP)
-        other._align(first, KEEP)  # keys that the first one lacks are an error too
+        other._align(first, KEEP)  # keys that only the other has are an error, too
     if lazy_stack:
         return _lazily(tds, lock)
     columns = zip(first._leaves(), *(first._align(other, KEEP) for other in tds[1:]), strict=True)
     leaves = []
-    made: dict[tuple[Any, ...], Tensor] = {}  # what every module ties stays tied
+    made: dict[tuple[Any, ...], Tensor] = {}  # weights that every module ties stay tied
     for path, column in zip(first._leaf_keys(), columns, strict=True):
         try:
             if column not in made:
@@ -95,7 +95,7 @@ def from_modules(
 
 
 def _batched(tds: list[Any], leaves: Iterator[Tensor], meta: Meta) -> TensorDict:
-    """Tensordicts of one structure as one, of leaves that are stacked already; values that are no tensors are here."""
+    """Combines tensordicts of one structure, with stacked leaves; non-tensor values are stacked here."""
     entries: dict[str, Any] = {}
     for key in tds[0]._keys():
         values = [td._get(key) for td in tds]

@@ -1,7 +1,7 @@
-"""Modules on tensorclasses: typed input, typed output, and the same module on tensordicts.
+"""Modules on tensorclasses: typed input and output, and the same module on tensordicts.
 
-The types are read from the subscript of the base class, so a type checker and the wrapper know the same ones. Fields
-are asked of the classes' annotations; this package needs no tensorclass to be installed.
+The types come from the subscript of the base class, so type checkers and the wrapper agree. Fields come from the
+annotations of the classes; this package does not need tensordict-class.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _is_tensorclass(kind: Any) -> bool:
 
 
 def _fields(kind: Any) -> list[Any]:
-    """The keys of a tensorclass, those of nested ones included."""
+    """Returns the keys of a tensorclass, including those of nested ones."""
     keys: list[Any] = []
     for name, hint in typing.get_type_hints(kind).items():
         if name.startswith("_"):
@@ -47,8 +47,8 @@ class TensorClassModuleBase(ABC, nn.Module, Generic[Input, Output]):
     """The base of modules from a tensorclass to a tensorclass: ``TensorClassModuleBase[Input, Output]``.
 
     Attributes:
-        input_type: The type that ``forward`` takes.
-        output_type: The type that it returns.
+        input_type: The type of the argument of ``forward``.
+        output_type: The type of its result.
 
     >>> class Double(TensorClassModuleBase[torch.Tensor, torch.Tensor]):
     ...     def forward(self, x):
@@ -69,13 +69,13 @@ class TensorClassModuleBase(ABC, nn.Module, Generic[Input, Output]):
 
     @abstractmethod
     def forward(self, x: Input) -> Output:
-        """From the input to the output."""
+        """Computes the output from the input."""
 
     def as_td_module(self) -> TensorClassModuleWrapper:
-        """This module on tensordicts.
+        """Returns this module as a module on tensordicts.
 
         Raises:
-            ValueError: The input or the output type is no tensorclass.
+            ValueError: The input or the output type is not a tensorclass.
         """
         return TensorClassModuleWrapper(self)
 
@@ -86,10 +86,10 @@ class TensorClassModuleWrapper(TensorDictModuleBase):
     The result is a new tensordict of the output's fields only.
 
     Args:
-        module: The module; both of its types are tensorclasses.
+        module: The module, with tensorclasses as both types.
 
     Raises:
-        ValueError: They are not.
+        ValueError: A type is not a tensorclass.
     """
 
     def __init__(self, module: TensorClassModuleBase[Any, Any]) -> None:
@@ -103,10 +103,10 @@ class TensorClassModuleWrapper(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any) -> Any:
-        """From a tensordict of the input's fields to one of the output's.
+        """Takes a tensordict of the input's fields and returns one of the output's fields.
 
         Raises:
-            KeyError: A field is not there, and the module failed without it.
+            KeyError: A field is missing, and the module failed without it.
         """
         given = tensordict
         if not isinstance(given, self.module.input_type):

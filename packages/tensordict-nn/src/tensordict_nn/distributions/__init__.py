@@ -1,4 +1,4 @@
-"""Distributions beside those of ``torch.distributions``, and modules that make their parameters."""
+"""Distributions in addition to those of ``torch.distributions``, and modules that compute their parameters."""
 
 from __future__ import annotations
 

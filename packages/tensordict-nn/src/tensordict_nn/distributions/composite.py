@@ -1,4 +1,4 @@
-"""`CompositeDistribution`: several named distributions that sample and score tensordicts."""
+"""`CompositeDistribution`: several named distributions with tensordicts as samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ESTIMATES = 1000
 
 
 def with_suffix(key: Key, suffix: str) -> Key:
-    """A key whose last level ends with a suffix.
+    """Appends a suffix to the last level of a key.
 
     >>> with_suffix(("agent", "action"), "_log_prob")
     ('agent', 'action_log_prob')
@@ -34,16 +34,17 @@ def _mapped(mapping: dict[Any, Any] | None) -> dict[Any, Any]:
 
 
 class CompositeDistribution(Distribution):
-    """Several named distributions as one: its samples are tensordicts with one entry for each.
+    """Several named distributions as one; its samples are tensordicts with one entry for each distribution.
 
-    `log_prob` and `entropy` give a tensordict with one entry for each, or one sum where `composite_lp_aggregate` says
-    so. The batch size of ``params`` is the batch shape. It is also a mapping from the keys of samples to distributions.
+    `log_prob` and `entropy` return a tensordict with one entry for each distribution, or one sum if
+    `composite_lp_aggregate` is true. The batch size of ``params`` is the batch shape. The composite is also a mapping
+    from the keys of samples to distributions.
 
     Args:
-        params: For each name a tensordict of the arguments of its distribution.
-        distribution_map: The class of each name, or what makes its distribution from those arguments.
-        name_map: The keys of samples, for names that are not their own.
-        extra_kwargs: More arguments, by name.
+        params: For each name, a tensordict of the arguments of its distribution.
+        distribution_map: For each name, the class of its distribution, or a function that makes it.
+        name_map: For each name, the key of its samples; the name itself by default.
+        extra_kwargs: For each name, more keyword arguments.
         log_prob_key: The key of a summed log-probability.
         entropy_key: The key of a summed entropy.
 
@@ -97,7 +98,7 @@ class CompositeDistribution(Distribution):
         log_prob_key: NestedKey | None = None,
         entropy_key: NestedKey | None = None,
     ) -> CompositeDistribution:
-        """A composite of distributions that exist already; ``params`` says the batch size.
+        """Makes a composite of existing distributions; ``params`` gives the batch size.
 
         >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
         >>> CompositeDistribution.from_distributions(TensorDict({}, [3]), dists).mean["x"]
@@ -130,11 +131,11 @@ class CompositeDistribution(Distribution):
         return self.dists.values()
 
     def items(self) -> ItemsView[Key, Any]:
-        """Both."""
+        """The keys of samples and the distributions."""
         return self.dists.items()
 
     def get(self, key: NestedKey, default: Any = None) -> Any:
-        """The distribution of a key."""
+        """Returns the distribution of a key, or ``default``."""
         return self.dists.get(unravel_key(key), default)
 
     # values ----------------------------------------------------------------------------------------------------------
@@ -147,29 +148,29 @@ class CompositeDistribution(Distribution):
 
     @property
     def mean(self) -> TensorDict:  # type: ignore[override]  # torch returns tensors
-        """The mean of each."""
+        """The mean of each distribution."""
         return self._each(lambda dist: take(dist, InteractionType.MEAN, (), _ESTIMATES))
 
     @property
     def mode(self) -> TensorDict:  # type: ignore[override]  # torch returns tensors
-        """The mode of each."""
+        """The mode of each distribution."""
         return self._each(lambda dist: take(dist, InteractionType.MODE, (), _ESTIMATES))
 
     @property
     def deterministic_sample(self) -> TensorDict:
-        """The deterministic value of each, see `InteractionType`."""
+        """The deterministic value of each distribution, see `InteractionType`."""
         return self._each(lambda dist: take(dist, InteractionType.DETERMINISTIC, (), _ESTIMATES))
 
     def sample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch returns tensors
-        """A sample of each."""
+        """Draws a sample of each distribution."""
         shape = torch.Size([] if shape is None else shape)
         return self._each(lambda dist: dist.sample(shape), shape)
 
     def rsample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch returns tensors
-        """A sample of each, through which gradients reach its parameters.
+        """Draws a reparameterized sample of each distribution, so that gradients reach the parameters.
 
         Raises:
-            NotImplementedError: A part has no such samples.
+            NotImplementedError: A distribution has no ``rsample``.
         """
         shape = torch.Size([] if shape is None else shape)
         return self._each(lambda dist: dist.rsample(shape), shape)
@@ -188,19 +189,19 @@ class CompositeDistribution(Distribution):
         return torch.stack([leaf.flatten(dims).sum(-1) if leaf.ndim > dims else leaf for leaf in leaves]).sum(0)
 
     def log_prob_composite(self, sample: Any, *, include_sum: bool | None = None) -> TensorDict:
-        """The log-probability of each at ``<key>_log_prob``, and of all if ``include_sum``."""
+        """Returns the log-probability of each value at ``<key>_log_prob``, and their sum if ``include_sum``."""
         scores = self._scores(lambda key, dist: dist.log_prob(sample.get(key)), "_log_prob", sample.batch_size)
         if composite_lp_aggregate() if include_sum is None else include_sum:
             scores.set(self.log_prob_key, self._sum(scores))
         return scores
 
     def log_prob(self, sample: Any) -> Any:
-        """The log-probability of each, or their sum where `composite_lp_aggregate` says so."""
+        """Returns the log-probability of each value, or their sum if `composite_lp_aggregate` is true."""
         scores = self.log_prob_composite(sample, include_sum=False)
         return self._sum(scores) if composite_lp_aggregate() else scores
 
     def sample_and_log_prob(self, shape: Any = None) -> tuple[TensorDict, Any]:
-        """A sample of each and what `log_prob` gives for it.
+        """Draws a sample and returns it with its `log_prob`.
 
         >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
         >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
@@ -212,20 +213,20 @@ class CompositeDistribution(Distribution):
         return sample, self.log_prob(sample)
 
     def rsample_and_log_prob(self, shape: Any = None) -> tuple[TensorDict, Any]:
-        """As `sample_and_log_prob`, with gradients that reach the parameters through the sample.
+        """Draws a reparameterized sample and returns it with its `log_prob`.
 
         Raises:
-            NotImplementedError: A part has no such samples.
+            NotImplementedError: A distribution has no ``rsample``.
         """
         sample = self.rsample(shape)
         return sample, self.log_prob(sample)
 
     def entropy_composite(self, samples_mc: int = 1, *, include_sum: bool | None = None) -> TensorDict:
-        """The entropy of each at ``<key>_entropy``, and of all if ``include_sum``.
+        """Returns the entropy of each distribution at ``<key>_entropy``, and their sum if ``include_sum``.
 
         Args:
-            samples_mc: How many samples estimate an entropy that has no closed form.
-            include_sum: Whether the sum is there, too.
+            samples_mc: The number of samples that estimate an entropy without a closed form.
+            include_sum: Whether to include the sum.
         """
         scores = self._scores(lambda _, dist: _entropy(dist, samples_mc), "_entropy", self.batch_shape)
         if composite_lp_aggregate() if include_sum is None else include_sum:
@@ -233,12 +234,12 @@ class CompositeDistribution(Distribution):
         return scores
 
     def entropy(self, samples_mc: int = 1) -> Any:
-        """The entropy of each, or their sum where `composite_lp_aggregate` says so."""
+        """Returns the entropy of each distribution, or their sum if `composite_lp_aggregate` is true."""
         scores = self.entropy_composite(samples_mc, include_sum=False)
         return self._sum(scores) if composite_lp_aggregate() else scores
 
     def cdf(self, sample: Any) -> Any:
-        """Sets the distribution function of each value at ``<key>_cdf`` of the sample, and gives the sample.
+        """Sets the cumulative probability of each value at ``<key>_cdf`` of the sample, and returns the sample.
 
         >>> dists = {"x": torch.distributions.Normal(torch.zeros(1), 1.0)}
         >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [1]), dists)
@@ -250,9 +251,9 @@ class CompositeDistribution(Distribution):
         return sample
 
     def icdf(self, sample: Any) -> Any:
-        """Sets the value of each share at ``<key>_cdf`` at ``<key>_icdf`` of the sample, and gives the sample.
+        """Sets ``<key>_icdf`` to the quantile of the probability at ``<key>_cdf``, and returns the sample.
 
-        Where there is no such entry, the share is that of the value at the key, as `cdf` would have set it.
+        Without such an entry, the probability is that of the value, as `cdf` computes it.
         """
         for key, dist in self.dists.items():
             share = sample.get(with_suffix(key, "_cdf"), None)

@@ -1,4 +1,4 @@
-"""`Delta`: all the mass on one value."""
+"""`Delta`: a distribution with all its mass on one value."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Delta"]
 
 
 class Delta(Distribution):
-    """A distribution that always gives its parameter.
+    """A distribution whose samples are always its parameter.
 
     Args:
         param: The value.
-        atol: How far from it a value may be, absolutely, to have its probability.
-        rtol: The same, relatively.
-        batch_shape: The batch shape. If neither shape is given, the last dimension of ``param`` is the event.
+        atol: The absolute tolerance for values that equal it.
+        rtol: The relative tolerance.
+        batch_shape: The batch shape. Without both shapes, the last dimension of ``param`` is the event.
         event_shape: The event shape.
 
     >>> Delta(torch.tensor([1.0, 2.0])).log_prob(torch.tensor([[1.0, 2.0], [1.0, 3.0]]))
@@ -50,7 +50,7 @@ class Delta(Distribution):
 
     @property
     def support(self) -> Any:
-        """All numbers."""
+        """The real numbers."""
         return constraints.real
 
     @property
@@ -74,16 +74,16 @@ class Delta(Distribution):
         return torch.zeros_like(self.param)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Delta:
-        """The distribution with a larger batch shape."""
+        """Returns the distribution with a larger batch shape."""
         param = self.param.expand((*batch_shape, *self.event_shape))
         return Delta(param, self.atol, self.rtol, torch.Size(batch_shape), self.event_shape)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """The value, once for each sample; gradients reach the parameter."""
+        """Returns the value for each sample; gradients reach the parameter."""
         return self.param.expand((*sample_shape, *self.param.shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Infinity where an event is the value, minus infinity elsewhere."""
+        """Returns infinity for events that equal the value, and minus infinity for others."""
         equal = torch.isclose(value, self.param.expand_as(value), rtol=self.rtol, atol=self.atol)
         if self.event_shape:
             equal = equal.flatten(-len(self.event_shape)).all(-1)

@@ -1,4 +1,4 @@
-"""Mappings: functions from any number to a positive one, by name, for the scales of distributions."""
+"""Mappings: functions from real to positive numbers, by name, for the scales of distributions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BIASED = "biased_softplus"
 
 
 def inv_softplus(bias: float | Tensor) -> float | Tensor:
-    """What softplus maps to ``bias``: ``log(exp(bias) - 1)``, finite for numbers that it never gives, too.
+    """Inverse of softplus: ``log(exp(bias) - 1)``, also finite for numbers outside the range of softplus.
 
     >>> torch.nn.functional.softplus(inv_softplus(torch.tensor([1.0, 2.0])))
     tensor([1., 2.])
@@ -33,7 +33,7 @@ def inv_softplus(bias: float | Tensor) -> float | Tensor:
 
 
 class biased_softplus(nn.Module):
-    """Softplus shifted to be ``bias`` at zero, and above ``min_val`` everywhere.
+    """Softplus, shifted so that it is ``bias`` at zero and above ``min_val`` everywhere.
 
     Args:
         bias: The value at zero.
@@ -49,12 +49,12 @@ class biased_softplus(nn.Module):
         self.min_val = min_val
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply it."""
+        """Applies the mapping."""
         return functional.softplus(x + self.bias) + self.min_val
 
 
 def expln(x: Tensor) -> Tensor:
-    """The exponential for negative numbers and ``1 + log(1 + x)`` for others: positive, smooth and of slow growth.
+    """Exponential for negative numbers and ``1 + log(1 + x)`` for others: positive, smooth, of slow growth.
 
     >>> expln(torch.tensor([0.0, 1.0]))
     tensor([1.0000, 1.6931])
@@ -77,15 +77,15 @@ _known: dict[str, Mapping] = {
 
 
 def mappings(key: str) -> Mapping:
-    """The mapping of a name.
+    """Returns the mapping of a name.
 
     Args:
         key: ``"softplus"``, ``"exp"``, ``"relu"``, ``"expln"``, ``"none"``, ``"biased_softplus_{bias}"``,
             ``"biased_softplus_{bias}_{min_val}"``, or a name of `add_custom_mapping`.
 
     Raises:
-        NotImplementedError: There is none of that name.
-        ValueError: What follows ``biased_softplus_`` are not one or two numbers.
+        NotImplementedError: The name is unknown.
+        ValueError: ``biased_softplus_`` is not followed by one or two numbers.
 
     >>> mappings("biased_softplus_2.0_0.1")(torch.zeros(2))
     tensor([2., 2.])
@@ -105,11 +105,11 @@ def mappings(key: str) -> Mapping:
 
 
 def add_custom_mapping(name: str, mapping: Mapping) -> None:
-    """Make a mapping known under a name; it replaces one that is.
+    """Registers a mapping under a name, and replaces an earlier one.
 
     Args:
         name: The name.
-        mapping: From a tensor to one of the same shape.
+        mapping: A function from a tensor to one of the same shape.
 
     >>> add_custom_mapping("square", lambda x: x**2)
     >>> mappings("square")(torch.tensor([3.0]))

@@ -1,4 +1,4 @@
-"""Modules from the output of a network to the location and the scale of a normal distribution."""
+"""Modules that compute the location and scale of a normal distribution from the output of a network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NormalParamExtractor(nn.Module):
 
     Args:
         scale_mapping: The name of the mapping, see `mappings`.
-        scale_lb: The least scale.
+        scale_lb: The lower bound of the scale.
 
     >>> loc, scale = NormalParamExtractor()(torch.zeros(3, 4))
     >>> loc.shape, scale[0]
@@ -30,22 +30,22 @@ class NormalParamExtractor(nn.Module):
         self.scale_lb = scale_lb
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Split the first tensor; others follow unchanged."""
+        """Splits the first tensor; returns the others unchanged."""
         first, *others = tensors
         loc, scale = first.chunk(2, -1)
         return (loc, self.scale_mapping(scale).clamp_min(self.scale_lb), *others)
 
 
 class AddStateIndependentNormalScale(nn.Module):
-    """Puts a learned scale beside a location; the scale does not depend on the input.
+    """Adds a learned scale to a location; the scale does not depend on the input.
 
     Args:
-        scale_shape: Its shape: that of the last dimensions of the location.
+        scale_shape: The shape of the scale: that of the last dimensions of the location.
         scale_mapping: The name of the mapping to positive numbers, see `mappings`.
-        scale_lb: The least scale.
-        device: Where it is.
-        make_param: Whether it is trained; otherwise it is a buffer.
-        init_value: Its value at first, before the mapping.
+        scale_lb: The lower bound of the scale.
+        device: The device of the scale.
+        make_param: Whether the scale is a parameter; otherwise it is a buffer.
+        init_value: The initial value, before the mapping.
 
     >>> loc, scale = AddStateIndependentNormalScale(4)(torch.zeros(3, 4))
     >>> scale.shape, scale.unique().tolist()
@@ -73,7 +73,7 @@ class AddStateIndependentNormalScale(nn.Module):
         self.scale_lb = scale_lb
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The first tensor, its scale, and others unchanged."""
+        """Returns the first tensor, its scale, and the others unchanged."""
         loc, *others = tensors
         scale = self.scale_mapping(self.state_independent_scale).clamp_min(self.scale_lb)
         return (loc, scale.expand_as(loc), *others)

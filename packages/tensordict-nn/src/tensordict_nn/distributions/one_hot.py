@@ -1,4 +1,4 @@
-"""`OneHotCategorical`: categories as one-hot vectors, with straight-through gradients."""
+"""`OneHotCategorical`: a categorical distribution over one-hot vectors, with straight-through gradients."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["OneHotCategorical", "rand_one_hot"]
 
 
 def rand_one_hot(values: Tensor, do_softmax: bool = True) -> Tensor:
-    """Draw a one-hot vector along the last dimension.
+    """Draws one-hot vectors along the last dimension.
 
     Args:
-        values: Logits, or probabilities.
-        do_softmax: Whether they are logits.
+        values: Logits or probabilities.
+        do_softmax: Whether the values are logits.
 
     >>> rand_one_hot(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), do_softmax=False)
     tensor([[0, 1],
@@ -33,8 +33,8 @@ class OneHotCategorical(Categorical):
 
     Args:
         logits: Log-probabilities up to a constant, along the last dimension.
-        probs: Probabilities, instead.
-        **kwargs: For ``torch.distributions.Categorical``.
+        probs: Probabilities, instead of ``logits``.
+        **kwargs: Arguments of ``torch.distributions.Categorical``.
 
     >>> OneHotCategorical(logits=torch.tensor([0.0, 2.0, 1.0])).mode
     tensor([0, 1, 0])
@@ -43,7 +43,7 @@ class OneHotCategorical(Categorical):
     def __init__(self, logits: Tensor | None = None, probs: Tensor | None = None, **kwargs: Any) -> None:
         given = logits if probs is None else probs
         if given is not None and given.ndim > 1 and given.shape[-1] == 1:
-            # a network's output of shape [..., n, 1]
+            # the output of a network, of shape [..., n, 1]
             logits = None if logits is None else logits.squeeze(-1)
             probs = None if probs is None else probs.squeeze(-1)
         super().__init__(probs=probs, logits=logits, **kwargs)
@@ -52,13 +52,13 @@ class OneHotCategorical(Categorical):
         return functional.one_hot(categories, self._num_events)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The log-probability of one-hot vectors."""
+        """Returns the log-probability of one-hot vectors."""
         log_prob: Tensor = Categorical.log_prob(self, value.argmax(-1))
         return log_prob
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest category, one-hot."""
+        """The most likely category, one-hot."""
         return self._one_hot(self.logits.argmax(-1))
 
     @property
@@ -68,7 +68,7 @@ class OneHotCategorical(Categorical):
 
     @property
     def variance(self) -> Tensor:
-        """That of each element."""
+        """The variance of each element."""
         return self.probs * (1 - self.probs)
 
     @property
@@ -77,11 +77,11 @@ class OneHotCategorical(Categorical):
         return self.mode
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """One-hot vectors."""
+        """Draws one-hot vectors."""
         return self._one_hot(Categorical.sample(self, torch.Size(sample_shape)))
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """One-hot vectors whose gradients are those of a relaxed sample of temperature 1 (straight-through)."""
+        """Draws one-hot vectors with the gradients of a relaxed sample of temperature 1 (straight-through)."""
         relaxed = RelaxedOneHotCategorical(self.logits.new_tensor(1.0), logits=self.logits).rsample(
             torch.Size(sample_shape)
         )
@@ -89,11 +89,11 @@ class OneHotCategorical(Categorical):
         return hard + (relaxed - relaxed.detach())
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> OneHotCategorical:
-        """The distribution with a larger batch shape."""
+        """Returns the distribution with a larger batch shape."""
         new = Categorical._get_checked_instance(self, OneHotCategorical, _instance)
         expanded: OneHotCategorical = Categorical.expand(self, batch_shape, _instance=new)
         return expanded
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """Every one-hot vector."""
+        """Returns all one-hot vectors."""
         return self._one_hot(Categorical.enumerate_support(self, expand))

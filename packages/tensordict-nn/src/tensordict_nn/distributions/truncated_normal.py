@@ -1,9 +1,9 @@
 """`TruncatedNormal`: a normal distribution restricted to an interval.
 
-With ``alpha`` and ``beta`` the bounds in standard units and ``Z = Phi(beta) - Phi(alpha)``, all follows in closed form
-(Johnson, Kotz and Balakrishnan, Continuous Univariate Distributions, 1994, chapter 13). Intervals right of the centre
-are mirrored to the left first, where ``Phi`` keeps its digits, and everything is computed with logarithms: a bound that
-is ten standard deviations away, on either side, has no density and no mass that a number could hold.
+With the bounds ``alpha`` and ``beta`` in standard units and ``Z = Phi(beta) - Phi(alpha)``, all properties have a
+closed form (Johnson, Kotz and Balakrishnan, Continuous Univariate Distributions, 1994, chapter 13). Intervals right of
+the center are mirrored to the left, where ``Phi`` is precise, and all computations use logarithms: ten standard
+deviations away from the center, density and mass underflow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 
 
 _FAR = -50.0
-"""Logarithms of probabilities below this are inverted by Newton's method; those above are probabilities for `ndtri`."""
+"""Log-probabilities below this are inverted by Newton's method, others by `ndtri`."""
 
 
 def _log_density(x: Tensor) -> Tensor:
@@ -33,10 +33,10 @@ def _log_density(x: Tensor) -> Tensor:
 
 
 def _inverse_log_ndtr(log_p: Tensor) -> Tensor:
-    """The inverse of `log_ndtr`, with its first and second derivative."""
+    """Inverse of `log_ndtr`, with its first and second derivative."""
     with torch.no_grad():
         far = log_p.clamp_max(_FAR)
-        # so far out the probability is about the density over -z
+        # in the far tail, the probability is about the density over -z
         z = -torch.sqrt(-2 * (far + _LOG_ROOT_TAU) - torch.log(-2 * far))
         for _ in range(2):
             log_mass = log_ndtr(z)
@@ -56,7 +56,7 @@ class TruncatedNormal(Distribution):
         scale: The standard deviation before truncation; at least ``1e-6``.
         a: The lower bound.
         b: The upper bound.
-        validate_args: As for every distribution of ``torch``.
+        validate_args: See ``torch.distributions.Distribution``.
 
     Raises:
         ValueError: ``a`` is not below ``b`` everywhere.
@@ -85,7 +85,7 @@ class TruncatedNormal(Distribution):
         self._low = torch.where(self._mirrored, -beta, alpha)
         self._high = torch.where(self._mirrored, -alpha, beta)
         self._log_high = log_ndtr(self._high)
-        # the share of what is left of the interval in what is left of its end; the interval is the rest
+        # the log-ratio of the masses left of the lower and left of the upper end; the interval has the rest
         self._log_below = (log_ndtr(self._low) - self._log_high).clamp_max(-torch.finfo(alpha.dtype).eps)
         self._log_mass = self._log_high + torch.log(-torch.expm1(self._log_below))
         super().__init__(self.loc.shape, validate_args=validate_args)
@@ -96,22 +96,22 @@ class TruncatedNormal(Distribution):
         return constraints.interval(self.a, self.b)
 
     def _in_units(self, bound: Tensor) -> Tensor:
-        """A bound in standard units; an infinite one as a number whose square is one, too, so that gradients are 0."""
+        """Returns a bound in standard units; infinite ones become large numbers with finite squares and gradient 0."""
         most = math.sqrt(torch.finfo(bound.dtype).max) / 4
         return ((bound.clamp(-most, most) - self.loc) / self.scale).clamp(-most, most)
 
     def _ratios(self) -> tuple[Tensor, Tensor]:
-        """The densities at the lower and the higher end, in standard units."""
+        """Returns the densities at the lower and the upper end, in standard units."""
         low, high = self._low, self._high
         at_low, at_high = (torch.exp(_log_density(end) - self._log_mass) for end in (low, high))
-        # where the interval is far out, the differences of two large logarithms have few digits
+        # far from the center, the differences of two large logarithms have few digits
         far = math.sqrt(2 / math.pi) / erfcx(-high.clamp_max(0) * math.sqrt(0.5)) / -torch.expm1(self._log_below)
         fall = torch.exp((0.5 * (high - low) * (high + low)).clamp_max(0))
         return torch.where(high < 0, far * fall, at_low), torch.where(high < 0, far, at_high)
 
     @property
     def _shift(self) -> Tensor:
-        """How far the mean is from ``loc``, in standard units."""
+        """The distance of the mean from ``loc``, in standard units."""
         at_low, at_high = self._ratios()
         return torch.where(self._mirrored, at_high - at_low, at_low - at_high)
 
@@ -127,14 +127,14 @@ class TruncatedNormal(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The point of the interval next to ``loc``."""
+        """The point of the interval that is closest to ``loc``."""
         return self.loc.clamp(self.a, self.b)
 
     @property
     def variance(self) -> Tensor:
         """The variance."""
         variance: Tensor = self.scale.square() * (1 + self._moment - self._shift.square())
-        # far from loc, where little is left of the difference, it is at least possible
+        # far from loc, rounding can leave the range of possible variances
         return variance.clamp(torch.zeros_like(variance), ((self.b - self.a) / 2).square())
 
     @property
@@ -143,12 +143,12 @@ class TruncatedNormal(Distribution):
         return self.mean
 
     def entropy(self) -> Tensor:
-        """The differential entropy."""
+        """Returns the differential entropy."""
         entropy: Tensor = _LOG_ROOT_TAU + 0.5 + self.scale.log() + self._log_mass + 0.5 * self._moment
         return entropy
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The log-density; minus infinity outside of the interval."""
+        """Returns the log-density; minus infinity outside of the interval."""
         if self._validate_args:
             self._validate_sample(value)
         z = (value - self.loc) / self.scale
@@ -156,7 +156,7 @@ class TruncatedNormal(Distribution):
         return torch.where((value >= self.a) & (value <= self.b), inside, torch.full_like(inside, -torch.inf))
 
     def cdf(self, value: Tensor) -> Tensor:
-        """The probability of smaller values."""
+        """Returns the probability of smaller values."""
         z = (value - self.loc) / self.scale
         mirrored = torch.where(self._mirrored, -z, z)
         below = torch.exp(self._log_below)
@@ -164,7 +164,7 @@ class TruncatedNormal(Distribution):
         return torch.where(self._mirrored, 1 - share, share)
 
     def icdf(self, value: Tensor) -> Tensor:
-        """The value that is larger than a share ``value`` of all."""
+        """Returns the quantile of a probability."""
         share = torch.where(self._mirrored, 1 - value, value)
         below = torch.exp(self._log_below)
         z = _inverse_log_ndtr(
@@ -174,13 +174,13 @@ class TruncatedNormal(Distribution):
         return torch.minimum(torch.maximum(x, self.a), self.b)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """Samples by the inverse of the distribution function, so that gradients reach the parameters."""
+        """Draws samples by the inverse of the distribution function, so that gradients reach the parameters."""
         shape = self._extended_shape(torch.Size(sample_shape))
-        # strictly inside of (0, 1), where the inverse is finite
+        # strictly inside (0, 1), where the inverse is finite
         eps = torch.finfo(self.loc.dtype).eps
         return self.icdf(torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device).clamp(eps, 1 - eps))
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> TruncatedNormal:
-        """The distribution with a larger batch shape."""
+        """Returns the distribution with a larger batch shape."""
         loc, scale, a, b = (x.expand(batch_shape) for x in (self.loc, self.scale, self.a, self.b))
         return TruncatedNormal(loc, scale, a, b, validate_args=False)

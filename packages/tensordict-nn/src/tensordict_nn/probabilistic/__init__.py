@@ -1,3 +1,3 @@
-"""Probabilistic modules: from entries of a tensordict to a distribution, and from it to a value."""
+"""Probabilistic modules: make a distribution of entries of a tensordict, and write values of it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the log-probabilities of several parts are summed: one setting, read by distributions and modules."""
+"""Setting that sums the log-probabilities of the parts of a composite distribution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _aggregate: Setting[bool] = Setting(os.environ.get("COMPOSITE_LP_AGGREGATE", "0"
 
 
 def composite_lp_aggregate(nowarn: bool = False) -> bool:
-    """Whether a `CompositeDistribution` sums its log-probabilities and entropies to one tensor (default: no).
+    """Whether a `CompositeDistribution` sums its log-probabilities and entropies to one tensor; False by default.
 
     Args:
         nowarn: Accepted for compatibility.
@@ -25,11 +25,11 @@ def composite_lp_aggregate(nowarn: bool = False) -> bool:
 
 
 class set_composite_lp_aggregate(Block):
-    """A block (or a decorated function) in which `composite_lp_aggregate` is ``mode``.
+    """Context manager and decorator in which `composite_lp_aggregate` is ``mode``.
 
     Args:
         mode: The value.
-        thread_local: Whether it is for this thread only.
+        thread_local: Whether the value is for this thread only.
 
     >>> with set_composite_lp_aggregate(True), set_composite_lp_aggregate(False):
     ...     composite_lp_aggregate()
@@ -43,9 +43,9 @@ class set_composite_lp_aggregate(Block):
         self.mode = mode
 
     def set(self) -> None:
-        """Begin, without a block."""
+        """Begins without a block."""
         self.__enter__()
 
     def unset(self) -> None:
-        """End what `set` began."""
+        """Ends the effect of `set`."""
         self.__exit__()

@@ -1,7 +1,7 @@
-"""Random numbers of one's own: sampling from a generator leaves the global one alone.
+"""Random generators: draws from a distribution with a generator instead of the global one.
 
-Distributions take no generator, so the global state is exchanged for the time of the draw. This works for every
-distribution; a graph that is compiled cannot exchange it and uses its own.
+Distributions take no generator, so the global random state is swapped during the draw. This works for every
+distribution; a compiled graph cannot swap it and uses its own.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def _draw(generator: torch.Generator, draw: Callable[[], Any]) -> Any:
 
 
 def draw_with(source: Any, td: Any, draw: Callable[[], Any]) -> Any:
-    """Draw with a generator, or with that of an entry; an entry that is a seed becomes the next one.
+    """Draws with a generator, or with that of an entry; a seed in an entry is replaced by the next one.
 
     Args:
         source: A generator, the key of an entry (a generator or a seed), or ``None`` for the global generator.
-        td: Where the entry is.
-        draw: Makes the value.
+        td: The tensordict of the entry.
+        draw: Draws the value.
 
     >>> td = TensorDict({"seed": 0})
     >>> first = draw_with("seed", td, lambda: torch.rand(()))

@@ -1,4 +1,4 @@
-"""Interaction types: how a value is taken from a distribution, for a block of code or for one module."""
+"""Interaction types: which value of a distribution a module writes, for a block of code or for one module."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["InteractionType", "interaction_type", "set_interaction_type", "take"
 
 
 class InteractionType(Enum):
-    """How a value is taken from a distribution.
+    """Which value of a distribution is used.
 
-    ``MODE``, ``MEDIAN`` and ``MEAN`` are its properties, ``RANDOM`` is a sample (with gradients where there are), and
-    ``DETERMINISTIC`` its ``deterministic_sample`` if it has one, else the mode of what can be enumerated and the mean
-    of everything else. Strings are accepted in any case.
+    ``MODE``, ``MEDIAN`` and ``MEAN`` are the properties of these names, ``RANDOM`` is a sample (reparameterized if the
+    distribution can), and ``DETERMINISTIC`` is ``deterministic_sample`` if the distribution has it, otherwise the mode
+    if its support can be enumerated, otherwise the mean. Strings are accepted in any case.
 
     >>> InteractionType("RANDOM"), InteractionType.from_str("Mode")
     (<InteractionType.RANDOM: 'random'>, <InteractionType.MODE: 'mode'>)
@@ -36,7 +36,7 @@ class InteractionType(Enum):
 
     @classmethod
     def from_str(cls, name: str) -> InteractionType:
-        """The type of a name, in any case."""
+        """Returns the type of a name, in any case."""
         return cls(name.lower())
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ _current: Setting[InteractionType | None] = Setting(None)
 
 
 def interaction_type() -> InteractionType | None:
-    """What the surrounding `set_interaction_type` block says; ``None`` outside of any.
+    """Returns the type of the enclosing `set_interaction_type` block; ``None`` outside of all.
 
     >>> with set_interaction_type("mode"):
     ...     print(interaction_type())
@@ -57,11 +57,11 @@ def interaction_type() -> InteractionType | None:
 
 
 class set_interaction_type(Block):
-    """A block (or a decorated function) in which all probabilistic modules take values in one way.
+    """Context manager and decorator that set the interaction type of all probabilistic modules.
 
     Args:
-        type: The way; ``None`` leaves it to each module.
-        thread_local: Whether it is for this thread only.
+        type: The type; ``None`` uses that of each module.
+        thread_local: Whether the type is for this thread only.
 
     >>> from tensordict_nn import ProbabilisticTensorDictModule
     >>> module = ProbabilisticTensorDictModule(
@@ -82,7 +82,7 @@ class set_interaction_type(Block):
 
 
 def _property(dist: Any, name: str) -> Any:
-    """A property of a distribution; ``None`` if it has none."""
+    """Returns a property of a distribution; ``None`` if it has none."""
     try:
         return getattr(dist, name)
     except (AttributeError, NotImplementedError):
@@ -91,19 +91,19 @@ def _property(dist: Any, name: str) -> Any:
 
 def _deterministic(dist: Any) -> Any:
     names = ["deterministic_sample"]
-    # the mean of categories is no category
+    # the mean of categories is not a category
     names += ["mode", "mean"] if isinstance(dist, Distribution) and dist.has_enumerate_support else ["mean", "mode"]
     return next((value for name in names if (value := _property(dist, name)) is not None), None)
 
 
 def take(dist: Any, how: InteractionType, sample_shape: Any, estimates: int) -> Any:
-    """A value from a distribution.
+    """Returns a value of a distribution.
 
     Args:
         dist: The distribution.
-        how: The way.
-        sample_shape: The shape of several samples, for ``RANDOM``.
-        estimates: How many samples stand for a mean that the distribution does not have.
+        how: The interaction type.
+        sample_shape: The sample shape, for ``RANDOM``.
+        estimates: The number of samples that estimate a mean without a closed form.
 
     Raises:
         NotImplementedError: The distribution has no such property.

@@ -1,4 +1,4 @@
-"""`ProbabilisticTensorDictModule`: a distribution of entries of a tensordict, and a value from it."""
+"""`ProbabilisticTensorDictModule`: makes a distribution of entries of a tensordict and writes a value of it."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ _SUM = "sample_log_prob"
 
 
 class ProbabilisticTensorDictModule(TensorDictModuleBase):
-    """Makes a distribution of ``in_keys`` and writes a value from it at ``out_keys``.
+    """Makes a distribution of ``in_keys`` and writes a value of it at ``out_keys``.
 
-    How the value is taken is said by the surrounding `set_interaction_type` block, else by the module.
+    The enclosing `set_interaction_type` block says which value; outside of blocks, ``default_interaction_type`` does.
 
     Args:
-        in_keys: The keys of the distribution's parameters: the last level of each is the name of the argument. Or a
+        in_keys: The keys of the distribution's parameters, whose last levels are the names of the arguments; or a
             dictionary from names of arguments to keys.
-        out_keys: The keys of values. By default those of the samples of a `CompositeDistribution`; for others ``"_"``,
-            which writes none.
-        default_interaction_type: How values are taken outside of a block.
-        distribution_class: The class, or anything that makes a distribution from named arguments.
-        distribution_kwargs: More arguments for it.
+        out_keys: The keys of values. By default the keys of the samples of a `CompositeDistribution`; for other
+            distributions ``"_"``, which writes no value.
+        default_interaction_type: Which value is written outside of a block.
+        distribution_class: The class, or a function that makes a distribution from keyword arguments.
+        distribution_kwargs: More keyword arguments for it.
         return_log_prob: Whether the log-probability of the value is written, too.
-        log_prob_keys: Its keys, one for each value; by default ``<key>_log_prob``.
-        log_prob_key: Its key, where there is one.
+        log_prob_keys: The keys of log-probabilities, one for each value; by default ``<key>_log_prob``.
+        log_prob_key: The key of a single log-probability.
         cache_dist: Accepted for compatibility, without effect.
-        n_empirical_estimate: How many samples stand for a mean that has no closed form.
-        num_samples: How many values; the result gets these dimensions first.
-        generator: A ``torch.Generator``, a seed for one, or the key of an entry that holds either. A seed in an entry
-            is replaced by the next one. By default PyTorch's own.
+        n_empirical_estimate: The number of samples that estimate a mean without a closed form.
+        num_samples: The sample shape, which the result has as first dimensions.
+        generator: A ``torch.Generator``, a seed, or the key of an entry that holds either; a seed in an entry is
+            replaced by the next one. By default the global generator.
 
     Raises:
-        RuntimeError: There is one log-probability and ``log_prob_keys`` are given, or the reverse.
+        RuntimeError: ``log_prob_keys`` is given for a single log-probability, or ``log_prob_key`` for several.
         ValueError: A log-probability has the key of a value.
 
     >>> normal = torch.distributions.Normal
@@ -85,7 +85,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         if distribution_class is Delta and len(self._arguments) == 1 and not isinstance(in_keys, dict):
             self._arguments = ["param"]
         self.distribution_class = distribution_class
-        # parameters that are a module are registered, so that they move with this one
+        # a module here is registered, so that it moves with this one
         self.distribution_kwargs = distribution_kwargs if distribution_kwargs is not None else {}
         self.default_interaction_type = InteractionType(default_interaction_type)
         self.return_log_prob = return_log_prob
@@ -132,10 +132,10 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
     @property
     def log_prob_key(self) -> Any:
-        """The key of the log-probability, where there is one.
+        """The key of the single log-probability.
 
         Raises:
-            RuntimeError: There are several.
+            RuntimeError: There are several log-probabilities.
         """
         if len(self._scored) > 1:
             raise errors.no_sum_key(self._scored)
@@ -154,13 +154,13 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
     # distributions ---------------------------------------------------------------------------------------------------
 
     def get_dist(self, tensordict: Any) -> Any:
-        """The distribution.
+        """Makes the distribution.
 
         Args:
-            tensordict: Has its parameters.
+            tensordict: The tensordict of the parameters.
 
         Raises:
-            KeyError: One of them is not there.
+            KeyError: A parameter is missing.
 
         >>> normal = torch.distributions.Normal
         >>> module = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=normal)
@@ -180,14 +180,14 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             raise
 
     def build_dist_from_params(self, tensordict: Any) -> Any:
-        """The distribution of parameters that are in a tensordict, as `get_dist`."""
+        """Makes the distribution, like `get_dist`."""
         return self.get_dist(tensordict)
 
     def log_prob(self, tensordict: Any, *, dist: Any = None) -> Any:
-        """The log-probability of the values in a tensordict.
+        """Returns the log-probability of the values in a tensordict.
 
         Args:
-            tensordict: Has the values and, without ``dist``, the parameters.
+            tensordict: The tensordict of the values and, without ``dist``, of the parameters.
             dist: The distribution.
 
         Returns:
@@ -207,11 +207,11 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any, tensordict_out: Any = None) -> Any:
-        """Make the distribution, take a value, write it.
+        """Makes the distribution and writes a value of it.
 
         Args:
-            tensordict: Has the parameters.
-            tensordict_out: Where results go; by default into ``tensordict``.
+            tensordict: The tensordict of the parameters.
+            tensordict_out: The tensordict that takes the results; ``tensordict`` by default.
 
         Returns:
             The tensordict with the values; with ``num_samples``, an expanded one.
@@ -230,7 +230,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         return out
 
     def _take(self, dist: Any, td: Any) -> tuple[Any, Any]:
-        """A value, and its log-probability if the distribution gives both at once."""
+        """Returns a value, and its log-probability if the distribution computes both at once."""
         how = interaction_type() or self.default_interaction_type
         shape = torch.Size() if self.num_samples is None else self.num_samples
         if how is InteractionType.RANDOM and self.return_log_prob:
@@ -273,7 +273,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
                 td.set(key, each[with_suffix(component, "_log_prob")])
 
     def extra_repr(self) -> str:
-        """The keys and the distribution, for ``print``."""
+        """Returns the keys and the distribution, for ``print``."""
         name = getattr(self.distribution_class, "__name__", repr(self.distribution_class))
         how = self.default_interaction_type
         return f"{super().extra_repr()}, distribution_class={name}, default_interaction_type={how}"

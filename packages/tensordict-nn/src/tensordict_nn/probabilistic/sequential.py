@@ -1,4 +1,4 @@
-"""`ProbabilisticTensorDictSequential`: a sequence that knows the distribution of what it samples."""
+"""`ProbabilisticTensorDictSequential`: a sequence of modules with probabilistic ones, and its distribution."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ __all__ = ["ProbabilisticTensorDictSequential"]
 
 
 class ProbabilisticTensorDictSequential(TensorDictSequential):
-    """Modules in a row, of which the last, or several, are probabilistic.
+    """A sequence of modules, of which the last or several are probabilistic.
 
-    `get_dist` and `log_prob` are conditional: where the parameters of one depend on values of another, the values that
-    the tensordict has are taken as given.
+    `get_dist` and `log_prob` are conditional: if the parameters of one distribution depend on values of another one,
+    they use the values in the tensordict.
 
     Args:
-        *modules: As for `TensorDictSequential`.
-        partial_tolerant: Whether a module whose inputs are not all there is passed over.
-        return_composite: Whether `get_dist` gives a `CompositeDistribution` of all of them rather than the last one's
-            distribution; by default if there are several, or the last module is not probabilistic.
+        *modules: See `TensorDictSequential`.
+        partial_tolerant: Whether a module with missing inputs is skipped.
+        return_composite: Whether `get_dist` returns a `CompositeDistribution` of all distributions instead of the last
+            one; True by default if there are several, or if the last module is not probabilistic.
         selected_out_keys: The ``out_keys`` to keep.
-        inplace: Where results go, as for `TensorDictSequential`.
+        inplace: Where results are written, see `TensorDictSequential`.
 
     Raises:
-        TypeError: There is no probabilistic module, or the last one is none and ``return_composite`` is false.
+        TypeError: No module is probabilistic, or the last one is not and ``return_composite`` is False.
 
     >>> from tensordict_nn import TensorDictModule
     >>> policy = ProbabilisticTensorDictSequential(
@@ -64,7 +64,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             raise errors.not_probabilistic(last)
 
     def _probabilistic(self) -> list[ProbabilisticTensorDictModule]:
-        """The probabilistic modules, those of nested sequences included."""
+        """Returns the probabilistic modules, including those of nested sequences."""
         found: list[ProbabilisticTensorDictModule] = []
         for module in self:
             if isinstance(module, ProbabilisticTensorDictSequential):
@@ -75,13 +75,13 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     @property
     def return_composite(self) -> bool:
-        """Whether `get_dist` gives a `CompositeDistribution`."""
+        """Whether `get_dist` returns a `CompositeDistribution`."""
         if self._asked_composite is not None:
             return self._asked_composite
         return len(self._probabilistic()) > 1 or not isinstance(self[-1], (*_KINDS, ProbabilisticTensorDictSequential))
 
     def _with(self, modules: Any) -> Any:
-        """A sequence of other modules; without a probabilistic one it is a plain sequence."""
+        """Makes a sequence of other modules, which is a plain one if no module is probabilistic."""
         items = modules.values() if isinstance(modules, dict) else modules
         kind: Any = TensorDictSequential
         if any(isinstance(module, (*_KINDS, ProbabilisticTensorDictSequential)) for module in items):
@@ -89,7 +89,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         given = (modules,) if isinstance(modules, dict) else modules
         return kind(*given, partial_tolerant=self.partial_tolerant, inplace=self.inplace)
 
-    # what is known of the last one, or of all ------------------------------------------------------------------------
+    # properties of the probabilistic modules -----------------------------------------------------------------------
 
     def _last(self) -> ProbabilisticTensorDictModule:
         return self._probabilistic()[-1]
@@ -101,12 +101,12 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     @property
     def default_interaction_type(self) -> InteractionType:
-        """That of the last probabilistic module."""
+        """The default interaction type of the last probabilistic module."""
         return self._last().default_interaction_type
 
     @property
     def num_samples(self) -> Any:
-        """The number of values of the last probabilistic module."""
+        """The sample shape of the last probabilistic module."""
         return self._last().num_samples
 
     @property
@@ -116,10 +116,10 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     @property
     def log_prob_key(self) -> Any:
-        """The key of the log-probability, where there is one.
+        """The key of the single log-probability.
 
         Raises:
-            RuntimeError: There are several.
+            RuntimeError: There are several log-probabilities.
         """
         keys = self.log_prob_keys
         if len(keys) > 1:
@@ -139,12 +139,12 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     # distributions ---------------------------------------------------------------------------------------------------
 
     def get_dist_params(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
-        """The tensordict with the parameters of the last distribution.
+        """Computes the parameters of the last distribution.
 
         Args:
-            tensordict: Has the first inputs.
-            tensordict_out: Where they go; by default into a copy.
-            **kwargs: More arguments for every module.
+            tensordict: The tensordict of the inputs.
+            tensordict_out: The tensordict that takes the results; a copy by default.
+            **kwargs: More keyword arguments for every module.
         """
         out = tensordict.copy() if tensordict_out is None else tensordict_out.update(tensordict)
         for module in list(self)[:-1]:
@@ -152,12 +152,12 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return out
 
     def get_dist(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
-        """The distribution of what the sequence samples; the tensordict stays as it is.
+        """Makes the distribution of the outputs; the tensordict stays unchanged.
 
         Args:
-            tensordict: Has the first inputs; values that later modules depend on are drawn unless it has them.
-            tensordict_out: Takes what is computed on the way.
-            **kwargs: More arguments for every module.
+            tensordict: The tensordict of the inputs; missing values that later modules read are drawn.
+            tensordict_out: The tensordict that takes intermediate results.
+            **kwargs: More keyword arguments for every module.
         """
         out = tensordict.copy() if tensordict_out is None else tensordict_out.update(tensordict)
         dists: dict[Any, Any] = {}
@@ -170,7 +170,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return CompositeDistribution.from_distributions(TensorDict({}, out.batch_size), named)
 
     def _walk(self, td: Any, dists: dict[Any, Any], kwargs: dict[str, Any]) -> None:
-        """Run the modules, and note the distribution of each probabilistic one."""
+        """Runs the modules, and collects the distribution of each probabilistic one."""
         for module in self:
             if isinstance(module, ProbabilisticTensorDictSequential):
                 module._walk(td, dists, kwargs)
@@ -182,17 +182,17 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
                 module(td, **kwargs)
 
     def build_dist_from_params(self, tensordict: Any) -> Any:
-        """The distribution of the last module, of parameters that are in a tensordict already."""
+        """Makes the distribution of the last module from parameters in a tensordict."""
         return self._last().build_dist_from_params(tensordict)
 
     def log_prob(self, tensordict: Any, tensordict_out: Any = None, *, dist: Any = None, **kwargs: Any) -> Any:
-        """The log-probability of the values in a tensordict.
+        """Returns the log-probability of the values in a tensordict.
 
         Args:
-            tensordict: Has the first inputs and the values.
-            tensordict_out: Takes what is computed on the way.
+            tensordict: The tensordict of the inputs and the values.
+            tensordict_out: The tensordict that takes intermediate results.
             dist: The distribution, if it is known.
-            **kwargs: More arguments for every module.
+            **kwargs: More keyword arguments for every module.
 
         Returns:
             A tensor; for a `CompositeDistribution` a tensordict, unless `composite_lp_aggregate` is set.
