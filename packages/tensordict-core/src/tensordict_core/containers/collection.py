@@ -22,7 +22,7 @@ from tensordict_core.ops.apply import Applying
 from tensordict_core.ops.cast import Casting
 from tensordict_core.ops.combine import cat_nodes, stack_nodes
 from tensordict_core.ops.compare import Comparison
-from tensordict_core.ops.compat.deprecated import OlderNames
+from tensordict_core.ops.compat.deprecated import DeprecatedNames
 from tensordict_core.ops.compat.memmap import MemmapStubs
 from tensordict_core.ops.compat.modules import ModuleStubs
 from tensordict_core.ops.creation import Creation
@@ -30,22 +30,22 @@ from tensordict_core.ops.flatten_keys import KeyFlattening
 from tensordict_core.ops.grad import Autograd
 from tensordict_core.ops.indexing import Indexing
 from tensordict_core.ops.io.format import Representation
-from tensordict_core.ops.io.pickling import State
+from tensordict_core.ops.io.pickling import Serialization
 from tensordict_core.ops.io.to_python import Conversion
-from tensordict_core.ops.masking import Selection
+from tensordict_core.ops.masking import Masking
 from tensordict_core.ops.parallel.distributed.collectives import Collectives
 from tensordict_core.ops.parallel.distributed.point_to_point import PointToPoint
 from tensordict_core.ops.parallel.multiprocessing.map import ProcessMapping
-from tensordict_core.ops.parallel.multiprocessing.shared_memory import Sharing
+from tensordict_core.ops.parallel.multiprocessing.shared_memory import SharedMemory
 from tensordict_core.ops.pointwise import Pointwise
-from tensordict_core.ops.properties import Attributes
+from tensordict_core.ops.properties import Properties
 from tensordict_core.ops.reduce import Reduction
 from tensordict_core.ops.removal import Removal
 from tensordict_core.ops.select import KeySelection
 from tensordict_core.ops.shape import Shape
-from tensordict_core.ops.split import Parts
+from tensordict_core.ops.split import Splitting
 from tensordict_core.ops.stack import Stacking
-from tensordict_core.ops.tensor_spec import Description
+from tensordict_core.ops.tensor_spec import TensorSpecs
 from tensordict_core.ops.update import Updating
 
 __all__ = ["TensorCollection", "TensorDictBase"]
@@ -57,30 +57,30 @@ class TensorCollection(
     KeySelection,
     Indexing,
     Shape,
-    Parts,
+    Splitting,
     Stacking,
     Pointwise,
     Comparison,
     Reduction,
-    Selection,
+    Masking,
     Casting,
     Autograd,
     Creation,
     Applying,
     KeyFlattening,
     Conversion,
-    State,
+    Serialization,
     ProcessMapping,
-    Sharing,
+    SharedMemory,
     PointToPoint,
     Collectives,
     MemmapStubs,
     ModuleStubs,
     Locking,
-    Attributes,
-    Description,
+    Properties,
+    TensorSpecs,
     Representation,
-    OlderNames,
+    DeprecatedNames,
 ):
     """Anything that holds tensors under keys and behaves like one tensor of its batch size."""
 

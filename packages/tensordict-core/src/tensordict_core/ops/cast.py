@@ -150,7 +150,7 @@ def _move(leaves: list[Tensor], device: torch.device, non_blocking: bool | None)
 
 
 @owns_methods
-class Shorthands(Node):
+class DtypeCasts(Node):
     """A cast for each dtype (a class of its own, because its names hide those of Python's types from annotations)."""
 
     __slots__ = ()
@@ -179,7 +179,7 @@ class Shorthands(Node):
     complex128 = cast_to("complex128", torch.complex128)
 
 
-class Casting(Shorthands):
+class Casting(DtypeCasts):
     """``to`` and its kind."""
 
     __slots__ = ()

@@ -23,7 +23,7 @@ from tensordict_core.base.shape_op import BatchOp, normal_dim
 from tensordict_core.ops.factories.operands import complete, lined_up, match
 from tensordict_core.ops.reduce_dims import batched
 
-__all__ = ["Selection", "pad_values"]
+__all__ = ["Masking", "pad_values"]
 
 
 def _where_apart(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
@@ -38,7 +38,7 @@ def _where_apart(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
     return containers.lazy._make([mine.where(mask, theirs, pad=pad) for mine, mask, theirs in columns], dim)
 
 
-class Selection(Node):
+class Masking(Node):
     """Parts of a tensordict chosen by tensors."""
 
     __slots__ = ()

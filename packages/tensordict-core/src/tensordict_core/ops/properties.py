@@ -14,10 +14,10 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.predicates import in_shared_memory
 from tensordict_core.base.registry import containers
 
-__all__ = ["Attributes"]
+__all__ = ["Properties"]
 
 
-class Attributes(Node):
+class Properties(Node):
     """Batch size, device, names, and questions about the leaves."""
 
     __slots__ = ()

@@ -13,10 +13,10 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
 
-__all__ = ["Parts"]
+__all__ = ["Splitting"]
 
 
-class Parts(Node):
+class Splitting(Node):
     """Taking apart along a batch dimension."""
 
     __slots__ = ()

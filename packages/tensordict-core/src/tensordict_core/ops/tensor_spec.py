@@ -16,12 +16,12 @@ from tensordict_core.base.meta import as_device
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 
-__all__ = ["FIELDS", "Description", "as_described", "describe_leaf", "describes"]
+__all__ = ["FIELDS", "TensorSpecs", "as_described", "describe_leaf", "describes"]
 
 FIELDS = ("device", "dtype", "shape")
 
 
-class Description(Node):
+class TensorSpecs(Node):
     """``attrs``."""
 
     __slots__ = ()

@@ -11,10 +11,10 @@ from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
 from tensordict_core.base.options import Setting, current
 
-__all__ = ["OlderNames", "lazy_legacy", "set_lazy_legacy"]
+__all__ = ["DeprecatedNames", "lazy_legacy", "set_lazy_legacy"]
 
 
-class OlderNames(Node):
+class DeprecatedNames(Node):
     """Methods under the names that they had."""
 
     __slots__ = ()

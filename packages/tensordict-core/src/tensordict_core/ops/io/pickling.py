@@ -18,7 +18,7 @@ from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node
 from tensordict_core.ops.io import state_dict as states
 
-__all__ = ["State", "trust"]
+__all__ = ["Serialization", "trust"]
 
 _SURROUNDINGS = frozenset({"__weakref__", "__dict__", "_holders", "_last_exit"})
 """Slots that say nothing of the node itself."""
@@ -48,7 +48,7 @@ def trust(*classes: Any) -> None:
     torch.serialization.add_safe_globals([_new, Meta, *classes])
 
 
-class State(Node):
+class Serialization(Node):
     """``state_dict``, ``load_state_dict`` and copying."""
 
     __slots__ = ()

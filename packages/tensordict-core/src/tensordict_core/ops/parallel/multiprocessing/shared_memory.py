@@ -12,7 +12,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME
 from tensordict_core.ops.cast import pinned
 
-__all__ = ["Sharing"]
+__all__ = ["SharedMemory"]
 
 
 def _replace_leaves(node: Any, leaves: Any) -> None:
@@ -31,7 +31,7 @@ def _replace_leaves(node: Any, leaves: Any) -> None:
             _replace_leaves(value, leaves)
 
 
-class Sharing(Node):
+class SharedMemory(Node):
     """``share_memory_``, ``pin_memory`` and their kind."""
 
     __slots__ = ()
