@@ -27,6 +27,7 @@ from tensordict_core.base.tracing import constant_when_traced, in_functorch, is_
 from tensordict_core.base.write_plan import Writer, register_writer
 from tensordict_core.containers.collection import TensorCollection, TensorDictBase
 from tensordict_core.containers.deferred import deferred, is_deferred
+from tensordict_core.containers.delegating import Delegating
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.nontensor.base import ValueWriter, register_value_writer
 from tensordict_core.ops.compat.options import (
@@ -46,6 +47,7 @@ __all__ = [
     "SAME",
     "UNLOCKED",
     "ConsolidateOptions",
+    "Delegating",
     "How",
     "Index",
     "IsLeaf",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 import torch
@@ -22,11 +22,9 @@ from torch.nn.parameter import Buffer, Parameter
 
 from tensordict_core import LazyStackedTensorDict, TensorDict
 from tensordict_core.extension import (
-    How,
+    Delegating,
     Index,
-    IsLeaf,
     Meta,
-    ShapeOp,
     TensorCollection,
     TensorDictBase,
     dense,
@@ -43,7 +41,7 @@ __all__ = ["TensorDictParams"]
 Hook = Callable[["TensorDictParams", Any], Any]
 
 
-class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both define `to` and others; the tensordict comes first
+class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both define `to` and others; the tensordict comes first
     """A tensordict that is an ``nn.Module``: its entries are registered parameters and buffers.
 
     Floating-point and complex tensors become parameters, other tensors buffers; parameters and buffers stay unchanged.
@@ -250,39 +248,8 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
         td = dense(table, self._meta)
         return td.lock_() if self._locked else td
 
-    def _collect_aligned(
-        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
-    ) -> None:
-        self._now()._collect_aligned(other, out, missing, is_leaf, prefix)
-
-    def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
-        self._now()._line_up(operand, dims, out)
-
     def _solid(self) -> Any:
         return self
-
-    def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
-        return self._now()._rebuild(leaves, how)
-
-    def _index(self, index: Index) -> Any:
-        return self._now()._index(index)
-
-    def _reshape(self, op: ShapeOp) -> Any:
-        return self._now()._reshape(op)
-
-    @classmethod
-    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
-        now = _plain(items)
-        return type(now[0])._stack(now, dim)
-
-    @classmethod
-    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
-        now = _plain(items)
-        return type(now[0])._cat(now, dim)
-
-    def _unbind(self, dim: int) -> tuple[Any, ...]:
-        parts: tuple[Any, ...] = self._now()._unbind(dim)
-        return parts
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -368,11 +335,6 @@ class TensorDictParams(TensorDictBase, nn.Module):  # type: ignore[misc]  # both
             TypeError: Always; ``params.to_module(module)`` sets the parameters of a module.
         """
         raise errors.parameters_called()
-
-
-def _plain(items: Sequence[Any]) -> list[Any]:
-    """Converts parameters among containers to plain tensordicts of the same tensors."""
-    return [item._now() if isinstance(item, TensorDictParams) else item for item in items]
 
 
 def _on_values(name: str) -> Any:

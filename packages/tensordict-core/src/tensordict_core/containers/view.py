@@ -7,7 +7,7 @@ their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -16,20 +16,20 @@ from torch import Tensor
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
-from tensordict_core.base.rebuild import How, IsLeaf
+from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import UpdatePlan, WritePlan, expand_to
 from tensordict_core.containers.collection import TensorDictBase
+from tensordict_core.containers.delegating import Delegating, delegate
 from tensordict_core.ops.factories.spec import operations
 
 if TYPE_CHECKING:
-    from tensordict_core.base.shape_op import ShapeOp
     from tensordict_core.containers.collection import TensorCollection
 
 __all__ = ["SubTensorDict"]
 
 
-class SubTensorDict(TensorDictBase):
+class SubTensorDict(Delegating):
     """A live view of the part of a tensordict that an index selects; ``td.view_at(index)`` makes one.
 
     Args:
@@ -188,59 +188,20 @@ class SubTensorDict(TensorDictBase):
 
     # leaves ----------------------------------------------------------------------------------------------------------
 
-    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
-        self._now()._collect(out, is_leaf)
+    _collect = delegate("_collect")
+    _collect_sizes = delegate("_collect_sizes")
+    _solid = delegate("_solid")
+    _clone = delegate("_clone")
 
     def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
         self._parent._collect_keys(out, prefix, is_leaf)
-
-    def _collect_aligned(
-        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
-    ) -> None:
-        self._now()._collect_aligned(other, out, missing, is_leaf, prefix)
-
-    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
-        self._now()._collect_sizes(out, is_leaf)
-
-    def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
-        self._now()._line_up(operand, dims, out)
 
     def _write_back(self, now: Any) -> None:
         """Put what was written into a copy of the part where it belongs; views are there already."""
         if not self._shares():
             self._parent._index_put(self._part, now)
 
-    def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
-        return self._now()._rebuild(leaves, how)
-
-    def _solid(self) -> Any:
-        return self._now()._solid()
-
-    # shape -----------------------------------------------------------------------------------------------------------
-
-    def _index(self, index: Index) -> Any:
-        return self._now()._index(index)
-
-    def _reshape(self, op: ShapeOp) -> Any:
-        return self._now()._reshape(op)
-
-    @classmethod
-    def _stack(cls, items: Sequence[Any], dim: int) -> Any:
-        now = [_own(item) for item in items]
-        return type(now[0])._stack(now, dim)
-
-    @classmethod
-    def _cat(cls, items: Sequence[Any], dim: int) -> Any:
-        now = [_own(item) for item in items]
-        return type(now[0])._cat(now, dim)
-
-    def _unbind(self, dim: int) -> tuple[Any, ...]:
-        return self._now()._unbind(dim)  # type: ignore[no-any-return]  # a primitive gives Any
-
     # life ------------------------------------------------------------------------------------------------------------
-
-    def _clone(self, recurse: bool) -> Any:
-        return self._now()._clone(recurse)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self._clone(True)
@@ -288,10 +249,6 @@ class SubTensorDict(TensorDictBase):
     def is_memmap(self) -> bool:
         """Never: a view has no files of its own."""
         return False
-
-
-def _own(item: Any) -> Any:
-    return item._now() if isinstance(item, SubTensorDict) else item
 
 
 def _again(td: Any) -> Any:
