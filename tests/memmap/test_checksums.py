@@ -15,7 +15,7 @@ from tensordict_core import LazyStackedTensorDict, TensorDict
 from tensordict_memmap import from_safetensors, load_memmap, load_memmap_, to_safetensors
 from tensordict_memmap.engine.checksums import BLOCK, Extent, checksum_of, read_checksum
 from tensordict_memmap.engine.sources import FileRange
-from tensordict_memmap.engine.tuning import HASHED, SMALL
+from tensordict_memmap.engine.tuning import HASH_BYTES, SMALL_FILE
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.storage.header_checksums import CHECKSUMS
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
@@ -91,8 +91,8 @@ def test_bytes_are_hashed_on_their_way_whatever_their_layout(tmp_path, monkeypat
     assert extent.checksum() == naive(data, extent.block)
 
 
-@pytest.mark.parametrize("offset", [0, 1, HASHED - 8, HASHED + 64, BLOCK - 8])
-@pytest.mark.parametrize("size", [1000, SMALL, BLOCK, BLOCK + 8, 2 * BLOCK + HASHED + 8])
+@pytest.mark.parametrize("offset", [0, 1, HASH_BYTES - 8, HASH_BYTES + 64, BLOCK - 8])
+@pytest.mark.parametrize("size", [1000, SMALL_FILE, BLOCK, BLOCK + 8, 2 * BLOCK + HASH_BYTES + 8])
 def test_memory_is_hashed_without_reading_it_back_wherever_it_goes(tmp_path, monkeypatch, offset, size):
     monkeypatch.setattr(Extent, "read_back", None)
     source = torch.arange(size // 8)

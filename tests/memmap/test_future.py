@@ -51,7 +51,7 @@ def gate(monkeypatch):
     gate = Gate()
     run = executor.run
 
-    def one_by_one(lanes, *, threads=None, cancelled=None):
+    def one_by_one(queues, *, threads=None, cancelled=None):
         def guarded(job):
             def call():
                 gate()
@@ -59,7 +59,7 @@ def gate(monkeypatch):
 
             return call
 
-        return run([[guarded(job) for job in lane] for lane in lanes], threads=1, cancelled=cancelled)
+        return run([[guarded(job) for job in queue] for queue in queues], threads=1, cancelled=cancelled)
 
     monkeypatch.setattr(write_plan.executor, "run", one_by_one)
     yield gate

@@ -137,8 +137,8 @@ def test_a_kernel_for_copies_is_loaded_when_enough_was_copied_to_pay_for_it(monk
     asked = []
     monkeypatch.setattr(tuning, "load_kernels", lambda nbytes, widths: asked.append(nbytes))
     monkeypatch.setattr(tuning, "_streamable", 0)
-    tuning.load_stream(tuning.WORTH_STREAMING - 1)
+    tuning.load_stream(tuning.STREAM_MIN - 1)
     assert not asked
     for _ in range(3):
-        tuning.load_stream(tuning.WORTH_STREAMING)
-    assert asked == [number * tuning.WORTH_STREAMING // tuning.STREAMED_PER_PACKED for number in (1, 2, 3)]
+        tuning.load_stream(tuning.STREAM_MIN)
+    assert asked == [number * tuning.STREAM_MIN // tuning.STREAMED_PER_PACKED for number in (1, 2, 3)]

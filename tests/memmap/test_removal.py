@@ -15,7 +15,7 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.engine.tuning import REMOVED_AT_ONCE
+from tensordict_memmap.engine.tuning import FOREGROUND_REMOVAL_MAX
 from tensordict_memmap.storage import cleanup, ownership, transaction
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked")
@@ -53,7 +53,7 @@ def found(target):
 
 
 def test_a_large_save_that_is_replaced_gives_its_blocks_back(tmp_path):
-    big = TensorDict({"a": torch.zeros(REMOVED_AT_ONCE // 4)})
+    big = TensorDict({"a": torch.zeros(FOREGROUND_REMOVAL_MAX // 4)})
     big.save(tmp_path / "x")
     with open(tmp_path / "x" / "a.memmap", "rb") as early:
         big.save(tmp_path / "x")

@@ -41,9 +41,9 @@ def way(request, monkeypatch):
         from tensordict_memmap.tensor import indexing as rows
 
         for place in (tuning, rows):
-            monkeypatch.setattr(place, "KERNEL_WORTH_A_CALL", 0)
-            monkeypatch.setattr(place, "KERNEL_WORTH_COMPILING", 0)
-        monkeypatch.setattr(tuning, "KERNEL_WORTH_A_LOAD", 0)
+            monkeypatch.setattr(place, "KERNEL_CALL_MIN", 0)
+            monkeypatch.setattr(place, "KERNEL_COMPILE_MIN", 0)
+        monkeypatch.setattr(tuning, "KERNEL_LOAD_MIN", 0)
         monkeypatch.setattr(rows, "is_cold", lambda src, index: True)
     return request.param
 

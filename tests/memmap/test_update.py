@@ -12,10 +12,10 @@ import torch
 from tensordict_core import LazyStackedTensorDict, TensorDict
 from tensordict_memmap import MemoryMappedTensor, load_memmap, memmap_like
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.engine.tuning import FILE_WORTH_OPENING
+from tensordict_memmap.engine.tuning import FILE_WRITE_MIN
 from tensordict_memmap.tensor import update
 
-LARGE = FILE_WORTH_OPENING
+LARGE = FILE_WRITE_MIN
 """Elements of a leaf that is written to its file, whatever its dtype."""
 
 
@@ -74,7 +74,7 @@ def streams(request, monkeypatch):
             native.stream(target, source, nbytes)
 
     monkeypatch.setattr(update, "load_stream", lambda nbytes: Kernels if nbytes else None)
-    monkeypatch.setattr(update, "WORTH_STREAMING", 0)
+    monkeypatch.setattr(update, "STREAM_MIN", 0)
     return seen
 
 

@@ -85,9 +85,9 @@ def wait_for(child, seconds=60):
 def with_kernels(request, monkeypatch):
     """Both ways for strided sources, whatever their size."""
     if request.param:
-        for name in ("KERNEL_WORTH_A_CALL", "KERNEL_WORTH_A_LOAD", "KERNEL_WORTH_COMPILING"):
+        for name in ("KERNEL_CALL_MIN", "KERNEL_LOAD_MIN", "KERNEL_COMPILE_MIN"):
             monkeypatch.setattr(tuning, name, 0)
-        monkeypatch.setattr(jobs, "KERNEL_WORTH_A_CALL", 0)
+        monkeypatch.setattr(jobs, "KERNEL_CALL_MIN", 0)
     else:
         monkeypatch.setattr(write_plan, "load_kernels", lambda nbytes, widths: None)
     return request.param
@@ -103,8 +103,8 @@ def test_every_dtype_and_layout_is_written_bit_for_bit(tmp_path, dtype, name, wi
 @pytest.mark.parametrize("permutation", [(0, 1, 2, 3), (3, 2, 1, 0), (0, 3, 1, 2), (2, 3, 0, 1), (1, 0, 3, 2)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.complex128], ids=str)
 def test_permutations_that_need_several_jobs_and_stagings(tmp_path, permutation, dtype, monkeypatch, with_kernels):
-    monkeypatch.setattr(jobs, "JOB", 3000)
-    monkeypatch.setattr(jobs, "STAGING", 2048)
+    monkeypatch.setattr(jobs, "JOB_BYTES", 3000)
+    monkeypatch.setattr(jobs, "STAGING_BYTES", 2048)
     monkeypatch.setattr(jobs, "_local", threading.local())
     source = bits((5, 31, 7, 12), dtype).permute(permutation)
     assert written(tmp_path, source, threads=3) == raw(source)
@@ -221,8 +221,8 @@ def test_a_full_disk_is_an_oserror_that_names_the_key_and_no_signal(tmp_path):
         for reserved in True, False:
             if not reserved:
                 syscalls.reserve = lambda fd, offset, nbytes: False
-            for threshold in tuning.KERNEL_WORTH_A_LOAD, 0:
-                tuning.KERNEL_WORTH_A_LOAD = tuning.KERNEL_WORTH_COMPILING = threshold
+            for threshold in tuning.KERNEL_LOAD_MIN, 0:
+                tuning.KERNEL_LOAD_MIN = tuning.KERNEL_COMPILE_MIN = threshold
                 for tensor in source, source.T, source.T.to(torch.complex64).conj():
                     try:
                         write_files([FileWrite(sys.argv[1], [FileRange(("obs", "x"), tensor)])])
@@ -259,7 +259,7 @@ def test_where_numba_cannot_compile_there_is_one_warning_and_the_same_bytes(tmp_
         from tensordict_memmap.engine.sources import FileRange
         from tensordict_memmap.engine import tuning
         from tensordict_memmap.engine.write_plan import FileWrite, write_files
-        tuning.KERNEL_WORTH_A_LOAD = tuning.KERNEL_WORTH_COMPILING = 0
+        tuning.KERNEL_LOAD_MIN = tuning.KERNEL_COMPILE_MIN = 0
         source = torch.randn(700, 500).T
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -348,15 +348,15 @@ def test_the_first_error_stops_the_other_jobs():
 @pytest.mark.parametrize("threads", [1, 2, 7])
 def test_every_job_of_every_lane_runs_once(threads):
     ran = []
-    lanes = [[functools.partial(ran.append, (lane, job)) for job in range(lane % 5)] for lane in range(60)]
-    executor.run(lanes, threads=threads)
-    assert sorted(ran) == [(lane, job) for lane in range(60) for job in range(lane % 5)]
+    queues = [[functools.partial(ran.append, (queue, job)) for job in range(queue % 5)] for queue in range(60)]
+    executor.run(queues, threads=threads)
+    assert sorted(ran) == [(queue, job) for queue in range(60) for job in range(queue % 5)]
     executor.run([], threads=threads)
 
 
 def test_threads_keep_to_lanes_of_their_own_while_there_are_any():
     meet = threading.Barrier(2, timeout=120)
-    executor.run([[meet.wait, meet.wait], [meet.wait, meet.wait]], threads=2)  # in one lane they would wait for ever
+    executor.run([[meet.wait, meet.wait], [meet.wait, meet.wait]], threads=2)  # in one queue they would wait for ever
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
@@ -379,8 +379,8 @@ def test_rows_of_every_dtype_are_gathered_and_scattered_as_indexing_would(dtype)
 def test_rows_by_kernel_equal_rows_by_torch(monkeypatch, with_kernels, cold):
     from tensordict_memmap.tensor import indexing as rows
 
-    monkeypatch.setattr(rows, "KERNEL_WORTH_A_CALL", 0)
-    monkeypatch.setattr(rows, "KERNEL_WORTH_COMPILING", 0)
+    monkeypatch.setattr(rows, "KERNEL_CALL_MIN", 0)
+    monkeypatch.setattr(rows, "KERNEL_COMPILE_MIN", 0)
     monkeypatch.setattr(rows, "is_cold", lambda src, index: cold)
     if not with_kernels:
         monkeypatch.setattr(rows, "load_kernels", lambda nbytes, widths: None)

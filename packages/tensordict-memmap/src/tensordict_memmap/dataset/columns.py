@@ -23,7 +23,7 @@ from tensordict_core.extension import TensorCollection
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.sink import Sink, error_context, reserve_file
 from tensordict_memmap.engine.sources import FileRange
-from tensordict_memmap.engine.tuning import JOB
+from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.engine.write_plan import write_into
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, show
@@ -104,7 +104,7 @@ class Column:
                 data = position
             if data >= end:
                 return
-            count = min(JOB, end - data)
+            count = min(JOB_BYTES, end - data)
             zeros = torch.zeros(count, dtype=torch.uint8)
             with self.error_context():
                 syscalls.write_at(self.fd, zeros.data_ptr(), count, data)
@@ -133,7 +133,7 @@ def write_rows(columns: Sequence[Column], tensors: Sequence[torch.Tensor], start
             continue
         source = tensor.detach().as_subclass(torch.Tensor)
         plain = source.device.type == "cpu" and source.is_contiguous() and not (source.is_conj() or source.is_neg())
-        if plain and source.nbytes < JOB:
+        if plain and source.nbytes < JOB_BYTES:
             with column.error_context():
                 syscalls.write_at(column.fd, source.data_ptr(), source.nbytes, start * column.row_bytes)
             column.size = max(column.size, start * column.row_bytes + source.nbytes)

@@ -1,9 +1,9 @@
-"""Checksums: what a save with ``checksum=True`` records of each file or tensor, so that a flipped bit can be named.
+"""Checksums of files and tensors, recorded by a save with ``checksum=True`` so that damage is found and located.
 
 The algorithm is XXH3 with 64 bits (https://github.com/Cyan4973/xxHash), fast enough to hide behind a copy. Bytes are
-cut into blocks, each block has its own hash, and the checksum is the hash of those, eight little-endian bytes each: so
-blocks are hashed by whichever thread just has them in its cache, in any order. It is written with the size of a block
-in front, ``xxh3_64/4194304:0f2c..``. A checksum tells damage from what was saved; it is no signature.
+cut into blocks, each block has a hash, and the checksum is the hash of those hashes, eight little-endian bytes each. So
+any thread can hash a block while it has it in the cache, in any order. The text form starts with the size of a block:
+``xxh3_64/4194304:0f2c..``. A checksum detects damage; it is not a signature.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ __all__ = [
     "BlockHash",
     "Extent",
     "checksum_of",
-    "digits_of_pieces",
+    "digits_of_ranges",
     "hash_bytes",
     "read_checksum",
 ]
 
 BLOCK = 4 << 20
-"""Bytes of a block where nothing speaks for another number."""
+"""The default number of bytes of a block."""
 
 DIGITS = 16
-"""Hexadecimal digits that end a checksum."""
+"""The number of hexadecimal digits at the end of a checksum."""
 
 _HOT = 256 << 10
-"""Bytes that are read, and then hashed while they are in the cache."""
+"""Bytes that are read at once and then hashed, while they are in the cache."""
 
 _FORM = re.compile(r"xxh3_64/([1-9][0-9]{0,8}):([0-9a-f]{16})")
 _SMALLEST, _LARGEST = 1 << 20, 64 << 20
@@ -57,18 +57,18 @@ class Extent:
         self._hashes: list[int | None] = [None] * -(-nbytes // block)
 
     def put(self, start: int, value: int) -> None:
-        """Takes the hash of the block that starts there."""
+        """Records the hash of the block that starts at ``start``."""
         self._hashes[start // self.block] = value
 
     def missing(self) -> Iterator[tuple[int, int]]:
-        """The start and size of each block that nobody hashed."""
+        """Yields the start and size of each block without a hash."""
         for number, value in enumerate(self._hashes):
             if value is None:
                 start = number * self.block
                 yield start, min(self.block, self.nbytes - start)
 
     def read_back(self, fd: int, start: int, nbytes: int) -> None:
-        """Reads the block that starts there from the file, and takes its hash."""
+        """Reads the block that starts at ``start`` from the file, and records its hash."""
         state = xxh3_64()
         for position in range(start, start + nbytes, _HOT):
             state.update(syscalls.read_at(fd, min(_HOT, start + nbytes - position), self.offset + position))
@@ -94,24 +94,24 @@ def hash_bytes(data: bytes | memoryview) -> int:
     return xxh3_64_intdigest(data)
 
 
-def digits_of_pieces(addresses: Sequence[int], sizes: Sequence[int]) -> list[str]:
-    """The digits of the checksum of each of many pieces of memory, of one block at most.
+def digits_of_ranges(addresses: Sequence[int], sizes: Sequence[int]) -> list[str]:
+    """The digits of the checksums of many ranges of memory, each of at most one block.
 
     Args:
-        addresses: where they are.
-        sizes: how many bytes each takes.
+        addresses: the addresses of the ranges.
+        sizes: the bytes of each.
 
     >>> data = ctypes.create_string_buffer(b"abc-abc")
     >>> address = ctypes.addressof(data)
-    >>> digits_of_pieces([address, address + 4], [3, 3]) == [checksum_of(b"abc")[-DIGITS:]] * 2
+    >>> digits_of_ranges([address, address + 4], [3, 3]) == [checksum_of(b"abc")[-DIGITS:]] * 2
     True
     """
     if not addresses:
         return []
     first = min(addresses)
-    # a slice of one view takes a fifth of the time of a view of its own; what lies between pieces is never looked at
+    # Slicing one view takes a fifth of the time of making many; bytes between the ranges are never read.
     span = syscalls.view(first, max(addresses) - first + max(sizes))
-    # the bytes of a digest are those of its number, the largest first
+    # A digest is big-endian, and the hash of the hashes takes them as little-endian.
     return [
         xxh3_64_hexdigest(xxh3_64_digest(span[(start := address - first) : start + nbytes])[::-1])
         for address, nbytes in zip(addresses, sizes, strict=True)
@@ -119,13 +119,13 @@ def digits_of_pieces(addresses: Sequence[int], sizes: Sequence[int]) -> list[str
 
 
 class BlockHash:
-    """The hash of one block while it goes by in parts."""
+    """The hash of one block that is taken in parts."""
 
     def __init__(self) -> None:
         self._state = xxh3_64()
 
     def add(self, address: int, nbytes: int) -> None:
-        """Takes the next bytes, from memory."""
+        """Adds the next bytes, from memory."""
         self._state.update(syscalls.view(address, nbytes))
 
     def value(self) -> int:
@@ -134,7 +134,7 @@ class BlockHash:
 
 
 def read_checksum(text: str) -> int | None:
-    """The size of the blocks of a checksum; None where it is of no kind that is known here.
+    """The size of the blocks of a checksum; None for a checksum of an unknown kind.
 
     >>> read_checksum("xxh3_64/4194304:f267cda02014e7eb"), read_checksum("md5:0")
     (4194304, None)

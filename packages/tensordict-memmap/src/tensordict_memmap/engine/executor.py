@@ -1,7 +1,8 @@
-"""Threads that share a list of jobs: kept between saves, rebuilt after a fork, usable from several threads at once.
+"""Executor: runs jobs on a pool of threads that is kept between saves and rebuilt after a fork.
 
-No threading layer of Numba or OpenMP is involved: kernels and system calls release the GIL, so plain threads do. The
-caller works too, which means that a call can never wait for a pool that others keep busy.
+Several threads may use it at once. No threading layer of Numba or OpenMP is involved: kernels and system calls release
+the GIL, so plain threads suffice. The caller's thread works too, so a call never waits for a pool that others keep
+busy.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def default_threads() -> int:
-    """The number of threads to use where none is asked for: one for every processor this process may use, at most 8.
+    """The number of threads where none is given: one for each processor that this process may use, at most 8.
 
     >>> default_threads() >= 1
     True
@@ -50,72 +51,77 @@ def _get_executor() -> ThreadPoolExecutor:
 Job = Callable[[], None]
 
 
-class _Lanes:
-    """Who takes which job next."""
+class _Queues:
+    """Decides which job a thread takes next."""
 
-    def __init__(self, lanes: Iterable[Iterable[Job]]) -> None:
-        self._untouched = deque(deque(lane) for lane in lanes)
+    def __init__(self, queues: Iterable[Iterable[Job]]) -> None:
+        self._untouched = deque(deque(queue) for queue in queues)
         self._begun: list[deque[Job]] = []
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return sum(map(len, self._untouched))
 
-    def take(self, lane: deque[Job], from_end: bool) -> tuple[deque[Job], bool, Job] | None:
-        """The next job of a thread that worked in ``lane``: from there, else from a new lane, else from the longest.
+    def take(self, queue: deque[Job], from_end: bool) -> tuple[deque[Job], bool, Job] | None:
+        """Takes the next job for a thread that worked on ``queue``.
 
-        Who joins another's lane works from its end, so that the two meet only when all is done.
+        The job comes from that queue, else from one that no thread has begun, else from the longest. A thread that
+        joins the queue of another works from its end, so that the two meet only when all jobs are done.
+
+        Returns:
+            The queue that the thread works on now, whether it works from the end, and the job; None if there is none.
         """
         with self._lock:
-            while not lane and self._untouched:
-                lane, from_end = self._untouched.popleft(), False
-                if len(lane) > 1:
-                    self._begun.append(lane)
-            if not lane:
+            while not queue and self._untouched:
+                queue, from_end = self._untouched.popleft(), False
+                if len(queue) > 1:
+                    self._begun.append(queue)
+            if not queue:
                 self._begun = [begun for begun in self._begun if begun]
                 if not self._begun:
                     return None
-                lane, from_end = max(self._begun, key=len), True
-            return lane, from_end, lane.pop() if from_end else lane.popleft()
+                queue, from_end = max(self._begun, key=len), True
+            return queue, from_end, queue.pop() if from_end else queue.popleft()
 
 
 def run(
-    lanes: Iterable[Iterable[Job]],
+    queues: Iterable[Iterable[Job]],
     *,
     threads: int | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> None:
-    """Runs jobs, each once, on several threads of which the caller's is one.
+    """Runs each job once, on several threads including the caller's.
+
+    The first job that raises stops the others, and its error is raised here.
 
     Args:
-        lanes: what to call, in lanes of jobs that are better not run at once, as two writes to one file: a thread stays
-            in its lane and joins another's only when no lane is left that nobody works in. The first job that raises
-            stops the rest, and its error is raised here.
-        threads: how many threads, ``default_threads()`` if None or 0.
-        cancelled: asked before each job; when it says True no further job starts.
+        queues: the jobs. Jobs of one queue are better not run at the same time, like two writes to one file: a thread
+            keeps to one queue, and joins that of another thread only when all queues have been begun.
+        threads: the number of threads, ``default_threads()`` if None or 0.
+        cancelled: called before each job; once it returns True, no further job starts.
 
     Raises:
-        concurrent.futures.CancelledError: if ``cancelled`` said so before the last job had started.
+        concurrent.futures.CancelledError: ``cancelled`` returned True before the last job had started.
 
     >>> seen = []
     >>> run([[lambda: seen.append(1), lambda: seen.append(2)], [lambda: seen.append(3)]], threads=1)
     >>> seen
     [1, 2, 3]
     """
-    work = _Lanes(lanes)
+    work = _Queues(queues)
     errors: list[BaseException] = []
     stopped = threading.Event()
 
     def serve() -> None:
-        lane, from_end = deque[Job](), False
+        queue, from_end = deque[Job](), False
         try:
             while not stopped.is_set():
-                taken = work.take(lane, from_end)
+                taken = work.take(queue, from_end)
                 if taken is None:
                     return
                 if cancelled is not None and cancelled():
                     raise CancelledError("the save was cancelled")
-                lane, from_end, job = taken
+                queue, from_end, job = taken
                 job()
         except BaseException as error:
             errors.append(error)

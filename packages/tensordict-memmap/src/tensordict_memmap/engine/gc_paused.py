@@ -1,7 +1,7 @@
-"""Pauses of the garbage collector, while thousands of containers are made that all stay alive or go by themselves.
+"""Pausing the garbage collector while thousands of containers are made that form no cycles.
 
-A header of 5,000 tensors becomes 20,000 small dictionaries and lists, and the collector walks through them again and
-again, to find nothing: a fifth of the time that opening the file takes, and half of it where each has a file.
+A header of 5,000 tensors becomes 20,000 small dictionaries and lists. The collector walks through them again and again
+and finds nothing, which takes a fifth of the time of opening the file, and half of it where each tensor has a file.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["gc_paused"]
 
 @contextlib.contextmanager
 def gc_paused(short: bool = True) -> Iterator[None]:
-    """Keeps the collector from running in a short segment of work that makes no cycles.
+    """Pauses the garbage collector during short work that makes no cycles.
 
-    It is one for the whole process, so where several threads are here, it runs again when the first is done.
+    The collector belongs to the whole process: where several threads pause it, it runs again when the first is done.
 
     Args:
-        short: whether the work is; nothing changes where it also reads or moves much.
+        short: whether the work is short. False, for work that also reads or moves much data, pauses nothing.
 
     >>> with gc_paused():
     ...     gc.isenabled()

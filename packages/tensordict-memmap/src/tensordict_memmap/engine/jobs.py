@@ -1,9 +1,9 @@
-"""Steps: how a piece of memory reaches a file, cut into parts that any thread may write in any order.
+"""Jobs: sources of a file cut into parts that any thread can write in any order.
 
-Contiguous memory is written from where it lies (``segments.py``); strided memory goes through a staging block of cache
-size, by a kernel where there is one, else by NumPy in bounded chunks; what torch alone can read by torch, in chunks
-too. Where checksums are wanted, bytes are hashed while they are in the cache; a part that does not fall on blocks of
-its extent is left, and whoever runs the steps reads it back.
+Contiguous memory is written from where it lies (``segments.py``). Strided memory is packed into a staging block by a
+kernel, or copied by NumPy in bounded chunks where no kernel is loaded. Sources that only torch can read are copied by
+torch, in chunks too. Bytes that get a checksum are hashed while they are in the cache; blocks that no job hashes are
+read back afterwards (``write_plan.py``).
 """
 
 from __future__ import annotations
@@ -20,76 +20,76 @@ import torch
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.checksums import BlockHash, Extent
-from tensordict_memmap.engine.segments import Segment, join, whole_extent
+from tensordict_memmap.engine.segments import Segment, join_segments, whole_extent
 from tensordict_memmap.engine.sink import Sink
 from tensordict_memmap.engine.sources import Contiguous, Run, Strided, ViaTorch, as_array, chunks, dense_axis
-from tensordict_memmap.engine.tuning import COPIED, JOB, KERNEL_WORTH_A_CALL, STAGING
+from tensordict_memmap.engine.tuning import COPY_BYTES, JOB_BYTES, KERNEL_CALL_MIN, STAGING_BYTES
 
-__all__ = ["Step", "finish_device_work", "steps"]
+__all__ = ["Write", "cut_into_jobs", "finish_device_work"]
 
 
 def finish_device_work(tensors: Iterable[torch.Tensor]) -> None:
-    """Waits for what is still computed on the devices of tensors."""
-    # The threads copy on streams of their own, so what is still being computed must be done first.
+    """Waits until the devices of tensors have computed their values."""
+    # Threads copy on streams of their own, which do not wait for the stream that computes.
     for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
         torch.cuda.current_stream(device).synchronize()
 
 
-Step = Callable[[Sink], None]
-"""Puts its bytes into a file."""
+Write = Callable[[Sink], None]
+"""Writes the bytes of one job to a file."""
 
 
-def steps(
+def cut_into_jobs(
     parts: Iterable[Contiguous | Run | Strided | ViaTorch],
     kernels: ModuleType | None,
     extents: Mapping[int, Extent] | None = None,
-) -> Iterator[tuple[object, Step, int]]:
-    """Cuts pieces into steps.
+) -> Iterator[tuple[object, Write, int]]:
+    """Cuts the sources of a file into jobs.
 
     Args:
-        parts: the pieces.
-        kernels: what moves strided memory faster, where that could be loaded.
-        extents: what gets a checksum, by its offset.
+        parts: the sources.
+        kernels: the module of kernels, if loaded.
+        extents: the parts of the file that get a checksum, by offset.
 
     Yields:
-        ``(key, step, bytes)``; a step takes the file's sink and may run in any thread, in any order.
+        The key that errors name, the function that writes the job, and its bytes. Jobs may run in any thread and order.
     """
     extents = extents or {}
     filled = (part for part in parts if isinstance(part, Run) or part.nbytes)
-    for part in join(sorted(filled, key=lambda part: part.offset), extents):
+    for part in join_segments(sorted(filled, key=lambda part: part.offset), extents):
         if isinstance(part, Segment):
-            yield from part.steps()
+            yield from part.jobs()
         elif isinstance(part, ViaTorch):
             width = part.dtype.itemsize
-            most = JOB if part.tensor.device.type == "cuda" else COPIED
+            most = JOB_BYTES if part.tensor.device.type == "cuda" else COPY_BYTES
             for chunk, start in chunks(part.tensor, max(width, part.tensor.element_size()), most):
                 place = part.offset + start * width
                 yield part.key, functools.partial(_write_chunk, chunk, part.dtype, place), chunk.numel() * width
-        elif kernels is not None and part.nbytes >= KERNEL_WORTH_A_CALL:
-            for step, count in _kernel_steps(part, kernels, whole_extent(part, extents)):
-                yield part.key, step, count
+        elif kernels is not None and part.nbytes >= KERNEL_CALL_MIN:
+            for write, count in _kernel_jobs(part, kernels, whole_extent(part, extents)):
+                yield part.key, write, count
         else:
-            for array, start in chunks(as_array(part), part.width, COPIED):
+            for array, start in chunks(as_array(part), part.width, COPY_BYTES):
                 place = part.offset + start * part.width
                 yield part.key, functools.partial(_write_array, array, place), array.nbytes
 
 
-def _kernel_steps(part: Strided, kernels: ModuleType, extent: Extent | None) -> Iterator[tuple[Step, int]]:
-    """Steps that pack a strided source by kernels: ranges in C order, or blocks of rows where rows are very long."""
+def _kernel_jobs(part: Strided, kernels: ModuleType, extent: Extent | None) -> Iterator[tuple[Write, int]]:
+    """Cuts a strided source into jobs for kernels: ranges in C order, or blocks of rows where rows are very long."""
     width, shape = part.width, part.shape
     layout = np.array(shape, dtype=np.int64), np.array(part.strides, dtype=np.int64)
     axis = dense_axis(shape, part.strides)
     behind = prod(shape[axis + 1 :])
     unit = 1 if axis == len(shape) - 1 else _ROWS * behind
-    if unit * width <= STAGING // 2:
-        total, count = prod(shape), extent.block // width if extent is not None else JOB // (unit * width) * unit
+    if unit * width <= STAGING_BYTES // 2:
+        total, count = prod(shape), extent.block // width if extent is not None else JOB_BYTES // (unit * width) * unit
         for first in range(0, total, count):
             last = min(first + count, total)
             write = functools.partial(_write_range, part, kernels, layout, axis, unit, first, last, extent)
             yield write, (last - first) * width
         return
     height = max(_ROWS, 64 // width)  # at least a cache line along the dense axis
-    columns = max(STAGING // (height * width), 1)
+    columns = max(STAGING_BYTES // (height * width), 1)
     for outer in range(prod(shape[:axis])):
         for i, first in product(range(0, shape[axis], height), range(0, behind, columns)):
             row, rows, last = outer * shape[axis] + i, min(height, shape[axis] - i), min(first + columns, behind)
@@ -107,7 +107,7 @@ def _staging() -> int:
     """The address of this thread's staging block."""
     block = getattr(_local, "block", None)
     if block is None:
-        block = _local.block = np.empty(STAGING, dtype=np.uint8)
+        block = _local.block = np.empty(STAGING_BYTES, dtype=np.uint8)
         _local.address = block.ctypes.data
     return int(_local.address)
 
@@ -131,7 +131,7 @@ def _write_range(
     Packing ends at multiples of ``unit`` items, which are whole rows, and writing at multiples of half the staging
     block in the file; what is packed beyond waits for the next write.
     """
-    width, staging, most = part.width, _staging(), STAGING // 2
+    width, staging, most = part.width, _staging(), STAGING_BYTES // 2
     state = BlockHash() if extent is not None else None
     position, offset, packed = first, part.offset + first * width, 0
     while packed or position < last:
@@ -186,15 +186,15 @@ def _write_chunk(chunk: torch.Tensor, dtype: torch.dtype, offset: int, file: Sin
 
 
 def _from_cuda(chunk: torch.Tensor) -> torch.Tensor:
-    """Brings a chunk to this thread's pinned block, on this thread's stream: others write while this one transfers."""
+    """Copies a chunk to this thread's pinned block, on this thread's stream, so that other threads write meanwhile."""
     streams = getattr(_local, "streams", None)
     if streams is None:
         streams = _local.streams = {}
-        _local.pinned = torch.empty(JOB, dtype=torch.uint8, pin_memory=True)
+        _local.pinned = torch.empty(JOB_BYTES, dtype=torch.uint8, pin_memory=True)
     stream = streams.get(chunk.device)
     if stream is None:
         stream = streams[chunk.device] = torch.cuda.Stream(chunk.device)
-    # What ran on the thread's own stream (a dtype change) comes first; the caller's work was waited for.
+    # A dtype change ran on the thread's current stream and comes first; finish_device_work waited for the caller's.
     stream.wait_stream(torch.cuda.current_stream(chunk.device))
     with torch.cuda.stream(stream):
         dense = chunk.resolve_conj().resolve_neg().contiguous()

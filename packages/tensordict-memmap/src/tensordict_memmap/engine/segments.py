@@ -1,8 +1,8 @@
-"""Segments: memory of many tensors that lies side by side in a file, written in parts that fall on its own bounds.
+"""Segments: contiguous tensors that follow one another in a file, written in large aligned ranges.
 
-The page cache holds in large pages what arrives in large parts that fall on their bounds, and is filled faster then: by
-a quarter where tensors are megabytes, by a third where they are smaller. So where a tensor ends is no reason to cut. A
-part is a call of the system, or copies into one mapping (``sink.py``), whatever it is made of.
+The page cache uses large pages for writes that are large and aligned, and is filled faster then: by a quarter where
+tensors are megabytes, by a third where they are smaller. So a segment is cut into jobs at multiples of the job size in
+the file, wherever tensors end. A job is one system call, or copies into one mapping (``sink.py``).
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from tensordict_memmap.engine.checksums import BlockHash, Extent, digits_of_pieces
+from tensordict_memmap.engine.checksums import BlockHash, Extent, digits_of_ranges
 from tensordict_memmap.engine.sink import Sink
 from tensordict_memmap.engine.sources import Contiguous, Run, Strided, ViaTorch
-from tensordict_memmap.engine.tuning import CROWDED, HASHED, JOB, is_crowded
+from tensordict_memmap.engine.tuning import HASH_BYTES, JOB_BYTES, SMALL_RANGES_BYTES, are_ranges_small
 
-__all__ = ["Segment", "join", "whole_extent"]
+__all__ = ["Segment", "join_segments", "whole_extent"]
 
 
-def join(
+def join_segments(
     parts: Iterable[Contiguous | Run | Strided | ViaTorch], extents: Mapping[int, Extent]
 ) -> Iterator[Segment | Strided | ViaTorch]:
-    """Joins what lies in memory as it does in the file, where it lies side by side there.
+    """Joins contiguous sources that follow one another in the file to segments; yields the other sources as they are.
 
     Args:
-        parts: pieces in the order of the file, none of them empty.
-        extents: what gets a checksum, by its offset.
+        parts: sources in the order of the file, none of them empty.
+        extents: the parts of the file that get a checksum, by offset.
     """
     joined: list[Contiguous | Run] = []
     end = 0
@@ -45,24 +45,24 @@ def join(
 
 
 def whole_extent(part: Contiguous | Strided, extents: Mapping[int, Extent]) -> Extent | None:
-    """The extent that a piece is all of."""
+    """The extent that covers exactly one source."""
     extent = extents.get(part.offset)
     return extent if extent is not None and extent.nbytes == part.nbytes else None
 
 
 class Segment:
-    """Pieces that follow one another in a file.
+    """Contiguous sources that follow one another in a file.
 
     Args:
-        parts: the pieces, in the order of the file and none of them empty.
-        extents: what gets a checksum, by its offset.
+        parts: the sources in the order of the file, none of them empty.
+        extents: the parts of the file that get a checksum, by offset.
 
     >>> import numpy as np
     >>> sources = np.arange(4, dtype=np.uint8), np.arange(4, 9, dtype=np.uint8)
     >>> parts = [Contiguous(n, source.ctypes.data, source.nbytes, 4 * n, source) for n, source in enumerate(sources)]
     >>> with open("x.bin", "wb") as file:
-    ...     for key, step, nbytes in Segment(parts, {}).steps():
-    ...         step(Sink(file.fileno()))
+    ...     for key, write, nbytes in Segment(parts, {}).jobs():
+    ...         write(Sink(file.fileno()))
     >>> np.fromfile("x.bin", dtype=np.uint8).tolist()
     [0, 1, 2, 3, 4, 5, 6, 7, 8]
     """
@@ -74,7 +74,7 @@ class Segment:
         self._extents = extents
         self._addresses: list[int] = []
         self._sizes: list[int] = []
-        self._firsts: list[int] = []  # the number of the first piece of memory of each part
+        self._firsts: list[int] = []  # for each source, the number of its first range of memory
         self._hashed = bool(extents)
         for part in parts:
             self._firsts.append(len(self._sizes))
@@ -89,27 +89,27 @@ class Segment:
                     self._hashed = True
         self._bounds = list(accumulate(self._sizes, initial=parts[0].offset))
 
-    def steps(self) -> Iterator[tuple[object, functools.partial[None], int]]:
-        """The key of a tensor, what writes a range in which it lies, and the bytes of that."""
+    def jobs(self) -> Iterator[tuple[object, functools.partial[None], int]]:
+        """Yields for each range of the file the key of a tensor in it, the function that writes it, and its bytes."""
         start, end = self._bounds[0], self._bounds[-1]
-        most = CROWDED if not self._hashed and is_crowded(end - start, len(self._sizes)) else JOB
+        most = SMALL_RANGES_BYTES if not self._hashed and are_ranges_small(end - start, len(self._sizes)) else JOB_BYTES
         for bound in range(start - start % most, end, most):
             low, high = max(bound, start), min(bound + most, end)
             yield self._key((low + high) // 2), functools.partial(self._write, low, high), high - low
 
     def _key(self, position: int) -> object:
-        """The key of what lies at a position of the file."""
+        """The key of the tensor at a position of the file."""
         number = bisect_right(self._bounds, position) - 1
         place = bisect_right(self._firsts, number) - 1
         part = self._parts[place]
         return part.key if isinstance(part, Contiguous) else part.keys[number - self._firsts[place]]
 
     def _numbers(self, low: int, high: int) -> tuple[int, int]:
-        """The number of the first piece of memory between two positions of the file, and that behind the last."""
+        """The number of the first range of memory between two positions of the file, and the one behind the last."""
         return bisect_right(self._bounds, low) - 1, bisect_left(self._bounds, high)
 
     def _within(self, low: int, high: int) -> tuple[list[int], list[int]]:
-        """Addresses and sizes of the memory between two positions of the file."""
+        """The addresses and sizes of the memory between two positions of the file."""
         first, last = self._numbers(low, high)
         addresses, sizes = self._addresses[first:last], self._sizes[first:last]
         skipped = low - self._bounds[first]
@@ -125,31 +125,31 @@ class Segment:
                 put(*self._within(low, high), low)
                 return
             blocks = _Blocks(self._blocks(low, high))
-            for bound in range(low - low % HASHED, high, HASHED):
-                start, end = max(bound, low), min(bound + HASHED, high)
+            for bound in range(low - low % HASH_BYTES, high, HASH_BYTES):
+                start, end = max(bound, low), min(bound + HASH_BYTES, high)
                 blocks.hash_up_to(end)
                 self._hash_runs(start, end)
                 put(*self._within(start, end), start)
         blocks.hash_up_to(self._bounds[-1])
 
     def _parts_within(self, low: int, high: int) -> range:
-        """The numbers of the parts between two positions of the file."""
+        """The numbers of the sources between two positions of the file."""
         first, last = self._numbers(low, high)
         return range(bisect_right(self._firsts, first) - 1, bisect_left(self._firsts, last))
 
     def _hash_runs(self, low: int, high: int) -> None:
-        """Hashes the pieces of runs that begin between two positions of the file."""
+        """Hashes the tensors of runs that begin between two positions of the file."""
         first, last = bisect_left(self._bounds, low), bisect_left(self._bounds, high)
         for place in self._parts_within(low, high):
             part = self._parts[place]
             if isinstance(part, Run) and part.digits is not None:
                 begin, end = max(first - self._firsts[place], 0), min(last - self._firsts[place], len(part.sizes))
-                part.digits[begin:end] = digits_of_pieces(part.addresses[begin:end], part.sizes[begin:end])
+                part.digits[begin:end] = digits_of_ranges(part.addresses[begin:end], part.sizes[begin:end])
 
     def _blocks(self, low: int, high: int) -> Iterator[tuple[Extent, int, range, int]]:
-        """The blocks with their middle between two positions: extent, start in it, place in the file, address.
+        """Yields the blocks with their middle between two positions: extent, start in it, place in the file, address.
 
-        Where their bounds are others than those of steps, what is hashed in one is written in the next, from the cache.
+        Blocks need not end where jobs end: bytes that one job hashes the next one writes, from the cache.
         """
         for place in self._parts_within(low, high):
             part = self._parts[place]
@@ -165,7 +165,7 @@ class Segment:
 
 
 class _Blocks:
-    """Blocks that are hashed in the order of the file, as far as asked."""
+    """Hashes blocks in the order of the file, step by step."""
 
     def __init__(self, blocks: Iterator[tuple[Extent, int, range, int]]) -> None:
         self._blocks = blocks
@@ -174,7 +174,7 @@ class _Blocks:
         self._done = 0
 
     def hash_up_to(self, position: int) -> None:
-        """Takes in what lies before a position of the file."""
+        """Hashes the bytes before a position of the file."""
         while self._block is not None:
             extent, start, place, address = self._block
             first, last = place.start + self._done, min(place.stop, position)

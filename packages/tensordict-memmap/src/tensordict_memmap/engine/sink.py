@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.engine.tuning import JOB, WORTH_A_MAPPING, is_crowded
+from tensordict_memmap.engine.tuning import JOB_BYTES, MAPPED_COPY_MIN, are_ranges_small
 
 __all__ = ["Put", "Sink", "error_context", "reserve_file", "reserve_files"]
 
@@ -68,7 +68,7 @@ class Sink:
             nbytes: how long it is.
             count: the number of ranges of memory that it is made of.
         """
-        if not self._maps or nbytes < WORTH_A_MAPPING or is_crowded(nbytes, count):
+        if not self._maps or nbytes < MAPPED_COPY_MIN or are_ranges_small(nbytes, count):
             yield functools.partial(syscalls.write_ranges_at, self.fd)
         elif self._turn.acquire(blocking=False):
             try:
@@ -97,9 +97,9 @@ def reserve_file(fd: int, nbytes: int) -> None:
     size = os.fstat(fd).st_size
     try:
         if not syscalls.reserve(fd, 0, nbytes):  # a file system that cannot: bytes that are written are there
-            zeros = torch.zeros(min(JOB, max(nbytes - size, 0)), dtype=torch.uint8)
-            for start in range(size, nbytes, JOB):
-                syscalls.write_at(fd, zeros.data_ptr(), min(JOB, nbytes - start), start)
+            zeros = torch.zeros(min(JOB_BYTES, max(nbytes - size, 0)), dtype=torch.uint8)
+            for start in range(size, nbytes, JOB_BYTES):
+                syscalls.write_at(fd, zeros.data_ptr(), min(JOB_BYTES, nbytes - start), start)
     except OSError:
         os.ftruncate(fd, size)
         raise

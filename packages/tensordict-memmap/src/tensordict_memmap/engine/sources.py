@@ -1,4 +1,4 @@
-"""What is written: any tensor, array or bytes, reduced to one of three kinds that know how they lie in memory."""
+"""Sources of a write: tensors, arrays and bytes, classified by how they lie in memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Source = torch.Tensor | np.ndarray | bytes | memoryview
 
 @dataclass(slots=True)
 class FileRange:
-    """What to put where in a file.
+    """A range of a file and the source of its bytes.
 
     Args:
-        key: the name that errors use.
+        key: the name that errors give.
         source: a tensor of any layout, dtype and device, a NumPy array with any strides, or bytes.
-        offset: where it starts in the file.
-        dtype: for tensors, the dtype to convert to on the way; None keeps the source's.
+        offset: where the range starts in the file.
+        dtype: for tensors, the dtype to convert to; None keeps the dtype of the source.
     """
 
     key: object
@@ -34,7 +34,7 @@ class FileRange:
 
 @dataclass(slots=True)
 class Contiguous:
-    """A piece that lies contiguous in this machine's memory; ``keep`` owns it."""
+    """Contiguous memory of this machine; ``keep`` owns it."""
 
     key: object
     address: int
@@ -45,15 +45,15 @@ class Contiguous:
 
 @dataclass(slots=True)
 class Run:
-    """Many small contiguous pieces of this machine's memory that follow one another in the file; ``keep`` owns them.
+    """Many small contiguous tensors in this machine's memory that follow one another in the file.
 
     Args:
-        keys: their names, for errors.
-        addresses: where they are.
-        sizes: how many bytes each takes, none of them 0.
-        offset: where the first starts in the file.
-        keep: what owns them.
-        digits: takes the digits of the checksum of each, where those are wanted (``checksums.py``).
+        keys: the names that errors give.
+        addresses: the addresses of the tensors.
+        sizes: the bytes of each, none of them 0.
+        offset: where the first tensor starts in the file.
+        keep: the owner of the memory.
+        digits: a list that takes the digits of the checksum of each, or None for no checksums (``checksums.py``).
     """
 
     keys: Sequence[object]
@@ -65,13 +65,13 @@ class Run:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes of the file they take."""
+        """The bytes of all tensors."""
         return sum(self.sizes)
 
 
 @dataclass(slots=True)
 class Strided:
-    """A piece in this machine's memory with strides in bytes, and no axis that could be merged or left out."""
+    """Strided memory of this machine, with strides in bytes and without axes that could be merged or left out."""
 
     key: object
     address: int
@@ -83,13 +83,13 @@ class Strided:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes of the file it takes."""
+        """The bytes that it takes in the file."""
         return prod(self.shape) * self.width
 
 
 @dataclass(slots=True)
 class ViaTorch:
-    """A piece that torch must read: another device, a lazy conjugate or negative, another dtype than the file's."""
+    """A tensor that torch must read: of another device or dtype, or a lazy conjugate or negative."""
 
     key: object
     tensor: torch.Tensor
@@ -98,49 +98,49 @@ class ViaTorch:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes of the file it takes."""
+        """The bytes that it takes in the file."""
         return self.tensor.numel() * self.dtype.itemsize
 
 
-def classify(piece: FileRange) -> Contiguous | Strided | ViaTorch:
-    """Finds out how a piece lies in memory, without touching its values.
+def classify(part: FileRange) -> Contiguous | Strided | ViaTorch:
+    """Finds out how a source lies in memory, without reading its values.
 
     Raises:
-        TypeError: if it is not strided memory, or not made of plain numbers.
+        TypeError: The source is not strided memory, or not made of plain numbers.
     """
-    source = piece.source
+    source = part.source
     if isinstance(source, (bytes, bytearray, memoryview)):
         source = np.frombuffer(source, dtype=np.uint8) if len(source) else np.empty(0, dtype=np.uint8)
     if isinstance(source, np.ndarray):
-        if piece.dtype is not None:
+        if part.dtype is not None:
             return classify(
-                FileRange(piece.key, torch.from_numpy(np.ascontiguousarray(source)), piece.offset, piece.dtype)
+                FileRange(part.key, torch.from_numpy(np.ascontiguousarray(source)), part.offset, part.dtype)
             )
         if source.dtype.hasobject or source.dtype.itemsize not in (1, 2, 4, 8, 16):
             raise TypeError(
-                f"what is written must be plain numbers of 1, 2, 4, 8 or 16 bytes, and {piece.key!r} is an array of "
-                f"{source.dtype}; convert it first"
+                f"{part.key!r} is an array of {source.dtype}, and only plain numbers of 1, 2, 4, 8 or 16 bytes can be "
+                "written; convert it first"
             )
         if not source.dtype.isnative:
             source = source.astype(source.dtype.newbyteorder("="))
-        return _from_memory(piece, source.ctypes.data, source.shape, source.strides, source.dtype.itemsize, source)
+        return _from_memory(part, source.ctypes.data, source.shape, source.strides, source.dtype.itemsize, source)
     if source.layout is not torch.strided or source.is_nested or source.device.type == "meta" or source.is_quantized:
         raise TypeError(
-            f"what is written must be strided memory, and {piece.key!r} is a {source.layout} tensor on "
-            f"{source.device}; make it dense first"
+            f"{part.key!r} is a {source.layout} tensor on {source.device}, and only strided memory can be written; "
+            "make it dense first"
         )
-    dtype = piece.dtype or source.dtype
+    dtype = part.dtype or source.dtype
     if source.device.type != "cpu" or source.dtype != dtype or source.is_conj() or source.is_neg():
-        return ViaTorch(piece.key, source.detach().as_subclass(torch.Tensor), dtype, piece.offset)
+        return ViaTorch(part.key, source.detach().as_subclass(torch.Tensor), dtype, part.offset)
     width = source.element_size()
     if source.is_contiguous():
-        return Contiguous(piece.key, source.data_ptr(), source.numel() * width, piece.offset, source)
+        return Contiguous(part.key, source.data_ptr(), source.numel() * width, part.offset, source)
     strides = tuple(stride * width for stride in source.stride())
-    return _from_memory(piece, source.data_ptr(), tuple(source.shape), strides, width, source)
+    return _from_memory(part, source.data_ptr(), tuple(source.shape), strides, width, source)
 
 
 def _from_memory(
-    piece: FileRange,
+    part: FileRange,
     address: int,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
@@ -149,12 +149,12 @@ def _from_memory(
 ) -> Contiguous | Strided:
     shape, strides = collapse(shape, strides)
     if not shape or strides == (width,):
-        return Contiguous(piece.key, address, prod(shape) * width, piece.offset, keep)
-    return Strided(piece.key, address, shape, strides, width, piece.offset, keep)
+        return Contiguous(part.key, address, prod(shape) * width, part.offset, keep)
+    return Strided(part.key, address, shape, strides, width, part.offset, keep)
 
 
 def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Leaves out axes of size 1 and merges neighbours that step through memory as one; ``(0,)`` if there is nothing."""
+    """Leaves out axes of size 1 and merges axes that step through memory as one; ``(0,)`` for an empty array."""
     if 0 in shape:
         return (0,), (strides[-1],)
     sizes: list[int] = []
@@ -172,7 +172,7 @@ def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[in
 
 
 def as_array(part: Strided) -> np.ndarray:
-    """A strided piece as an array of numbers of its width, for NumPy to pack."""
+    """A strided source as an array of numbers of its width, for NumPy to pack."""
     if isinstance(part.keep, torch.Tensor):
         array: np.ndarray = as_bits(part.keep.detach().as_subclass(torch.Tensor)).numpy()
         return array
@@ -183,12 +183,12 @@ _Array = TypeVar("_Array", torch.Tensor, np.ndarray)
 
 
 def detached(source: Any) -> Any:
-    """A source that is read later: a tensor may be given other memory until then (``p.data = ...``), this one not."""
+    """A source to read later: ``p.data = ...`` gives a tensor other memory, but not the detached tensor."""
     return source.detach() if isinstance(source, torch.Tensor) else source
 
 
 def chunks(whole: _Array, width: int, most: int) -> Iterator[tuple[_Array, int]]:
-    """Cuts into parts of at most ``most`` bytes that are one run each in C order, with their first item's index."""
+    """Yields parts of at most ``most`` bytes that are consecutive in C order, each with the index of its first item."""
     stack = [(whole, 0)]
     while stack:
         part, start = stack.pop()

@@ -1,16 +1,15 @@
-"""Transfers: a save is a plan, cut into jobs of a few megabytes that several threads run.
+"""Write plans: the files of a save with their ranges, cut into jobs of a few megabytes that several threads run.
 
-The plan is a list of files, a file a list of pieces. Pieces are cut into jobs of at most 4 MiB, those of the biggest
-files first; what lies side by side in a file is cut as one (``segments.py``). Threads keep to files of their own while
-there are any, because two that write one file wait for each other in the kernel, or go two ways (``sink.py``). What
-was measured decides how bytes move:
+A plan is a list of files, and a file is a list of ranges. Jobs move at most 4 MiB (``jobs.py``), and those of the
+largest files run first. Each thread keeps to a file of its own while there are enough files, because threads that write
+one file wait for each other in the kernel, or fill it in two ways (``sink.py``). Measurements decide how bytes move:
 
-- a new file is filled by positional writes into blocks that were reserved first, two to five times faster than through
-  a fresh mapping, where a page fault a page costs more than the copy;
-- memory is written from where it lies, or through a staging block of cache size (``steps.py``);
-- pages that are in memory already are copied to through their mapping (``update.py``), which runs at memory speed.
+- A new file is filled by positional writes into blocks that are reserved first, which is two to five times faster than
+  a new mapping, where page faults take longer than the copy.
+- Contiguous memory is written from where it lies, other memory through a staging block of cache size.
+- Pages that are in memory already are written through their mapping, at memory speed (``tensor/update.py``).
 
-``tuning.py`` holds those choices.
+``tuning.py`` holds these choices.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ import torch
 from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import Extent, hash_bytes
 from tensordict_memmap.engine.gc_paused import gc_paused
-from tensordict_memmap.engine.jobs import Step, finish_device_work, steps
+from tensordict_memmap.engine.jobs import Write, cut_into_jobs, finish_device_work
 from tensordict_memmap.engine.sink import Sink, error_context
 from tensordict_memmap.engine.sources import Contiguous, FileRange, Run, Strided, ViaTorch, classify
-from tensordict_memmap.engine.tuning import SMALL, WAITING, load_kernels
+from tensordict_memmap.engine.tuning import DISK_THREADS, SMALL_FILE, load_kernels
 
 __all__ = ["FileWrite", "write_files", "write_into"]
 
@@ -41,16 +40,17 @@ class FileWrite:
     """A file to write.
 
     Args:
-        path: where.
-        pieces: what, in any order, not overlapping.
-        size: bytes of the whole file; None ends it behind its last piece.
-        fresh: whether the file is created or emptied first; False overwrites in place and keeps the inode, for those
-            who share live mappings of it, and cuts or extends it to ``size``.
-        key: what errors name where there are no pieces.
+        path: the file.
+        ranges: what to write, in any order, without overlap.
+        size: the bytes of the whole file; None ends it behind its last range.
+        fresh: whether the file is created or emptied first. False overwrites it in place, cuts or extends it to
+            ``size``, and keeps the inode, so that live mappings of it stay connected.
+        extents: the parts of the file that get a checksum.
+        key: the key that errors name where there are no ranges.
     """
 
     path: str | os.PathLike[str]
-    pieces: Sequence[FileRange | Run]
+    ranges: Sequence[FileRange | Run]
     size: int | None = None
     fresh: bool = True
     extents: Sequence[Extent] = ()
@@ -59,7 +59,7 @@ class FileWrite:
 
 @dataclass(slots=True)
 class _Open:
-    """A file while its jobs run: opened by the first that needs it, closed by the last."""
+    """A file while its jobs run: the first job opens it, the last one closes it."""
 
     write: FileWrite
     size: int
@@ -74,8 +74,8 @@ class _Open:
                 self.sink = Sink(_create(self.write.path, os.O_TRUNC if self.write.fresh else 0))
                 if (
                     not self.write.fresh
-                    or not self.write.pieces
-                    or (self.size >= SMALL and not self.sink.reserve(0, self.size))
+                    or not self.write.ranges
+                    or (self.size >= SMALL_FILE and not self.sink.reserve(0, self.size))
                 ):
                     os.ftruncate(self.sink.fd, self.size)
             return self.sink
@@ -95,7 +95,7 @@ class _Open:
 
 
 def _create(path: str | os.PathLike[str], flags: int) -> int:
-    """Opens a file to write to. It is made where it is absent, and its folder too, so that threads share that work."""
+    """Opens a file for writing, and makes it and its folder where absent, in the thread that needs it."""
     flags |= os.O_RDWR | os.O_CREAT | syscalls.BINARY
     try:
         return os.open(path, flags, 0o666)
@@ -115,18 +115,18 @@ def write_files(
     """Writes files from tensors, in parallel, with less than 64 MiB of memory beside the tensors.
 
     Args:
-        files: the files with their pieces. Folders are made where they are absent.
-        threads: how many threads write, a good number for this machine if None or 0.
-        durable: whether each file is on the disk, not just in the page cache, when this returns. More threads then wait
-            for it at once, because a disk works on many requests together.
-        progress: called with the number of bytes that just went out, from any of the threads.
-        cancelled: asked between jobs; once it says True the call stops.
+        files: the files with their ranges. Absent folders are made.
+        threads: the number of threads; None or 0 is a good number for this machine.
+        durable: whether each file is on the disk, not just in the page cache, when this returns. More threads wait for
+            it then, because a disk works on many requests together.
+        progress: called with the number of bytes that were just written, from any of the threads.
+        cancelled: called between jobs; once it returns True, the call stops.
 
     Raises:
-        OSError: if the system refuses, a full disk among them; it names the key and the file. What was written
-            until then stays: who needs all or nothing writes into a staging folder (``commit.py``).
-        concurrent.futures.CancelledError: if ``cancelled`` stopped it.
-        TypeError: if a source is not strided memory (sparse, meta, nested), before anything is written.
+        OSError: The system refuses a write, for a full disk among other reasons; the error names the key and the file.
+            What was written before stays: all or nothing needs a staging folder (``storage/transaction.py``).
+        concurrent.futures.CancelledError: ``cancelled`` returned True.
+        TypeError: A source is not strided memory (sparse, meta, nested); nothing was written.
 
     >>> write_files([FileWrite("x.bin", [FileRange("x", torch.tensor([[1, 2], [3, 4]], dtype=torch.int8).T)])])
     >>> np.fromfile("x.bin", dtype=np.int8).tolist()
@@ -134,19 +134,19 @@ def write_files(
     """
     with torch._C.DisableTorchFunctionSubclass(), gc_paused():
         planned = [
-            (write, [piece if isinstance(piece, Run) else classify(piece) for piece in write.pieces]) for write in files
+            (write, [part if isinstance(part, Run) else classify(part) for part in write.ranges]) for write in files
         ]
     kernels = _kernels_for(part for _, parts in planned for part in parts)
     finish_device_work(part.tensor for _, parts in planned for part in parts if isinstance(part, ViaTorch))
 
     opened: list[_Open] = []
-    lanes: list[tuple[int, list[executor.Job]]] = []
+    queues: list[tuple[int, Sequence[executor.Job]]] = []
     short: list[_Short] = []
     for write, parts in planned:
         first = parts[0] if len(parts) == 1 and write.fresh else None
         if (
             isinstance(first, Contiguous)
-            and first.nbytes < SMALL
+            and first.nbytes < SMALL_FILE
             and write.size in (None, first.nbytes)
             and not first.offset
         ):
@@ -158,20 +158,19 @@ def write_files(
         end = max((part.offset + part.nbytes for part in parts), default=0)
         file = _Open(write, end if write.size is None else write.size, durable)
         opened.append(file)
-        cut = list(steps(parts, kernels, {extent.offset: extent for extent in write.extents}))
+        cut: list[_Cut] = list(cut_into_jobs(parts, kernels, {extent.offset: extent for extent in write.extents}))
         file.jobs = len(cut) or 1
-        jobs: list[executor.Job] = []
-        jobs.extend(functools.partial(_run_step, file, key, step, nbytes, progress) for key, step, nbytes in cut)
-        lanes.append((file.size, jobs or [functools.partial(_run_step, file, write.key, None, 0, progress)]))
-    lanes.sort(key=lambda lane: -lane[0])
-    lanes += [
+        jobs = [functools.partial(_run_job, file, *job, progress) for job in cut or [(write.key, None, 0)]]
+        queues.append((file.size, jobs))
+    queues.sort(key=lambda queue: -queue[0])
+    queues += [
         (0, [functools.partial(_write_short, short[start : start + _BATCH], durable, progress)])
         for start in range(0, len(short), _BATCH)
     ]
     if durable and not threads:
-        threads = max(executor.default_threads(), WAITING)
+        threads = max(executor.default_threads(), DISK_THREADS)
     try:
-        executor.run([jobs for _, jobs in lanes], threads=threads, cancelled=cancelled)
+        executor.run([jobs for _, jobs in queues], threads=threads, cancelled=cancelled)
     finally:
         for file in opened:
             file.close()
@@ -183,13 +182,16 @@ def write_files(
     )
 
 
+_Cut = tuple[object, Write | None, int]
+"""A job: the key that errors name, the function that writes it, None for a file without ranges, and its bytes."""
+
 _Short = tuple[FileWrite, Contiguous | None]
 _BATCH = 32
-"""Short files that a job writes: what a job costs is then little beside what a file costs."""
+"""Small files that one job writes, so that starting the job takes little time beside making the files."""
 
 
 def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int], None] | None) -> None:
-    """Writes whole files that are one short piece each, or room that takes no blocks."""
+    """Writes files of one small tensor each, and files of zeros that take no blocks."""
     for write, part in files:
         with error_context(write.key if part is None else part.key, write.path):
             fd = _create(write.path, os.O_TRUNC)
@@ -212,7 +214,7 @@ def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int
 
 
 def _read_back(write: FileWrite, extent: Extent, start: int, nbytes: int) -> None:
-    """Hashes what no step could: a block that is made of several pieces, or was not written from front to back."""
+    """Hashes a block that no job could: it has several sources, or was not written from front to back."""
     fd = os.open(write.path, os.O_RDONLY | syscalls.BINARY)
     try:
         extent.read_back(fd, start, nbytes)
@@ -221,27 +223,27 @@ def _read_back(write: FileWrite, extent: Extent, start: int, nbytes: int) -> Non
 
 
 def write_into(targets: Sequence[tuple[Sink, FileRange]], *, threads: int | None = None) -> None:
-    """Writes pieces into files that are open already, over what is there or behind it, in parallel.
+    """Writes ranges into files that are open already, over their content or behind it, in parallel.
 
     Args:
-        targets: files, each with what to write there; a file may come several times.
-        threads: how many threads write, a good number for this machine if None or 0.
+        targets: pairs of a file and a range to write there; a file may come several times.
+        threads: the number of threads; None or 0 is a good number for this machine.
 
     Raises:
-        OSError: if the system refuses; it names the key. What was written until then stays.
+        OSError: The system refuses a write; the error names the key. What was written before stays.
     """
     with torch._C.DisableTorchFunctionSubclass():
-        planned = [(sink, classify(piece)) for sink, piece in targets]
+        planned = [(sink, classify(part)) for sink, part in targets]
     kernels = _kernels_for(part for _, part in planned)
     finish_device_work(part.tensor for _, part in planned if isinstance(part, ViaTorch))
     files: dict[int, tuple[Sink, list[Contiguous | Strided | ViaTorch]]] = {}
     for sink, part in planned:
         files.setdefault(sink.fd, (sink, []))[1].append(part)
-    lanes = [
-        [functools.partial(_run_into, sink, key, step) for key, step, _ in steps(parts, kernels)]
+    queues = [
+        [functools.partial(_run_into, sink, key, write) for key, write, _ in cut_into_jobs(parts, kernels)]
         for sink, parts in sorted(files.values(), key=lambda file: -sum(part.nbytes for part in file[1]))
     ]
-    executor.run(lanes, threads=threads)
+    executor.run(queues, threads=threads)
 
 
 def _kernels_for(parts: Iterable[Contiguous | Run | Strided | ViaTorch]) -> ModuleType | None:
@@ -249,20 +251,22 @@ def _kernels_for(parts: Iterable[Contiguous | Run | Strided | ViaTorch]) -> Modu
     return load_kernels(sum(part.nbytes for part in strided), {part.width for part in strided})
 
 
-def _run_into(sink: Sink, key: object, step: Step) -> None:
+def _run_into(sink: Sink, key: object, write: Write) -> None:
     with error_context(key):
-        step(sink)
+        write(sink)
 
 
-def _run_step(file: _Open, key: object, step: Step | None, nbytes: int, progress: Callable[[int], None] | None) -> None:
+def _run_job(
+    file: _Open, key: object, write: Write | None, nbytes: int, progress: Callable[[int], None] | None
+) -> None:
     try:
         sink = file.enter()
-    except OSError:  # the system refused the whole file, and the largest tensor has most to do with it
+    except OSError:  # the system refused the whole file: name its largest tensor
         with error_context(_largest_key(file.write), file.write.path):
             raise
     with error_context(key, file.write.path):
-        if step is not None:
-            step(sink)
+        if write is not None:
+            write(sink)
         file.leave()
     if progress is not None and nbytes:
         progress(nbytes)
@@ -271,7 +275,7 @@ def _run_step(file: _Open, key: object, step: Step | None, nbytes: int, progress
 def _largest_key(write: FileWrite) -> object:
     """The key of the largest of the ranges of a file."""
     sizes: list[tuple[int, object]] = []
-    for part in write.pieces:
+    for part in write.ranges:
         if isinstance(part, Run):
             sizes += zip(part.sizes, part.keys, strict=True)
         else:

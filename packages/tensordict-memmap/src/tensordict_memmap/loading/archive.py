@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from tensordict_memmap.engine import executor as pool
-from tensordict_memmap.engine.tuning import JOB
+from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.formats.archive import read_index
 from tensordict_memmap.loading.leaves import LeafOpener
 from tensordict_memmap.schema.node import Leaf, show
@@ -76,7 +76,7 @@ class Archive(ListedFolder):
         left = self.members[path].size
         try:
             with zipfile.ZipFile(_Reader(self.data)) as file, file.open(path) as source:
-                while left >= 0 and (block := source.read(JOB)):
+                while left >= 0 and (block := source.read(JOB_BYTES)):
                     left -= len(block)
                     yield block
         except _BROKEN as error:

@@ -24,7 +24,7 @@ from tensordict_memmap.engine import executor as pool
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.engine.sources import FileRange, chunks, detached
-from tensordict_memmap.engine.tuning import JOB
+from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.archive import ENDING, METHODS, Member, closing, local_header
@@ -389,8 +389,8 @@ def _compress(
             written += len(block)
             if progress is not None:
                 progress(len(block))
-        for start in range(written, size, JOB):  # room that nothing is written to
-            out.write(bytes(min(JOB, size - start)))
+        for start in range(written, size, JOB_BYTES):  # room that nothing is written to
+            out.write(bytes(min(JOB_BYTES, size - start)))
 
 
 def _blocks(pieces: Sequence[FileRange]) -> Iterator[bytes]:
@@ -399,12 +399,12 @@ def _blocks(pieces: Sequence[FileRange]) -> Iterator[bytes]:
         source = piece.source
         if isinstance(source, torch.Tensor):
             plain = source.detach()
-            for part, _ in chunks(plain, plain.element_size(), JOB):
+            for part, _ in chunks(plain, plain.element_size(), JOB_BYTES):
                 yield as_bytes(part.cpu().as_subclass(torch.Tensor)).numpy().tobytes()
         else:
             data = memoryview(cast(Any, source)).cast("B") if len(source) else memoryview(b"")
-            for start in range(0, len(data), JOB):
-                yield bytes(data[start : start + JOB])
+            for start in range(0, len(data), JOB_BYTES):
+                yield bytes(data[start : start + JOB_BYTES])
 
 
 def _slices(data: memoryview) -> Callable[[int, int], memoryview]:
@@ -416,8 +416,8 @@ def _checksum(read: Callable[[int, int], bytes | memoryview], members: Sequence[
 
     def one(member: Member) -> None:
         crc = 0
-        for start in range(member.offset, member.offset + member.size, JOB):
-            crc = zlib.crc32(read(start, min(start + JOB, member.offset + member.size)), crc)
+        for start in range(member.offset, member.offset + member.size, JOB_BYTES):
+            crc = zlib.crc32(read(start, min(start + JOB_BYTES, member.offset + member.size)), crc)
         member.crc = crc
 
     largest_first = sorted(members, key=lambda member: -member.size)

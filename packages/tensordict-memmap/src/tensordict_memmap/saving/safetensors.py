@@ -278,7 +278,7 @@ class PackedSave:
     ) -> None:
         write_files(files, threads=self.threads, durable=self.durable, progress=progress, cancelled=cancelled)
         for file in files if self.checksum else ():
-            header = file.pieces[0]
+            header = file.ranges[0]
             assert isinstance(header, FileRange) and isinstance(header.source, bytes)
             if CHECKSUMS.encode() in header.source:
                 write_checksums(os.fspath(file.path), header.source, _digits(file), durable=self.durable)
@@ -310,7 +310,7 @@ def _check_mapped(root: Node) -> None:
 def _digits(file: FileWrite) -> str:
     """The digits of the checksums of the tensors of a file that was written, in its order."""
     found = [(extent.offset, extent.checksum()[-DIGITS:]) for extent in file.extents]
-    found += [(piece.offset, "".join(piece.digits or ())) for piece in file.pieces if isinstance(piece, Run)]
+    found += [(piece.offset, "".join(piece.digits or ())) for piece in file.ranges if isinstance(piece, Run)]
     return "".join(digits for _, digits in sorted(found))
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.engine.tuning import WORTH_SCATTERING, is_long_removal
+from tensordict_memmap.engine.tuning import SCATTER_MIN_FILES, is_long_removal
 from tensordict_memmap.storage import cleanup, journal, locks, ownership
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.staging import (
@@ -297,7 +297,7 @@ def _new_stage(target: str, count: int) -> _Stage:
             raise
         path = inside
         os.mkdir(path)
-    if path != inside and count >= WORTH_SCATTERING and cleanup.was_recent() and syscalls.scatter(path):
+    if path != inside and count >= SCATTER_MIN_FILES and cleanup.was_recent() and syscalls.scatter(path):
         path = _scattered(path, target)
     return _Stage(path, locks.open_locked(path, wait=False))
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tensordict_memmap.engine import executor, syscalls
-from tensordict_memmap.engine.tuning import KERNEL_WORTH_A_CALL, KERNEL_WORTH_COMPILING, is_cold, load_kernels
+from tensordict_memmap.engine.tuning import KERNEL_CALL_MIN, KERNEL_COMPILE_MIN, is_cold, load_kernels
 from tensordict_memmap.schema.dtypes import as_bits
 
 
@@ -44,7 +44,7 @@ def gather_rows(
         plain = plain.resolve_conj().resolve_neg()
     if out is None and index.ndim == 1 and index.dtype is torch.int64 and plain.is_cpu and index.is_cpu:
         nbytes = index.numel() * plain.stride(0) * plain.element_size()
-        if nbytes < KERNEL_WORTH_A_CALL or not is_cold(plain, index):
+        if nbytes < KERNEL_CALL_MIN or not is_cold(plain, index):
             with contextlib.suppress(IndexError):  # negative numbers are for below, and so is what names wrong ones
                 return torch.index_select(plain, 0, index)
     rows = _checked_rows(index, plain.shape[0])
@@ -59,11 +59,11 @@ def gather_rows(
     flat = out.view(rows.numel(), *shape[index.ndim :])
     if flat.numel() == 0:
         return out
-    if _rows_are_runs(plain) and flat.nbytes >= KERNEL_WORTH_A_CALL and is_cold(plain, rows):
+    if _rows_are_runs(plain) and flat.nbytes >= KERNEL_CALL_MIN and is_cold(plain, rows):
         step, size, first = plain.stride(0) * plain.element_size(), plain[0].nbytes, plain.data_ptr()
         for row in rows.tolist():  # a page fault alone reads ten times what is asked for, and waits for it
             syscalls.read_ahead(first + row * step, size)
-        kernels = load_kernels(KERNEL_WORTH_COMPILING, [0])
+        kernels = load_kernels(KERNEL_COMPILE_MIN, [0])
         if kernels is not None:
             count = max(
                 threads or 4 * executor.default_threads(), 1
@@ -104,7 +104,7 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, t
     source = src.detach().to(device=dst.device, dtype=dst.dtype).expand(*index.shape, *dst.shape[1:])
     source = source.reshape(rows.numel(), *dst.shape[1:])
     kernels = None
-    if _rows_are_runs(plain) and not (plain.is_conj() or plain.is_neg()) and source.nbytes >= KERNEL_WORTH_A_CALL:
+    if _rows_are_runs(plain) and not (plain.is_conj() or plain.is_neg()) and source.nbytes >= KERNEL_CALL_MIN:
         kernels = load_kernels(source.nbytes, [0])
     if kernels is None:
         # Torch leaves open which of two sources wins, so only the later of each row is handed to it.

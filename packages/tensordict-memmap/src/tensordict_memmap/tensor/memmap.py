@@ -22,7 +22,7 @@ import torch
 from tensordict_core.extension import register_writer
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.sources import FileRange
-from tensordict_memmap.engine.tuning import FILE_WORTH_OPENING, ROWS_WORTH_A_CALL
+from tensordict_memmap.engine.tuning import FILE_WRITE_MIN, ROW_COPY_MIN
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.storage.staging import replacing
 from tensordict_memmap.tensor import pickling
@@ -372,7 +372,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         if isinstance(value, torch.Tensor):
             if type(index) in _BASIC:
                 target = super().__getitem__(index)
-                if target.nbytes >= FILE_WORTH_OPENING:
+                if target.nbytes >= FILE_WRITE_MIN:
                     copy_into(self._view(target, index), value)
                     return
             else:
@@ -393,13 +393,13 @@ class MemoryMappedTensor(Filled, torch.Tensor):
             return None
         if rows.dtype.is_floating_point or rows.dtype.is_complex or rows.dtype in (torch.bool, torch.uint8):
             return None
-        if self.ndim == 0 or self.requires_grad or rows.numel() * self.stride(0) * self.itemsize < ROWS_WORTH_A_CALL:
+        if self.ndim == 0 or self.requires_grad or rows.numel() * self.stride(0) * self.itemsize < ROW_COPY_MIN:
             return None
         return rows
 
     def copy_(self, src: torch.Tensor, non_blocking: bool = False) -> Self:
         """Copies a tensor into this one's file; large ones on several threads."""
-        if self.nbytes >= FILE_WORTH_OPENING and isinstance(src, torch.Tensor):
+        if self.nbytes >= FILE_WRITE_MIN and isinstance(src, torch.Tensor):
             copy_into(self, src)
         else:
             super().copy_(src, non_blocking)

@@ -20,7 +20,7 @@ import torch
 from tensordict_memmap.engine import executor, syscalls, write_plan
 from tensordict_memmap.engine.sink import Sink, error_context
 from tensordict_memmap.engine.sources import FileRange
-from tensordict_memmap.engine.tuning import FILE_WORTH_OPENING, JOB, WORTH_STREAMING, is_unfilled, load_stream
+from tensordict_memmap.engine.tuning import FILE_WRITE_MIN, JOB_BYTES, STREAM_MIN, is_unfilled, load_stream
 from tensordict_memmap.tensor.mapping import Mapping
 
 __all__ = ["copy_into", "write_leaves"]
@@ -78,19 +78,22 @@ def _copy(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> No
     """Copies between memory and memory, one leaf after the other; it has no derivative."""
     flat = [number for number, leaf in enumerate(leaves) if _is_plain_copy(leaf, sources[number])]
     total = sum(leaves[number].nbytes for number in flat)
-    if total < WORTH_STREAMING or not _are_apart(leaves, sources):
+    if total < STREAM_MIN or not _are_apart(leaves, sources):
         torch._foreach_copy_(list(leaves), list(sources))
         return
     kernels = load_stream(total)
     copy = syscalls.copy if kernels is None else kernels.stream
-    lanes = []
+    queues = []
     for number in flat:
         target, source, nbytes = leaves[number].data_ptr(), sources[number].data_ptr(), leaves[number].nbytes
-        starts = range(0, nbytes, JOB)
-        lanes.append(
-            [functools.partial(copy, target + start, source + start, min(JOB, nbytes - start)) for start in starts]
+        starts = range(0, nbytes, JOB_BYTES)
+        queues.append(
+            [
+                functools.partial(copy, target + start, source + start, min(JOB_BYTES, nbytes - start))
+                for start in starts
+            ]
         )
-    executor.run(lanes)
+    executor.run(queues)
     for number in flat:
         _tell_autograd(leaves[number])
     others = sorted(set(range(len(leaves))).difference(flat))
@@ -101,7 +104,7 @@ def _copy(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> No
 def _is_plain_copy(leaf: torch.Tensor, source: torch.Tensor) -> bool:
     """Whether one run of bytes goes to another as it is."""
     return (
-        leaf.nbytes >= FILE_WORTH_OPENING
+        leaf.nbytes >= FILE_WRITE_MIN
         and leaf.dtype is source.dtype
         and leaf.device.type == source.device.type == "cpu"
         and leaf.layout is source.layout is torch.strided
@@ -181,7 +184,7 @@ def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = Non
     >>> dst[1]
     tensor([0., 1., 2.])
     """
-    if is_unfilled(dst, src) or dst.nbytes >= WORTH_STREAMING:
+    if is_unfilled(dst, src) or dst.nbytes >= STREAM_MIN:
         write_leaves(["source"], [dst], [src.expand(dst.shape)], threads=threads)
     else:
         torch.Tensor.copy_(dst, src)
