@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from tensordict_memmap.engine.sources import FileRange, Run
-from tensordict_memmap.engine.tuning import SMALL
+from tensordict_memmap.engine.tuning import SMALL_FILE
 from tensordict_memmap.schema.node import Path, Stacked
 
 __all__ = ["file_ranges"]
@@ -39,8 +39,8 @@ def file_ranges(
         addresses, begins, sizes = ([column[n] for n in filled] for column in (addresses, begins, sizes))
     total = len(sizes)
     single: set[int] = set()
-    if 0 in addresses or max(sizes, default=0) >= SMALL:
-        single.update(n for n in range(total) if not addresses[n] or sizes[n] >= SMALL)
+    if 0 in addresses or max(sizes, default=0) >= SMALL_FILE:
+        single.update(n for n in range(total) if not addresses[n] or sizes[n] >= SMALL_FILE)
     cuts = {0, total, *single, *(n + 1 for n in single)}
     if total and begins[-1] + sizes[-1] - begins[0] != sum(sizes):
         cuts.update(n for n in range(1, total) if begins[n - 1] + sizes[n - 1] != begins[n])

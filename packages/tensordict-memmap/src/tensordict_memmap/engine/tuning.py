@@ -94,7 +94,7 @@ def is_long_removal(nbytes: int, files: int = 1) -> bool:
 
 
 def is_unfilled(dst: torch.Tensor, src: torch.Tensor) -> bool:
-    """Whether most pages of ``dst`` are not in memory yet, so that writing to its file beats copying into its mapping."""
+    """Whether most pages of ``dst`` are not in memory yet, so that writing to its file beats copying to its mapping."""
     if dst.nbytes < FILE_WRITE_MIN or getattr(dst, "handler", None) is None:
         return False
     if torch.is_grad_enabled() and (dst.requires_grad or src.requires_grad):
