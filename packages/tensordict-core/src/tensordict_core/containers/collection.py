@@ -20,7 +20,6 @@ from tensordict_core.base.torch_table import find_handler
 from tensordict_core.base.write_back import Block, WriteBack
 from tensordict_core.ops.apply import Applying
 from tensordict_core.ops.cast import Casting
-from tensordict_core.ops.combine import cat_nodes, stack_nodes
 from tensordict_core.ops.compare import Comparison
 from tensordict_core.ops.compat.deprecated import DeprecatedNames
 from tensordict_core.ops.compat.memmap import MemmapStubs
@@ -132,14 +131,6 @@ class TensorCollection(
     def _view_at(self, index: Index) -> Any:
         """A live view of the part of this node that ``index`` selects; a tensorclass wraps that of what it holds."""
         return containers.view._make(self, index)
-
-    def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any:
-        """The entries under the key of this one, stacked."""
-        return stack_nodes(column, dim)
-
-    def _cat_nodes(self, column: Sequence[Any], dim: int) -> Any:
-        """The entries under the key of this one, concatenated."""
-        return cat_nodes(column, dim)
 
     def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """How a container that is no dictionary is stored: plain facts, and the nodes it is made of by name.

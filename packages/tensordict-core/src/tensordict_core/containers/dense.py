@@ -1,9 +1,9 @@
-"""`TensorDict`: a node that keeps its entries in one plain dictionary.
+"""`TensorDict`: the container that keeps its entries in one dictionary.
 
-The dictionary holds tensors and nested nodes as they are. Shapes are checked once, when a value enters; results of
-operations are put together without checks, because an operation on valid leaves gives valid leaves.
+The dictionary holds tensors and nested nodes. Shapes are checked once, when a value is stored. Results of operations
+are built without checks, because an operation on valid leaves gives valid leaves.
 
-What is no node is a leaf: ``isinstance(value, Node)`` is asked throughout, because ``isinstance(value, Tensor)``
+An entry that is not a `Node` is a leaf. Code tests ``isinstance(value, Node)``, because ``isinstance(value, Tensor)``
 runs Tensor's metaclass, which takes three times as long for parameters and nodes.
 """
 
@@ -26,6 +26,7 @@ from tensordict_core.base.registry import containers
 from tensordict_core.base.tracing import may_fuse
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.collection import TensorDictBase
+from tensordict_core.ops.combine import cat_nodes, stack_nodes
 from tensordict_core.ops.io.from_python import BuildOptions
 
 if TYPE_CHECKING:
@@ -38,74 +39,74 @@ __all__ = ["TensorDict"]
 _PLAIN = frozenset((Tensor,))
 
 
-class _Way(NamedTuple):
-    """A way to combine nodes of one key set entry by entry.
+class _Combination(NamedTuple):
+    """How nodes of one key set are combined key by key: stacked or concatenated.
 
     Attributes:
-        name: What errors call it.
-        doing: The same for their notes.
+        name: The operation, as errors name it.
+        verb: The operation, as notes of errors name it.
         leaves: Combines the tensors under one key along a dimension.
-        nodes: The method of a node that combines the nodes under one key.
-        other_keys: What is raised where keys differ.
+        nodes: Combines the nodes under one key along a dimension.
+        key_error: The type of the error if keys differ.
     """
 
     name: str
-    doing: str
+    verb: str
     leaves: Callable[..., Tensor]
-    nodes: str
-    other_keys: type[Exception]
+    nodes: Callable[[Sequence[Any], int], Any]
+    key_error: type[Exception]
 
 
-_STACK = _Way("stack", "stacking", torch.stack, "_stack_nodes", RuntimeError)
-_CAT = _Way("cat", "concatenating", torch.cat, "_cat_nodes", KeyError)
+_STACK = _Combination("stack", "stacking", torch.stack, stack_nodes, RuntimeError)
+_CAT = _Combination("cat", "concatenating", torch.cat, cat_nodes, KeyError)
 
 
-def _columns(items: Sequence[Any], way: _Way) -> Iterable[tuple[str, Any]]:
-    """The keys that nodes share, each with the entries of all nodes under it.
+def _columns(items: Sequence[Any], how: _Combination) -> Iterable[tuple[str, Any]]:
+    """Returns the keys of the nodes, each with the entries of all nodes under it.
 
     Raises:
-        Exception: Keys differ; of the type that the way says.
+        Exception: Keys differ; of type ``how.key_error``.
     """
     tables: list[Any] = [item._entries for item in items]
     keys = [*tables[0]]
     for table in tables:
         if [*table] != keys:
             break
-    else:  # nearly always, and then no key is looked up
+    else:  # the usual case: the orders agree, so no key is looked up
         return zip(keys, zip(*[table.values() for table in tables]))  # noqa: B905 (of one length: the keys are equal)
     for i, table in enumerate(tables):
         if set(table) != set(keys):
-            raise way.other_keys(str(errors.keys_not_stackable(way.name, i, table, keys)))
+            raise how.key_error(str(errors.keys_not_stackable(how.name, i, table, keys)))
     return [(key, [table[key] for table in tables]) for key in keys]
 
 
-def _combined(items: Sequence[Any], dim: int, way: _Way) -> dict[str, Any]:
-    """The entries of nodes, combined along a dimension key by key."""
-    columns, combine = _columns(items, way), way.leaves
+def _combined(items: Sequence[Any], dim: int, how: _Combination) -> dict[str, Any]:
+    """Returns the entries of nodes, combined along a dimension key by key."""
+    columns, combine = _columns(items, how), how.leaves
     entries: dict[str, Any] = {}
     for key, column in columns:
         head = column[0]
         try:
             if type(head) is Tensor or not isinstance(head, Node):
-                entries[key] = combine(column, dim) if dim else combine(column)  # what torch need not read saves time
+                entries[key] = combine(column, dim) if dim else combine(column)  # torch parses a second argument slowly
             else:
-                entries[key] = getattr(head, way.nodes)(column, dim)
+                entries[key] = how.nodes(column, dim)
         except (RuntimeError, TypeError) as error:
-            raise _not_combined(error, key, column, dim, way) from None
+            raise _not_combined(error, key, column, dim, how) from None
     return entries
 
 
-def _not_combined(error: Exception, key: str, column: Sequence[Any], dim: int, way: _Way) -> Exception:
-    """What to raise where the entries under a key do not combine."""
+def _not_combined(error: Exception, key: str, column: Sequence[Any], dim: int, how: _Combination) -> Exception:
+    """Returns the error for entries of one key that cannot be combined."""
     if not isinstance(column[0], Node):
         if any(isinstance(entry, Node) for entry in column):
             why = f"key {key!r} is a tensor in one tensordict and a nested one in another"
-            return errors.not_stackable(way.name, why)
+            return errors.not_stackable(how.name, why)
         shapes = {tuple(leaf.shape) for leaf in column}
-        # sizes along the dimension add up, where there is one already
-        if len({shape if way is _STACK else (*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) > 1:
-            return errors.not_stackable(way.name, f"key {key!r} has the shapes {sorted(shapes)}")
-    error.add_note(f"while {way.doing} key {key!r}")
+        # cat adds up sizes along the dimension, so they may differ
+        if len({shape if how is _STACK else (*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) > 1:
+            return errors.not_stackable(how.name, f"key {key!r} has the shapes {sorted(shapes)}")
+    error.add_note(f"while {how.verb} key {key!r}")
     return error
 
 
@@ -181,7 +182,7 @@ class TensorDict(TensorDictBase):
         first = size[0] if dims else None
         plain = meta.device is None
         try:
-            # fields of a tensorclass may hide items(): containers are asked by the name that none hides
+            # a field of a tensorclass may hide items(), but not _items()
             items = source._items() if is_node else source.items()  # type: ignore[union-attr]  # what has no items() is refused below
         except AttributeError:
             raise TypeError(
@@ -194,7 +195,7 @@ class TensorDict(TensorDictBase):
             elif plain and type(value) is Tensor:
                 if dims:
                     shape = value.shape
-                    # what starts_with says, in place for one dimension: the call would be half of what an entry costs
+                    # starts_with, inlined for one dimension: the call would double the cost of an entry
                     if not (shape and shape[0] == first if dims == 1 else starts_with(shape, size)):
                         raise errors.batch_mismatch(key, shape, size)
                 entries[key] = value
@@ -205,7 +206,7 @@ class TensorDict(TensorDictBase):
 
     @classmethod
     def _make(cls, entries: dict[str, Any], meta: Meta) -> Self:
-        """A tensordict of entries that are known to be valid."""
+        """Returns a tensordict of entries that are known to be valid."""
         self = object.__new__(cls)
         self._entries = entries
         self._meta = meta
@@ -216,7 +217,7 @@ class TensorDict(TensorDictBase):
         return self
 
     def _set_path(self, path: tuple[str, ...], value: Any, non_blocking: bool) -> None:
-        """Store a value under a nested key, making the nodes on the way."""
+        """Store a value under a nested key and create the nodes above it."""
         if not path:
             raise errors.empty_key()
         self.set(path, value, non_blocking=non_blocking)
@@ -307,7 +308,7 @@ class TensorDict(TensorDictBase):
         is_leaf, check = how.is_leaf, how.check
         meta = self._meta if how.keeps_meta else how.meta(self._meta)
         size = meta.batch_size
-        # a value is ready if a look at its first dimension shows that to_entry would take it as it is
+        # with fewer than two batch dimensions, the first size tells whether to_entry would return the value unchanged
         ready = Tensor if meta.device is None and len(size) < 2 else None
         first = size[0] if size else None
         for key, value in self._entries.items():
@@ -343,7 +344,7 @@ class TensorDict(TensorDictBase):
                 if type(value) is Tensor and value.is_cpu
                 else value._index(index)
                 if isinstance(value, Node)
-                # tensors of other types know themselves how rows of their first dimension are taken, as from a disk
+                # tensor subclasses such as memory-mapped tensors have their own way to gather rows
                 else select(value, at, rows)
                 if at and value.is_cpu
                 else value[idx]

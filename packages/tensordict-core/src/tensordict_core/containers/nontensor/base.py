@@ -190,12 +190,6 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         slices = [part for item in items for part in item._unbind(dim)]
         return containers.non_tensor_stack._make(cls._stack(slices, dim)._flat_values() if slices else [], meta)
 
-    def _stack_nodes(self, column: Sequence[Any], dim: int) -> Any:
-        return self._stack(column, dim)
-
-    def _cat_nodes(self, column: Sequence[Any], dim: int) -> Any:
-        return self._cat(column, dim)
-
     @classmethod
     def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
         return cls._stack(items, dim)
