@@ -13,9 +13,7 @@ import torch
 from tensordict_core import TensorDict
 from tensordict_memmap import SaveFuture, save
 from tensordict_memmap.engine import executor, write_plan
-from tensordict_memmap.saving import archive, consolidated
-from tensordict_memmap.saving import safetensors as packed
-from tensordict_memmap.saving import tree as tree_save
+from tensordict_memmap.saving import job
 from tensordict_memmap.storage import cleanup
 from tensordict_memmap.storage.ownership import read_manifest
 
@@ -179,8 +177,7 @@ def test_parameters_that_are_given_other_memory_meanwhile_are_saved_as_they_were
     parameters = {f"k{i}": torch.nn.Parameter(torch.full((size,), float(i))) for i in range(30)}
     td, go, path = TensorDict(parameters), threading.Event(), tmp_path / name
     write_files = write_plan.write_files
-    for module in (packed, tree_save, archive, consolidated):
-        monkeypatch.setattr(module, "write_files", lambda *args, **more: go.wait() and write_files(*args, **more))
+    monkeypatch.setattr(job, "write_files", lambda *args, **more: go.wait() and write_files(*args, **more))
     if name == "consolidated":
         future = td.consolidate(path, return_early=True, num_threads=2)
     else:

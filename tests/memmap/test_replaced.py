@@ -17,9 +17,8 @@ from tensordict_memmap.cli.main import main
 from tensordict_memmap.dataset import dataset
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.remote.store import Store
-from tensordict_memmap.saving import archive, consolidated
-from tensordict_memmap.saving import safetensors as packed
-from tensordict_memmap.storage import cleanup, journal, staging, transaction
+from tensordict_memmap.saving import job
+from tensordict_memmap.storage import cleanup, journal, staging
 
 
 def content(number, size=3):
@@ -151,14 +150,14 @@ def overtaken(monkeypatch):
     return start
 
 
-PUBLISHES = {"x": (transaction, "save_folder"), "x.tdz": (archive, "save_file"), "x.safetensors": (packed, "save_file")}
+COMMITS = {"x": (job, "save_folder"), "x.tdz": (job, "save_file"), "x.safetensors": (job, "save_file")}
 
 
-@pytest.mark.parametrize("name", PUBLISHES)
+@pytest.mark.parametrize("name", COMMITS)
 @pytest.mark.parametrize("size", [3, 7])
 def test_what_a_save_gives_is_what_it_saved(tmp_path, overtaken, name, size):
     path = tmp_path / name
-    overtaken(*PUBLISHES[name], lambda: save(content(2, size), path))
+    overtaken(*COMMITS[name], lambda: save(content(2, size), path))
     mapped = memmap(content(1), path)
     assert numbers(mapped) == {1} and mapped.is_memmap() and mapped.saved_path == path
     assert numbers(load_memmap(path)) == {2}
@@ -169,7 +168,7 @@ def test_what_a_save_gives_is_what_it_saved(tmp_path, overtaken, name, size):
 @pytest.mark.parametrize("size", [3, 7])
 def test_what_is_consolidated_is_mapped_onto_its_own_file(tmp_path, overtaken, size):
     path = tmp_path / "x"
-    overtaken(consolidated, "save_file", lambda: content(2, size).consolidate(path))
+    overtaken(job, "save_file", lambda: content(2, size).consolidate(path))
     assert numbers(content(1).consolidate(path)) == {1}
     assert numbers(load_memmap(path)) == {2}
 

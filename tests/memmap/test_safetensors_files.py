@@ -227,7 +227,7 @@ def test_a_flipped_or_missing_byte_of_the_header_never_crashes(tmp_path):
 
 
 def test_an_address_is_one_for_load_memmap():
-    with pytest.raises(ValueError, match="is an address; open it with load_memmap"):
+    with pytest.raises(ValueError, match="open it with load_memmap"):
         from_safetensors("memory://somewhere/model.safetensors")
 
 

@@ -17,9 +17,8 @@ import pytest
 import torch
 
 from tensordict_core import NonTensorData, TensorDict
-from tensordict_memmap import load_memmap, save
+from tensordict_memmap import from_consolidated, load_memmap, save
 from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.saving.consolidated import from_consolidated
 from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.ownership import read_manifest
 

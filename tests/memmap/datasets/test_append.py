@@ -197,5 +197,5 @@ def test_rows_added_to_a_save_with_checksums_drop_those_that_they_make_wrong(pat
     save(rows(0, 3), path, checksum=True)
     append_memmap(path, rows(3, 5))
     assert alike(load_memmap(path), rows(0, 5))
-    with pytest.raises(ValueError, match="has none for"):
+    with pytest.raises(ValueError, match="has no checksum of"):
         load_memmap(path, verify="full")

@@ -10,13 +10,21 @@ from tensordict_memmap.cli.convert import convert
 from tensordict_memmap.cli.print_tree import print_directory_tree
 from tensordict_memmap.dataset.dataset import MemmapDataset, append_memmap
 from tensordict_memmap.engine.future import SaveFuture
-from tensordict_memmap.loading.calls import is_memmap, load, load_memmap, load_memmap_, memmap_refresh_
+from tensordict_memmap.loading.calls import (
+    from_safetensors,
+    is_memmap,
+    load,
+    load_memmap,
+    load_memmap_,
+    memmap_refresh_,
+)
+from tensordict_memmap.loading.consolidated import from_consolidated
 from tensordict_memmap.loading.into import compare, load_into
 from tensordict_memmap.saving.archive import is_memmap_archive, pack_memmap, refresh_archive_checksums, unpack_memmap
 from tensordict_memmap.saving.calls import memmap, memmap_, memmap_like, save
-from tensordict_memmap.saving.consolidated import consolidate, from_consolidated, is_consolidated
+from tensordict_memmap.saving.consolidated import consolidate, is_consolidated
 from tensordict_memmap.saving.make_entries import make_memmap, make_memmap_from_storage, make_memmap_from_tensor
-from tensordict_memmap.saving.safetensors import from_safetensors, to_safetensors
+from tensordict_memmap.saving.safetensors import to_safetensors
 from tensordict_memmap.schema.diff import Report
 from tensordict_memmap.tensor import pickling
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE, kind_of
 from tensordict_memmap.loading.archive import Archive
 from tensordict_memmap.loading.calls import load_memmap
@@ -22,7 +21,7 @@ from tensordict_memmap.remote.upload import save_remote
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.saving.archive import unpack_memmap
 from tensordict_memmap.saving.calls import save
-from tensordict_memmap.saving.consolidated import consolidate
+from tensordict_memmap.saving.consolidated import save_consolidated
 
 __all__ = ["FORMATS", "convert"]
 
@@ -78,11 +77,7 @@ def convert(
         if format == CONSOLIDATED:
             if compression is not None or shard_size is not None:
                 raise ValueError("compression and shard_size do not apply to a consolidated file; omit them")
-            consolidate(loaded, target, num_threads=num_threads or 0)
-            if durable:
-                with open(target, "r+b") as file:
-                    os.fsync(file.fileno())
-                syscalls.sync_folder(os.path.dirname(os.path.abspath(target)))
+            save_consolidated(loaded, target, num_threads=num_threads or 0, durable=durable)
             return
         save(
             loaded,

@@ -11,17 +11,28 @@ import stat
 from collections.abc import Callable
 from typing import TypeVar
 
-from tensordict_memmap.formats.safetensors.header import ENDING, LONGEST_HEADER
-from tensordict_memmap.saving.archive import is_archive_path
-from tensordict_memmap.saving.safetensors import is_packed
+from tensordict_memmap.formats import archive
+from tensordict_memmap.formats.names import META
+from tensordict_memmap.formats.oldest import META_PT
+from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, INDEX_NAME, LONGEST_HEADER, SINGLE_NAME
 
-__all__ = ["ARCHIVE", "CONSOLIDATED", "SAFETENSORS", "TREE", "kind_of", "kind_of_bytes", "opened"]
+__all__ = ["ARCHIVE", "CONSOLIDATED", "SAFETENSORS", "TREE", "format_by_name", "kind_of", "kind_of_bytes", "opened"]
 
 TREE, SAFETENSORS, ARCHIVE, CONSOLIDATED = "tree", "safetensors", "archive", "consolidated"
 
 _T = TypeVar("_T")
 _Witness = tuple[int, int, int, int] | None
 _MOST_ATTEMPTS = 200
+
+
+def format_by_name(path: str | os.PathLike[str]) -> str:
+    """The format of a save to a path, by its ending.
+
+    >>> format_by_name("model.safetensors"), format_by_name("x.tdz"), format_by_name("folder")
+    ('safetensors', 'archive', 'tree')
+    """
+    name = os.fspath(path)
+    return ARCHIVE if name.endswith(archive.ENDING) else SAFETENSORS if name.endswith((ENDING, INDEX_ENDING)) else TREE
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
@@ -75,12 +86,12 @@ def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
     try:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except (OSError, ValueError):
-        return SAFETENSORS if is_packed(path) else ARCHIVE if is_archive_path(path, None) else TREE, None
+        return SAFETENSORS if os.path.isfile(path) else format_by_name(path), None
     try:
         info = os.fstat(fd)
         witness = _witness(info)
         if stat.S_ISDIR(info.st_mode):
-            return SAFETENSORS if is_packed(path) else TREE, witness
+            return SAFETENSORS if _holds_shards(path) else TREE, witness
         if not stat.S_ISREG(info.st_mode):
             return SAFETENSORS, witness  # whose reader refuses pipes and devices
 
@@ -91,6 +102,15 @@ def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
         return kind_of_bytes(info.st_size, read), witness
     finally:
         os.close(fd)
+
+
+def _holds_shards(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds safetensors files and no tree."""
+
+    def has(name: str) -> bool:
+        return os.path.isfile(os.path.join(folder, name))
+
+    return (has(INDEX_NAME) or has(SINGLE_NAME)) and not (has(META) or has(META_PT))
 
 
 def kind_of_bytes(size: int, read: Callable[[int, int], bytes]) -> str:

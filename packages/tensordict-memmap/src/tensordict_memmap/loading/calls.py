@@ -15,8 +15,8 @@ import torch
 
 from tensordict_core.extension import Meta, annotate, annotation, on_exit
 from tensordict_memmap.loading.request import Request, describe, open_any
-from tensordict_memmap.loading.safetensors import lies_in_its_file
-from tensordict_memmap.remote.urls import local_path
+from tensordict_memmap.loading.safetensors import lies_in_its_file, load_packed
+from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.schema.diff import differences, fit
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
 from tensordict_memmap.schema.plan import plan
@@ -25,7 +25,7 @@ from tensordict_memmap.storage.verify import check_level
 from tensordict_memmap.tensor.mapping import MODES
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["describe_saved", "is_memmap", "load", "load_memmap", "load_memmap_", "memmap_refresh_"]
+__all__ = ["describe_saved", "from_safetensors", "is_memmap", "load", "load_memmap", "load_memmap_", "memmap_refresh_"]
 
 
 def load_memmap(
@@ -265,3 +265,43 @@ def _is_same(old: Any, new: Any) -> bool:
         return False
     place = (new.handler.identity, new.offset, new.shape, new.dtype, new.stride())
     return (old.handler.identity, old.offset, old.shape, old.dtype, old.stride()) == place and bool(new.numel())
+
+
+# --- files of one format
+
+
+def from_safetensors(
+    path: str | os.PathLike[str],
+    device: torch.device | str | None = None,
+    *,
+    mode: str = "r",
+    allow_pickle: bool = False,
+    verify: str = "size",
+) -> Any:
+    """Opens a safetensors file as a tensordict, without a copy: ours, the reference's, or any published checkpoint.
+
+    Args:
+        path: the file, or the ``.safetensors.index.json`` of several; `load_memmap` opens addresses. Without a
+            structure in it, names are split on ``.``.
+        device: where tensors are moved; None leaves them mapped, and the result without a device.
+        mode: ``"r"`` keeps writes to tensors in this process, ``"r+"`` writes them to the file, whose checksums of
+            tensors are dropped first.
+        allow_pickle: whether values without a JSON form may be unpickled, which can run any code that is in them.
+        verify: ``"full"`` reads the file and compares the checksums that ``checksum=True`` recorded; otherwise header
+            and size are compared.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is damaged, or no safetensors file, or an address.
+
+    >>> from tensordict_memmap import to_safetensors
+    >>> to_safetensors(TensorDict({"layer": {"weight": torch.ones(2, 2)}}), "model.safetensors")
+    >>> from_safetensors("model.safetensors")["layer", "weight"].shape
+    torch.Size([2, 2])
+    """
+    path = local_path(path)
+    if is_remote(path):
+        raise ValueError(f"{path!r} is a URL, and from_safetensors maps local files; open it with load_memmap")
+    target = None if device is None else torch.device(device)
+    check_level(verify)
+    return load_packed(path, mode=mode, move_to=target, device=target, allow_pickle=allow_pickle, verify=verify)

@@ -19,10 +19,10 @@ import torch
 from tensordict_memmap.formats.archive import read_index
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE, kind_of_bytes
 from tensordict_memmap.formats.names import META
-from tensordict_memmap.formats.safetensors.header import LONGEST_HEADER, load_header
+from tensordict_memmap.formats.safetensors.header import INDEX_NAME, LONGEST_HEADER, SINGLE_NAME, load_header
 from tensordict_memmap.formats.safetensors.parse import needed_at_once, unpack, wanted
 from tensordict_memmap.loading.leaves import LeafOpener
-from tensordict_memmap.loading.safetensors import INDEX_NAME, SINGLE_NAME, open_shards, views
+from tensordict_memmap.loading.safetensors import open_shards, views
 from tensordict_memmap.remote.ranges import RangeReader
 from tensordict_memmap.remote.snapshots import current_snapshot
 from tensordict_memmap.remote.store import Store

@@ -25,14 +25,13 @@ from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT, parse_oldest
 from tensordict_memmap.formats.parse_tree import parse
 from tensordict_memmap.loading.archive import Archive, ArchiveOpener
+from tensordict_memmap.loading.consolidated import from_consolidated
 from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
 from tensordict_memmap.loading.remote import RemoteFolder, RemoteOpener, RemoteSave, load_remote_packed
 from tensordict_memmap.loading.safetensors import load_packed
 from tensordict_memmap.remote.urls import is_remote
-from tensordict_memmap.saving.consolidated import from_consolidated
-from tensordict_memmap.saving.value_writeback import remember_file
 from tensordict_memmap.schema import nontensor
-from tensordict_memmap.schema.build import build
+from tensordict_memmap.schema.build import build, remember_file
 from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, nodes, show
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.schema.prune import Choice

@@ -24,15 +24,16 @@ from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.formats.safetensors.describe import RECORD
 from tensordict_memmap.formats.safetensors.header import (
     CODES,
-    ENDING,
     INDEX_ENDING,
+    INDEX_NAME,
     LONGEST_HEADER,
+    SINGLE_NAME,
     Header,
     Kind,
     load_header,
 )
 from tensordict_memmap.formats.safetensors.parse import needed_at_once, unpack, wanted
-from tensordict_memmap.saving.value_writeback import remember_file
+from tensordict_memmap.schema.build import remember_file
 from tensordict_memmap.schema.prune import Choice, Part
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, drop_packed_checksums, verify_packed
@@ -41,17 +42,11 @@ from tensordict_memmap.storage.snapshot import unreplaced
 from tensordict_memmap.tensor.mapping import MODES, Mapping
 
 __all__ = [
-    "INDEX_NAME",
-    "SINGLE_NAME",
     "lies_in_its_file",
     "load_packed",
     "open_shards",
     "views",
 ]
-
-SINGLE_NAME = "model" + ENDING
-INDEX_NAME = "model" + INDEX_ENDING
-"""What a folder with one file, or with shards, holds, by the convention of those who publish checkpoints."""
 
 
 def load_packed(

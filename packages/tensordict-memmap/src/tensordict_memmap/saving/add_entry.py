@@ -19,7 +19,9 @@ from tensordict_core.extension import annotation
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META, RESERVED_FIELDS
-from tensordict_memmap.saving.tree import TreeSave
+from tensordict_memmap.saving.job import Run, SaveJob
+from tensordict_memmap.saving.options import SaveOptions
+from tensordict_memmap.saving.tree import TreeWriter
 from tensordict_memmap.schema.build import build
 from tensordict_memmap.schema.node import Dense, Leaf, Node, leaves
 from tensordict_memmap.storage import transaction
@@ -44,26 +46,26 @@ def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor,
         entry = TensorDict({name: entry}, td.batch_size)
     alone = TensorDict({}, td.batch_size)
     alone._set(path[0], entry, False)
-    job, added = _job(alone, place, path[0], copy_data)
-    if not (_is_saved(td, place) and _add(job, td)):
+    writer, added = _plan(alone, place, path[0], copy_data)
+    if not (_is_saved(td, place) and _add(writer, td)):
         twin = td._clone(False)
         twin._set(path[0], entry, False)
-        job, added = _job(twin, place, path[0], copy_data)
-        job.run(None, None)
+        writer, added = _plan(twin, place, path[0], copy_data)
+        SaveJob(writer).run()
     if isinstance(added, Leaf):
-        return job.opener()(added)
-    return build(added, job.opener(), saved=place, device=torch.device("cpu"))
+        return writer.opener()(added)
+    return build(added, writer.opener(), saved=place, device=torch.device("cpu"))
 
 
-def _job(td: Any, place: Path, name: str, copy_data: bool) -> tuple[TreeSave, Leaf | Node]:
+def _plan(td: Any, place: Path, name: str, copy_data: bool) -> tuple[TreeWriter, Leaf | Node]:
     """The save of a node, and what it says of one of its entries."""
-    job = TreeSave(td, place, True, None, True, True, False)
-    assert isinstance(job.node, Dense)
-    added = job.node.entries[name]
+    writer = TreeWriter(td, place, SaveOptions())
+    assert isinstance(writer.schema, Dense)
+    added = writer.schema.entries[name]
     if not copy_data:
         for leaf in [added] if isinstance(added, Leaf) else leaves(added):
             leaf.source = None
-    return job, added
+    return writer, added
 
 
 def _is_saved(td: Any, place: Path) -> bool:
@@ -78,23 +80,24 @@ def _is_saved(td: Any, place: Path) -> bool:
     return True
 
 
-def _add(job: TreeSave, td: Any) -> bool:
+def _add(writer: TreeWriter, td: Any) -> bool:
     """Whether the files of a save could be added to what its folder holds."""
 
     def write(stage: str) -> Manifest | None:
-        document = syscalls.read_file(f"{job.root}/{META}")
-        merged = None if document is None else _merged(document, job.node, td)
+        document = syscalls.read_file(f"{writer.path}/{META}")
+        merged = None if document is None else _merged(document, writer.schema, td)
         if merged is None:
             return None
-        manifest = job.write(stage)
+        manifest = SaveJob(writer).write(stage, Run())
+        assert manifest is not None
         new = manifest.files.keys() - {META}
-        if manifest.names or any(os.path.lexists(f"{job.root}/{name.split('/')[0]}") for name in new):
+        if manifest.names or any(os.path.lexists(f"{writer.path}/{name.split('/')[0]}") for name in new):
             return None
         syscalls.write_file(f"{stage}/{META}", merged, durable=False)
         manifest.files[META] = Entry(len(merged))
         return manifest
 
-    return transaction.add_files(job.root, write)
+    return transaction.add_files(writer.path, write)
 
 
 def _merged(document: bytes, node: Node, td: Any) -> bytes | None:

@@ -1,33 +1,38 @@
-"""Saving: a tensordict is planned as a tree of records, its files are written in parallel, and it is mapped onto them.
+"""Saving: `memmap`, `memmap_`, `memmap_like` and `save`.
 
-``memmap`` gives a mapped twin, ``memmap_`` maps the tensordict itself, ``memmap_like`` makes room without copying, and
-without a folder all of them use shared memory. Whatever stops a save, the earlier one is whole (``commit.py``).
+`memmap` returns a mapped tensordict, `memmap_` maps the tensordict itself, `memmap_like` makes files without copying,
+and without a path all of them use shared memory. An earlier save stays whole until the new one is (`transaction`).
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+import tensordict_memmap.saving.value_writeback  # noqa: F401  # registers itself
 from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.engine.sink import error_context, reserve_file
 from tensordict_memmap.formats import tree
-from tensordict_memmap.loading.calls import take_over
+from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE
 from tensordict_memmap.remote.upload import save_remote
 from tensordict_memmap.remote.urls import is_remote, local_path
-from tensordict_memmap.saving.archive import ArchiveSave, is_archive_path
-from tensordict_memmap.saving.safetensors import PackedSave, is_packed_path
-from tensordict_memmap.saving.tree import TreeSave, name_of
+from tensordict_memmap.saving.archive import ArchiveWriter
+from tensordict_memmap.saving.job import SaveJob, Writer
+from tensordict_memmap.saving.options import SHARED_MEMORY, SaveOptions
+from tensordict_memmap.saving.safetensors import SafetensorsWriter
+from tensordict_memmap.saving.tree import TreeWriter, error_key
 from tensordict_memmap.schema.build import build, fill
 from tensordict_memmap.schema.node import Leaf
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["memmap", "memmap_", "memmap_like", "save"]
+
+_WRITERS: dict[str, type[Writer]] = {TREE: TreeWriter, SAFETENSORS: SafetensorsWriter, ARCHIVE: ArchiveWriter}
 
 
 def memmap(
@@ -49,34 +54,36 @@ def memmap(
     format: str | None = None,
     shard_size: int | None = None,
 ) -> Any:
-    """Writes a tensordict to a folder and returns a locked one of the same structure that is mapped onto the files.
+    """Writes a tensordict to a folder and returns a locked tensordict of the same structure, mapped onto the files.
 
     Args:
         data: a tensordict, lazy stack, tensorclass or non-tensor data.
-        prefix: the folder; None uses shared memory that goes with its last owner.
-        copy_existing: whether entries that are mapped onto other files already are copied rather than refused.
-        num_threads: threads that copy; a good number for this machine if None or 0.
+        prefix: the folder or file; None uses shared memory, which is freed with its last owner.
+        copy_existing: whether entries that are mapped onto other files are copied rather than refused.
+        num_threads: the number of writer threads; chosen for the machine if None or 0.
         return_early: whether to return a `SaveFuture` at once.
         share_non_tensor: accepted for compatibility: the files hold non-tensor values too, and other processes see them
             after ``memmap_refresh_``.
         existsok: whether an earlier save may be replaced.
         robust_key: accepted for compatibility: file names always escape unusual characters of keys.
-        archive: whether to write one zip file of the folder's files; None goes by the ending ``.tdz``.
-        compression: how that is compressed (``"deflate"``, ``"bzip2"``, ``"lzma"``); by default not, so it is mapped.
-        atomic: whether the save replaces an earlier one as a whole or not at all; otherwise files are overwritten one
-            by one and keep their inodes, for those who share live mappings. What an earlier save held leaves the disk
-            when that is done, large ones soon after this returns.
+        archive: whether to write all files into one zip file; None decides by the suffix ``.tdz``.
+        compression: the compression of an archive, ``"deflate"``, ``"bzip2"`` or ``"lzma"``. An archive is mapped only
+            without compression, the default.
+        atomic: whether the save replaces an earlier one as a whole or not at all. Otherwise files are overwritten one
+            by one and keep their inodes, for processes that share live mappings. The disk space of a large earlier save
+            is freed in the background.
         durable: whether the save survives a power failure once this returns.
         checksum: whether checksums are recorded, which ``load_memmap(..., verify="full")`` compares. Files are then
-            mapped copy-on-write, so that the checksums stay true; ``load_memmap(..., mode="r+")`` drops them.
-        pbar: whether to show how many bytes are out.
-        format: ``"tree"`` for a folder with a file a leaf, ``"safetensors"`` for one file; None goes by the path, whose
-            ending for that is ``.safetensors``.
+            mapped copy-on-write, so that the checksums stay valid; ``load_memmap(..., mode="r+")`` drops them.
+        pbar: whether to show a progress bar.
+        format: ``"tree"`` for a folder with a file for each leaf, ``"safetensors"`` for one file; None decides by the
+            suffix ``.safetensors``.
         shard_size: the most bytes of tensors in one safetensors file; ``prefix`` is then a folder of several.
 
     Raises:
-        RuntimeError: An entry is mapped onto another file and ``copy_existing`` is False, or the folder holds something
+        RuntimeError: An entry is mapped onto another file and ``copy_existing`` is False, or the folder is not empty
             and ``existsok`` is False.
+        ValueError: Options do not go together, or the format is unknown.
         TypeError: An entry cannot be stored; the error names its key.
         OSError: The system refuses (a full disk among others); the earlier save is whole.
 
@@ -86,20 +93,19 @@ def memmap(
     >>> TensorDict.load_memmap("numbers")["a"].tolist()
     [7, 1, 2]
     """
-    options = {
-        "threads": num_threads,
-        "durable": durable,
-        "checksum": checksum,
-        "copy_existing": copy_existing,
-        "existsok": existsok,
-    }
-    one = _one_file(data, prefix, archive, compression, format, shard_size, atomic, **options)
-    if one is not None:
-        return one.start(return_early, one.twin, pbar)
-    if prefix is None:
-        return _early(return_early, lambda: _share(data, in_place=False))
-    job = TreeSave(data, prefix, copy_existing, num_threads, existsok, atomic, durable, checksum=checksum)
-    return job.start(return_early, job.twin, pbar)
+    options = SaveOptions(
+        copy_existing=copy_existing,
+        num_threads=num_threads,
+        existsok=existsok,
+        atomic=atomic,
+        durable=durable,
+        checksum=checksum,
+        format=format,
+        archive=archive,
+        compression=compression,
+        shard_size=shard_size,
+    )
+    return _memmap(data, prefix, options, early=return_early, pbar=pbar)
 
 
 def memmap_(
@@ -118,27 +124,25 @@ def memmap_(
     pbar: bool = False,
     format: str | None = None,
 ) -> Any:
-    """Maps a tensordict itself: its entries are replaced by mapped ones, and it is locked. Arguments as in `memmap`.
+    """Saves a tensordict and maps it: its entries are replaced by mapped ones, and it is locked.
+
+    Arguments are those of `memmap`.
 
     >>> from tensordict_core import TensorDict
     >>> td = TensorDict({"a": torch.arange(3)}, [3])
     >>> memmap_(td) is td, td.is_memmap(), td.is_locked
     (True, True, True)
     """
-    options = {
-        "threads": num_threads,
-        "durable": durable,
-        "checksum": checksum,
-        "copy_existing": copy_existing,
-        "existsok": existsok,
-    }
-    one = _one_file(td, prefix, None, None, format, None, atomic, **options)
-    if one is not None:
-        return one.start(return_early, lambda: take_over(td, one.twin()), pbar)
-    if prefix is None:
-        return _early(return_early, lambda: _share(td, in_place=True))
-    job = TreeSave(td, prefix, copy_existing, num_threads, existsok, atomic, durable, checksum=checksum)
-    return job.start(return_early, job.itself, pbar)
+    options = SaveOptions(
+        copy_existing=copy_existing,
+        num_threads=num_threads,
+        existsok=existsok,
+        atomic=atomic,
+        durable=durable,
+        checksum=checksum,
+        format=format,
+    )
+    return _memmap(td, prefix, options, in_place=True, early=return_early, pbar=pbar)
 
 
 def memmap_like(
@@ -155,28 +159,24 @@ def memmap_like(
     format: str | None = None,
     reserve: bool = False,
 ) -> Any:
-    """A mapped tensordict of the same structure, filled with zeros; other arguments as in `memmap`.
+    """Returns a mapped tensordict of the same structure, filled with zeros.
 
     Nothing is copied, and files take no space on the disk until they are written to. Expanded entries get files of
-    their expanded size. Writing through a mapping where the disk is full ends the process with SIGBUS, unless the space
-    was taken before: ``reserve=True`` takes it now, so that a disk that is too small is an ``OSError`` that names the
-    key, and nothing is left of what was begun.
+    their expanded size. Writing through a mapping when the disk is full ends the process with SIGBUS; ``reserve=True``
+    allocates the space now, so that a disk that is too small is an error. Other arguments are those of `memmap`.
+
+    Raises:
+        OSError: The disk is full and ``reserve`` is True; the error names the key.
 
     >>> from tensordict_core import TensorDict
     >>> data = memmap_like(TensorDict({"image": torch.ones(3, 4)}).expand(1000), "images")
     >>> data.batch_size, data["image"].shape, data["image"].max()
     (torch.Size([1000]), torch.Size([1000, 3, 4]), tensor(0.))
     """
-    one = _one_file(td, prefix, archive, None, format, None, True, threads=num_threads, existsok=existsok, like=True)
-    if one is not None and reserve:
-        raise ValueError("space is reserved in a folder or in shared memory, not in one file; leave reserve out")
-    if one is not None:
-        return one.start(return_early, one.twin)
-    if prefix is None:
-        return _early(return_early, lambda: _share(td, in_place=False, like=True, reserve=reserve))
-    job = TreeSave(td, prefix, True, num_threads, existsok, True, False, like=True)
-    job.reserve = reserve
-    return job.start(return_early, job.twin)
+    options = SaveOptions(
+        num_threads=num_threads, existsok=existsok, format=format, archive=archive, like=True, reserve=reserve
+    )
+    return _memmap(td, prefix, options, early=return_early)
 
 
 def save(
@@ -198,10 +198,10 @@ def save(
     format: str | None = None,
     shard_size: int | None = None,
 ) -> Any:
-    """Writes a tensordict to a folder without mapping it; arguments as in `memmap`.
+    """Writes a tensordict to a folder, a file or a URL, without mapping it; arguments are those of `memmap`.
 
-    The folder may be an address such as ``s3://bucket/run`` too, through fsspec (``tensordict-memmap[remote]``): the
-    save is staged in a temporary folder here and then goes out in parallel, all or nothing.
+    A URL such as ``s3://bucket/run`` needs fsspec (``tensordict-memmap[remote]``). The save is staged in a local
+    temporary folder and uploaded in parallel, all or nothing.
 
     Returns:
         ``data`` itself, or a `SaveFuture` of it if ``return_early``.
@@ -211,70 +211,57 @@ def save(
     >>> save(td, "saved") is td, TensorDict.load("saved")["a"].tolist()
     (True, [0, 1, 2])
     """
+    options = SaveOptions(
+        copy_existing=copy_existing,
+        num_threads=num_threads,
+        existsok=existsok,
+        atomic=atomic,
+        durable=durable,
+        checksum=checksum,
+        format=format,
+        archive=archive,
+        compression=compression,
+        shard_size=shard_size,
+        mapped=False,
+    )
     if is_remote(prefix):
-        return _save_elsewhere(dict(locals()))
-    prefix = local_path(prefix)
-    options = {
-        "threads": num_threads,
-        "durable": durable,
-        "checksum": checksum,
-        "copy_existing": copy_existing,
-        "existsok": existsok,
-    }
-    one = _one_file(data, prefix, archive, compression, format, shard_size, atomic, mapped=False, **options)
-    if one is not None:
-        return one.start(return_early, lambda: data, pbar)
-    job = TreeSave(data, prefix, copy_existing, num_threads, existsok, atomic, durable, checksum=checksum, mapped=False)
-    return job.start(return_early, lambda: data, pbar)
-
-
-def _save_elsewhere(options: dict[str, Any]) -> Any:
-    """A save to an address, from the arguments of `save`."""
-    data, url, early = options.pop("data"), options.pop("prefix"), options.pop("return_early")
-    existsok = options.pop("existsok")
-    stage = functools.partial(save, data.clone(recurse=False) if early else data, **options)  # entries as they are now
-    return save_remote(url, stage, total=data.bytes(), existsok=existsok, early=early, result=data)
-
-
-def _one_file(
-    td: Any,
-    prefix: Any,
-    archive: bool | None,
-    compression: Any,
-    format: str | None,
-    shard_size: int | None,
-    atomic: bool,
-    **options: Any,
-) -> ArchiveSave | PackedSave | None:
-    """The save to an archive or a safetensors file, None where it is one to a folder or to shared memory."""
-    if is_remote(prefix) or local_path(prefix) != prefix:
-        raise ValueError(f"files are mapped by their path here, and {prefix!r} is an address; save there and load it")
-    mapped = options.pop("mapped", True)
-    archived = format is None and is_archive_path(prefix, archive)
-    packed = not archived and is_packed_path(prefix, format)
-    if archive and packed:
-        raise ValueError("an archive is a format of its own; pass archive=True or format, not both")
-    if compression is not None and not archived:
-        raise ValueError("only archives are compressed; pass archive=True, or a path that ends with .tdz")
-    if shard_size is not None and not packed:
-        raise ValueError("shards are safetensors files, and this save makes none; pass format='safetensors' too")
-    if (packed or archived) and not atomic:
-        raise ValueError(
-            "one file is replaced as a whole, so there is no atomic=False; load it with mode='r+' to write in place"
+        held = data.clone(recurse=False) if return_early else data  # entries as they are now
+        local = replace(options, existsok=True)
+        return save_remote(
+            str(prefix),
+            lambda path: _save(held, path, local, pbar=pbar),
+            total=data.bytes(),
+            existsok=existsok,
+            early=return_early,
+            result=data,
         )
-    if archived:
-        return ArchiveSave(td, prefix, compression=compression, mapped=mapped, **options)
-    return PackedSave(td, prefix, shard_size=shard_size, mapped=mapped, **options) if packed else None
+    return _save(data, local_path(prefix), options, early=return_early, pbar=pbar)
 
 
-def _early(return_early: bool, work: Callable[[], Any]) -> Any:
-    return SaveFuture(lambda progress, cancelled: work(), 0) if return_early else work()
+def _save(data: Any, path: Any, options: SaveOptions, *, early: bool = False, pbar: bool = False) -> Any:
+    return SaveJob(_writer(data, path, options)).start(lambda: data, early=early, pbar=pbar)
+
+
+def _memmap(
+    data: Any, path: Any, options: SaveOptions, *, in_place: bool = False, early: bool = False, pbar: bool = False
+) -> Any:
+    """Saves, and maps the result, or the tensordict itself; without a path in shared memory."""
+    if options.format_for(path) == SHARED_MEMORY:
+        share = functools.partial(_share, data, in_place=in_place, like=options.like, reserve=options.reserve)
+        return SaveFuture(lambda progress, cancelled: share(), 0) if early else share()
+    writer = _writer(data, path, options)
+    return SaveJob(writer).start(writer.fill if in_place else writer.mapped, early=early, pbar=pbar)
+
+
+def _writer(data: Any, path: Any, options: SaveOptions) -> Writer:
+    return _WRITERS[options.format_for(path)](data, path, options)
 
 
 # --- shared memory
 
 
-def _share(td: Any, *, in_place: bool, like: bool = False, reserve: bool = False) -> Any:
+def _share(td: Any, *, in_place: bool, like: bool, reserve: bool) -> Any:
+    """The tensordict, or one of the same structure, with its tensors in shared memory."""
     node = tree.name_files(plan(td), tie=not like)
     made: dict[str, torch.Tensor] = {}
 
@@ -304,6 +291,6 @@ def _zeros(leaf: Leaf, source: torch.Tensor, reserve: bool) -> torch.Tensor:
         return torch.zeros_like(source, device="cpu")
     made = MemoryMappedTensor.zeros(shape=source.shape, dtype=source.dtype)
     if reserve and made.handler.descriptor is not None:
-        with error_context(name_of(leaf)):
+        with error_context(error_key(leaf)):
             reserve_file(made.handler.descriptor.fd, made.nbytes)
     return made

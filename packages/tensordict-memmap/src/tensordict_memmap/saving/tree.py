@@ -1,7 +1,7 @@
-"""Saves to a folder: a file for each leaf and a description for each node, all of them written in one plan.
+"""Writer of trees: a folder with a file for each leaf and a description for each node, all written in one plan.
 
-A leaf that is mapped onto the very file it would be saved to is not written again, and a tensor that is tied to another
-is a second name of its file.
+A leaf that is mapped onto the very file that it would be saved to is not written again. Tied tensors share a file
+through hard links.
 """
 
 from __future__ import annotations
@@ -9,256 +9,259 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.checksums import Extent
-from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.sink import reserve_files
 from tensordict_memmap.engine.sources import FileRange, detached
-from tensordict_memmap.engine.write_plan import FileWrite, write_files
+from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF
 from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
+from tensordict_memmap.saving.job import Run, Writer
+from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema.build import build, fill
-from tensordict_memmap.schema.node import Dense, Leaf, leaves, nodes, show
+from tensordict_memmap.schema.node import Dense, Leaf, Node, leaves, nodes, show
 from tensordict_memmap.schema.plan import plan
-from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Entry, Manifest
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["TreeSave", "name_of"]
+__all__ = ["TreeWriter", "error_key", "escaped_names", "leaf_files", "node_files", "refuse_mapped"]
 
 
-class TreeSave:
-    """One save to one folder: planned when it is made, done by `run`."""
+class TreeFile(NamedTuple):
+    """One file of a tree.
 
-    def __init__(
-        self,
-        td: Any,
-        prefix: str | os.PathLike[str],
-        copy_existing: bool,
-        threads: int | None,
-        existsok: bool,
-        atomic: bool,
-        durable: bool,
-        *,
-        like: bool = False,
-        checksum: bool = False,
-        mapped: bool = True,
-    ) -> None:
-        self.td = td
-        self.checksum = checksum
-        self.root = os.path.abspath(prefix)
-        self.threads, self.atomic, self.durable, self.like = threads, atomic, durable, like
-        self.existsok, self.mapped = existsok, mapped
-        self.reserve = False
-        if not existsok:
-            transaction.check_new(self.root)
+    Args:
+        path: its path, with ``/`` between folders.
+        ranges: its content; none where it only gets its size.
+        size: its bytes.
+        key: what errors call it.
+    """
+
+    path: str
+    ranges: list[FileRange]
+    size: int
+    key: Any = None
+
+
+def node_files(node: Node) -> Iterator[TreeFile]:
+    """The files that describe one node."""
+    prefix = node.folder + "/" if node.folder else ""
+    for name, document in tree.describe(node).items():
+        path = prefix + name
+        yield TreeFile(path, [FileRange(path, document)], len(document), path)
+
+
+def leaf_files(leaf: Leaf, *, like: bool = False) -> Iterator[TreeFile]:
+    """The files of one leaf: its values, and of a nested tensor the shapes of its components; none that is empty.
+
+    Args:
+        leaf: the leaf.
+        like: whether the values are left out.
+    """
+    key, source = error_key(leaf), leaf.source
+    if leaf.layout == "strided":
+        if leaf.nbytes:
+            yield TreeFile(leaf.file, [] if like or source is None else [FileRange(key, source)], leaf.nbytes, key)
+        return
+    assert source is not None
+    components = [part.detach() for part in source.unbind()]
+    ranges, offset = [], 0
+    for part in components:
+        ranges.append(FileRange(key, part, offset))
+        offset += prod(part.shape) * leaf.dtype.itemsize
+    if offset:
+        yield TreeFile(leaf.file, [] if like else ranges, offset, key)
+    shapes = torch.tensor([list(part.shape) for part in components], dtype=torch.int64)
+    if shapes.numel():
+        yield TreeFile(leaf.shapes_file, [FileRange(key, shapes)], shapes.nbytes, key)
+
+
+def escaped_names(schema: Node) -> dict[str, dict[str, str]]:
+    """By folder, the file names of the keys whose files are not named as usual, for the manifest."""
+    return {
+        node.folder: {
+            key: stem + (LEAF if isinstance(node.entries[key], Leaf) else "") for key, stem in node.escaped.items()
+        }
+        for node in nodes(schema)
+        if isinstance(node, Dense) and node.escaped
+    }
+
+
+def error_key(leaf: Leaf) -> Any:
+    """The key of a leaf as errors show it."""
+    return leaf.key[0] if len(leaf.key) == 1 else leaf.key
+
+
+def refuse_mapped(leaf: Leaf, target: str) -> None:
+    """Refuses a leaf that is mapped onto a file, for ``copy_existing=False``.
+
+    Raises:
+        RuntimeError: It is.
+    """
+    mapped = leaf.source.handler.filename if isinstance(leaf.source, MemoryMappedTensor) else None
+    if mapped is not None:
+        raise RuntimeError(
+            f"key {show(leaf.key)} is mapped onto {mapped}, and a mapped entry stays in its file; pass "
+            f"copy_existing=True to copy it to {target}"
+        )
+
+
+class TreeWriter(Writer):
+    """The plan of a save to a folder."""
+
+    is_folder = True
+
+    def __init__(self, data: Any, path: str | os.PathLike[str], options: SaveOptions) -> None:
+        super().__init__(data, path, options)
         self.kept: dict[str, torch.Tensor] = {}
+        """The mapped tensors of files that stay, and after the save of all files."""
         with gc_paused():
-            self.node = tree.name_files(plan(td), tie=not like)
-            self.leaves = list(leaves(self.node))
-        if mapped:
-            check_mappable(len(self.leaves), self.root)
-        if not like:
+            self.schema = tree.name_files(plan(data), tie=not options.like)
+            self.leaves = list(leaves(self.schema))
+        if options.mapped:
+            check_mappable(len(self.leaves), self.path)
+        if not options.like:
             for leaf in self.leaves:
-                self._check_source(leaf, copy_existing)
-        self.total = 0 if like else sum(leaf.nbytes for leaf in self.leaves if leaf.file not in self.kept)
+                self._check_source(leaf)
+            self.total = sum(leaf.nbytes for leaf in self.leaves if leaf.file not in self.kept)
+        self.count = len(self.leaves)
 
-    def _check_source(self, leaf: Leaf, copy_existing: bool) -> None:
-        source = leaf.source
+    def _check_source(self, leaf: Leaf) -> None:
+        """Refuses a leaf that is mapped onto another file, and copies one whose file is overwritten in place."""
+        source, atomic = leaf.source, self.options.atomic
         if not isinstance(source, MemoryMappedTensor):
-            if not self.atomic and os.path.isdir(self.root) and source is not None and _may_be_of_a_file(source):
-                leaf.source = source.clone()  # a view of what the folder holds, which is overwritten before it is read
+            if not atomic and os.path.isdir(self.path) and source is not None and _may_be_of_a_file(source):
+                leaf.source = source.clone()  # a view of a file in the folder, overwritten before it is read
             return
         mapping = source.handler
         if mapping.filename is None or not source.numel():
             return
         with contextlib.suppress(OSError):
-            info = os.stat(f"{self.root}/{leaf.file}")
+            info = os.stat(f"{self.path}/{leaf.file}")
             if (info.st_dev, info.st_ino) == mapping.identity and mapping.mode == "r+":
                 whole = source.is_contiguous() and source.offset == 0 and source.nbytes == info.st_size
-                if whole and not self.checksum:
+                if whole and not self.options.checksum:
                     self.kept[leaf.file] = source
-                elif whole and not self.atomic:
+                elif whole and not atomic:
                     leaf.source = source.clone()
-                if whole:  # with checksums it is copied: who has it mapped could make them wrong
+                if whole:  # with checksums it is copied: processes that have it mapped could make them wrong
                     return
-        if not copy_existing:
-            raise RuntimeError(
-                f"an entry stays in its file, and that of key {show(leaf.key)} is {mapping.filename}; pass "
-                f"copy_existing=True to copy it to {self.root}/{leaf.file}"
-            )
-        if not self.atomic and os.path.realpath(mapping.filename).startswith(os.path.realpath(self.root) + os.sep):
-            leaf.source = source.clone()  # its file is overwritten before it is read, maybe
+        if not self.options.copy_existing:
+            refuse_mapped(leaf, f"{self.path}/{leaf.file}")
+        if not atomic and os.path.realpath(mapping.filename).startswith(os.path.realpath(self.path) + os.sep):
+            leaf.source = source.clone()  # its file may be overwritten before it is read
 
-    def start(self, early: bool, result: Callable[[], Any], pbar: bool = False) -> Any:
-        """Saves, now or in the background, and gives the result."""
-        if early:
-            for leaf in self.leaves:
-                leaf.source = detached(leaf.source)
-        return run_save(self.run, result, self.total, early=early, pbar=pbar)
+    def hold(self) -> None:
+        """Keeps the memory of all tensors as it is now."""
+        for leaf in self.leaves:
+            leaf.source = detached(leaf.source)
 
-    def run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
-        """Writes all files and puts them in place."""
-        transaction.save_folder(
-            self.root,
-            lambda folder: self.write(folder, progress, cancelled),
-            durable=self.durable,
-            atomic=self.atomic,
-            existsok=self.existsok,
-            size=self.total,
-            count=len(self.leaves),
-            files=() if self.atomic else self._paths(),
-        )
-
-    def write(self, folder: str, progress: Progress | None = None, cancelled: Cancelled | None = None) -> Manifest:
-        """Writes all files to a folder that will take the place of the saved one, or whose files will."""
-        manifest = self._write(folder, progress, cancelled)
-        if self.mapped and syscalls.POSIX:  # elsewhere a folder with mapped files cannot be renamed
-            self._map(folder)
-        return manifest
-
-    def _map(self, folder: str) -> None:
-        """Maps the files before they have the names that other saves could take, one after the other."""
-        opener = self._opener(folder)
-        with gc_paused():
-            for leaf in self.leaves:
-                tensor = self.kept[leaf.file] = opener(leaf)
-                if isinstance(tensor, MemoryMappedTensor) and tensor.handler.filename == f"{folder}/{leaf.file}":
-                    tensor.handler.filename = f"{self.root}/{leaf.file}"
-
-    def opener(self) -> LeafOpener:
-        """What maps the files once they are in place."""
-        return self._opener(self.root)
-
-    def _opener(self, folder: str) -> LeafOpener:
-        opener = LeafOpener(folder, kept=self.kept, mode="r" if self.checksum else None)
-        opener.ties = any(leaf.alias is not None for leaf in self.leaves)
-        return opener
-
-    def twin(self) -> Any:
-        """A locked tensordict over the files."""
-        with gc_paused():
-            return build(self.node, self.opener(), saved=Path(self.root), device=torch.device("cpu")).lock_()
-
-    def itself(self) -> Any:
-        """The tensordict itself, now over the files."""
-        with gc_paused():
-            fill(self.node, self.opener(), saved=Path(self.root))
-        return self.td.lock_()
-
-    # --- writing
-
-    def _paths(self) -> Iterator[str]:
-        """Every file that may be written."""
-        for node in nodes(self.node):
-            for name in tree.describe(node):
-                yield f"{node.folder}/{name}" if node.folder else name
+    def paths(self) -> Iterable[str]:
+        """The paths of all files that may be written."""
+        for node in nodes(self.schema):
+            yield from (file.path for file in node_files(node))
         for leaf in self.leaves:
             yield leaf.file
             if leaf.layout != "strided":
                 yield leaf.shapes_file
 
-    def _write(self, folder: str, progress: Progress | None, cancelled: Cancelled | None) -> Manifest:
+    # --- writing
+
+    def write(self, staged: str, run: Run) -> Manifest:
+        """Writes all files into a folder."""
+        options = self.options
+        files: list[TreeFile] = []
+        for node in nodes(self.schema):
+            if node.folder and self.kept:
+                os.makedirs(f"{staged}/{node.folder}", exist_ok=True)
+            files.extend(node_files(node))
         entries: dict[str, Entry] = {}
-        names: dict[str, dict[str, str]] = {}
-        files: list[FileWrite] = []
-
-        def add(path: str, pieces: list[FileRange], size: int, key: Any = None) -> None:
-            entries[path] = Entry(size)
-            place = f"{folder}/{path}"
-            extents = [Extent(0, size)] if self.checksum else []
-            files.append(FileWrite(place, pieces, size, self.atomic or _make_way(place), extents, key))
-
-        for node in nodes(self.node):
-            place = node.folder + "/" if node.folder else ""
-            if place and self.kept:
-                os.makedirs(f"{folder}/{node.folder}", exist_ok=True)
-            for name, document in tree.describe(node).items():
-                add(place + name, [FileRange(show(node.key) if node.key else name, document)], len(document))
-            if isinstance(node, Dense) and node.escaped:
-                names[node.folder] = {
-                    key: stem + (LEAF if isinstance(node.entries[key], Leaf) else "")
-                    for key, stem in node.escaped.items()
-                }
         aliases: dict[str, str] = {}
-        kept: list[str] = []
         for leaf in self.leaves:
-            if leaf.layout != "strided":
-                self._add_nested(leaf, add)
-            elif leaf.file in self.kept:
+            source = self.kept.get(leaf.file)
+            if source is not None and self._keep(leaf.file, source, staged):
                 entries[leaf.file] = Entry(leaf.nbytes)
-                kept.append(leaf.file)
-            elif nbytes := leaf.nbytes:
-                if leaf.alias is not None:
-                    aliases[leaf.file] = leaf.alias
-                    entries[leaf.file] = Entry(nbytes)
-                else:
-                    name = name_of(leaf)
-                    pieces = [] if self.like or leaf.source is None else [FileRange(name, leaf.source)]
-                    add(leaf.file, pieces, nbytes, name)
-        if self.atomic:
-            for file in kept:
-                self._keep(file, folder, add)
-        write_files(files, threads=self.threads, durable=self.durable, progress=progress, cancelled=cancelled)
-        if self.reserve:
-            reserve_files((name_of(leaf), f"{folder}/{leaf.file}") for leaf in self.leaves)
-        for written in files if self.checksum else ():
-            path = os.fspath(written.path)[len(folder) + 1 :]
-            entries[path] = Entry(entries[path].size, written.extents[0].checksum())
-        for file, first in aliases.items():
-            _link(f"{folder}/{first}", f"{folder}/{file}", self.durable)
-            entries[file] = entries[first]
-        return Manifest(entries, names, aliases)
+            elif leaf.alias is not None and leaf.nbytes and source is None:
+                aliases[leaf.file] = leaf.alias
+            else:
+                files.extend(leaf_files(leaf, like=options.like))
+        entries |= {file.path: Entry(file.size) for file in files}
+        writes = [self._file_write(file, staged) for file in files]
+        run.write_files(writes)
+        if options.reserve:
+            reserve_files((error_key(leaf), f"{staged}/{leaf.file}") for leaf in self.leaves)
+        if options.checksum:
+            for file, written in zip(files, writes, strict=True):
+                entries[file.path] = Entry(file.size, written.extents[0].checksum())
+        for path, first in aliases.items():
+            _link(f"{staged}/{first}", f"{staged}/{path}", run.durable)
+            entries[path] = entries[first]
+        return Manifest(entries, escaped_names(self.schema), aliases)
 
-    def _keep(self, file: str, folder: str, add: Callable[[str, list[FileRange], int], None]) -> None:
-        """Takes a file of the earlier save over as it is, so that whoever has it mapped stays connected."""
-        source, place = self.kept[file], f"{folder}/{file}"
+    def _file_write(self, file: TreeFile, staged: str) -> FileWrite:
+        place = f"{staged}/{file.path}"
+        extents = [Extent(0, file.size)] if self.options.checksum else []
+        fresh = self.options.atomic or _remove_linked(place)
+        return FileWrite(place, file.ranges, file.size, fresh, extents, file.key)
+
+    def _keep(self, file: str, source: torch.Tensor, staged: str) -> bool:
+        """Whether a file of the earlier save is part of this one as it is, so that mappings of it stay connected."""
+        if not self.options.atomic:
+            return True
         assert isinstance(source, MemoryMappedTensor)
+        place = f"{staged}/{file}"
         with contextlib.suppress(OSError):  # a file system without hard links, or the earlier save is gone
-            os.link(f"{self.root}/{file}", place)
+            os.link(f"{self.path}/{file}", place)
             info = os.stat(place)
             if (info.st_dev, info.st_ino) == source.handler.identity:
-                return
+                return True
             os.unlink(place)  # another save has that name by now
         del self.kept[file]
-        add(file, [FileRange(file, source)], source.nbytes)
+        return False
 
-    def _add_nested(self, leaf: Leaf, add: Callable[[str, list[FileRange], int], None]) -> None:
-        assert leaf.source is not None
-        parts = [part.detach() for part in leaf.source.unbind()]
-        rows = [list(part.shape) for part in parts]
-        pieces, offset = [], 0
-        for part in parts:
-            if not self.like:
-                pieces.append(FileRange(name_of(leaf), part, offset))
-            offset += prod(part.shape) * leaf.dtype.itemsize
-        if offset:
-            add(leaf.file, pieces, offset)
-        shapes = torch.tensor(rows, dtype=torch.int64)
-        if shapes.numel():
-            add(leaf.shapes_file, [FileRange(name_of(leaf), shapes)], shapes.nbytes)
+    # --- results
+
+    def map(self, staged: str) -> None:
+        """Maps the staged files."""
+        opener = self._opener(staged)
+        with gc_paused():
+            for leaf in self.leaves:
+                tensor = self.kept[leaf.file] = opener(leaf)
+                if isinstance(tensor, MemoryMappedTensor) and tensor.handler.filename == f"{staged}/{leaf.file}":
+                    tensor.handler.filename = f"{self.path}/{leaf.file}"
+
+    def opener(self) -> LeafOpener:
+        """Opens the leaves once their files are in place."""
+        return self._opener(self.path)
+
+    def _opener(self, folder: str) -> LeafOpener:
+        opener = LeafOpener(folder, kept=self.kept, mode="r" if self.options.checksum else None)
+        opener.ties = any(leaf.alias is not None for leaf in self.leaves)
+        return opener
+
+    def mapped(self) -> Any:
+        """A locked tensordict over the files."""
+        with gc_paused():
+            return build(self.schema, self.opener(), saved=Path(self.path), device=torch.device("cpu")).lock_()
+
+    def fill(self) -> Any:
+        """The tensordict itself, now over the files, locked."""
+        with gc_paused():
+            fill(self.schema, self.opener(), saved=Path(self.path))
+        return self.data.lock_()
 
 
-def name_of(leaf: Leaf) -> Any:
-    """What errors call a leaf."""
-    return leaf.key[0] if len(leaf.key) == 1 else leaf.key
-
-
-def _make_way(path: str) -> bool:
-    """Before a file is overwritten in place: one with other names must go, or those would change too.
-
-    Returns:
-        Whether a new file is to be made.
-    """
+def _remove_linked(path: str) -> bool:
+    """Removes a file that other names share, before it is overwritten in place; whether a new file is to be made."""
     try:
         info = os.lstat(path)
     except OSError:

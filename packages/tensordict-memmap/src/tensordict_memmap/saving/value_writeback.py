@@ -1,9 +1,8 @@
-"""Non-tensor values that change in place: the folder of the entry is saved anew, all of it or nothing.
+"""Write-back of non-tensor values: a value that changes in a mapped tensordict is saved to its folder again.
 
-One file that holds a whole tensordict has its values where they cannot grow, so there a change is refused.
-
-Tensors change in their files as they are written to. A value is written before the tensordict takes it, and only where
-the files still hold what the tensordict has: another save may have taken the place meanwhile.
+It is written before the tensordict takes it, and only where the files still hold the value of the tensordict: another
+save may have taken the place meanwhile. A file that holds a whole tensordict has no room for a longer value, so there a
+change is refused. Core calls this module when a value changes.
 """
 
 from __future__ import annotations
@@ -13,39 +12,27 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tensordict_core import NonTensorStack, TensorCollection, is_non_tensor
-from tensordict_core.extension import annotate, annotation, register_value_writer
+from tensordict_core import NonTensorStack
+from tensordict_core.extension import annotation, register_value_writer
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
-from tensordict_memmap.saving.tree import TreeSave
+from tensordict_memmap.saving.job import SaveJob
+from tensordict_memmap.saving.options import SaveOptions
+from tensordict_memmap.saving.tree import TreeWriter
 from tensordict_memmap.schema import nontensor
-from tensordict_memmap.schema.build import VALUE_FOLDER
+from tensordict_memmap.schema.build import VALUE_FOLDER, VALUE_IN_FILE
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.storage import ownership
 
-__all__ = ["remember_file"]
-
-_FILE = "value_in_one_file"
+__all__: list[str] = []
 
 
-def remember_file(td: Any, path: Path, mode: str | None) -> None:
-    """Has a tensordict know the one file that it is mapped onto; where tensors are written to it, values refuse."""
-    annotate(td, "saved_path", path)
-    annotate(td, "mode", mode)
-    waiting = [td] if mode == "r+" else []
-    while waiting:
-        node = waiting.pop()
-        if is_non_tensor(node):
-            annotate(node, _FILE, True)
-        elif isinstance(node, TensorCollection):
-            waiting += node._nodes()
-
-
-def _keep(old: Any, new: Any) -> None:
-    if annotation(old, _FILE):
+def _write_back(old: Any, new: Any) -> None:
+    """Saves a new value to the folder of the old one, where that has one."""
+    if annotation(old, VALUE_IN_FILE):
         raise RuntimeError(
-            "values that are no tensors are changed in place where they were saved to a folder, and this one lies in "
-            "one file with all others; save the tensordict anew, or change a clone() of it in memory"
+            "this non-tensor value lies in one file with all others, and only values in a folder change in place; save "
+            "the tensordict again, or change a clone() of it in memory"
         )
     folder = annotation(old, VALUE_FOLDER)
     if folder is None:
@@ -55,15 +42,15 @@ def _keep(old: Any, new: Any) -> None:
         if all(nontensor.is_same(found[0], one) for one in found):
             return
         raise RuntimeError(
-            f"rows of a dataset that grows share their values, and those for {folder} differ; store what differs by "
-            "row as a tensor, or change the value for all rows"
+            f"the new values for {folder} differ, and rows of a growing dataset share their values; store "
+            "them as a tensor, or change the value for all rows"
         )
     if not _holds(folder, old):
         raise RuntimeError(
-            f"a saved value is changed where the files hold what the tensordict has, and {folder} was replaced or "
-            "removed since; load the tensordict again"
+            f"{folder} was replaced or removed since the tensordict was loaded, so its value is not changed there; "
+            "load the tensordict again"
         )
-    TreeSave(new, folder, False, None, True, True, False).run(None, None)
+    SaveJob(TreeWriter(new, folder, SaveOptions(copy_existing=False, mapped=False))).run()
 
 
 def _is_in_a_dataset(folder: Path) -> bool:
@@ -82,4 +69,4 @@ def _holds(folder: Path, value: Any) -> bool:
     return bool(saved.get("data") == known.get("data"))
 
 
-register_value_writer(_keep)
+register_value_writer(_write_back)

@@ -9,14 +9,24 @@ from typing import Any
 
 import torch
 
-from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
+from tensordict_core import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorCollection,
+    TensorDict,
+    is_non_tensor,
+)
 from tensordict_core.extension import Meta, annotate
 from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, show
 
-__all__ = ["VALUE_FOLDER", "build", "fill"]
+__all__ = ["VALUE_FOLDER", "VALUE_IN_FILE", "build", "fill", "remember_file"]
 
 VALUE_FOLDER = "value_folder"
 """The annotation of non-tensor data with the folder that its changes are saved to."""
+
+VALUE_IN_FILE = "value_in_one_file"
+"""The annotation of non-tensor data in one file, where it cannot change."""
 
 
 OpenLeaf = Callable[[Leaf], torch.Tensor]
@@ -111,3 +121,16 @@ def fill(node: Node, open_leaf: OpenLeaf, *, saved: Path | None = None) -> None:
         origin._set_meta(Meta(meta.batch_size, torch.device("cpu"), meta.names))
     if saved is not None:
         _remember(origin, node, saved, open_leaf)
+
+
+def remember_file(td: Any, path: Path, mode: str | None) -> None:
+    """Notes on a tensordict the one file that it is mapped onto; its non-tensor values then refuse to change there."""
+    annotate(td, "saved_path", path)
+    annotate(td, "mode", mode)
+    waiting = [td] if mode == "r+" else []
+    while waiting:
+        node = waiting.pop()
+        if is_non_tensor(node):
+            annotate(node, VALUE_IN_FILE, True)
+        elif isinstance(node, TensorCollection):
+            waiting += node._nodes()

@@ -1,11 +1,11 @@
-"""Removal: what a save replaced is given back to the disk in the background, which may take longer than the save.
+"""Cleanup: a background thread frees the blocks of saves that were replaced, which may take longer than a save.
 
-A thread of its own does it, and an interpreter that ends waits for it. What is removed carries a lock meanwhile, which
-vanishes with the process: if that dies first, the next save to the same place finds it unlocked and removes it. A child
-that was forked meanwhile leaves all of it to its parent.
+An interpreter that ends waits for the thread. A folder that is removed is locked meanwhile, and locks vanish with their
+process: if that dies first, the next save to the same place finds the folder unlocked and removes it. A forked child
+leaves all of it to its parent.
 
-Until it is done, the disk holds what was replaced as well. A save that would not fit beside it waits first, and no
-place ever has more than one removal under way.
+Until a replaced save is removed, the disk holds it too. A save that would not fit beside it waits first, and each place
+has at most one removal under way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["later", "make_room", "remember", "wait", "was_recent"]
 _Work = Callable[[], None]
 
 _REMEMBERED = 300.0
-"""Seconds for which what was removed may slow down who makes files near to it (see `syscalls.scatter`)."""
+"""Seconds for which removed files slow down the creation of files near to them (see `syscalls.scatter`)."""
 
 _latest = -_REMEMBERED
 
@@ -34,12 +34,12 @@ _thread: threading.Thread | None = None
 
 
 def later(place: str, work: _Work, descriptors: Sequence[int] = ()) -> None:
-    """Does some work in the background, after what was given earlier for the same place.
+    """Does some work in the background, after earlier work for the same place.
 
     Args:
-        place: what is replaced; names the work for `wait`.
-        work: what to do. Where the system refuses, nobody is told: what is left is found by the next save.
-        descriptors: what to close once it is done; a forked child closes its copies at once.
+        place: the path that is replaced; names the work for `wait`.
+        work: the work. An error of the system is ignored: the next save finds the files that are left.
+        descriptors: closed once the work is done; a forked child closes its copies at once.
     """
     global _thread
     wait(place)
@@ -57,13 +57,13 @@ def later(place: str, work: _Work, descriptors: Sequence[int] = ()) -> None:
 
 
 def wait(place: str | None = None) -> None:
-    """Waits until nothing is left to do, for one place or at all."""
+    """Waits until all work is done, for one place or for all."""
     with _condition:
         _condition.wait_for(lambda: not _pending if place is None else place not in _pending)
 
 
 def make_room(place: str, nbytes: int) -> None:
-    """Waits for what is under way for a place, unless the disk has room beside it for as many bytes and some more."""
+    """Waits for the work for a place, unless the disk has room for as many bytes and some more beside it."""
     if place in _pending:
         with contextlib.suppress(OSError):
             if shutil.disk_usage(os.path.dirname(place)).free > nbytes + nbytes // 8 + (64 << 20):
@@ -72,7 +72,7 @@ def make_room(place: str, nbytes: int) -> None:
 
 
 def remember() -> None:
-    """Takes note that files of a save are being removed."""
+    """Notes that files of a save are being removed."""
     global _latest
     _latest = time.monotonic()
 

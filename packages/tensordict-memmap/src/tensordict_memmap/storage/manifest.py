@@ -1,7 +1,7 @@
-"""The manifest: what a saved folder consists of, one JSON file beside its ``meta.json``. Pure: it touches no file.
+"""Manifest: the list of the files of a saved folder, one JSON file beside its ``meta.json``.
 
-It is written last, so its presence says that the save is complete. Readers that do not know it ignore it. A folder
-inside a saved folder that has a manifest of its own is described by that one.
+It is written last, so a manifest tells that the save is complete. Readers that do not know it ignore it. A manifest in
+a folder inside a saved folder counts for that folder. Nothing here reads or writes a file.
 
 The file, version 1::
 
@@ -11,7 +11,7 @@ The file, version 1::
      "seal": "xxh3_64/4194304:..."}
 
 ``files`` holds each file's size, or its size and checksum; paths are relative, with ``/`` between folders. ``names``
-holds, by folder, the keys whose file is not named as usual. ``aliases`` holds the files that are another one's content.
+holds, by folder, the keys whose files are not named as usual. ``aliases`` holds the files with the content of another.
 ``growing`` is there in a growing dataset, whose files may be longer than they are listed (`rows_committed`).
 ``seal``, the last, is there where checksums are: it is that of the bytes in front of the comma before it.
 """
@@ -47,14 +47,14 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class Manifest:
-    """What a saved folder consists of.
+    """The files of a saved folder.
 
     Args:
-        files: every file by its path, the manifest itself left out.
-        names: by folder (``""`` is the saved one), the file name of each key that is not named as usual.
+        files: every file by its path, except the manifest itself.
+        names: by folder (``""`` is the saved one), the file name of each key whose file is not named as usual.
         aliases: for a file that is a link to, or a copy of, another one, that other one.
         complete: False while files are overwritten in place.
-        rows_committed: how far a dataset has grown; None for other saves.
+        rows_committed: the rows of a growing dataset; None for other saves.
 
     >>> manifest = Manifest({"meta.json": Entry(95), "b/meta.json": Entry(120)})
     >>> Manifest.loads(manifest.dumps()) == manifest
@@ -94,23 +94,23 @@ class Manifest:
 
     @classmethod
     def loads(cls, data: bytes, *, where: str = "the manifest") -> Manifest:
-        """Reads a manifest, and trusts nothing in it.
+        """Parses a manifest and checks all of it.
 
         Args:
             data: the content of its file.
-            where: what errors call it.
+            where: its name in errors.
 
         Raises:
-            ValueError: if it is not valid: broken or ambiguous JSON, another version, a path that leads elsewhere,
-                a size that is none.
+            ValueError: It is not valid: broken or ambiguous JSON, another version, a path that leads out of the folder,
+                or an invalid size.
         """
         try:
             record = json.loads(data, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"a manifest is one JSON object, and {where} is not: {error}; save again") from error
+            raise ValueError(f"{where} is not valid JSON: {error}; save again") from error
         if not isinstance(record, dict) or record.get("tensordict_manifest") != VERSION:
             raise ValueError(
-                f"this version reads manifests of version {VERSION}, and {where} is none; upgrade tensordict-memmap"
+                f"{where} is no manifest of version {VERSION}, which this version reads; upgrade tensordict-memmap"
             )
         try:
             manifest = cls(
@@ -128,7 +128,7 @@ class Manifest:
                 raise ValueError(f"the alias {unknown[0]!r} is not between files that it lists")
             _check_seal(data, record.get("seal"), manifest.is_sealed())
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"a manifest lists files with their sizes, and {where} is broken: {error}") from error
+            raise ValueError(f"{where} is not a valid manifest: {error}; save again") from error
         return manifest
 
     def under(self, folder: str) -> Manifest:
@@ -166,7 +166,7 @@ class Manifest:
         )
 
     def problems(self, sizes: Mapping[str, int]) -> list[str]:
-        """Compares with the sizes that files really have; one sentence for each file that is missing, short or long."""
+        """Compares with the sizes of the real files; one sentence for each file that is missing, short or long."""
         found = []
         for path, entry in self.files.items():
             size = sizes.get(path)
@@ -191,11 +191,11 @@ def folders(paths: Iterable[str]) -> set[str]:
 
 
 def _check_seal(data: bytes, seal: object, needed: bool) -> None:
-    """Refuses a manifest that is not what was written: one flipped bit could hide another."""
+    """Refuses a manifest that was changed: one flipped bit could hide another."""
     if needed or seal is not None:
         body, found, _ = data.rpartition(_SEAL)
         if not found or checksum_of(body) != seal:
-            raise ValueError("its seal says that it was changed; restore it")
+            raise ValueError("its seal does not match its content; restore it")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_path(path: str) -> str:
-    """Refuses what is not a plain relative path of a file inside the folder."""
+    """Refuses all but plain relative paths of files inside the folder."""
     if _PATH.fullmatch(path) is None or (path.endswith(NAME) and path.rpartition("/")[2] == NAME):
         raise ValueError(f"{path[:200]!r} is not a path inside the folder")
     return path

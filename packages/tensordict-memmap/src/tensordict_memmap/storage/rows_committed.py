@@ -1,10 +1,10 @@
-"""Count of rows of a growing dataset, in its manifest; pure, touches no file.
+"""Committed rows: the number of rows of a growing dataset, in its manifest. Nothing here reads or writes a file.
 
 Files of a dataset may be longer than its rows: rows are written first and counted afterwards, when the manifest is
-replaced in one step. So the number of rows in the manifest is the truth, for all leaves and nested nodes at once. The
-``meta.json`` files follow it, one by one and deepest first, for readers that know no manifest; whoever does know it
-reads their shapes as if they had that number already. Where another program has written the ``meta.json`` since, as the
-manifest can tell by a hash, that program's word counts.
+replaced in one step. The number in the manifest therefore counts for all leaves and nested nodes at once. The
+``meta.json`` files follow it, one by one and deepest first, for readers that do not know manifests; loads here read
+their shapes with the number of the manifest. Where another program wrote a ``meta.json`` since, which a hash in the
+manifest tells, the shapes of that program count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROOM = 19
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A range of rows that one of several writers fills: ``start`` to ``stop``, of which those before ``done`` are."""
+    """A range of rows, ``start`` to ``stop``, that one of several writers fills; those before ``done`` are written."""
 
     start: int
     stop: int
@@ -40,10 +40,10 @@ class RowsCommitted:
     """How far a dataset has grown.
 
     Args:
-        rows: how many rows there are.
-        shown: the most there have been, for files are not cut below what readers may have mapped.
-        meta: fingerprints of the ``meta.json`` in the saved folder that this goes with: the last one and the next.
-        parts: the ranges behind ``rows`` that were begun.
+        rows: the number of rows.
+        shown: the largest number so far; files are not cut below it, as readers may have mapped them.
+        meta: fingerprints of the previous and the current ``meta.json`` in the saved folder.
+        parts: the ranges behind ``rows`` that writers have begun.
 
     >>> RowsCommitted(3, 3).with_part(Part(5, 8, 8)).rows
     3
@@ -72,7 +72,7 @@ class RowsCommitted:
             rows, shown, meta = record["rows"], record["shown"], record["meta"]
             parts = [Part(*part) for part in record.get("parts", ())]
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"{record!r:.100} does not say how far a dataset has grown") from error
+            raise ValueError(f"{record!r:.100} is no valid number of rows of a dataset") from error
         numbers = [0, rows, shown]
         for part in parts:
             numbers += [part.start, part.done, part.stop]
@@ -83,11 +83,11 @@ class RowsCommitted:
             or not isinstance(meta, list)
             or not all(isinstance(mark, str) for mark in meta)
         ):
-            raise ValueError(f"{record!r:.100} does not say how far a dataset has grown")
+            raise ValueError(f"{record!r:.100} is no valid number of rows of a dataset")
         return cls(rows, shown, tuple(meta), tuple(parts))
 
     def with_part(self, part: Part) -> RowsCommitted:
-        """As it is once a range is filled up to ``part.done``: rows count where all rows before them do."""
+        """The rows once a range is filled up to ``part.done``: a row counts where all rows before it do."""
         parts = sorted([*(other for other in self.parts if other.start != part.start), part], key=lambda p: p.start)
         rows, open_parts = self.rows, []
         for other in parts:
@@ -99,7 +99,7 @@ class RowsCommitted:
 
 
 def fingerprint(document: bytes) -> str:
-    """What tells one ``meta.json`` from another.
+    """A hash of a ``meta.json``.
 
     >>> fingerprint(b"{}")
     'xxh64:...'
@@ -110,7 +110,7 @@ def fingerprint(document: bytes) -> str:
 def resized(document: bytes, rows: int) -> bytes:
     """A ``meta.json`` with the first dimension of the node and of its leaves replaced, in a length that stays the same.
 
-    What is no valid description is returned as it is, for those to complain about who read it.
+    An invalid description is returned unchanged; parsing it raises.
 
     >>> resized(b'{"a":{"shape":[3,2],"dtype":"torch.uint8"},"shape":[3]}', 12).rstrip()
     b'{"a":{"shape":[12,2],"dtype":"torch.uint8"},"shape":[12]}'

@@ -149,9 +149,10 @@ def file_exists(path: str) -> RuntimeError:
 def replacing(path: str, *, existsok: bool = True) -> Iterator[str]:
     """A name beside a file; what is written there takes the place of the file in one step, unless the block raises.
 
-    >>> with replacing("new.txt") as staged, open(staged, "w") as file:
-    ...     _ = file.write("hello")
-    >>> open("new.txt").read(), [name for name in os.listdir() if name.startswith("new.txt.")]
+    >>> from pathlib import Path
+    >>> with replacing("new.txt") as staged:
+    ...     _ = Path(staged).write_text("hello")
+    >>> Path("new.txt").read_text(), [name for name in os.listdir() if name.startswith("new.txt.")]
     ('hello', [])
     """
     staged = f"{path}.{secrets.token_hex(8)}"

@@ -1,11 +1,11 @@
-"""Verification: what a load compares before it believes a file, and what happens to checksums that writes would break.
+"""Verification of sizes and checksums when a save is loaded.
 
-``verify="size"`` compares each file with the size that its description says, which costs nothing, as every file is
-opened anyway. ``"full"`` reads all that is loaded and compares it with the checksums that a save with ``checksum=True``
-recorded. ``"none"`` asks only what a mapping needs: no file may be shorter than its tensor.
+``verify="size"`` compares each file with the size in its description, which costs nothing, as every file is opened
+anyway. ``"full"`` reads all that is loaded and compares it with the checksums that a save with ``checksum=True``
+recorded. ``"none"`` requires only that no file is shorter than its tensor, as a mapping needs.
 
-A save with checksums is sealed: its leaves are mapped copy-on-write unless ``mode="r+"`` is asked for, and that first
-drops the checksums of the leaves that may be written to, durably, so that none is ever stale.
+A save with checksums is sealed: its leaves are mapped copy-on-write by default. ``mode="r+"`` first drops the checksums
+of the leaves that may be written to, durably, so that no checksum is ever stale.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _SHOWN = 20
 
 
 def check_level(verify: str) -> None:
-    """Refuses what is no level of verification.
+    """Refuses an unknown level of verification.
 
     >>> check_level("full")
     """
     if verify not in LEVELS:
-        raise ValueError(f"a load compares {', '.join(map(repr, LEVELS))}, not {verify!r}; pass one of them as verify")
+        raise ValueError(f"unknown verify={verify!r}; the levels are {', '.join(map(repr, LEVELS))}")
 
 
 def leaf_files(node: Node, only: tuple[str, ...] = ()) -> dict[str, Leaf]:
@@ -53,13 +53,13 @@ def leaf_files(node: Node, only: tuple[str, ...] = ()) -> dict[str, Leaf]:
 
 
 def open_sealed(root: str, manifest: Manifest | None, leaves: dict[str, Leaf], mode: str | None) -> str | None:
-    """The mode to map leaves with; where that is ``"r+"`` and they have checksums, those are dropped first.
+    """The mode to map leaves with; ``"r+"`` first drops their checksums.
 
     Args:
         root: the loaded folder.
-        manifest: what is known about it.
-        leaves: the leaves that are to be mapped, by their files.
-        mode: what the caller asked for.
+        manifest: its manifest.
+        leaves: the leaves to map, by their files.
+        mode: the mode that the caller asks for.
     """
     if manifest is None:
         return mode
@@ -96,7 +96,7 @@ def verify_tree(node: Node, root: str, manifest: Manifest | None, only: tuple[st
         if entry is None or entry.checksum is None:
             missing.append(name)
         elif _size(f"{root}/{path}", name) != entry.size:
-            raise damaged([name], root)  # nothing that only a manifest says is believed to be that long
+            raise damaged([name], root)  # before as many bytes are read as only a manifest claims
         else:
             checks.append(Range(name, f"{root}/{path}", 0, entry.size, entry.checksum, entry.size))
     if missing:
@@ -109,12 +109,12 @@ class Range:
     """A part of a file and its checksum.
 
     Args:
-        name: what errors call it.
-        file: the path, or a descriptor of what is open already.
-        offset: where it starts.
-        nbytes: how long it is.
-        checksum: what was recorded of it.
-        size: the bytes of the whole file; None where they are not known.
+        name: its name in errors.
+        file: the path, or a descriptor of an open file.
+        offset: its first byte.
+        nbytes: its length.
+        checksum: its recorded checksum.
+        size: the bytes of the whole file, if they are known.
     """
 
     name: str
@@ -173,7 +173,7 @@ def _hash_blocks(job: _Blocks, failed: list[Range]) -> None:
 
 
 def _open(one: Range) -> int | None:
-    """A descriptor of its file, None where that is no regular file or has another size."""
+    """A descriptor of its file, None where the file is not regular or has another size."""
     if isinstance(one.file, int):
         return os.dup(one.file)
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -189,18 +189,18 @@ def _open(one: Range) -> int | None:
 
 
 def without_checksum(names: Sequence[str], where: str) -> ValueError:
-    """The error for what cannot be verified."""
+    """The error for files without checksums."""
     return ValueError(
-        f"verify='full' compares checksums, and {where} has none for {_list(names)}: it was saved without them or "
-        "opened to be written to; save it with checksum=True, or load it with verify='size'"
+        f"{where} has no checksum of {_list(names)}, and verify='full' compares checksums: it was saved without "
+        "them, or opened to be written to; save it with checksum=True, or load it with verify='size'"
     )
 
 
 def damaged(names: Sequence[str], where: str) -> ValueError:
-    """The error for what differs from its checksum."""
+    """The error for files that differ from their checksums."""
     return ValueError(
-        f"what is loaded is what was saved, and in {where} the checksum is another one of {_list(names)}; restore "
-        f"{'it' if len(names) == 1 else 'them'} from another copy, or load with verify='size' to see what is left"
+        f"checksum mismatch in {where} of {_list(names)}; restore {'it' if len(names) == 1 else 'them'} from another "
+        "copy, or load with verify='size' to read the damaged content"
     )
 
 
@@ -209,7 +209,7 @@ def _size(path: str, name: str) -> int:
         return os.lstat(path).st_size
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(
-            errno.ENOENT, f"every part of a save has its file, and that of {name} is missing; restore it", path
+            errno.ENOENT, f"the file of {name} is missing, and every leaf and node has one; restore it", path
         ) from None
 
 

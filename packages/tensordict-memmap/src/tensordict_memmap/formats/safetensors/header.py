@@ -25,8 +25,10 @@ __all__ = [
     "CODES",
     "ENDING",
     "INDEX_ENDING",
+    "INDEX_NAME",
     "LONGEST_HEADER",
     "METADATA",
+    "SINGLE_NAME",
     "Form",
     "Header",
     "Kind",
@@ -39,6 +41,10 @@ __all__ = [
 
 ENDING = ".safetensors"
 INDEX_ENDING = ".safetensors.index.json"
+SINGLE_NAME = "model" + ENDING
+INDEX_NAME = "model" + INDEX_ENDING
+"""The files in a folder of shards: the only one, or the index of several."""
+
 METADATA = "__metadata__"
 """The name in the header that stands for text about the file, so that no tensor can have it."""
 

@@ -1,0 +1,196 @@
+"""Description of a consolidated file: where each tensor lies in it, and the JSON text behind the bytes of all.
+
+`consolidated` is the inverse. Nothing here reads or writes a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tensordict_memmap.formats.consolidated import EXTRA, FIELDS, LENGTHS, OFFSETS, VALUES
+from tensordict_memmap.schema import nontensor
+from tensordict_memmap.schema.node import WRAPPED, Leaf, Node, Parts, Path, Value, leaves, show
+from tensordict_memmap.schema.plan import LAZY
+
+__all__ = ["Slot", "describe", "lay_out", "stored_tensors"]
+
+_ALIGNMENT = 8
+
+
+@dataclass(slots=True)
+class Slot:
+    """The place of one leaf.
+
+    Args:
+        leaf: the leaf.
+        sources: the tensors that it is stored as.
+        ranges: the first byte of each, and the byte behind its last.
+    """
+
+    leaf: Leaf
+    sources: list[torch.Tensor]
+    ranges: list[tuple[int, int]]
+
+    def views(self, storage: torch.Tensor) -> list[torch.Tensor]:
+        """The tensors of a leaf as views of a storage of bytes."""
+        return [
+            storage[start:end].view(part.dtype).view(part.shape)
+            for part, (start, end) in zip(self.sources, self.ranges, strict=True)
+        ]
+
+
+def lay_out(schema: Node) -> tuple[dict[str, Slot], int]:
+    """Numbers the leaves of a planned schema; returns their slots by ``leaf.file``, and the bytes of all."""
+    slots: dict[str, Slot] = {}
+    total = 0
+    for number, leaf in enumerate(leaves(schema)):
+        leaf.file = str(number)
+        sources = stored_tensors(leaf)
+        ranges = []
+        for part in sources:
+            start = _round_up(total, max(part.element_size(), _ALIGNMENT))
+            total = start + part.nbytes
+            ranges.append((start, total))
+        slots[leaf.file] = Slot(leaf, sources, ranges)
+    return slots, _round_up(total, _ALIGNMENT)
+
+
+def _round_up(position: int, multiple: int) -> int:
+    return -(-position // multiple) * multiple
+
+
+def stored_tensors(leaf: Leaf) -> list[torch.Tensor]:
+    """The tensors that a leaf is stored as: of a jagged tensor values, offsets and lengths, of any other itself."""
+    source = leaf.source
+    assert source is not None
+    if leaf.layout == "strided":
+        return [source]
+    if leaf.layout != "jagged":
+        raise TypeError(
+            f"key {show(leaf.key)} is a nested tensor of the strided layout, and a consolidated tensordict holds "
+            "strided and jagged tensors; make it with layout=torch.jagged"
+        )
+    source = source.transpose(1, leaf.ragged) if leaf.ragged != 1 else source
+    parts = [source.values(), source.offsets(), source.lengths()]  # type: ignore[attr-defined]  # jagged ones
+    return [part for part in parts if part is not None]
+
+
+def describe(schema: Node, slots: dict[str, Slot]) -> bytes:
+    """The text behind the bytes of all tensors.
+
+    Args:
+        schema: the planned schema.
+        slots: the slots of its leaves.
+
+    Raises:
+        TypeError: The format has no place for an entry; the error names its key.
+        ValueError: A nested tensordict has a name that the format uses itself.
+    """
+    return _Describer(slots).text(schema)
+
+
+class _Describer:
+    """Describes nodes, and collects the exact forms of values that JSON would change."""
+
+    def __init__(self, slots: dict[str, Slot]) -> None:
+        self.slots = slots
+        self.exact_forms: list[Any] = []
+        self.finite = True
+
+    def text(self, schema: Node) -> bytes:
+        record = self.node(schema)
+        before = nontensor.dumps({EXTRA: self.exact_forms}) if self.exact_forms else b""
+        before += b" " * (-len(before) % _ALIGNMENT)
+        text = nontensor.quick_dumps(record, finite=self.finite)
+        return before + text + len(text).to_bytes(8, "little")
+
+    def node(self, node: Node) -> dict[str, Any]:
+        if isinstance(node, Value):
+            where = f"key {show(node.key)}" if node.key else "the argument"
+            raise TypeError(
+                f"{where} is non-tensor data, and a consolidated file holds a tensordict, lazy stack or tensorclass; "
+                "save it to a folder"
+            )
+        if isinstance(node, Parts):
+            if node.class_string == LAZY:
+                record = self.record("LazyStackedTensorDict", {**node.facts, "is_locked": False})
+                self.add(record, node.parts)
+                return record
+            if list(node.parts) != [WRAPPED] or node.facts:
+                raise TypeError(
+                    f"{node.class_string} is not supported: a consolidated file holds tensordicts, lazy stacks and "
+                    "tensorclasses; save it to a folder"
+                )
+            return {**self.node(node.parts[WRAPPED]), "cls": node.class_string}
+        names = list(node.names) if node.names is not None else [None] * len(node.batch_size)
+        about = {"device": None, "names": names, "batch_size": list(node.batch_size), "is_locked": False}
+        record = self.record("TensorDict", about)
+        self.add(record, node.entries)
+        return record
+
+    @staticmethod
+    def record(cls: str, metadata: dict[str, Any]) -> dict[str, Any]:
+        return {"cls": cls, "non_tensors": {}, "leaves": {}, "cls_metadata": metadata}
+
+    def add(self, record: dict[str, Any], entries: dict[str, Any]) -> None:
+        for name, entry in entries.items():
+            if isinstance(entry, Leaf):
+                if entry.unbatched:
+                    raise TypeError(
+                        f"key {show(entry.key)} is an UnbatchedTensor, and a consolidated file has no place for one; "
+                        "save to a .safetensors file"
+                    )
+                slot = self.slots[entry.file]
+                if entry.layout == "strided":
+                    record["leaves"][name] = self.leaf(slot, 0)
+                    continue
+                for number, what in enumerate((VALUES, OFFSETS, LENGTHS)[: len(slot.sources)]):
+                    record["leaves"][what + name] = self.leaf(slot, number)
+                record["leaves"][OFFSETS + name].append(entry.ragged)
+                continue
+            if isinstance(entry, Value) and not entry.stack:
+                record["non_tensors"][name] = [
+                    self.value(entry, entry.content(), entry.key),
+                    list(entry.batch_size),
+                    None,
+                ]
+                continue
+            if name in FIELDS:
+                raise ValueError(
+                    f"key {show(entry.key)} is a tensordict, and a consolidated file keeps the names "
+                    f"{', '.join(FIELDS)} for itself; rename it, or save to a .safetensors file"
+                )
+            is_stack = isinstance(entry, Value)
+            record[name] = self.stack(entry, entry.content(), entry.key) if is_stack else self.node(entry)
+
+    def leaf(self, slot: Slot, number: int) -> list[Any]:
+        part, (start, end) = slot.sources[number], slot.ranges[number]
+        stop = _round_up(end, _ALIGNMENT)
+        return [str(part.dtype), list(part.shape), start, stop, stop - end]
+
+    def stack(self, node: Value, data: list[Any], key: Path, depth: int = 1) -> dict[str, Any]:
+        record = self.record("NonTensorStack", {"stack_dim": 0, "stack_dim_name": None, "is_locked": False})
+        for number, value in enumerate(data):
+            inner = (*key, str(number))
+            if depth < len(node.batch_size):
+                record[str(number)] = self.stack(node, value, inner, depth + 1)
+            else:
+                record["non_tensors"][str(number)] = [self.value(node, value, inner), [], None]
+        return record
+
+    def value(self, node: Value, value: Any, key: Path) -> Any:
+        try:
+            plain, exact = nontensor.to_forms(value)
+        except nontensor.NoJsonForm as reason:
+            raise TypeError(
+                f"the value of key {show(node.key)} has no JSON form ({reason}), and values in a consolidated file "
+                "need one; save to a folder"
+            ) from None
+        form = plain if exact is None or exact is True else exact
+        self.finite &= nontensor.is_finite(form)
+        if exact is not None:
+            self.exact_forms.append([list(key), form])
+        return plain

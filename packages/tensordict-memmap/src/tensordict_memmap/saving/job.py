@@ -1,0 +1,166 @@
+"""Save job: one save from plan to result, the same way for every format.
+
+A `Writer` plans the files of one format when it is made, before anything is written. The job then writes them to a
+staging file or folder, in a transaction that keeps the earlier save whole whatever happens, maps them before another
+save can take their place, and gives the result, now or through a `SaveFuture`.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from typing import Any
+
+from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.future import Cancelled, Progress, run_save
+from tensordict_memmap.engine.write_plan import FileWrite, write_files
+from tensordict_memmap.loading.calls import take_over
+from tensordict_memmap.saving.options import SaveOptions
+from tensordict_memmap.storage.manifest import Manifest
+from tensordict_memmap.storage.transaction import check_new, save_file, save_folder
+
+__all__ = ["Run", "SaveJob", "Writer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How one save is carried out.
+
+    Args:
+        threads: the number of writer threads; chosen for the machine if None or 0.
+        durable: whether files are synced to the disk.
+        progress: takes the number of bytes just written.
+        cancelled: says whether to stop.
+    """
+
+    threads: int | None = None
+    durable: bool = False
+    progress: Progress | None = None
+    cancelled: Cancelled | None = None
+
+    def write_files(self, files: Sequence[FileWrite], *, durable: bool | None = None) -> None:
+        """Writes files in parallel; ``durable`` is for files that are written to again."""
+        write_files(
+            files,
+            threads=self.threads,
+            durable=self.durable if durable is None else durable,
+            progress=self.progress,
+            cancelled=self.cancelled,
+        )
+
+    def count(self, nbytes: int) -> None:
+        """Counts bytes that were written in another way."""
+        if self.progress is not None:
+            self.progress(nbytes)
+
+    def check_cancelled(self) -> None:
+        """Stops a save that was cancelled.
+
+        Raises:
+            CancelledError: It was.
+        """
+        if self.cancelled is not None and self.cancelled():
+            raise CancelledError("the save was cancelled")
+
+
+class Writer(ABC):
+    """The plan of one save in one format.
+
+    Args:
+        data: the tensordict, lazy stack, tensorclass or non-tensor data.
+        path: the target.
+        options: the options, which go together.
+    """
+
+    is_folder: bool = False
+    """Whether the target is a folder."""
+
+    total: int = 0
+    """How many bytes of tensors are written."""
+
+    count: int = 1
+    """About how many files are written."""
+
+    def __init__(self, data: Any, path: str | os.PathLike[str], options: SaveOptions) -> None:
+        self.data = data
+        self.path = os.path.abspath(path)
+        self.options = options
+
+    @abstractmethod
+    def hold(self) -> None:
+        """Keeps the memory of all tensors as it is now, for a save that goes on in the background."""
+
+    @abstractmethod
+    def write(self, staged: str, run: Run) -> Manifest | None:
+        """Writes the staged file, or all files into the staging folder; returns the manifest of a folder."""
+
+    @abstractmethod
+    def map(self, staged: str) -> None:
+        """Maps the staged files, which get their names afterwards."""
+
+    @abstractmethod
+    def mapped(self) -> Any:
+        """A locked tensordict over the saved files."""
+
+    def fill(self) -> Any:
+        """The saved tensordict itself, its entries replaced by mapped ones, locked."""
+        return take_over(self.data, self.mapped())
+
+    def paths(self) -> Iterable[str]:
+        """The paths of all files in the folder."""
+        return ()
+
+
+class SaveJob:
+    """One save.
+
+    Args:
+        writer: its plan.
+
+    Raises:
+        RuntimeError: The folder is not empty and ``existsok`` is False.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        if writer.is_folder and not writer.options.existsok:
+            check_new(writer.path)
+
+    def start(self, result: Callable[[], Any], *, early: bool = False, pbar: bool = False) -> Any:
+        """Saves and returns the result, or with ``early`` a `SaveFuture` of it at once."""
+        if early:
+            self.writer.hold()
+        return run_save(self.run, result, self.writer.total, early=early, pbar=pbar)
+
+    def run(self, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
+        """Writes all files and puts them in place."""
+        writer, options = self.writer, self.writer.options
+        run = Run(options.num_threads, options.durable, progress, cancelled)
+
+        def write(staged: str) -> Any:
+            return self.write(staged, run)
+
+        target, durable, existsok, size = writer.path, options.durable, options.existsok, writer.total
+        if not writer.is_folder:
+            save_file(target, write, durable=durable, existsok=existsok, size=size)
+            return
+        save_folder(
+            target,
+            write,
+            durable=durable,
+            atomic=options.atomic,
+            existsok=existsok,
+            size=size,
+            count=writer.count,
+            files=() if options.atomic else writer.paths(),
+        )
+
+    def write(self, staged: str, run: Run) -> Manifest | None:
+        """Writes the staged file, or all files into the staging folder, and maps them."""
+        manifest = self.writer.write(staged, run)
+        if self.writer.options.mapped and syscalls.POSIX:  # elsewhere mapped files cannot be renamed
+            self.writer.map(staged)  # before another save can take the name
+        return manifest

@@ -1,0 +1,92 @@
+"""Options of a save, checked in one place for all formats."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE, format_by_name
+from tensordict_memmap.remote.urls import is_remote, local_path
+
+__all__ = ["SHARED_MEMORY", "SaveOptions", "check_local"]
+
+FORMATS = (TREE, SAFETENSORS)
+SHARED_MEMORY = "shared memory"
+
+
+def check_local(path: str | os.PathLike[str] | None) -> None:
+    """Refuses URLs.
+
+    Raises:
+        ValueError: The path is a URL.
+    """
+    if is_remote(path) or local_path(path) != path:
+        raise ValueError(f"{path!r} is a URL, not a local path; save there with save() or convert()")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SaveOptions:
+    """Options of a save; `memmap` says what each of them means to users.
+
+    Args:
+        like: whether files get their sizes and no content.
+        reserve: whether files without content take their blocks on the disk.
+        mapped: whether the result is mapped onto the files.
+    """
+
+    copy_existing: bool = True
+    num_threads: int | None = None
+    existsok: bool = True
+    atomic: bool = True
+    durable: bool = False
+    checksum: bool = False
+    format: str | None = None
+    archive: bool | None = None
+    compression: str | int | None = None
+    shard_size: int | None = None
+    like: bool = False
+    reserve: bool = False
+    mapped: bool = True
+
+    def format_for(self, path: str | os.PathLike[str] | None) -> str:
+        """The format of a save to a path: ``"tree"``, ``"safetensors"``, ``"archive"``, or shared memory without one.
+
+        Raises:
+            ValueError: The path is a URL, the format is unknown, or an option does not apply to it.
+
+        >>> SaveOptions().format_for("x.tdz"), SaveOptions(archive=False).format_for("x.tdz")
+        ('archive', 'tree')
+        """
+        check_local(path)
+        found = self._format(path)
+        in_one_file = found in (SAFETENSORS, ARCHIVE)
+        if self.archive and found == SAFETENSORS:
+            raise ValueError("archive=True and format='safetensors' are two formats; pass one of them")
+        if self.compression is not None and found != ARCHIVE:
+            raise ValueError("compression applies to archives only; pass archive=True, or a path that ends with .tdz")
+        if self.shard_size is not None and found != SAFETENSORS:
+            raise ValueError("shard_size applies to safetensors files only; pass format='safetensors' too")
+        if self.shard_size is not None and self.shard_size <= 0:
+            raise ValueError(f"shard_size={self.shard_size}, and a shard takes at least one byte; pass a larger one")
+        if in_one_file and not self.atomic:
+            raise ValueError(
+                "atomic=False applies to folders only: one file is replaced as a whole; load it with mode='r+' to "
+                "write in place"
+            )
+        if in_one_file and self.reserve:
+            raise ValueError("reserve=True applies to folders and shared memory only; leave it out for one file")
+        return found
+
+    def _format(self, path: str | os.PathLike[str] | None) -> str:
+        if self.format is not None and self.format not in FORMATS:
+            raise ValueError(f"unknown format {self.format!r}; the formats are {', '.join(map(repr, FORMATS))}")
+        if path is None:
+            if self.format is not None or self.archive:
+                raise ValueError(f"{self.format or 'archive'!r} is a format of files, and there is no path; pass one")
+            return SHARED_MEMORY
+        if self.format is not None:
+            return self.format
+        if self.archive:
+            return ARCHIVE
+        found = format_by_name(path)
+        return TREE if found == ARCHIVE and self.archive is False else found
