@@ -146,7 +146,7 @@ def test_what_was_saved_with_checksums_loads_under_every_level(tmp_path):
     TensorDict({"a": torch.arange(3)}).save(tmp_path / "few", checksum=True)
     mine = TensorDict({"a": torch.zeros(3, dtype=torch.int64)})
     assert load_memmap_(mine, tmp_path / "few", verify="full")["a"].tolist() == [0, 1, 2]
-    with pytest.raises(ValueError, match="'none', 'size', 'full', not 'all'"):
+    with pytest.raises(ValueError, match="'all'; the levels are 'none', 'size', 'full'"):
         load_memmap(tmp_path, verify="all")
 
 

@@ -134,11 +134,8 @@ class SafetensorsWriter(Writer):
         """One file of all tensors, or of some; the first holds the structure."""
         with gc_paused():
             rows, forms, ends, addresses = self.pack.layout(part)
-            names, sizes, keys = (
-                [leaf.file for leaf in rows],
-                [form.nbytes for form in forms],
-                [leaf.key for leaf in rows],
-            )
+            names, keys = [leaf.file for leaf in rows], [leaf.key for leaf in rows]
+            sizes = [form.nbytes for form in forms]
             sources = [leaf.source if leaf.stacked is None else leaf.stacked for leaf in rows]
             pieces, alone = file_ranges(keys, sources, addresses, [0, *ends[:-1]], sizes)
             metadata = self.pack.metadata(names if part is None else None) if first else {"format": "pt"}
@@ -153,13 +150,9 @@ class SafetensorsWriter(Writer):
         wanted = alone if self.options.checksum else []
         extents = [Extent(len(start) + offset, nbytes) for offset, nbytes in wanted]
         # a file that is not fresh is truncated to its size, and holes take no blocks
-        all_pieces: list[FileRange | SourceRun] = [
-            FileRange("the header", start),
-            *([] if self.options.like else pieces),
-        ]
-        return FileWrite(
-            path, all_pieces, len(start) + (ends[-1] if ends else 0), fresh=not self.options.like, extents=extents
-        )
+        like, size = self.options.like, len(start) + (ends[-1] if ends else 0)
+        content: list[FileRange | SourceRun] = [FileRange("the header", start), *([] if like else pieces)]
+        return FileWrite(path, content, size, fresh=not like, extents=extents)
 
     def _write(self, files: Sequence[FileWrite], run: Run) -> None:
         run.write_files(files)
