@@ -1,7 +1,7 @@
-"""`apply`: any function, on every leaf, with every rule about what comes out of it.
+"""`apply`: map a function over the leaves of a tensordict.
 
-The function's results replace the leaves; ``None`` drops its entry. Other tensordicts are matched by key and give the
-function more arguments. All variants (by name, in place, into ``out``, on nested nodes) are one algorithm.
+The results of the function replace the leaves, and ``None`` drops the entry. Other tensordicts are matched by key and
+give the function more arguments. One algorithm serves all variants: by name, in place, into ``out``, on nested nodes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Applying(Node):
         out: Any = None,
         **constructor_kwargs: Any,
     ) -> Self | Any:
-        """The results of ``fn`` for every leaf, in the structure of this tensordict.
+        """Return the results of ``fn`` for every leaf, in the structure of this tensordict.
 
         Args:
             fn: Called with a leaf, and those of ``others`` under the same key. Its result replaces the leaf; ``None``
@@ -60,12 +60,12 @@ class Applying(Node):
             device: The device of the result, if it changes.
             names: The dim names of the result, if they change.
             inplace: Whether the results are written into the leaves.
-            default: What stands for a leaf that one of ``others`` lacks; by default that is an error.
+            default: The value for a leaf that one of ``others`` lacks; by default a missing leaf is an error.
             filter_empty: Whether nested tensordicts whose leaves were all dropped are dropped; by default they are, and
                 the result is ``None`` if nothing is left.
             propagate_lock: Whether the result of a locked tensordict is locked.
-            call_on_nested: Whether ``fn`` gets nested tensordicts as a whole.
-            is_leaf: Says of a type whether ``fn`` gets its instances as a whole.
+            call_on_nested: Whether ``fn`` is called with nested tensordicts instead of their leaves.
+            is_leaf: Predicate on types; ``fn`` is called with instances of the types for which it is true.
             out: A tensordict of the same structure that the results are written into.
             **constructor_kwargs: Accepted for compatibility.
 
@@ -145,7 +145,7 @@ class Applying(Node):
         return self
 
     def _operands(self, other: Any, default: Any, is_leaf: IsLeaf | None) -> list[Any]:
-        """What ``other`` gives a function for each leaf: tensors, and the value itself where there is one value."""
+        """Return the argument from ``other`` for each leaf: a tensor, or the value of a `NonTensorData`."""
         found = self._align(other, default, is_leaf)
         if is_leaf is not None or all(type(one) is Tensor for one in found):
             return found

@@ -1,7 +1,6 @@
-"""Casts: to another device or dtype.
+"""Casts to another device or dtype: `to`, `type`, and a method for each dtype (``float()``, ``int8()``, ...).
 
-Every cast is `to`; the shorthands (``float()``, ``int8()``, ...) are one line each, because the factory holds what they
-share. Leaves that need no change are shared with the source, as in torch.
+Leaves that need no change are shared with the source, as in torch.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from tensordict_core.ops.tensor_spec import as_described, describes
 __all__ = ["CastFilter", "Casting", "pinned"]
 
 CastFilter: TypeAlias = "Callable[[tuple[str, ...], Any], bool]"
-"""Says of a leaf, by its key and itself, whether its dtype is cast."""
+"""Predicate on the key and the value of a leaf: whether its dtype is cast."""
 
 
 def _cast_leaves(td: Any, leaves: list[Tensor], dtype: Any, cast_filter: CastFilter | None) -> list[Tensor]:
-    """The leaves cast to a dtype, those of ``td`` or copies of them, if the filter takes the leaf of ``td``."""
+    """Return the leaves cast to a dtype, those of ``td`` or copies of them, if the filter takes the leaf of ``td``."""
     if cast_filter is None:
         # type() does what to() does, and is the faster of the two to call
         return [leaf.type(dtype) for leaf in leaves]
@@ -40,7 +39,7 @@ def _cast_leaves(td: Any, leaves: list[Tensor], dtype: Any, cast_filter: CastFil
 
 
 class _Uncast(WriteBack):
-    """Entries that a cast changed have the device and dtype that they had; new ones are the source's to place."""
+    """Write-back of a cast: entries return to the device and dtype of the source; the source places new ones."""
 
     __slots__ = ()
 
@@ -57,18 +56,18 @@ class _Uncast(WriteBack):
 
 
 def _cast_from(source: Any, result: Any) -> Any:
-    """The result of a cast, which knows where a block over it writes back."""
+    """Return the result of a cast, prepared to write back to its source at the end of a ``with`` block."""
     if result is source:
         source._set_exit(None)
         return source
-    way = _Uncast()
-    way.remember(source)
-    result._set_exit(way)
+    write_back = _Uncast()
+    write_back.remember(source)
+    result._set_exit(write_back)
     return result
 
 
 def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
-    """The method ``name`` that casts every leaf to ``dtype``."""
+    """Return the method ``name`` that casts every leaf to ``dtype``."""
 
     def method(self: Any, *, cast_filter: CastFilter | None = None) -> Any:
         leaves = _cast_leaves(self, self._leaves(), dtype, cast_filter)
@@ -89,7 +88,7 @@ def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
 
 
 class Target(NamedTuple):
-    """What the arguments of ``to`` ask for; ``None`` where they say nothing."""
+    """The device, dtype and blocking mode that the arguments of ``to`` ask for; ``None`` for those not given."""
 
     device: torch.device | None
     dtype: torch.dtype | None
@@ -97,7 +96,7 @@ class Target(NamedTuple):
 
 
 def _read_target(args: tuple[Any, ...], device: Any, dtype: Any, non_blocking: bool | None) -> Target:
-    """The positional forms of `torch.Tensor.to`, and their names."""
+    """Return the positional forms of `torch.Tensor.to`, and their names."""
     rest = list(args)
     if rest:
         first = rest.pop(0)
@@ -126,7 +125,7 @@ def _read_target(args: tuple[Any, ...], device: Any, dtype: Any, non_blocking: b
 
 
 def pinned(leaves: list[Tensor], num_threads: int | None) -> list[Tensor]:
-    """The leaves in pinned memory; those that are there, or on an accelerator, are shared."""
+    """Return the leaves in pinned memory; those that are there, or on an accelerator, are shared."""
 
     def pin(leaf: Tensor) -> Tensor:
         return leaf if leaf.device.type != "cpu" or leaf.is_pinned() else leaf.pin_memory()
@@ -138,7 +137,7 @@ def pinned(leaves: list[Tensor], num_threads: int | None) -> list[Tensor]:
 
 
 def _move(leaves: list[Tensor], device: torch.device, non_blocking: bool | None) -> list[Tensor]:
-    """The leaves on another device, copied side by side and waited for once where that is safe."""
+    """Return the leaves on another device, copied side by side and waited for once where that is safe."""
     if non_blocking is not None or is_compiling():
         return [leaf.to(device, non_blocking=bool(non_blocking)) for leaf in leaves]
     moved = [leaf.to(device, non_blocking=leaf.device != device) for leaf in leaves]
@@ -198,7 +197,7 @@ class Casting(DtypeCasts):
         num_threads: int | None = None,
         inplace: bool = False,
     ) -> Self:
-        """This tensordict on another device, with leaves of another dtype, or with another batch size.
+        """Return this tensordict on another device, with another dtype, or with another batch size.
 
         The result is the tensordict itself where nothing is left to do; else a new one, which shares leaves that need
         no change, and is locked if this one is. As a context manager it casts the entries that the block adds or
@@ -279,7 +278,7 @@ class Casting(DtypeCasts):
         return self._rebuild(iter(leaves), How(device=KEEP if device is None else device, lock=True))
 
     def cpu(self, **kwargs: Any) -> Self:
-        """This tensordict on the CPU; takes the options of ``to``.
+        """Return this tensordict on the CPU; takes the options of ``to``.
 
         >>> TensorDict({"a": 1}).cpu().device
         device(type='cpu')
@@ -287,10 +286,10 @@ class Casting(DtypeCasts):
         return self.to("cpu", **kwargs)
 
     def cuda(self, device: int | str | torch.device | None = None, **kwargs: Any) -> Self:
-        """This tensordict on a CUDA device (the current one by default); takes the options of ``to``.
+        """Return this tensordict on a CUDA device (the current one by default); takes the options of ``to``.
 
         Raises:
-            RuntimeError: ``device`` is no CUDA device.
+            RuntimeError: ``device`` is not a CUDA device.
 
         >>> TensorDict({"a": 1}).cuda("cpu")
         Traceback (most recent call last):
@@ -306,7 +305,7 @@ class Casting(DtypeCasts):
         return self.to(found, **kwargs)
 
     def type(self, dst_type: torch.dtype | str, *, cast_filter: CastFilter | None = None) -> Self:
-        """Every leaf cast to a dtype, which may be given as the name of a tensor type.
+        """Return every leaf cast to a dtype, which may be given as the name of a tensor type.
 
         Args:
             dst_type: The dtype, or a name such as ``"torch.IntTensor"``.
@@ -319,7 +318,7 @@ class Casting(DtypeCasts):
         return cast(Self, _cast_from(self, self._rebuild(iter(leaves), SAME)))
 
     def as_tensor(self) -> Self:
-        """The same entries with every leaf as a plain tensor, without a copy.
+        """Return the same entries with every leaf as a plain tensor, without a copy.
 
         Subclasses (memory-mapped tensors, parameters, ...) are seen through their data.
 

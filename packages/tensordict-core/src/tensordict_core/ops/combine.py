@@ -47,7 +47,7 @@ def same_keys(nodes: Sequence[Any], what: str) -> None:
 
 
 def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
-    """Tensordicts of one batch size and one key set, stacked along a new batch dimension; every leaf is copied once.
+    """Stack tensordicts of one batch size and one key set along a new batch dimension; every leaf is copied once.
 
     Args:
         input: The tensordicts.
@@ -77,12 +77,12 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
 
 
 def _stack_same(nodes: list[Any], dim: int) -> Any:
-    """Nodes of one batch size, stacked by the container that can hold them all."""
+    """Stack nodes of one batch size by the container that can hold them all."""
     return _common_container(nodes)._stack(nodes, dim)
 
 
 def _common_container(nodes: Sequence[Any]) -> Any:
-    """The type whose ``_stack`` and ``_cat`` combine these nodes: the first's, unless another claims the column."""
+    """Return the type whose ``_stack`` and ``_cat`` combine these nodes: the first's, unless another claims them."""
     for node in nodes:
         if node._combines_others:
             return type(node)
@@ -90,7 +90,7 @@ def _common_container(nodes: Sequence[Any]) -> Any:
 
 
 def _all_nodes(column: Sequence[Any], what: str) -> list[Any]:
-    """The nodes under one key; that all are is seen here."""
+    """Return the nodes under one key; that all are is seen here."""
     nodes = list(column)
     for i, node in enumerate(nodes):
         if not isinstance(node, Node):
@@ -101,7 +101,7 @@ def _all_nodes(column: Sequence[Any], what: str) -> list[Any]:
 
 
 def stack_nodes(column: Sequence[Any], dim: int) -> Any:
-    """The nested nodes under one key, stacked; their batch sizes start with the same one."""
+    """Return the nested nodes under one key, stacked; their batch sizes start with the same one."""
     nodes = _all_nodes(column, "stack")
     size = nodes[0]._meta.batch_size
     if any(node._meta.batch_size != size for node in nodes):
@@ -112,12 +112,12 @@ def stack_nodes(column: Sequence[Any], dim: int) -> Any:
 
 
 def cat_nodes(column: Sequence[Any], dim: int) -> Any:
-    """The nested nodes under one key, concatenated."""
+    """Return the nested nodes under one key, concatenated."""
     return _common_container(_all_nodes(column, "cat"))._cat(column, dim)
 
 
 def cat(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
-    """Tensordicts of one key set, concatenated along a batch dimension; every leaf is copied once.
+    """Concatenate tensordicts of one key set along a batch dimension; every leaf is copied once.
 
     Args:
         input: The tensordicts; their batch sizes agree but for ``dim``.
@@ -158,7 +158,7 @@ def lazy_stack(
     stack_dim_name: str | None = None,
     strict_shape: bool = False,
 ) -> Any:
-    """Tensordicts stacked without a copy: a container that keeps them apart and combines entries when they are read.
+    """Stack tensordicts without a copy: the result keeps them apart and combines an entry when it is read.
 
     Args:
         input: The tensordicts; entries may differ in shape and keys.

@@ -1,4 +1,4 @@
-"""Comparisons, tests of values, and whether all or any of them hold."""
+"""Comparison operators, tests such as ``isnan``, and ``all`` and ``any``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Comparison"]
 
 
 def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
-    """An operator that compares leaf by leaf; non-tensor entries are compared by value."""
+    """Return an operator that compares leaf by leaf; non-tensor entries are compared by value."""
 
     def method(self: Any, other: Any) -> Any:
         if isinstance(other, Node) and (pairs := self._pairs(other)) is not None:
@@ -62,7 +62,7 @@ def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:
 
 
 def _test(name: str) -> UnaryMethod:
-    """A test of every element of every leaf."""
+    """Return a test of every element of every leaf."""
     function = getattr(torch, name)
 
     def method(self: Any) -> Any:
@@ -112,7 +112,7 @@ class Comparison(Node):
     @overload
     def all(self, dim: BatchDims) -> Self: ...
     def all(self, dim: Dim = None) -> Any:
-        """Whether all elements of all leaves are true.
+        """Return whether all elements of all leaves are true.
 
         Args:
             dim: Batch dimensions, or ``"feature"`` for each leaf's own; the result is then a tensordict of bool leaves.
@@ -130,7 +130,7 @@ class Comparison(Node):
     @overload
     def any(self, dim: BatchDims) -> Self: ...
     def any(self, dim: Dim = None) -> Any:
-        """Whether any element of any leaf is true.
+        """Return whether any element of any leaf is true.
 
         Args:
             dim: Batch dimensions, or ``"feature"`` for each leaf's own; the result is then a tensordict of bool leaves.

@@ -1,4 +1,4 @@
-"""New tensordicts after the pattern of one: the same keys, dtypes and own dimensions, another batch size."""
+"""`new_zeros` and its kind: tensordicts with the keys and dtypes of another and a batch size of their own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ N = TypeVar("N", bound=Node)
 
 
 class NewOptions(TypedDict, total=False):
-    """What ``new_zeros`` and its kind take."""
+    """The options of ``new_zeros`` and its kind."""
 
     dtype: torch.dtype | None
     device: torch.device | str | int | None
@@ -39,7 +39,7 @@ def _as_size(size: tuple[Any, ...]) -> torch.Size:
 
 
 def _blank_values(result: Any, source: Any) -> None:
-    """Positions of a new tensordict have no value yet: where the source has one for each, they are ``None``."""
+    """Replace each `NonTensorStack` of a new tensordict by one of ``None``: its positions have no value yet."""
     for key in source._keys():
         value = source._get(key)
         if isinstance(value, Node) and value._holds_values:
@@ -49,7 +49,7 @@ def _blank_values(result: Any, source: Any) -> None:
 
 
 def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
-    """The tree with its lazy stacks replaced by empty ones of the new batch size."""
+    """Return the tree with its lazy stacks replaced by empty ones of the new batch size."""
     if td._holds_slices:
         new = torch.Size((*size, *td._meta.batch_size[dims:]))
         at = td._inmost().stack_dim
@@ -69,7 +69,7 @@ def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
 
 
 def _new(name: str, td: N, size: torch.Size, create: Callable[..., Tensor], options: NewOptions) -> N:
-    """The tree with new leaves over the batch size ``size``, each made by ``create(leaf, shape, **options)``."""
+    """Return the tree with new leaves over the batch size ``size``, each made by ``create(leaf, shape, **options)``."""
     check_options(name, options, NewOptions)
     dims = len(td._meta.batch_size)
     asked = options.get("device", KEEP)
@@ -131,7 +131,7 @@ class Creation(Node):
 
     @with_options(NewOptions)
     def new_zeros(self, *size: Any, **options: Unpack[NewOptions]) -> Self:
-        """Zeros of another batch size: a leaf of shape ``[*batch_size, *own]`` becomes one of ``[*size, *own]``.
+        """Return zeros of another batch size: a leaf of shape ``[*batch_size, *own]`` becomes one of ``[*size, *own]``.
 
         Args:
             *size: The batch size, as integers or as one sequence.
@@ -149,7 +149,7 @@ class Creation(Node):
 
     @with_options(NewOptions)
     def new_ones(self, *size: Any, **options: Unpack[NewOptions]) -> Self:
-        """Ones of another batch size; arguments as of ``new_zeros``.
+        """Return ones of another batch size; arguments as of ``new_zeros``.
 
         >>> TensorDict({"a": torch.zeros(3)}, [3]).new_ones(2)["a"]
         tensor([1., 1.])
@@ -158,7 +158,7 @@ class Creation(Node):
 
     @with_options(NewOptions)
     def new_empty(self, *size: Any, **options: Unpack[NewOptions]) -> Self:
-        """Leaves of another batch size whose values are not set; arguments as of ``new_zeros``.
+        """Return leaves of another batch size whose values are not set; arguments as of ``new_zeros``.
 
         >>> TensorDict({"a": torch.zeros(3)}, [3]).new_empty(2, 2)["a"].shape
         torch.Size([2, 2])
@@ -167,7 +167,7 @@ class Creation(Node):
 
     @with_options(NewOptions)
     def new_full(self, size: Any, fill_value: float | bool, **options: Unpack[NewOptions]) -> Self:
-        """One number in every leaf, of another batch size.
+        """Return one number in every leaf, of another batch size.
 
         Args:
             size: The batch size, an integer or a sequence.
@@ -197,7 +197,7 @@ class Creation(Node):
         requires_grad: bool = False,
         pin_memory: bool | None = None,
     ) -> Self:
-        """Copies of ``data``, one for each leaf and in its dtype.
+        """Return copies of ``data``, one for each leaf and in its dtype.
 
         Args:
             data: A tensor, array, number or list: the batch size of the result is its shape; or a tensordict, from

@@ -1,6 +1,6 @@
-"""Flat and nested keys: ``a.b`` against ``("a", "b")``; and what makes one entry of several.
+"""`flatten_keys` and `unflatten_keys`, and the concatenation or stacking of several entries into one.
 
-Both directions rename and never copy, and both refuse to let two entries meet under one name.
+Flattening and unflattening rename entries without a copy, and raise a ``KeyError`` if two entries would get one name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["KeyFlattening"]
 
 
 def _is_entry(value: Any, is_leaf: IsLeaf | None) -> bool:
-    """Whether a value stays whole: a tensor, non-tensor data, or what ``is_leaf`` says."""
+    """Return whether a value stays whole: a tensor, non-tensor data, or what ``is_leaf`` says."""
     return isinstance(value, Tensor) or value._is_opaque or (is_leaf is not None and is_leaf(type(value)))
 
 
@@ -47,7 +47,7 @@ def _flatten(
 
 
 def _nest(root: Any, key: str, value: Any, separator: str, clone: bool) -> None:
-    """Store an entry under the path that its flat key spells, where nothing may stand yet."""
+    """Store an entry under the path that its flat key spells; the path must be free."""
     path = key.split(separator)
     node = root
     for depth, name in enumerate(path[:-1]):
@@ -75,7 +75,7 @@ def _nest(root: Any, key: str, value: Any, separator: str, clone: bool) -> None:
 
 
 class _Renamed(WriteBack):
-    """Entries under other keys than in the source: known ones have theirs, new ones get theirs spelled."""
+    """Write-back of renamed entries: the paths of known ones are kept, those of new ones follow from their names."""
 
     __slots__ = ("found", "separator")
 
@@ -88,11 +88,11 @@ class _Renamed(WriteBack):
         self.found: dict[tuple[str, ...], tuple[str, ...]] | None = None
 
     def known(self) -> dict[tuple[str, ...], tuple[str, ...]]:
-        """The paths in the source by those in the result."""
+        """Return the paths in the source by those in the result."""
         raise TypeError(f"{type(self).__name__} knows no paths; define known()")
 
     def spelled(self, path: tuple[str, ...]) -> tuple[str, ...]:
-        """What an entry that is new is called in the source."""
+        """Return the path in the source of an entry that the ``with`` block adds."""
         raise TypeError(f"{type(self).__name__} has no rule for new keys; define spelled()")
 
     def path(self, path: tuple[str, ...]) -> tuple[str, ...]:
@@ -141,15 +141,15 @@ class KeyFlattening(Node):
     def flatten_keys(
         self, separator: str = KEY_SEPARATOR, inplace: bool = False, is_leaf: IsLeaf | None = None
     ) -> Self:
-        """The entries of all levels in one, under keys joined with a separator. Nothing is copied.
+        """Return the entries of all levels in one, under keys joined with a separator. Nothing is copied.
 
         Nested tensordicts without entries have no key in the result. As a context manager it writes the entries that
         the block adds or replaces back into this tensordict (``inplace``: it nests the keys again).
 
         Args:
-            separator: What stands between the levels of a key.
+            separator: The string between the levels of a key.
             inplace: Whether this tensordict is changed instead.
-            is_leaf: Says of a type whether its instances stay whole; tensors and non-tensor data do anyway.
+            is_leaf: Predicate on types whose instances stay whole; tensors and non-tensor data always do.
 
         Returns:
             An unlocked tensordict of the same batch size; this one if ``inplace``.
@@ -193,13 +193,13 @@ class KeyFlattening(Node):
         return self
 
     def unflatten_keys(self, separator: str = KEY_SEPARATOR, inplace: bool = False) -> Self:
-        """The entries whose keys hold a separator, in nested tensordicts of this batch size. Nothing is copied.
+        """Return the entries whose keys hold a separator, in nested tensordicts of this batch size. Nothing is copied.
 
         As a context manager it writes the entries that the block adds or replaces back into this tensordict
         (``inplace``: it flattens the keys again).
 
         Args:
-            separator: What stands between the levels of a key.
+            separator: The string between the levels of a key.
             inplace: Whether this tensordict is changed instead.
 
         Returns:
@@ -238,7 +238,7 @@ class KeyFlattening(Node):
     # several entries as one ------------------------------------------------------------------------------------------
 
     def _chosen_leaves(self, what: str, order: bool | Sequence[NestedKey] | None) -> list[Tensor]:
-        """The tensors of all levels, in the order asked for."""
+        """Return the tensors of all levels, in the order asked for."""
         found: dict[Any, Tensor] = dict(self.items(True, True))
         if not found:
             raise RuntimeError(f"{what} needs at least one tensor, and this tensordict has none; set an entry first")
@@ -256,7 +256,7 @@ class KeyFlattening(Node):
     def cat_from_tensordict(
         self, dim: int = 0, *, sorted: bool | Sequence[NestedKey] | None = None, out: Tensor | None = None
     ) -> Tensor:
-        """All tensors (nested ones included) concatenated to one; non-tensor data have no part in it.
+        """Return all tensors (nested ones included) concatenated to one; non-tensor data are left out.
 
         Args:
             dim: The dimension of the tensors, batch dimensions counted.
@@ -275,7 +275,7 @@ class KeyFlattening(Node):
     def stack_from_tensordict(
         self, dim: int = 0, *, sorted: bool | Sequence[NestedKey] | None = None, out: Tensor | None = None
     ) -> Tensor:
-        """All tensors (nested ones included) stacked to one; non-tensor data have no part in it.
+        """Return all tensors (nested ones included) stacked to one; non-tensor data are left out.
 
         Args:
             dim: Where the new dimension goes, batch dimensions counted.

@@ -1,4 +1,4 @@
-"""Autograd: the leaves' gradients, graphs and data, as one."""
+"""Autograd on all leaves at once: ``detach``, ``backward``, ``grad``, ``data``, ``requires_grad_``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Autograd(Node):
     __slots__ = ()
 
     def detach(self) -> Self:
-        """The same data outside the graph: every leaf detached, sharing its storage.
+        """Return the same data outside the graph: every leaf detached, sharing its storage.
 
         >>> td = TensorDict({"a": torch.ones(1, requires_grad=True)})
         >>> td.detach()["a"].requires_grad
@@ -117,10 +117,10 @@ class Autograd(Node):
                 leaf.grad = new
 
     def zero_grad(self, set_to_none: bool = True) -> Self:
-        """Take the gradients of all leaves away, or fill them with zeros.
+        """Clear the gradients of all leaves, or fill them with zeros.
 
         Args:
-            set_to_none: Whether they are taken away.
+            set_to_none: Whether gradients are set to ``None`` rather than to zeros.
 
         >>> td = TensorDict({"a": torch.ones(1, requires_grad=True)})
         >>> td["a"].sum().backward()
@@ -204,7 +204,7 @@ class Autograd(Node):
             stream: A ``torch.cuda.Stream``.
 
         Raises:
-            RuntimeError: ``stream`` is no stream.
+            RuntimeError: ``stream`` is not a stream.
 
         >>> TensorDict({}).record_stream(None).is_empty()
         True

@@ -1,6 +1,6 @@
-"""Selections by content: ``where``, ``gather``, ``masked_select``, and padding, which adds what was not there.
+"""Masking, gathering and padding: ``where``, ``gather``, ``masked_select``, ``pad``, ``to_padded_tensor``.
 
-A condition, an index and a mask are lined up with the batch dimensions, so one decides for whole rows of every leaf.
+Conditions, indices and masks are lined up with the batch dimensions, so they select whole rows of every leaf.
 Non-tensor values are selected with them, position by position.
 """
 
@@ -39,7 +39,7 @@ def _where_apart(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
 
 
 class Masking(Node):
-    """Parts of a tensordict chosen by tensors."""
+    """``where``, ``gather``, ``masked_select`` and padding."""
 
     __slots__ = ()
 
@@ -52,15 +52,15 @@ class Masking(Node):
         pad: float | bool | None = None,
         update_batch_size: bool = False,
     ) -> Self:
-        """The entries of this tensordict where ``condition`` is true, those of ``other`` elsewhere.
+        """Return the entries of this tensordict where ``condition`` is true, those of ``other`` elsewhere.
 
         Args:
             condition: A bool tensor, lined up with the batch dimensions.
             other: A tensordict, matched by key; a number; or a tensor, lined up with the batch dimensions unless it has
                 more dimensions than the batch.
             out: A tensordict that the result is written into, in place where it has an entry.
-            pad: What stands for a leaf that one side lacks; by default that is an error. Non-tensor entries need none:
-                what one side lacks is taken from the other.
+            pad: The value for a leaf that one side lacks; by default a missing leaf is an error. Non-tensor entries
+                need none: an entry that one side lacks is taken from the other.
             update_batch_size: Whether ``out`` takes the batch size of the result.
 
         Raises:
@@ -107,7 +107,7 @@ class Masking(Node):
         return cast(Self, result if out is None else _write_out(result, out, update_batch_size))
 
     def gather(self, dim: int, index: Tensor, out: Any = None, *, inplace: bool = False) -> Self:
-        """The rows that ``index`` names along a batch dimension, as `torch.gather` does.
+        """Return the rows that ``index`` names along a batch dimension, as `torch.gather` does.
 
         Args:
             dim: The batch dimension.
@@ -149,14 +149,14 @@ class Masking(Node):
         return cast(Self, result._replaces(self) if inplace else result if out is None else out.update_(result))
 
     def masked_select(self, mask: Tensor, *, inplace: bool = False) -> Self:
-        """The positions of the batch where ``mask`` is true, as one batch dimension; a copy.
+        """Return the positions of the batch where ``mask`` is true, as one batch dimension; a copy.
 
         Args:
             mask: A bool tensor of the batch size, or of its first dimensions.
             inplace: Whether this tensordict takes the result.
 
         Raises:
-            TypeError: ``mask`` is no bool tensor.
+            TypeError: ``mask`` is not a bool tensor.
 
         >>> TensorDict({"a": torch.arange(3)}, [3]).masked_select(torch.tensor([True, False, True]))["a"]
         tensor([0, 2])
@@ -168,12 +168,12 @@ class Masking(Node):
         return cast(Self, result._replaces(self) if inplace else result)
 
     def pad(self, pad_size: Sequence[int], value: float = 0.0, inplace: bool = False, safe: bool = True) -> Self:
-        """The batch made longer, at both ends of each dimension, with positions that hold ``value``.
+        """Return the batch made longer, at both ends of each dimension, with positions that hold ``value``.
 
         Args:
             pad_size: How many positions are added before and behind the first batch dimension, the second, ...;
                 negative numbers cut positions off.
-            value: What the new positions hold; non-tensor entries hold ``None`` there.
+            value: The value of the new positions; non-tensor entries are ``None`` there.
             inplace: Whether this tensordict takes the result.
             safe: Whether ``pad_size`` is checked against the batch size before anything is done; without it, torch says
                 what is wrong.
@@ -217,12 +217,12 @@ class Masking(Node):
         return cast(Self, result._replaces(self) if inplace else result)
 
     def to_padded_tensor(self, padding: float = 0.0, mask_key: NestedKey | None = None) -> Self:
-        """Leaves that are nested tensors as padded ones; other leaves as they are.
+        """Return leaves that are nested tensors as padded ones; other leaves as they are.
 
         Where the batch size has a ragged dimension (``-1``), that of the result is taken from the padded leaves.
 
         Args:
-            padding: What is put behind shorter rows.
+            padding: The value that fills shorter rows up.
             mask_key: Where a bool mask of the positions that are no padding is stored.
 
         Raises:
@@ -262,7 +262,7 @@ class Masking(Node):
 
 
 def _matched(td: Any, other: Any) -> list[Any]:
-    """The leaves of ``other`` under the keys of ``td``; non-tensor entries need no match."""
+    """Return the leaves of ``other`` under the keys of ``td``; non-tensor entries need no match."""
     found: list[Any] = td._align(other, None)
     keys = td._leaf_keys()
     for key, leaf in zip(keys, found, strict=True):
@@ -299,7 +299,7 @@ def pad_values(result: Any, source: Any, ends: Sequence[tuple[int, int]]) -> Non
 
     Args:
         result: The padded tensordict.
-        source: What was padded.
+        source: The tensordict before padding.
         ends: How many positions were added before and behind the first batch dimension, the second, ...
     """
     for key in source._keys():
@@ -322,7 +322,7 @@ def pad_values(result: Any, source: Any, ends: Sequence[tuple[int, int]]) -> Non
 def _padded_positions(
     positions: list[int], size: list[int], dim: int, before: int, after: int
 ) -> tuple[list[int], list[int]]:
-    """Positions of a batch, padded along one dimension with -1; plain integers, because tracers cannot read tensors."""
+    """Pad the positions of a batch along one dimension with -1; plain integers, because tracers cannot read tensors."""
     n, inner = size[dim], math.prod(size[dim + 1 :])
     out: list[int] = []
     for start in range(0, len(positions), max(n * inner, 1)) if positions else range(0):

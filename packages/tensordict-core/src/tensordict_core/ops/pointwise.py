@@ -1,6 +1,7 @@
-"""Pointwise operations: each is one line, because the factories hold the algorithms.
+"""Pointwise operations and operators: ``abs``, ``add``, ``clamp``, ``lerp``, ``__add__`` and their kind.
 
-Written out by hand are only the operations of three operands and those whose leaves need a choice of their own.
+Most are one line, because factories hold the algorithms. Operations of three operands, and those that treat leaves by
+their kind, are written by hand.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _minimum(tensor: Tensor, other: Any) -> Tensor:
 
 
 def _kept(tensor: Tensor) -> Tensor:
-    """What a gradient can still see after the tensor was written to."""
+    """Return the tensor, or a copy if autograd needs its values after the tensor is overwritten."""
     return tensor.clone() if tensor.requires_grad else tensor
 
 
@@ -119,7 +120,7 @@ class Pointwise(Node):
         Args:
             other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.
             alpha: A factor for the leaves.
-            default: What stands for a leaf that one side lacks, as in ``add``.
+            default: The value for a leaf that one side lacks, as in ``add``.
 
         >>> TensorDict({"a": torch.tensor(1.0)}).rsub(3.0)["a"]
         tensor(2.)
@@ -128,7 +129,7 @@ class Pointwise(Node):
         return scaled_self.neg().add(other, default=None if default is None else default)
 
     def clamp(self, min: Any = None, max: Any = None, *, out: Self | None = None) -> Self:
-        """Every leaf with its values limited to the range from ``min`` to ``max``.
+        """Return every leaf with its values limited to the range from ``min`` to ``max``.
 
         Args:
             min: A number, a tensor or a tensordict; ``None`` for no limit.
@@ -191,11 +192,11 @@ class Pointwise(Node):
         return _ternary_(self, "lerp_", Tensor.lerp_, end, weight)
 
     def masked_fill(self, mask: Tensor, value: float | bool) -> Self:
-        """Every leaf with ``value`` where the mask, lined up with the batch dimensions, is true.
+        """Return every leaf with ``value`` where the mask, lined up with the batch dimensions, is true.
 
         Args:
             mask: A bool tensor over the batch dimensions, or the first of them.
-            value: What is filled in.
+            value: The fill value.
 
         >>> td = TensorDict({"a": torch.zeros(2, 2)}, batch_size=[2])
         >>> td.masked_fill(torch.tensor([True, False]), 1)["a"].sum()
@@ -214,11 +215,11 @@ class Pointwise(Node):
         return self
 
     def softmax(self, dim: int, dtype: torch.dtype | None = None) -> Self:
-        """The softmax of every leaf along a batch dimension.
+        """Return the softmax of every leaf along a batch dimension.
 
         Args:
             dim: The batch dimension; negative ones are counted from the last batch dimension.
-            dtype: What leaves are cast to first.
+            dtype: The dtype that leaves are cast to first.
 
         Raises:
             IndexError: ``dim`` is outside the batch dimensions.
@@ -249,7 +250,7 @@ class Pointwise(Node):
         """Fill one entry (every leaf below it, if it is nested) with a number.
 
         Raises:
-            KeyError: There is no such entry.
+            KeyError: The entry does not exist.
 
         >>> TensorDict({"a": torch.zeros(2)}).fill_("a", 3)["a"]
         tensor([3., 3.])

@@ -1,4 +1,4 @@
-"""What can be asked of a tensordict without touching its data: sizes, device, names, memory."""
+"""Properties of a tensordict: batch size, device, dim names, dtype, memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Properties"]
 
 
 class Properties(Node):
-    """Batch size, device, names, and questions about the leaves."""
+    """Batch size, device, names, and properties of the leaves."""
 
     __slots__ = ()
 
@@ -80,11 +80,11 @@ class Properties(Node):
         return len(self._meta.batch_size)
 
     def dim(self) -> int:
-        """The number of batch dimensions."""
+        """Return the number of batch dimensions."""
         return len(self._meta.batch_size)
 
     def ndimension(self) -> int:
-        """The number of batch dimensions."""
+        """Return the number of batch dimensions."""
         return len(self._meta.batch_size)
 
     @overload
@@ -92,7 +92,7 @@ class Properties(Node):
     @overload
     def size(self, dim: int) -> int: ...
     def size(self, dim: int | None = None) -> Any:
-        """The batch size, or the size of one batch dimension.
+        """Return the batch size, or the size of one batch dimension.
 
         >>> TensorDict({}, [3, 4]).size(-1)
         4
@@ -100,7 +100,7 @@ class Properties(Node):
         return self._meta.batch_size if dim is None else self._meta.batch_size[dim]
 
     def numel(self) -> int:
-        """The number of positions of the batch (1 without batch dimensions).
+        """Return the number of positions of the batch (1 without batch dimensions).
 
         >>> TensorDict({}, [3, 4]).numel()
         12
@@ -153,7 +153,7 @@ class Properties(Node):
             keep_compliant_size: Whether a batch size with that many dimensions is kept.
 
         Raises:
-            ValueError: ``batch_dims`` is no number of dimensions.
+            ValueError: ``batch_dims`` is not a number of dimensions.
 
         >>> td = TensorDict({"a": torch.zeros(3, 4), "b": torch.zeros(3, 5)})
         >>> td.auto_batch_size_().batch_size
@@ -274,7 +274,7 @@ class Properties(Node):
     # leaves ----------------------------------------------------------------------------------------------------------
 
     def is_empty(self) -> bool:
-        """Whether there is no leaf and no non-tensor value here or below.
+        """Return whether there is no leaf and no non-tensor value here or below.
 
         >>> TensorDict({"a": {}}).is_empty()
         True
@@ -282,11 +282,11 @@ class Properties(Node):
         return all(not isinstance(value, Tensor) and value.is_empty() for _, value in self._peek_items())
 
     def is_contiguous(self) -> bool:
-        """Whether every leaf is contiguous."""
+        """Return whether every leaf is contiguous."""
         return all(leaf.is_contiguous() for leaf in self._leaves())
 
     def is_floating_point(self) -> bool:
-        """Whether every leaf has a floating-point dtype."""
+        """Return whether every leaf has a floating-point dtype."""
         return all(leaf.is_floating_point() for leaf in self._leaves())
 
     def is_shared(self) -> bool:
@@ -342,7 +342,7 @@ class Properties(Node):
         return max(depths, default=0)
 
     def bytes(self, *, count_duplicates: bool = True) -> int:
-        """The bytes of all leaves.
+        """Return the bytes of all leaves.
 
         Args:
             count_duplicates: Whether a leaf that stands under several keys counts each time.
@@ -353,7 +353,7 @@ class Properties(Node):
         return sum(leaf.nbytes for leaf in self._counted(count_duplicates))
 
     def param_count(self, *, count_duplicates: bool = True) -> int:
-        """The number of elements of all leaves.
+        """Return the number of elements of all leaves.
 
         >>> TensorDict({"a": torch.zeros(3, 4)}).param_count()
         12
@@ -365,7 +365,7 @@ class Properties(Node):
         return leaves if count_duplicates else list(dict.fromkeys(leaves))
 
     def data_ptr(self, *, storage: bool = False) -> Any:
-        """The address of each leaf, as a plain tensordict of integers without batch dimensions.
+        """Return the address of each leaf, as a plain tensordict of integers without batch dimensions.
 
         The elements of a lazy stack, which hold its leaves, have the keys ``"0"``, ``"1"``, ...
 
@@ -382,7 +382,7 @@ class Properties(Node):
 
 
 def _addresses(node: Any, storage: bool) -> Any:
-    """The address of a tensor, or those of a node's leaves; ``None`` for what is no tensor."""
+    """Return the address of a tensor, or those of a node's leaves; ``None`` for non-tensor values."""
     if isinstance(node, Tensor):
         return torch.tensor(node.untyped_storage().data_ptr() if storage else node.data_ptr())
     if node._is_opaque:

@@ -1,7 +1,7 @@
-"""Reductions: over batch dimensions, over the entries' own dimensions, or over everything.
+"""Reductions (``sum``, ``mean``, ``max``, ``quantile``, ...) over batch dimensions, feature dimensions or everything.
 
-Most are one line, a function of a tensor and dimensions; the factory adds what they share: ``dim`` and ``keepdim`` for
-batch dimensions, ``"feature"`` for each leaf's own, ``reduce`` for one tensor of all leaves, ``key_transform``.
+Most are one line, because factories add the shared arguments: ``dim`` and ``keepdim`` for batch dimensions,
+``"feature"`` for each leaf's own, ``reduce`` for one tensor of all leaves, ``key_transform``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _finish(method: Any, name: str, what: str, options: str, example: str, funct
 
     Raises:
         IndexError: ``dim`` is outside the batch dimensions.
-        ValueError: ``reduce``, and there is no leaf.
+        ValueError: ``reduce`` is true and there is no leaf.
 
     >>> td = TensorDict({{"a": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}}, [2])
     >>> td.{name}(dim=0)["a"]
@@ -80,11 +80,11 @@ def _record(name: str, function: Any) -> None:
 def reduction(
     name: str, what: str, example: str, *, each_dim: bool = False, associative: bool = False
 ) -> CastReduction:
-    """The method ``name`` that reduces with ``torch.<name>``, which takes a ``dtype``.
+    """Return the method ``name`` that reduces with ``torch.<name>``, which takes a ``dtype``.
 
     Args:
         name: The name of the method and of the ``torch`` function.
-        what: What it computes, in words.
+        what: A noun phrase for the result.
         example: The result of the docstring's example.
         each_dim: Whether the ``torch`` function takes one dimension only, so that several are reduced in turn.
         associative: Whether leaves may be reduced apart before they are reduced together.
@@ -113,12 +113,12 @@ def reduction(
         direct = dtype is None and isinstance(dim, int)  # then torch's function is the kernel as it is
         return run(self, function if direct else kernel, dim, keepdim, reduce, key_transform, name, associative)
 
-    option = "dtype: What leaves are cast to before.\n        "
+    option = "dtype: The dtype that leaves are cast to first.\n        "
     return cast(CastReduction, _finish(method, name, what, option, example, function))
 
 
 def spread(name: str, what: str, example: str) -> SpreadReduction:
-    """The method ``name`` that reduces with ``torch.<name>``, which takes a ``correction``."""
+    """Return the method ``name`` that reduces with ``torch.<name>``, which takes a ``correction``."""
     function = getattr(torch, name)
 
     def method(
@@ -135,12 +135,12 @@ def spread(name: str, what: str, example: str) -> SpreadReduction:
 
         return run(self, kernel, dim, keepdim, reduce, key_transform, name)
 
-    option = "correction: What the number of elements is lessened by in the divisor.\n        "
+    option = "correction: The divisor is the number of elements minus the correction.\n        "
     return cast(SpreadReduction, _finish(method, name, what, option, example, function))
 
 
 def extreme(name: str, what: str, example: str) -> ValueReduction:
-    """The method ``name`` that reduces with ``torch.<name>``, values only."""
+    """Return the method ``name`` that reduces with ``torch.<name>``, values only."""
     function = getattr(torch, name)
 
     def method(
@@ -165,7 +165,7 @@ def _with_dims(function: Callable[..., Tensor]) -> Kernel:
 
 
 def extreme_and_index(name: str, what: str, example: str) -> IndexedReduction:
-    """The method ``name`` that gives what ``torch.<name>`` gives: values, and along a dimension their indices too."""
+    """Return the method ``name``: the values of ``torch.<name>``, and along a dimension their indices too."""
     function, values_only = getattr(torch, name), getattr(torch, f"a{name}")
 
     def method(
@@ -208,7 +208,7 @@ def extreme_and_index(name: str, what: str, example: str) -> IndexedReduction:
 
 
 def cumulative(name: str, what: str, example: str) -> CumulativeMethod:
-    """The method ``name`` that runs ``torch.<name>`` along a batch dimension, which gives values and indices."""
+    """Return the method ``name`` that runs ``torch.<name>`` along a batch dimension, which gives values and indices."""
     function = getattr(torch, name)
 
     def method(self: Any, dim: int, *, reduce: bool | None = None, return_indices: bool = True) -> Any:
@@ -235,7 +235,7 @@ def cumulative(name: str, what: str, example: str) -> CumulativeMethod:
         The named tuple ``(values, indices)`` of two tensordicts (of two tensors if ``reduce``), or the values alone.
 
     Raises:
-        TypeError: ``dim`` is no integer.
+        TypeError: ``dim`` is not an integer.
 
     >>> TensorDict({{"a": torch.tensor([2, 3, 1])}}, [3]).{name}(0).values["a"]
     {example}
@@ -245,7 +245,7 @@ def cumulative(name: str, what: str, example: str) -> CumulativeMethod:
 
 
 def _with_indices(td: Any, name: str, function: Any, dim: Dim, keepdim: bool, how: How | None = None) -> Any:
-    """Values and indices along one dimension, as a named tuple of two tensordicts."""
+    """Return values and indices along one dimension, as a named tuple of two tensordicts."""
     if not isinstance(dim, int | str):
         raise TypeError(f"{name} with indices takes one dim, got {dim!r}; use amax or amin for several")
     indices: list[Tensor] = []
@@ -265,7 +265,7 @@ def _with_indices(td: Any, name: str, function: Any, dim: Dim, keepdim: bool, ho
 
 
 def _one(name: str, dims: Any) -> int:
-    """The only one of the dimensions that a kernel is given."""
+    """Return the only one of the dimensions that a kernel is given."""
     dims = as_tuple(dims)
     if len(dims) != 1:
         raise TypeError(f"{name} with indices takes one dim, got {dims}; use amax or amin for several")
@@ -299,15 +299,15 @@ class Reduction(Node):
         dtype: torch.dtype | None = None,
         key_transform: Callable[[str], str] | None = None,
     ) -> Self:
-        """The 2-norm of all elements of every leaf.
+        """Return the 2-norm of all elements of every leaf.
 
         Args:
             out: A tensordict of the result's keys that it is written into.
-            dtype: What leaves are cast to before.
+            dtype: The dtype that leaves are cast to first.
             key_transform: Renames the key of each entry, at every level.
 
         Raises:
-            RuntimeError: A leaf has an integer dtype and there is no ``dtype``.
+            RuntimeError: A leaf has an integer dtype and no ``dtype`` is given.
 
         >>> TensorDict({"a": torch.tensor([3.0, 4.0])}).norm()["a"]
         tensor(5.)
@@ -318,7 +318,7 @@ class Reduction(Node):
         return result if out is None else out.update_(result)
 
     def logsumexp(self, dim: Dim = None, keepdim: bool = False, *, out: Self | None = None) -> Self:
-        """The logarithm of the sum of exponentials of every leaf, along batch dimensions.
+        """Return the logarithm of the sum of exponentials of every leaf, along batch dimensions.
 
         Args:
             dim: Batch dimensions (one, or a tuple) or ``"feature"``; by default all batch dimensions.
@@ -364,14 +364,14 @@ class Reduction(Node):
         reduce: bool | None = None,
         key_transform: Callable[[str], str] | None = None,
     ) -> Any:
-        """The ``q``-th quantile of every leaf.
+        """Return the ``q``-th quantile of every leaf.
 
         Args:
             q: The quantile, from 0 to 1; a tensor of ``n`` of them gives every leaf a leading dimension of size ``n``,
                 and the batch too where ``dim`` is given.
             dim: Batch dimensions (one, or a tuple), or ``"feature"``; by default everything.
             keepdim: Whether reduced dimensions stay as size 1.
-            interpolation: What is taken between two elements: ``"linear"``, ``"lower"``, ``"higher"``, ``"midpoint"``,
+            interpolation: The value between two elements: ``"linear"``, ``"lower"``, ``"higher"``, ``"midpoint"``,
                 ``"nearest"``.
             reduce: Whether all leaves are reduced together, to one tensor.
             key_transform: Renames the key of each entry, at every level.

@@ -1,7 +1,7 @@
-"""How a reduction runs over a tree: which dimensions of a leaf it takes, and every node's new batch size and names.
+"""Reduction driver: applies a reduction of one tensor to a tree, and computes batch sizes and names of the result.
 
-A reduction takes everything (``dim=None``), batch dimensions, or each leaf's own dimensions (``"feature"``). What
-differs between reductions is one function on a tensor and dimensions; the rest is here.
+A reduction takes everything (``dim=None``), batch dimensions, or each leaf's own dimensions (``"feature"``). Each
+reduction supplies a kernel, a function of a tensor and dimensions.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = [
 ]
 
 BatchDims: TypeAlias = "int | Sequence[int] | Literal['feature']"
-"""What is reduced: batch dimensions, or ``"feature"`` for each leaf's own."""
+"""The reduced dimensions: batch dimensions, or ``"feature"`` for each leaf's own."""
 
 Dim: TypeAlias = "BatchDims | None"
-"""The same, or everything."""
+"""The reduced dimensions; ``None`` for everything."""
 
 Dims: TypeAlias = "int | tuple[int, ...] | None"
 """Dimensions of a tensor counted from the front: one, several, or all."""
@@ -46,11 +46,11 @@ Dims: TypeAlias = "int | tuple[int, ...] | None"
 N = TypeVar("N", bound=Node)
 
 Kernel = Callable[[Tensor, Dims, bool], Any]
-"""A reduction of one tensor: over these dimensions, keeping them as size 1 or not; what torch's own functions take."""
+"""A reduction of one tensor over dimensions, which it keeps as size 1 or not; the signature of torch's functions."""
 
 
 def batch_dims(td: Any, dim: Any) -> tuple[int, ...]:
-    """Batch dimensions, one or a sequence of them, counted from the front.
+    """Return batch dimensions, given as one or a sequence, counted from the front.
 
     Raises:
         IndexError: One is outside the batch dimensions.
@@ -60,17 +60,17 @@ def batch_dims(td: Any, dim: Any) -> tuple[int, ...]:
 
 
 def as_tuple(dims: int | tuple[int, ...]) -> tuple[int, ...]:
-    """The dimensions that a kernel is given, as a tuple."""
+    """Return the dimensions that a kernel is given, as a tuple."""
     return (dims,) if isinstance(dims, int) else dims
 
 
 def _shortest(dims: tuple[int, ...]) -> int | tuple[int, ...]:
-    """One dimension as a number: torch reads it faster, and not every reduction takes several."""
+    """Return one dimension as a number: torch reads it faster, and not every reduction takes several."""
     return dims[0] if len(dims) == 1 else dims
 
 
 def reduced(dims: tuple[int, ...], keepdim: bool) -> How:
-    """What becomes of nodes whose batch dimensions ``dims`` are reduced."""
+    """Return the rule for nodes whose batch dimensions ``dims`` are reduced."""
     if not keepdim and len(dims) == 1 and dims[0] < len(_ONE_LESS):
         return _ONE_LESS[dims[0]]
     return _reduced(dims, keepdim)
@@ -92,18 +92,18 @@ def _reduced(dims: tuple[int, ...], keepdim: bool) -> How:
 
 
 _ONE_LESS = tuple(_reduced((dim,), False) for dim in range(4))
-"""What is asked for nearly always, made once."""
+"""The usual cases, made once."""
 
 
 def _collapsed(keepdim: bool) -> How:
-    """What becomes of nodes whose leaves are reduced to one element."""
+    """Return the rule for nodes whose leaves are reduced to one element."""
     if keepdim:
         return How(size=lambda own: torch.Size([1] * len(own)), names=lambda own: own)
     return How(size=lambda own: torch.Size([]))
 
 
 def batched(td: Any, is_leaf: Any = None) -> list[bool]:
-    """For each leaf, whether it has the batch dimensions of ``td``; an unbatched tensor has none and is left alone."""
+    """Return for each leaf whether it has the batch dimensions of ``td``; unbatched tensors have none."""
     sizes: list[torch.Size] = []
     td._collect_sizes(sizes, is_leaf)
     dims = len(td._meta.batch_size)
@@ -127,12 +127,12 @@ def _each(td: Any, kernel: Kernel, dims: Dims, keepdim: bool, is_leaf: Any = Non
 
 
 def is_everything(dim: Dim) -> bool:
-    """Whether a reduction takes everything: no dimension is named."""
+    """Return whether a reduction takes everything: no dimension is named."""
     return dim is None or (not isinstance(dim, int | str) and not len(dim))
 
 
 def over_leaves(td: N, kernel: Kernel, dim: Dim, keepdim: bool, how: How | None = None) -> N:
-    """The reduction of each leaf, in the structure of ``td``.
+    """Return the reduction of each leaf, in the structure of ``td``.
 
     ``how`` says what becomes of the nodes where the kernel keeps its dimension.
     """
@@ -151,7 +151,7 @@ def _is_node(kind: type[Any]) -> bool:
 
 
 def check_feature(dim: str, keepdim: bool) -> None:
-    """Refuse any other word than ``"feature"``, and ``keepdim`` beside it."""
+    """Refuse any string but ``"feature"``, and ``keepdim`` together with it."""
     if dim != "feature":
         raise TypeError(f"dim is an integer, a tuple of integers, 'feature' or None, got {dim!r}")
     if keepdim:
@@ -159,7 +159,7 @@ def check_feature(dim: str, keepdim: bool) -> None:
 
 
 def over_features(td: N, kernel: Kernel, dim: str, keepdim: bool) -> N:
-    """The reduction of each leaf over the dimensions behind its node's batch dimensions."""
+    """Return the reduction of each leaf over the dimensions behind its node's batch dimensions."""
     check_feature(dim, keepdim)
     at = len(td._meta.batch_size)
 
@@ -172,12 +172,12 @@ def over_features(td: N, kernel: Kernel, dim: str, keepdim: bool) -> N:
 
 
 def features(leaf: Tensor, batch_dims: int) -> Tensor:
-    """The dimensions of a leaf behind its batch dimensions, as one (of size 1 where there is none)."""
+    """Return the dimensions of a leaf behind its batch dimensions, as one (of size 1 where there is none)."""
     return leaf.unsqueeze(-1) if leaf.ndim == batch_dims else leaf.flatten(batch_dims)
 
 
 def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associative: bool) -> Any:
-    """One tensor of all leaves together.
+    """Return one tensor of all leaves together.
 
     Raises:
         ValueError: There is no leaf.
@@ -239,12 +239,12 @@ def run(
     name: str,
     associative: bool = False,
 ) -> Any:
-    """A reduction with all its options.
+    """Return a reduction with all its options.
 
     Args:
         td: The tensordict.
         kernel: The reduction of one tensor.
-        dim: What is reduced.
+        dim: The reduced dimensions.
         keepdim: Whether reduced batch dimensions stay as size 1.
         reduce: Whether all leaves give one tensor together.
         key_transform: Renames the keys of the result.
@@ -258,10 +258,10 @@ def run(
 
 
 def rename_levels(td: Any, rename: Callable[[str], str]) -> Any:
-    """The same entries with every key, at every level, replaced by what ``rename`` makes of it.
+    """Return the same entries with every key, at every level, replaced by what ``rename`` makes of it.
 
     Raises:
-        TypeError: The new key is no string.
+        TypeError: The new key is not a string.
         KeyError: Two keys of one level get the same name.
     """
     entries: dict[str, Any] = {}

@@ -27,7 +27,7 @@ __all__ = ["Shape"]
 
 
 def _ints(args: tuple[Any, ...]) -> tuple[int, ...]:
-    """Sizes or dims given one by one or as one sequence."""
+    """Return sizes or dims that were given one by one or as one sequence."""
     if len(args) == 1 and isinstance(args[0], list | tuple | torch.Size):
         return tuple(args[0])
     return args
@@ -41,19 +41,19 @@ class Shape(Node):
     # views -----------------------------------------------------------------------------------------------------------
 
     def _rearranged(self, op: ShapeOp) -> Self:
-        """The result of an operation that has an inverse, by which a block over it writes back."""
+        """Return the result of an invertible operation, prepared to write back at the end of a ``with`` block."""
         result = self._reshape(op)
         op.remember(self)
         result._set_exit(op)
         return result
 
     def _unchanged(self) -> Self:
-        """This tensordict, where there is nothing to do, and nothing to write back."""
+        """Return this tensordict, for an operation that has nothing to do and nothing to write back."""
         self._set_exit(None)
         return self
 
     def view(self, *shape: Any, size: Sequence[int] | None = None, batch_size: Sequence[int] | None = None) -> Self:
-        """The same data with the batch dimensions in another shape; never copies.
+        """Return the same data with the batch dimensions in another shape; never copies.
 
         Args:
             *shape: The new batch size, one size inferred if ``-1``; or a dtype, to view every leaf as.
@@ -75,7 +75,7 @@ class Shape(Node):
         return self._regroup(shape, "view", False)
 
     def reshape(self, *shape: Any, size: Sequence[int] | None = None) -> Self:
-        """The batch dimensions in another shape; copies only where a view is impossible.
+        """Return the batch dimensions in another shape; copies only where a view is impossible.
 
         Raises:
             RuntimeError: The sizes do not fit.
@@ -93,7 +93,7 @@ class Shape(Node):
         return self._rearranged(Reshape(old, new, copies))
 
     def unsqueeze(self, *args: int, dim: int | None = None) -> Self:
-        """A new batch dimension of size 1 at ``dim``.
+        """Add a batch dimension of size 1 at ``dim``.
 
         Raises:
             IndexError: ``dim`` is outside the range that the batch dimensions allow.
@@ -107,7 +107,7 @@ class Shape(Node):
         return self._rearranged(Unsqueeze(size, normal_dim(at, size, extra=1)))
 
     def squeeze(self, *args: int | None, dim: int | None = None) -> Self:
-        """Without the batch dimension ``dim`` if its size is 1; by default without all such dimensions.
+        """Remove the batch dimension ``dim`` if its size is 1; by default all dimensions of size 1.
 
         Raises:
             IndexError: There is no such dimension.
@@ -125,7 +125,7 @@ class Shape(Node):
         return self._rearranged(Squeeze(size, dims)) if dims else self._unchanged()
 
     def permute(self, *args: Any, dims: Sequence[int] | None = None) -> Self:
-        """The batch dimensions in another order.
+        """Return the batch dimensions in another order.
 
         Raises:
             ValueError: The order does not name each batch dimension once.
@@ -149,7 +149,7 @@ class Shape(Node):
         return self._rearranged(Permute(size, normal))
 
     def transpose(self, dim0: int, dim1: int) -> Self:
-        """Two batch dimensions swapped.
+        """Swap two batch dimensions.
 
         >>> TensorDict({"a": torch.zeros(3, 4, 5)}, [3, 4]).transpose(0, 1).batch_size
         torch.Size([4, 3])
@@ -169,7 +169,7 @@ class Shape(Node):
         return self.transpose(axis0, axis1)
 
     def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
-        """Batch dimensions moved from ``source`` to ``destination``, the others in their order.
+        """Move batch dimensions from ``source`` to ``destination``; the others keep their order.
 
         >>> TensorDict({"a": torch.zeros(2, 3, 4)}, [2, 3, 4]).movedim(0, -1).batch_size
         torch.Size([3, 4, 2])
@@ -188,7 +188,7 @@ class Shape(Node):
         return self.movedim(source, destination)
 
     def expand(self, *args: Any, size: Sequence[int] | None = None) -> Self:
-        """The batch dimensions broadcast to a shape, without a copy; ``-1`` keeps a size.
+        """Return the batch dimensions broadcast to a shape, without a copy; ``-1`` keeps a size.
 
         Raises:
             RuntimeError: A size other than 1 would change.
@@ -237,7 +237,7 @@ class Shape(Node):
         return self.expand(*shape)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1, *, inplace: bool = False) -> Self:
-        """The batch dimensions from ``start_dim`` to ``end_dim`` (included) as one.
+        """Return the batch dimensions from ``start_dim`` to ``end_dim`` (included) as one.
 
         >>> TensorDict({"a": torch.zeros(2, 3, 4)}, [2, 3]).flatten(0, 1)["a"].shape
         torch.Size([6, 4])
@@ -251,7 +251,7 @@ class Shape(Node):
         return self._in_place(self.reshape(*size[:start], size[start : end + 1].numel(), *size[end + 1 :]), inplace)
 
     def unflatten(self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False) -> Self:
-        """The batch dimension ``dim`` as several, one size inferred if ``-1``.
+        """Return the batch dimension ``dim`` as several, one size inferred if ``-1``.
 
         >>> TensorDict({"a": torch.zeros(6, 4)}, [6]).unflatten(0, (2, 3)).batch_size
         torch.Size([2, 3])
@@ -262,16 +262,16 @@ class Shape(Node):
         return self._in_place(self.reshape(*size[:at], *inner, *size[at + 1 :]), inplace)
 
     def atleast_1d(self) -> Self:
-        """With at least one batch dimension, added in front."""
+        """Return the tensordict with at least one batch dimension, added in front."""
         return self if self._meta.batch_size else self.unsqueeze(0)
 
     def atleast_2d(self) -> Self:
-        """With at least two batch dimensions, added as `torch.atleast_2d` does."""
+        """Return the tensordict with at least two batch dimensions, added as `torch.atleast_2d` does."""
         td = self.atleast_1d()
         return td if len(td._meta.batch_size) > 1 else td.unsqueeze(0)
 
     def atleast_3d(self) -> Self:
-        """With at least three batch dimensions, added as `torch.atleast_3d` does."""
+        """Return the tensordict with at least three batch dimensions, added as `torch.atleast_3d` does."""
         td = self.atleast_2d()
         return td if len(td._meta.batch_size) > 2 else td.unsqueeze(-1)
 
@@ -282,7 +282,7 @@ class Shape(Node):
         return self._reshape(BatchOp(size, size if new is None else torch.Size(new), function, names=names))
 
     def flip(self, *dims: Any) -> Self:
-        """The batch dimensions ``dims`` in reverse order (a copy, as in torch).
+        """Return the batch dimensions ``dims`` in reverse order (a copy, as in torch).
 
         >>> TensorDict({"a": torch.arange(3)}, [3]).flip(0)["a"]
         tensor([2, 1, 0])
@@ -292,17 +292,17 @@ class Shape(Node):
         return self._batch_op(lambda leaf: leaf.flip(normal))
 
     def fliplr(self) -> Self:
-        """The second batch dimension in reverse order."""
+        """Return the second batch dimension in reverse order."""
         return self.flip(1)
 
     def flipud(self) -> Self:
-        """The first batch dimension in reverse order."""
+        """Return the first batch dimension in reverse order."""
         return self.flip(0)
 
     def roll(
         self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None, *, inplace: bool = False
     ) -> Self:
-        """The entries rolled along batch dimensions; without ``dims`` the batch is rolled as if flat.
+        """Return the entries rolled along batch dimensions; without ``dims`` the batch is rolled as if flat.
 
         >>> TensorDict({"a": torch.arange(3)}, [3]).roll(1, 0)["a"]
         tensor([2, 0, 1])
@@ -314,7 +314,7 @@ class Shape(Node):
         return self._in_place(self._batch_op(lambda leaf: leaf.roll(shifts, normal)), inplace)
 
     def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
-        """The plane of two batch dimensions rotated ``k`` times by 90 degrees.
+        """Return the plane of two batch dimensions rotated ``k`` times by 90 degrees.
 
         >>> TensorDict({"a": torch.zeros(2, 3)}, [2, 3]).rot90().batch_size
         torch.Size([3, 2])
@@ -329,7 +329,7 @@ class Shape(Node):
         return self._batch_op(lambda leaf: leaf.rot90(k, (a, b)), new, lambda names: tuple(names[i] for i in order))
 
     def repeat(self, *repeats: Any, inplace: bool = False) -> Self:
-        """The batch repeated along each batch dimension (a copy, as in torch).
+        """Repeat the batch along each batch dimension (a copy, as in torch).
 
         >>> TensorDict({"a": torch.arange(2)}, [2]).repeat(2)["a"]
         tensor([0, 1, 0, 1])
@@ -355,7 +355,7 @@ class Shape(Node):
     def repeat_interleave(
         self, repeats: Tensor | int, dim: int | None = None, *, output_size: int | None = None, inplace: bool = False
     ) -> Self:
-        """Each slice along a batch dimension repeated; without ``dim`` the batch is flattened first.
+        """Return each slice along a batch dimension repeated; without ``dim`` the batch is flattened first.
 
         Args:
             repeats: How often: one number, or one per slice.
@@ -381,7 +381,7 @@ class Shape(Node):
         )
 
     def _in_place(self, result: Self, inplace: bool) -> Self:
-        """The result, or this tensordict after it took the result's entries."""
+        """Return the result, or this tensordict after it took the result's entries."""
         if not inplace:
             return result
         if self._locked:

@@ -1,4 +1,4 @@
-"""Parts of a tensordict along a batch dimension: its slices, ranges of them, and pieces of one size or several."""
+"""Splitting along a batch dimension: ``unbind``, ``narrow``, ``split``, ``chunk``, ``tensor_split``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Splitting(Node):
     __slots__ = ()
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
-        """The slices along a batch dimension, as views.
+        """Return the slices along a batch dimension, as views.
 
         Raises:
             IndexError: There is no such dimension.
@@ -36,7 +36,7 @@ class Splitting(Node):
         return self._unbind(normal_dim(dim, size))
 
     def narrow(self, dim: int, start: int | Tensor, length: int) -> Self:
-        """The ``length`` slices along a batch dimension from ``start`` on, as a view.
+        """Return the ``length`` slices along a batch dimension from ``start`` on, as a view.
 
         >>> TensorDict({"a": torch.arange(4)}, [4]).narrow(0, 1, 2)["a"]
         tensor([1, 2])
@@ -51,7 +51,7 @@ class Splitting(Node):
         return self._index(Index((*(slice(None),) * at, slice(first, first + length)), size))
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
-        """Pieces of ``split_size`` slices (the last may be smaller), or of the given sizes, as views.
+        """Return pieces of ``split_size`` slices (the last may be smaller), or of the given sizes, as views.
 
         Raises:
             RuntimeError: The sizes do not add up to the size of the dimension.
@@ -90,7 +90,7 @@ class Splitting(Node):
         return pieces
 
     def _split(self, sizes: list[int], dim: int) -> Sequence[Any]:
-        """Consecutive pieces of these sizes along ``dim``; containers with a faster way override it."""
+        """Return consecutive pieces of these sizes along ``dim``; containers with a faster way override it."""
         pieces, start = [], 0
         for n in sizes:
             pieces.append(self[(slice(None),) * dim + (slice(start, start + n),)])
@@ -98,7 +98,7 @@ class Splitting(Node):
         return pieces
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
-        """At most ``chunks`` pieces of equal size (the last may be smaller) along a batch dimension, as views.
+        """Return at most ``chunks`` pieces of equal size (the last may be smaller) along a batch dimension, as views.
 
         >>> len(TensorDict({"a": torch.arange(5)}, [5]).chunk(2))
         2
@@ -112,7 +112,7 @@ class Splitting(Node):
         return self.split(-(-total // chunks), dim)
 
     def tensor_split(self, indices_or_sections: Any, dim: int = 0) -> tuple[Self, ...]:
-        """Pieces along a batch dimension: a number of nearly equal ones, or cut at the given indices.
+        """Return pieces along a batch dimension: a number of nearly equal ones, or cut at the given indices.
 
         >>> [td.batch_size[0] for td in TensorDict({"a": torch.arange(5)}, [5]).tensor_split(2)]
         [3, 2]

@@ -1,4 +1,4 @@
-"""Combining tensordicts and taking them apart again, as methods: stacks, lazy stacks, and live views of a part."""
+"""Methods that stack and concatenate tensordicts, convert between lazy and dense stacks, and make views."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Stacking"]
 
 
 class Stacking(Node):
-    """``stack``, ``cat``, their lazy forms, and the ways between dense and lazy."""
+    """``stack``, ``cat``, their lazy forms, and conversions between dense and lazy."""
 
     __slots__ = ()
 
@@ -27,7 +27,7 @@ class Stacking(Node):
     maybe_dense_stack = staticmethod(combine.maybe_dense_stack)
 
     def to_lazystack(self, dim: int = 0) -> Any:
-        """The slices along a batch dimension, as a lazy stack that shares their memory.
+        """Return the slices along a batch dimension, as a lazy stack that shares their memory.
 
         A lazy stack along that dimension is returned as it is.
 
@@ -49,7 +49,7 @@ class Stacking(Node):
         return type(parts[0])._lazy(parts, at) if parts else self
 
     def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
-        """This tree with its lazy stacks combined: entries of one shape stacked, ragged ones as nested tensors.
+        """Combine the lazy stacks of this tree: entries of one shape are stacked, ragged ones become nested tensors.
 
         Args:
             layout: The layout of the nested tensors.
@@ -68,7 +68,7 @@ class Stacking(Node):
         return self if out is None else out
 
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Self:
-        """This tree with contiguous leaves: those that are not are copied, the others shared; lazy stacks are combined.
+        """Return this tree with contiguous leaves: others are copied, and lazy stacks are combined.
 
         Args:
             canonical: Whether a leaf must have the strides that a new tensor of its shape has, dimensions of size 1
@@ -93,7 +93,7 @@ class Stacking(Node):
         return self._in_place(result, inplace)
 
     def view_at(self, index: Any) -> Any:
-        """A live view of the part of every entry that ``index`` selects.
+        """Return a live view of the part of every entry that ``index`` selects.
 
         Reading it indexes the entries of this tensordict; writing to it writes into them, and a new key gets a place in
         all of it.

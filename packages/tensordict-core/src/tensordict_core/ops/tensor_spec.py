@@ -1,7 +1,7 @@
-"""Descriptions: what device, dtype and shape each leaf has, as a tensordict, and how such a one is read by ``to``.
+"""Tensor specs: ``attrs()`` gives device, dtype and shape of each leaf as a tensordict, which ``to`` reads.
 
-`TensorAttrs`, the value that stands for a leaf, is a container of its own module; this one makes trees of it from trees
-of tensors, and looks in them for the leaves of another tree.
+A `TensorAttrs` describes one leaf. This module makes trees of them from trees of tensors, and applies them to the
+leaves of another tree.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class TensorSpecs(Node):
     __slots__ = ()
 
     def attrs(self, *, fields: Sequence[str] = FIELDS, num_threads: int | None = None) -> Any:
-        """Device, dtype and shape of each leaf, as a tensordict of `TensorAttrs` under the same keys.
+        """Return device, dtype and shape of each leaf, as a tensordict of `TensorAttrs` under the same keys.
 
-        It has no batch size and no device; non-tensor data stand in it as they are. What the elements of a lazy stack
-        differ in is ``None``, a shape that they share counts the stack dimension. ``other.to(td.attrs())`` gives each
-        leaf of another tensordict the device and the dtype of the leaf of this one.
+        The result has no batch size and no device; non-tensor data are kept. A field in which the elements of a lazy
+        stack differ is ``None``; a shape that they share includes the stack dimension. ``other.to(td.attrs())``
+        gives each leaf of another tensordict the device and the dtype of the leaf of this one.
 
         Args:
-            fields: What is written down, of ``"device"``, ``"dtype"`` and ``"shape"``; the others are ``None``.
-            num_threads: Taken for compatibility: nothing is copied, so threads would have nothing to do.
+            fields: Any of ``"device"``, ``"dtype"`` and ``"shape"``; the others are ``None``.
+            num_threads: Accepted for compatibility; nothing is copied.
 
         Raises:
             ValueError: A field is none of the three.
@@ -48,7 +48,7 @@ class TensorSpecs(Node):
 
 
 def _wanted(fields: Sequence[str]) -> tuple[bool, ...]:
-    """Which of `FIELDS` are asked for."""
+    """Return which of `FIELDS` are asked for."""
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     for name in names:
         if name not in FIELDS:
@@ -57,7 +57,7 @@ def _wanted(fields: Sequence[str]) -> tuple[bool, ...]:
 
 
 def describe_leaf(leaf: Tensor, fields: Sequence[str]) -> Any:
-    """The description of one tensor.
+    """Return the description of one tensor.
 
     >>> describe_leaf(torch.zeros(2), ("dtype",)).tgt_dtype
     torch.float32
@@ -81,7 +81,7 @@ def _described(node: Any, wanted: tuple[bool, ...]) -> Any:
 
 
 def _merged(parts: list[Any], dim: int) -> Any:
-    """The description of a lazy stack from those of its elements."""
+    """Return the description of a lazy stack from those of its elements."""
     first = parts[0]
     if any(type(part) is not type(first) for part in parts):
         return first
@@ -97,7 +97,7 @@ def _merged(parts: list[Any], dim: int) -> Any:
 
 
 def describes(other: Any) -> bool:
-    """Whether a tensordict holds descriptions of leaves rather than leaves.
+    """Return whether a tensordict holds descriptions of leaves rather than leaves.
 
     >>> describes(TensorDict({"a": {"b": 1}}).attrs()), describes(TensorDict({"a": {"b": 1}}))
     (True, False)
@@ -110,7 +110,7 @@ def describes(other: Any) -> bool:
 
 
 def _find(attrs: Any, path: tuple[str, ...]) -> Any:
-    """What is written of the leaf at ``path``: under its key, or of all that is below a key above it."""
+    """Return the spec of the leaf at ``path``: the one under its key or under a key above it."""
     for key in path:
         if isinstance(attrs, containers.attrs) or attrs is None:
             break
@@ -119,9 +119,9 @@ def _find(attrs: Any, path: tuple[str, ...]) -> Any:
 
 
 def as_described(td: Any, attrs: Any, non_blocking: bool | None) -> tuple[list[Tensor], torch.device | None]:
-    """The leaves of ``td`` on the devices and with the dtypes that ``attrs`` writes of them, and their common device.
+    """Return the leaves of ``td`` on the devices and with the dtypes of their specs, and their common device.
 
-    Leaves of which nothing is written are shared. The device is ``None`` where they are on several, or ``td`` has none.
+    Leaves without a spec are shared. The device is ``None`` if the leaves are on several devices or ``td`` has none.
     """
     leaves = []
     for path, leaf in zip(td._leaf_keys(), td._leaves(), strict=True):

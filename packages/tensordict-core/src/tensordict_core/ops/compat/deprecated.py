@@ -1,6 +1,6 @@
-"""Names of older documentation: each is what it became, in one line, so that older programs run.
+"""Deprecated names: aliases that keep older programs running.
 
-They are not for new code, which is why the pages of the documentation show none of them.
+The documentation does not show them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["DeprecatedNames", "lazy_legacy", "set_lazy_legacy"]
 
 
 class DeprecatedNames(Node):
-    """Methods under the names that they had."""
+    """Deprecated names of methods."""
 
     __slots__ = ()
 
     def clear_device(self) -> Self:
-        """``clear_device_`` under its older name.
+        """Deprecated alias of ``clear_device_``.
 
         >>> TensorDict({"a": 1}, device="cpu").clear_device().device is None
         True
@@ -28,7 +28,7 @@ class DeprecatedNames(Node):
         return self.clear_device_()
 
     def rename_key(self, old_key: NestedKey, new_key: NestedKey, safe: bool = False) -> Self:
-        """``rename_key_`` under its older name: in place as well.
+        """Deprecated alias of ``rename_key_``, in place as well.
 
         >>> list(TensorDict({"a": 1}).rename_key("a", "b").keys())
         ['b']
@@ -36,7 +36,7 @@ class DeprecatedNames(Node):
         return self.rename_key_(old_key, new_key, safe)
 
     def get_sub_tensordict(self, idx: Any) -> Any:
-        """``view_at`` under its older name.
+        """Deprecated alias of ``view_at``.
 
         >>> td = TensorDict({"a": torch.zeros(2)}, [2])
         >>> _ = td.get_sub_tensordict(0).set_("a", torch.ones(()))
@@ -72,10 +72,10 @@ class set_lazy_legacy(Setting):
 
 
 def lazy_legacy(allow_none: bool = False) -> bool:
-    """Whether shape operations are lazy, as in older releases: they never are.
+    """Return whether shape operations are lazy, as in older releases: they never are.
 
     Args:
-        allow_none: Taken for compatibility.
+        allow_none: Accepted for compatibility.
 
     >>> lazy_legacy()
     False

@@ -68,7 +68,7 @@ class MemmapStubs(Node):
         Args:
             prefix: The folder; without one, entries go to anonymous shared memory.
             copy_existing: Whether entries that are mapped to another place already are copied rather than refused.
-            num_threads: Threads that copy; by default a good number for this machine.
+            num_threads: The number of threads that copy; by default chosen for this machine.
             return_early: Whether to return a future at once.
             share_non_tensor: Whether non-tensor values are shared between processes too.
             existsok: Whether an earlier save may be replaced.
@@ -81,7 +81,7 @@ class MemmapStubs(Node):
             durable: Whether files and folders are synced to the disk before this returns.
             checksum: Whether checksums are recorded, which ``load_memmap(..., verify="full")`` compares. The result is
                 then mapped copy-on-write, so that they stay true.
-            pbar: Whether to show how many bytes are out.
+            pbar: Whether to show the progress in bytes.
             format: ``"tree"`` for a folder with a file for each entry, ``"safetensors"`` for one file; by default
                 decided by the ending ``.safetensors``.
             shard_size: The most bytes of tensors in one safetensors file; ``prefix`` is then a folder of several.
@@ -164,7 +164,7 @@ class MemmapStubs(Node):
         return_early: bool = False,
         **options: Unpack[MemmapLikeOptions],
     ) -> Any:
-        """A mapped tensordict of the same structure, filled with zeros.
+        """Return a mapped tensordict of the same structure, filled with zeros.
 
         Nothing is copied; expanded entries get files of their expanded size. Other arguments are those of ``memmap``.
         Files take no space on the disk until they are written to; ``reserve=True`` takes it now, so that a disk that is
@@ -243,7 +243,7 @@ class MemmapStubs(Node):
         subpath: NestedKey | None = None,
         **options: Unpack[LoadOptions],
     ) -> Any:
-        """A tensordict mapped onto the files of a folder that ``memmap`` wrote (or the reference did).
+        """Return a tensordict mapped onto the files of a folder that ``memmap`` wrote (or the reference did).
 
         Args:
             prefix: The folder, or a sub-folder for a nested tensordict alone; a safetensors file, archive or
@@ -259,10 +259,10 @@ class MemmapStubs(Node):
             allow_pickle: Whether values without a JSON form may be unpickled.
             verify: ``"size"`` compares the sizes of files, ``"full"`` reads them and compares the checksums that
                 ``checksum=True`` recorded, ``"none"`` takes files that are too long too.
-            keys: What to load alone: a pattern or several, ``[("encoder", "*"), "decoder.**.weight"]``. Tuples are
+            keys: The keys to load: a pattern or several, ``[("encoder", "*"), "decoder.**.weight"]``. Tuples are
                 matched part by part, strings are split on ``.``; ``*``, ``?`` and ``[...]`` stand for characters of one
                 part, ``**`` for any number of parts, and what is named comes with all below it.
-            rows: What to take along the first batch dimension: a slice (stays mapped), a number, or several.
+            rows: The rows to load along the first batch dimension: a slice (stays mapped), a number, or several.
             like: A tensordict of the structure that is wanted, on the ``meta`` device too.
             strict: With ``like``, whether keys that are missing or unexpected, and other dtypes, are refused. Otherwise
                 what is missing keeps the values of ``like``, and what is unexpected is left out.
@@ -274,7 +274,7 @@ class MemmapStubs(Node):
             FileNotFoundError: The folder or the file of an entry is missing; the error names the key.
             ValueError: A file is damaged; the error names the key.
             KeyError: There is nothing under ``subpath``, or a pattern of ``keys`` names nothing.
-            RuntimeError: What is saved differs from ``like``; the error says all that does.
+            RuntimeError: The saved structure differs from ``like``; the error lists all differences.
 
         >>> _ = TensorDict({"a": torch.arange(4), "b": {"c": torch.ones(4), "d": torch.ones(4)}}, [4]).save("parts")
         >>> part = TensorDict.load_memmap("parts", keys=["a", "b.c"], rows=slice(1, 3))
@@ -359,7 +359,7 @@ class MemmapStubs(Node):
         dtype: torch.dtype | None = None,
         robust_key: bool | None = None,
     ) -> Tensor:
-        """A new mapped entry of zeros, stored under ``key`` of a mapped tensordict (which may be locked).
+        """Return a new mapped entry of zeros, stored under ``key`` of a mapped tensordict (which may be locked).
 
         Raises:
             RuntimeError: The tensordict is not mapped.
@@ -376,7 +376,7 @@ class MemmapStubs(Node):
         dtype: torch.dtype | None = None,
         robust_key: bool | None = None,
     ) -> Tensor:
-        """A new mapped entry over a storage, stored under ``key`` of a mapped tensordict."""
+        """Return a new mapped entry over a storage, stored under ``key`` of a mapped tensordict."""
         result: Tensor = satellite(_NAME, "TensorDict.make_memmap_from_storage").make_memmap_from_storage(
             self, key, storage, shape, dtype=dtype
         )
@@ -385,14 +385,14 @@ class MemmapStubs(Node):
     def make_memmap_from_tensor(
         self, key: NestedKey, tensor: Tensor, *, copy_data: bool = True, robust_key: bool | None = None
     ) -> Tensor:
-        """A new mapped entry of the shape and dtype of a tensor, with its values if ``copy_data``."""
+        """Return a new mapped entry of the shape and dtype of a tensor, with its values if ``copy_data``."""
         result: Tensor = satellite(_NAME, "TensorDict.make_memmap_from_tensor").make_memmap_from_tensor(
             self, key, tensor, copy_data=copy_data
         )
         return result
 
     def is_memmap(self) -> bool:
-        """Whether there are leaves and all are memory mapped."""
+        """Return whether there are leaves and all are memory mapped."""
         return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_memmap").is_memmap(self))
 
     @overload
@@ -441,7 +441,7 @@ class MemmapStubs(Node):
 
     @classmethod
     def from_consolidated(cls, filename: StrPath) -> Self:
-        """A tensordict over a file that ``consolidate`` wrote; writes to it stay in this process.
+        """Return a tensordict over a file that ``consolidate`` wrote; writes to it stay in this process.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
@@ -451,7 +451,7 @@ class MemmapStubs(Node):
         return loaded
 
     def is_consolidated(self) -> bool:
-        """Whether all leaves are views of one storage that ``consolidate`` made."""
+        """Return whether all leaves are views of one storage that ``consolidate`` made."""
         return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_consolidated").is_consolidated(self))
 
     @property

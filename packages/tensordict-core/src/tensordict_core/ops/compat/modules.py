@@ -52,7 +52,7 @@ class ModuleStubs(Node):
         use_state_dict: bool = False,
         filter_empty: bool = True,
     ) -> Any:
-        """The parameters and buffers of a module as a tensordict, nested like the module.
+        """Return the parameters and buffers of a module as a tensordict, nested like the module.
 
         Args:
             module: The module.
@@ -81,7 +81,7 @@ class ModuleStubs(Node):
         lazy_stack: bool = False,
         expand_identical: bool = False,
     ) -> Any:
-        """The stacked parameters and buffers of several modules of one architecture.
+        """Return the stacked parameters and buffers of several modules of one architecture.
 
         Args:
             *modules: The modules.

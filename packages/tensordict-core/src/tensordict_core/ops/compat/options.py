@@ -36,7 +36,7 @@ class _FileOptions(TypedDict, total=False):
 
 
 class MemmapOptions(_FileOptions, total=False):
-    """What ``memmap_`` takes; ``memmap`` says what each option means."""
+    """The options of ``memmap_``; the docstring of ``memmap`` explains each."""
 
     atomic: bool
     durable: bool
@@ -45,7 +45,7 @@ class MemmapOptions(_FileOptions, total=False):
 
 
 class SaveOptions(MemmapOptions, total=False):
-    """What ``save`` and ``memmap`` take: the options of ``memmap_`` and those of whole files."""
+    """The options of ``save`` and ``memmap``: those of ``memmap_`` and of single-file formats."""
 
     archive: bool | None
     compression: Any
@@ -53,14 +53,14 @@ class SaveOptions(MemmapOptions, total=False):
 
 
 class MemmapLikeOptions(_FileOptions, total=False):
-    """What ``memmap_like`` takes."""
+    """The options of ``memmap_like``."""
 
     archive: bool | None
     reserve: bool
 
 
 class LoadOptions(TypedDict, total=False):
-    """What ``load_memmap`` takes."""
+    """The options of ``load_memmap``."""
 
     out: Any
     robust_key: bool | None
@@ -77,7 +77,7 @@ class LoadOptions(TypedDict, total=False):
 
 
 class ConsolidateOptions(TypedDict, total=False):
-    """What ``consolidate`` takes."""
+    """The options of ``consolidate``."""
 
     num_threads: int
     device: torch.device | str | int | None

@@ -1,8 +1,8 @@
 """Factories: each holds the one algorithm of its kind of operation and returns a method with a real signature.
 
 On plain eager code an operation on many leaves is one ``torch._foreach_*`` call; under ``torch.compile`` and
-``torch.func`` transforms it is a loop over leaves (see ``_compile``). Trees without leaves and non-tensor entries are
-handled here, once.
+``torch.func`` transforms it is a loop over leaves (see ``base.tracing``). Trees without leaves and non-tensor
+entries are handled here, once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ N = TypeVar("N", bound=Node)
 
 
 def _refused(error: RuntimeError) -> bool:
-    """Whether a fused operation refused its leaves before it began: integers beside leaves that require gradients."""
+    """Return whether a fused operation refused its leaves: integers together with leaves that require gradients."""
     return "Autograd not support dtype" in str(error)
 
 
@@ -38,14 +38,14 @@ def map_leaves(td: N, leaf: Callable[..., Tensor], how: How = SAME, *args: Any) 
 def unary(
     name: str, *, floating: bool = False, sample: str = "1.0", operators: tuple[str, ...] = ()
 ) -> tuple[UnaryMethod, UnaryMethod]:
-    """The method ``name`` that applies ``torch.<name>`` to every leaf, and its in-place twin ``name_``.
+    """Return the method ``name`` that applies ``torch.<name>`` to every leaf, and its in-place twin ``name_``.
 
     Args:
         name: The name of the method, of the ``torch`` function and, with ``_foreach_``, of its fused form if there is
             one.
         floating: Whether it is defined for floating-point (and complex) leaves only.
         sample: The value that the docstring's example uses.
-        operators: The operator methods that stand for it.
+        operators: The operator methods that call it.
     """
     leaf = getattr(torch, name)
     leaf_ = getattr(Tensor, name + "_")
@@ -79,7 +79,7 @@ def unary(
     SHAPE_KEEPING.update(functions)
     record(OpSpec(name, "unary", leaf, floating=floating, torch_functions=functions, operators=operators))
     record(OpSpec(name + "_", "unary", leaf_, inplace=True, floating=floating, parameters="data"))
-    method.__doc__ = f"""The result of `torch.{name}` for every leaf.
+    method.__doc__ = f"""Return the result of `torch.{name}` for every leaf.
 
     Returns:
         A tensordict of the same keys, batch size and device.
@@ -87,7 +87,7 @@ def unary(
     >>> TensorDict({{"a": torch.tensor({sample})}}).{name}()["a"].equal(torch.{name}(torch.tensor({sample})))
     True
     """
-    method_.__doc__ = f"""`torch.{name}` of every leaf, written into the leaf.
+    method_.__doc__ = f"""Apply `torch.{name}` to every leaf, in place.
 
     Returns:
         The tensordict itself.
@@ -100,7 +100,7 @@ def unary(
 
 
 def _pair(name: str, td: Any, other: Any, default: Any) -> tuple[Any, list[Tensor], Any, bool, How]:
-    """The operands of a binary operation, matched: ``(td, leaves, operands, one for all, how)``."""
+    """Return the operands of a binary operation, matched: ``(td, leaves, operands, one for all, how)``."""
     if isinstance(other, Node):
         if default is not None:
             td, other = complete(td, other, default)
@@ -160,7 +160,7 @@ def _binary_methods(
     return scaled_method, scaled_method_
 
 
-_DEFAULT_DOC = """        default: What stands for a leaf that one side lacks: a number, or ``"intersection"`` to keep
+_DEFAULT_DOC = """        default: The value for a leaf that one side lacks: a number, or ``"intersection"`` to keep
             the common leaves only. By default different keys are an error."""
 
 
@@ -184,7 +184,7 @@ def _binary(
     record(OpSpec(name, "binary", leaf, operators=operators, torch_functions=functions))
     sample = "3" if integral else "3.0"
     alpha = "\n        alpha: A factor for ``other``." if scaled else ""
-    method.__doc__ = f"""The result of `torch.{torch_name}` of every leaf and its operand.
+    method.__doc__ = f"""Return the result of `torch.{torch_name}` for every leaf and its operand.
 
     Args:
         other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.{alpha}
@@ -198,7 +198,7 @@ def _binary(
     True
     """
     record(OpSpec(name + "_", "binary", leaf_, inplace=True, parameters="data"))
-    method_.__doc__ = f"""`torch.{torch_name}` of every leaf and its operand, written into the leaf.
+    method_.__doc__ = f"""Apply `torch.{torch_name}` to every leaf and its operand, in place.
 
     Args:
         other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.{alpha}
@@ -222,14 +222,14 @@ def binary(
     leaf: Callable[..., Any] | None = None,
     leaf_: Callable[..., Any] | None = None,
 ) -> tuple[BinaryMethod, BinaryMethod]:
-    """The method ``name`` that applies ``torch.<torch_name>`` to every leaf and its operand, and its in-place twin.
+    """Return the method that applies ``torch.<torch_name>`` to every leaf and its operand, and its in-place twin.
 
     Args:
         name: The name of the method.
         torch_name: The name of the ``torch`` function, if another.
-        operators: The operator methods that stand for it.
+        operators: The operator methods that call it.
         integral: Whether the docstring's example needs integers.
-        leaf: What is applied to one leaf, where the ``torch`` function does not take a number.
+        leaf: The function of one leaf, if the ``torch`` function does not take a number.
         leaf_: The same in place.
     """
     pair = _binary(name, torch_name or name, operators=operators, integral=integral, leaf=leaf, leaf_=leaf_)

@@ -1,7 +1,7 @@
-"""Operands: how what stands on the other side of an operation is matched to the leaves of a tensordict.
+"""Operands of binary operations, matched to the leaves of a tensordict.
 
 A number or a tensor of one element goes to every leaf; a tensor is lined up with the batch dimensions, so a tensor of
-the batch size scales whole rows of every leaf; a tensordict is matched by key. ``default`` says what stands for leaves
+the batch size scales whole rows of every leaf; a tensordict is matched by key. ``default`` is the value for leaves
 that one side lacks.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["batch_operand", "complete", "lined_up", "match", "over_batch_size", 
 
 
 def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
-    """The tensor ``other``, lined up with the batch dimensions, once per leaf."""
+    """Return the tensor ``other``, lined up with the batch dimensions, once per leaf."""
     if other.ndim == 0:
         return [other] * len(leaves)
     out: list[Tensor] = []
@@ -34,12 +34,12 @@ def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
 
 
 def lined_up(tensor: Tensor, leaf: Tensor) -> Tensor:
-    """A tensor over the first dimensions of a leaf, with a dimension of size 1 for each further one."""
+    """Return a tensor over the first dimensions of a leaf, with a dimension of size 1 for each further one."""
     return tensor.reshape(tensor.shape + (1,) * (leaf.ndim - tensor.ndim)) if 0 < tensor.ndim < leaf.ndim else tensor
 
 
 def over_batch_size(mask: Tensor, size: torch.Size) -> Tensor:
-    """A mask over the first batch dimensions, expanded to all of them."""
+    """Return a mask over the first batch dimensions, expanded to all of them."""
     if not isinstance(mask, Tensor):
         raise TypeError(f"a mask is a bool tensor, got {type(mask).__name__}; compare or wrap it with torch.tensor")
     try:
@@ -49,11 +49,11 @@ def over_batch_size(mask: Tensor, size: torch.Size) -> Tensor:
 
 
 def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bool]:
-    """The operand for each leaf of ``td``, or one number for all; and whether it is one for all.
+    """Return the operand for each leaf of ``td``, or one number for all; and whether it is one for all.
 
     Raises:
         KeyError: ``other`` is a tensordict with other leaves.
-        TypeError: ``other`` is no operand.
+        TypeError: ``other`` cannot be an operand.
     """
     if isinstance(other, Node):
         aligned = td._align(other, KEEP)
@@ -81,14 +81,14 @@ def _count(td: Any) -> int:
 
 
 def _entry_keys(td: Any) -> list[tuple[str, ...]]:
-    """The paths of all entries that are no nested tensordicts."""
+    """Return the paths of all entries that are no nested tensordicts."""
     keys: list[tuple[str, ...]] = []
     td._collect_keys(keys, (), is_leaf_nontensor)
     return keys
 
 
 def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
-    """Two tensordicts with the same leaves: common ones (``"intersection"``), or all, filled up with ``default``."""
+    """Return both tensordicts with the same leaves: the common ones (``"intersection"``), or all, with ``default``."""
     if isinstance(default, str) and default != "intersection":
         raise ValueError(f"default is a number, a tensor, 'intersection' or None, got {default!r}")
     if td._is_lazy_stack:
@@ -129,7 +129,7 @@ def broadcast_how(td: Any, other: Any, how: How) -> How:
 
 
 def with_leaves_as(td: Any, other: Any) -> Any:
-    """A tree with each leaf expanded to the shape that the leaf under its key has in ``other``.
+    """Return a tree with each leaf expanded to the shape that the leaf under its key has in ``other``.
 
     Raises:
         KeyError: ``other`` lacks a leaf.

@@ -1,7 +1,7 @@
-"""Names of generated methods: what `help()`, `inspect` and `pickle` see of a method that a factory made.
+"""Names of generated methods, for `help()`, `inspect` and `pickle`.
 
-A factory returns a plain function, which knows neither its name nor its class nor its module. The class decorator
-`owns_methods` sets all three, so that ``pickle.dumps(TensorDict.abs)`` finds the function again.
+A factory returns a plain function without the name of its attribute, class and module. The class decorator
+`owns_methods` sets them, so that ``pickle.dumps(TensorDict.abs)`` works.
 """
 
 from __future__ import annotations

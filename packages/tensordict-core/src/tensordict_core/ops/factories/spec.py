@@ -1,4 +1,4 @@
-"""Operation records: what an operation is, said once, read by everything that must know it.
+"""Operation records: one `OpSpec` for each generated operation.
 
 The records feed in-place twins, operators, ``torch`` function dispatch, tensorclass forwarding, the policy of parameter
 containers, the documentation and the parametrized tests. Factories make them; `operations` lists them.
@@ -25,9 +25,9 @@ class OpSpec:
         family: Which algorithm runs it; tests pick their samples by family.
         leaf: The operation on one tensor, with the method's arguments.
         inplace: Whether it writes into the leaves and returns the tensordict itself.
-        operators: Names of the operator methods that stand for it.
+        operators: Names of the operator methods that call it.
         torch_functions: The ``torch`` functions that dispatch to it.
-        parameters: What a parameter container makes of it: ``"plain"`` tensors, a ``"rewrap"``-ped container, or an
+        parameters: The result for a parameter container: ``"plain"`` tensors, a ``"rewrap"``-ped container, or an
             action on ``"data"``.
         floating: Whether it is defined for floating-point leaves only.
 
@@ -61,7 +61,7 @@ def record(spec: OpSpec) -> OpSpec:
 
 
 def operations() -> tuple[OpSpec, ...]:
-    """Every recorded operation, in the order of definition.
+    """Return every recorded operation, in the order of definition.
 
     >>> {"abs", "add", "sum"} <= {op.name for op in operations()}
     True

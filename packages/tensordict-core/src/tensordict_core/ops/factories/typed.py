@@ -1,8 +1,7 @@
-"""What type checkers see of an operation that a factory made.
+"""Static types of generated methods, for type checkers.
 
-At run time a factory returns a plain function with the right signature and docstring, because that is what is fastest
-to call and what tracers follow. These protocols say of it what the function cannot: that the result has the type of the
-tensordict it is called on.
+At run time a factory returns a plain function with the right signature and docstring, which is fast to call and which
+tracers follow. These protocols add for type checkers that the result has the type of the tensordict.
 """
 
 from __future__ import annotations
@@ -163,7 +162,7 @@ class CastCall(Protocol[R_co]):
 
 
 class ValuesAndIndices(tuple[R_co, R_co]):
-    """What ``td.max(dim)`` gives: a named tuple, as `torch.return_types.max` is one of tensors."""
+    """The result of ``td.max(dim)``: a named tuple of tensordicts, as `torch.return_types.max` is one of tensors."""
 
     values: R_co
     indices: R_co

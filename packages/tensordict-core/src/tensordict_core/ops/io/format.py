@@ -1,6 +1,7 @@
-"""How a tensordict prints: its entries one a line, in alphabetical order, then its metadata; or all in one short line.
+"""``repr`` of a tensordict: one entry a line in alphabetical order, then the metadata; or one short line.
 
-`set_printoptions` chooses what is said. A container overrides what it says of an entry or of itself, not the layout.
+`set_printoptions` chooses the facts that are printed. A container overrides the text of an entry or of its metadata,
+not the layout.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def _indent(text: str) -> str:
 
 
 def describe(value: Any) -> str:
-    """One entry as it is printed.
+    """Return one entry as it is printed.
 
     >>> describe(torch.zeros(2))
     'Tensor(shape=torch.Size([2]), device=cpu, dtype=torch.float32, is_shared=False)'
@@ -41,7 +42,7 @@ def describe(value: Any) -> str:
 
 
 def _said(value: Tensor, options: dict[str, Any]) -> list[str]:
-    """What the print options say of a tensor."""
+    """Return the facts of a tensor that the print options ask for."""
     said = []
     if options["show_shape"]:
         said.append(f"shape={value.shape}")
@@ -72,7 +73,7 @@ def _short_dtype(dtype: torch.dtype) -> str:
 
 
 def _short(node: Any, key: str, dims: int) -> str:
-    """One entry in the one-line form; shapes without the batch size."""
+    """Return one entry in the one-line form; shapes without the batch size."""
     try:
         value = node._get(key)
     except RuntimeError:  # the elements of a lazy stack have different shapes there
@@ -102,7 +103,7 @@ class Representation(Node):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """The entries and the metadata.
+        """Return the entries and the metadata.
 
         >>> print(TensorDict({"a": torch.zeros(2)}, [2]))
         TensorDict(
@@ -120,7 +121,7 @@ class Representation(Node):
         return f"{type(self).__name__}(\n{_INDENT}" + f",\n{_INDENT}".join(lines) + ")"
 
     def _repr_html_(self) -> str | None:
-        """A folding view of the tree for notebooks; ``None`` where the print options do not want one."""
+        """Return a folding view of the tree for notebooks; ``None`` where the print options do not want one."""
         if not current.printing["html"]:
             return None
         return f"<div style='font-family:monospace'>{self._folded(type(self).__name__)}</div>"
@@ -137,7 +138,7 @@ class Representation(Node):
         return f"<details open><summary>{title} ({said})</summary><ul>{''.join(rows)}</ul></details>"
 
     def _repr_short(self) -> list[str]:
-        """The metadata in the one-line form."""
+        """Return the metadata in the one-line form."""
         meta, options = self._meta, current.printing
         said = [f"batch_size={list(meta.batch_size)}"] if options["show_batch_size"] else []
         if meta.device is not None and options["show_device"]:
@@ -147,11 +148,11 @@ class Representation(Node):
         return said
 
     def _describe(self, key: str) -> str:
-        """One entry as it is printed."""
+        """Return one entry as it is printed."""
         return describe(self._get(key))
 
     def _repr_meta(self) -> list[str]:
-        """What is printed behind the entries."""
+        """Return the lines after the entries."""
         options = current.printing
         said = {
             "show_batch_size": f"batch_size={self._meta.batch_size}",

@@ -1,4 +1,4 @@
-"""From other structures to tensordicts: dictionaries, tuples, dataclasses, lists, arrays.
+"""Constructors from Python structures: dictionaries, tuples, dataclasses, lists, arrays.
 
 Each function makes a tree of plain tensordicts without batch size and sizes it at the end: to the batch size that was
 asked for, or to the longest that all entries share.
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class BuildOptions(TypedDict, total=False):
-    """What the constructors from Python structures take; each docstring says what the options mean there."""
+    """The options of the constructors from Python structures; each docstring says their meaning there."""
 
     auto_batch_size: bool | None
     batch_dims: int | None
@@ -55,7 +55,7 @@ def sized(
     batch_size: Sequence[int] | int | None = None,
     names: Sequence[str | None] | None = None,
 ) -> Any:
-    """The tree, sized as the caller asked."""
+    """Return the tree, sized as the caller asked."""
     if batch_size is not None:
         if batch_dims is not None:
             raise errors.two_ways("batch_size", "batch_dims", "the batch size")
@@ -68,7 +68,7 @@ def sized(
 
 
 def _sized(td: Any, options: BuildOptions) -> Any:
-    """The tree, sized as the options of a constructor ask."""
+    """Return the tree, sized as the options of a constructor ask."""
     return sized(
         td,
         options.get("auto_batch_size"),
@@ -79,12 +79,12 @@ def _sized(td: Any, options: BuildOptions) -> Any:
 
 
 def _lenient(options: BuildOptions) -> BuildOptions:
-    """Options of which ``auto_batch_size=False`` is the default, so that ``batch_dims`` outdoes it."""
+    """Return the options with ``auto_batch_size=False`` as not given, so that ``batch_dims`` alone decides."""
     return {**options, "auto_batch_size": options.get("auto_batch_size") or None}
 
 
 def _from_tree(obj: Any, options: BuildOptions) -> Any:
-    """The tensordict of a structure; an object without structure comes back as it is."""
+    """Return the tensordict of a structure; an object without structure comes back as it is."""
     td = _tree(obj, options.get("device"))
     return _sized(td, _lenient(options)) if isinstance(td, Node) and not td._is_opaque else td
 
@@ -99,7 +99,7 @@ def _plain(input_dict: Mapping[Any, Any] | Node, device: Any) -> Any:
 
 @with_options(BuildOptions, None)
 def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> Any:
-    """A tensordict of a dictionary; nested dictionaries become nested tensordicts.
+    """Return a tensordict of a dictionary; nested dictionaries become nested tensordicts.
 
     Args:
         d: The dictionary. Keys are strings or nested keys (tuples).
@@ -129,7 +129,7 @@ def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> An
 
 @with_options(BuildOptions, None)
 def from_list(input: Sequence[Any], *, lazy: bool | None = None, **options: Unpack[BuildOptions]) -> Any:
-    """The dictionaries or tensordicts of a list (of lists), stacked along new leading dimensions.
+    """Return the dictionaries or tensordicts of a list (of lists), stacked along new leading dimensions.
 
     Args:
         input: The list; an element may be a list again, which gives another dimension.
@@ -143,7 +143,7 @@ def from_list(input: Sequence[Any], *, lazy: bool | None = None, **options: Unpa
 
     Raises:
         RuntimeError: The list is empty, or ``lazy=False`` and the elements differ.
-        TypeError: An element is no dictionary and no tensordict.
+        TypeError: An element is neither a dictionary nor a tensordict.
 
     >>> from tensordict_core import from_list
     >>> from_list([{"a": 1}, {"a": 2}])["a"]
@@ -178,7 +178,7 @@ def from_list(input: Sequence[Any], *, lazy: bool | None = None, **options: Unpa
 
 @with_options(BuildOptions, None)
 def from_any(obj: Any, **options: Unpack[BuildOptions]) -> Any:
-    """A tensordict of any nested structure: dictionaries, tuples, named tuples, dataclasses, structured arrays.
+    """Return a tensordict of any nested structure: dictionaries, tuples, named tuples, dataclasses, structured arrays.
 
     Numeric data become tensors, a list that is none becomes a `NonTensorStack`, and what has no structure (a string,
     ``None``, an object) comes back as it is.
@@ -212,7 +212,7 @@ def from_any(obj: Any, **options: Unpack[BuildOptions]) -> Any:
 
 
 def _tree(obj: Any, device: Any) -> Any:
-    """The tree of a structure, without batch size; a tensor or the object itself where it has no structure."""
+    """Return the tree of a structure, without batch size; a tensor or the object itself where it has no structure."""
     if isinstance(obj, Tensor):
         return obj
     if isinstance(obj, Node):
@@ -237,7 +237,7 @@ def _tree(obj: Any, device: Any) -> Any:
 
 
 def _fields(obj: Any) -> tuple[str, ...] | None:
-    """The field names of a named tuple, or of what compiled code returns as one (``torch.max``, ``time.gmtime``)."""
+    """Return the fields of a named tuple, or of a struct sequence (the results of ``torch.max``, ``time.gmtime``)."""
     if not isinstance(obj, tuple):
         return None
     if not hasattr(obj, "n_sequence_fields"):
@@ -252,7 +252,7 @@ def _node(items: Iterable[tuple[Any, Any]], device: Any) -> Any:
 
 @with_options(BuildOptions, None)
 def from_tuple(obj: tuple[Any, ...], **options: Unpack[BuildOptions]) -> Any:
-    """A tensordict of a tuple, whose elements get the keys ``"0"``, ``"1"``, ...
+    """Return a tensordict of a tuple, whose elements get the keys ``"0"``, ``"1"``, ...
 
     Args:
         obj: The tuple; its elements may be any structure that ``from_any`` takes.
@@ -263,7 +263,7 @@ def from_tuple(obj: tuple[Any, ...], **options: Unpack[BuildOptions]) -> Any:
         names: A name (or ``None``) for each batch dimension.
 
     Raises:
-        TypeError: It is no tuple.
+        TypeError: ``obj`` is not a tuple.
 
     >>> from tensordict_core import from_tuple
     >>> from_tuple((torch.zeros(2), torch.ones(2)))["1"]
@@ -277,7 +277,7 @@ def from_tuple(obj: tuple[Any, ...], **options: Unpack[BuildOptions]) -> Any:
 
 @with_options(BuildOptions, None)
 def from_namedtuple(named_tuple: Any, **options: Unpack[BuildOptions]) -> Any:
-    """A tensordict of a named tuple, with its fields as keys.
+    """Return a tensordict of a named tuple, with its fields as keys.
 
     Args:
         named_tuple: The named tuple, or what ``torch.max`` and its kind return; its fields may hold any structure that
@@ -289,7 +289,7 @@ def from_namedtuple(named_tuple: Any, **options: Unpack[BuildOptions]) -> Any:
         names: A name (or ``None``) for each batch dimension.
 
     Raises:
-        TypeError: It is no named tuple.
+        TypeError: ``named_tuple`` is not a named tuple.
 
     >>> from collections import namedtuple
     >>> from tensordict_core import from_namedtuple
@@ -313,7 +313,7 @@ def from_dataclass(
     as_tensorclass: bool = False,
     **options: Unpack[BuildOptions],
 ) -> Any:
-    """A tensordict (or a tensorclass) of a dataclass instance.
+    """Return a tensordict (or a tensorclass) of a dataclass instance.
 
     Args:
         dataclass: The instance; its fields may hold any structure that ``from_any`` takes. With ``as_tensorclass``, a
@@ -327,7 +327,7 @@ def from_dataclass(
         names: A name (or ``None``) for each batch dimension.
 
     Raises:
-        TypeError: It is no dataclass instance.
+        TypeError: ``dataclass`` is not a dataclass instance.
         ImportError: A tensorclass is asked for and ``tensordict-class`` is not installed.
 
     >>> from dataclasses import dataclass
@@ -348,7 +348,7 @@ def from_dataclass(
 
 
 def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> Any:
-    """A tensordict that has one value under several keys.
+    """Return a tensordict that has one value under several keys.
 
     Args:
         keys: The keys.
@@ -371,7 +371,7 @@ def make_tensordict(
     auto_batch_size: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """A tensordict of a dictionary, or of entries by name.
+    """Return a tensordict of a dictionary, or of entries by name.
 
     Args:
         input_dict: The dictionary.
@@ -392,15 +392,15 @@ def merge_tensordicts(
     *tensordicts: Any,
     callback_exist: Callable[..., Any] | Mapping[NestedKey, Callable[..., Any]] | None = None,
 ) -> Any:
-    """One tensordict with the entries of several; nested ones are merged, and the first to have a key gives its value.
+    """Merge tensordicts, nested ones included; the first that has a key gives its value.
 
     Args:
         *tensordicts: At least two tensordicts; the batch size is that of the first.
-        callback_exist: What makes one value of all that stand under the same key: a function that is called with them,
-            in order, or one for each such key.
+        callback_exist: Combines the values under one key: a function that is called with them in order, or a mapping of
+            keys to such functions.
 
     Raises:
-        TypeError: One is no tensordict.
+        TypeError: One of them is not a tensordict.
         RuntimeError: There are less than two tensordicts, or an entry does not start with the batch size of the first.
 
     >>> from tensordict_core import merge_tensordicts

@@ -1,7 +1,7 @@
-"""Pytrees: a tree of Python containers as a tensordict that knows which containers they were.
+"""`from_pytree` and `to_pytree`: tensordicts that remember the Python containers that they were made from.
 
 Each node keeps the type and the context of its container in a non-tensor entry, so it survives operations, and
-``to_pytree`` puts the containers together again.
+``to_pytree`` restores the containers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensordict_core.ops.io.from_python import sized
 __all__ = ["PYTREE_KEY", "from_pytree", "to_pytree"]
 
 PYTREE_KEY = "_pytree_type"
-"""The entry of a node that says which container it stands for."""
+"""The entry of a node that holds the type and the context of its Python container."""
 
 
 def from_pytree(
@@ -30,7 +30,7 @@ def from_pytree(
     auto_batch_size: bool = False,
     batch_dims: int | None = None,
 ) -> Any:
-    """A tensordict of a pytree, which ``to_pytree`` turns back: the containers' types are kept beside the leaves.
+    """Return a tensordict of a pytree, with the types of its containers, from which ``to_pytree`` restores it.
 
     Dictionaries of strings keep their keys; the children of every other container get ``"0"``, ``"1"``, ...
 
@@ -75,7 +75,7 @@ def _pytree_node(tree: Any) -> Any:
 
 
 def to_pytree(node: Any) -> Any:
-    """The pytree that a tree made by ``from_pytree`` stands for; any other tensordict comes back as it is."""
+    """Return the pytree that a tree made by ``from_pytree`` stands for; any other tensordict comes back as it is."""
     if not isinstance(node, Node):
         return node
     kind = node._get(PYTREE_KEY)

@@ -36,7 +36,7 @@ class LinkedList(list[Any]):
         self._source = source
 
     def tolist(self) -> list[Any]:
-        """The elements as a list of its own, and lists in it as well."""
+        """Return the elements as a list of its own, and lists in it as well."""
         return [item.tolist() if isinstance(item, LinkedList) else item for item in self]
 
     def __setitem__(self, index: Any, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Reading what a tensordict printed: a tensordict of zeros with the keys, shapes, dtypes and metadata of the text."""
+"""Parser of printed tensordicts: a tensordict of zeros with the keys, shapes, dtypes and metadata of the text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _numbers(text: str) -> list[int]:
 
 
 class _Reader:
-    """A position in the text, and what may stand there."""
+    """A position in the text, with a method for each construct that can follow."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -112,10 +112,10 @@ class _Reader:
 
 
 def parse_tensor_dict_string(s: str) -> Any:
-    """A tensordict of zeros with the keys, shapes, dtypes, devices and batch sizes that a printed tensordict shows.
+    """Return a tensordict of zeros with the keys, shapes, dtypes, devices and batch sizes of a printed tensordict.
 
     Args:
-        s: What ``repr`` printed, in the long or the compact form.
+        s: The ``repr`` of a tensordict, in the long or the compact form.
 
     Raises:
         ValueError: The text is something else, or holds non-tensor data.

@@ -1,6 +1,6 @@
-"""State: state dicts, pickling and deep copies.
+"""Pickling, deep copies, and the methods of state dicts.
 
-A pickle holds what a node is made of and nothing of its surroundings: who holds it locked is found again from the tree.
+A pickle holds the contents of a node and no references to its holders; unpickling restores locks from the tree.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tensordict_core.ops.io import state_dict as states
 __all__ = ["Serialization", "trust"]
 
 _SURROUNDINGS = frozenset({"__weakref__", "__dict__", "_holders", "_last_exit"})
-"""Slots that say nothing of the node itself."""
+"""Slots that are not part of the contents of a node."""
 _REMEMBERED = (str, int, float, bool, PurePath)
-"""Types of annotations that mean the same in another process."""
+"""Types of annotations that are valid in another process."""
 
 
 def _slots(cls: type[Any]) -> list[str]:
@@ -35,15 +35,15 @@ def _slots(cls: type[Any]) -> list[str]:
 
 
 def _new(cls: type[Any]) -> Any:
-    """A node without contents, which ``__setstate__`` fills."""
+    """Return a node without contents, which ``__setstate__`` fills."""
     return object.__new__(cls)
 
 
 def trust(*classes: Any) -> None:
     """Let ``torch.load`` (and ``torch.export.load``) read pickles of these classes with ``weights_only=True``.
 
-    Reading one puts attributes into a node and runs nothing else, so it is as safe as reading a tensor. What nodes hold
-    is checked by itself: a value of a class that nobody trusts is still refused.
+    Reading one puts attributes into a node and runs nothing else, so it is as safe as reading a tensor. The
+    contents are checked too: a value of a class that is not trusted is refused.
     """
     torch.serialization.add_safe_globals([_new, Meta, *classes])
 
@@ -58,7 +58,7 @@ class Serialization(Node):
     def state_dict(
         self, destination: Any = None, prefix: str = "", keep_vars: bool = False, flatten: bool = True
     ) -> OrderedDict[str, Any]:
-        """The contents as an ordered dictionary of tensors, as modules have it.
+        """Return the contents as an ordered dictionary of tensors, as modules have it.
 
         Nested keys are joined with dots. A batch size that is not the parent's, dim names, non-tensor values and the
         stack dimension of a lazy stack, whose elements have the keys ``"0"``, ``"1"``, ..., stand beside the tensors
@@ -67,7 +67,7 @@ class Serialization(Node):
 
         Args:
             destination: A dictionary to put the entries into.
-            prefix: What every key starts with.
+            prefix: The prefix of every key.
             keep_vars: Whether tensors stay attached to the graph of autograd; they are detached otherwise, and share
                 memory either way.
             flatten: Whether nested tensordicts give joined keys rather than nested dictionaries.
@@ -92,7 +92,7 @@ class Serialization(Node):
         those of this tensordict.
 
         Args:
-            state_dict: What ``state_dict`` returned (nested or flat), or a module's.
+            state_dict: The result of ``state_dict`` (nested or flat), or the state dict of a module.
             strict: Whether other keys than those of this tensordict are an error; otherwise new ones are added and
                 missing ones stay as they are.
             assign: Whether the tensors themselves become the entries.
@@ -115,7 +115,7 @@ class Serialization(Node):
     # pickling and copying --------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """What the node is made of: its slots (and ``__dict__``), without lock holders and open blocks."""
+        """Return the contents of the node: its slots and ``__dict__``, without lock holders and open blocks."""
         state: dict[str, Any] = {}
         for name in _slots(type(self)):
             if hasattr(self, name):
@@ -145,7 +145,7 @@ class Serialization(Node):
         return _new, (type(self),), state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copy with its own nodes, tensors and values; what is shared within it stays shared. Never locked."""
+        """Return a copy with its own nodes, tensors and values; what is shared within it stays shared. Never locked."""
         state = self.__getstate__()
         new: Self = _new(type(self))
         memo[id(self)] = new

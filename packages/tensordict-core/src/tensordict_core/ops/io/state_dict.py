@@ -1,9 +1,9 @@
 """State dicts: a tree as an ordered dictionary of tensors, and back.
 
-Keys are joined with dots, as modules do it, so the state dict of a module's parameters loads in the module. What
-tensors cannot say stands beside them under reserved names: a batch size that is not the parent's, dim names, non-tensor
-values, the stack dimension of a lazy stack. So a tool that keeps nothing but entries (a checkpointing library) loses
-nothing.
+Keys are joined with dots, as modules do it, so the state dict of a module's parameters loads in the module. Facts
+that tensors cannot hold have entries under reserved names: a batch size that differs from the parent's, dim names,
+non-tensor values, the stack dimension of a lazy stack. So tools that keep only entries (a checkpointing library) keep
+them too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RESERVED: Final = frozenset({BATCH_SIZE, NAMES, VALUE, VALUES, UNBATCHED, STACK_
 
 
 def new_state() -> OrderedDict[str, Any]:
-    """A state dict without entries, with the attribute that describes the nodes."""
+    """Return a state dict without entries, with the attribute that describes the nodes."""
     out: OrderedDict[str, Any] = OrderedDict()
     vars(out)["_metadata"] = {}  # an attribute, as in the state dicts of modules
     return out
@@ -97,7 +97,7 @@ def put(
 
 
 def _flat(state: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
-    """The entries of a (nested) state dict under flat keys, with what other writers keep in its ``_metadata`` alone."""
+    """Collect the entries of a (nested) state dict under flat keys, with the facts of its ``_metadata``."""
     for key, value in state.items():
         name = prefix + key
         if isinstance(value, Mapping) and key.rpartition(".")[2] not in RESERVED:
@@ -110,7 +110,7 @@ def _flat(state: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
 
 
 def _take_described(described: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
-    """What the keys do not tell: sizes that are not the parent's, nodes without entries, non-tensor values."""
+    """Add the facts that keys do not hold: batch sizes, nodes without entries, non-tensor values."""
     nodes = {name[:at] for name in out for at, char in enumerate(name) if char == "."}
     for path, info in described.items():
         if not (isinstance(info, Mapping) and "batch_size" in info):
@@ -130,7 +130,7 @@ def _take_described(described: Mapping[str, Any], prefix: str, out: dict[str, An
 
 
 def _group(saved: Mapping[str, Any], template: Any, split: bool) -> dict[str, Any]:
-    """The state by first level of the key: a leaf, or the state of a node.
+    """Return the state by first level of the key: a leaf, or the state of a node.
 
     A key with a dot is taken as the template has it: whole, or as the longest key of one of its nodes and the rest.
     """
@@ -153,7 +153,7 @@ def _group(saved: Mapping[str, Any], template: Any, split: bool) -> dict[str, An
 
 
 def restore(saved: dict[str, Any], template: Any, split: bool, outer: torch.Size) -> Any:
-    """The tree that a flat state stands for; ``template`` is the node that it will be loaded into, if there is one."""
+    """Return the tree of a flat state; ``template`` is the node that it will be loaded into, if any."""
     saved = dict(saved)
     size = torch.Size(saved.pop(BATCH_SIZE, outer))
     names = saved.pop(NAMES, None)
@@ -192,7 +192,7 @@ def _restore_stack(saved: dict[str, Any], template: Any, split: bool, size: torc
 
 
 def _paths(node: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths of what a node holds, non-tensor data included; an element of a ragged lazy stack counts once."""
+    """Yield the paths of the entries of a node, non-tensor data included; those of ragged lazy stacks count once."""
     for key, value in node._peek_items():
         if isinstance(value, Tensor) or value._is_opaque:
             yield (*prefix, key)

@@ -1,7 +1,7 @@
 """Conversions: to dictionaries, lists, named tuples, pytrees and arrays, and the constructors from them.
 
-What a leaf becomes is said once, by ``convert_tensors``; what a node becomes is each method's own. The constructors are
-the functions of `_build` and `_pytrees`, under the names that users look for on the class.
+``convert_tensors`` decides the form of a leaf. The constructors are the functions of `from_python` and `from_pytree`,
+as static methods.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ConvertTensors = bool | Literal["numpy"]
 
 
 def _leaf(value: Any, convert: ConvertTensors) -> Any:
-    """A leaf as ``convert_tensors`` asks: a tensor, a nested list or an array."""
+    """Return a leaf as ``convert_tensors`` asks: a tensor, a nested list or an array."""
     if not convert or not isinstance(value, Tensor):
         return value
     return value.detach().cpu().numpy() if convert == "numpy" else value.tolist()
@@ -44,7 +44,7 @@ def _is_none(value: Any) -> bool:
 
 
 def _rows(td: Any, convert_nodes: bool, convert: ConvertTensors, tolist_first: bool, linked: bool) -> Any:
-    """The positions of a batch as nested lists."""
+    """Return the positions of a batch as nested lists."""
     if not td._meta.batch_size:
         if not convert_nodes:
             return td
@@ -65,7 +65,7 @@ class Conversion(Node):
     def to_dict(
         self, *, retain_none: bool = True, convert_tensors: ConvertTensors = False, tolist_first: bool = False
     ) -> dict[str, Any]:
-        """A dictionary of the entries; nested tensordicts become dictionaries, non-tensor data their values.
+        """Return a dictionary of the entries; nested tensordicts become dictionaries, non-tensor data their values.
 
         Args:
             retain_none: Whether entries that are ``None`` are kept.
@@ -99,7 +99,7 @@ class Conversion(Node):
         tolist_first: bool = False,
         as_linked_list: bool = False,
     ) -> Any:
-        """The positions of the batch as a nested list of dictionaries; one dictionary without batch dimensions.
+        """Return the positions of the batch as a nested list of dictionaries; one dictionary without batch dimensions.
 
         Args:
             convert_nodes: Whether each position becomes a dictionary rather than stays a tensordict.
@@ -113,7 +113,7 @@ class Conversion(Node):
         return _rows(self, convert_nodes, _checked(convert_tensors), tolist_first, as_linked_list)
 
     def numpy(self) -> Any:
-        """A dictionary of arrays that share the leaves' memory (CPU) or are copies of it; other values as they are.
+        """Return a dictionary of arrays, which share the memory of leaves on the CPU; other values are kept.
 
         Raises:
             RuntimeError: A leaf requires a gradient; ``detach()`` first.
@@ -135,7 +135,7 @@ class Conversion(Node):
         return out
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
-        """A copy that is a `TensorDict` at every level, whatever the containers here; never locked.
+        """Return a copy that is a `TensorDict` at every level, whatever the containers here; never locked.
 
         Args:
             retain_none: ``False`` drops the entries that are ``None``; they are kept otherwise.
@@ -160,14 +160,14 @@ class Conversion(Node):
         return self._new(entries, self._meta)
 
     def to_namedtuple(self, dest_cls: type[Any] | None = None) -> Any:
-        """A named tuple of the entries; nested tensordicts become named tuples too.
+        """Return a named tuple of the entries; nested tensordicts become named tuples too.
 
         Args:
             dest_cls: The named tuple's class; its fields must be the keys. By default one is made.
 
         Raises:
             TypeError: ``dest_cls`` has other fields.
-            ValueError: A key is no Python name, so it cannot be a field.
+            ValueError: A key is not a Python name, so it cannot be a field.
 
         >>> TensorDict({"a": torch.zeros(1), "b": {"c": 1}}).to_namedtuple().b.c
         tensor(1)
@@ -192,7 +192,7 @@ class Conversion(Node):
         return made(**values)
 
     def to_pytree(self) -> Any:
-        """The pytree that this tensordict stands for, if ``from_pytree`` made it; else the tensordict itself.
+        """Return the pytree that this tensordict stands for, if ``from_pytree`` made it; else the tensordict itself.
 
         >>> TensorDict.from_pytree([torch.ones(1), (2,)]).to_pytree()
         [tensor([1.]), (tensor(2),)]
@@ -204,7 +204,7 @@ class Conversion(Node):
     @classmethod
     @with_options(build.BuildOptions, None)
     def from_dict(cls, input_dict: Mapping[Any, Any] | Any, **options: Unpack[build.BuildOptions]) -> Any:
-        """A tensordict of a dictionary; nested dictionaries become nested tensordicts.
+        """Return a tensordict of a dictionary; nested dictionaries become nested tensordicts.
 
         Args:
             input_dict: The dictionary. Keys are strings or nested keys (tuples).
@@ -252,7 +252,7 @@ class Conversion(Node):
 
     @classmethod
     def _from_entries(cls, entries: Mapping[Any, Any], **options: Any) -> Any:
-        """What ``from_dict_instance`` gives; containers that a dictionary can fill give one of their kind."""
+        """Return the result of ``from_dict_instance``; containers that a dictionary can fill override it."""
         return build.from_dict(entries, **options)
 
     from_list = staticmethod(build.from_list)

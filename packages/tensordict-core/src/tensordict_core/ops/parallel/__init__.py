@@ -1,3 +1,3 @@
-"""Several processes: shared memory, worker pools and ``torch.distributed``."""
+"""Multiprocessing and ``torch.distributed``: shared memory, worker pools, messages, collectives."""
 
 from __future__ import annotations

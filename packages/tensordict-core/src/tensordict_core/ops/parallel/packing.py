@@ -1,8 +1,8 @@
-"""Packing: a tree as a skeleton and one buffer of bytes, so that many leaves travel as one message.
+"""Packing: a tree as a skeleton and one buffer of bytes, so that many leaves are sent as one message.
 
 The skeleton is the tree itself with a `Slot` (dtype, shape, place in the buffer) for each leaf that was packed; it is
 small and can be pickled. Leaves that are more than a plain block of memory (subclasses, sparse and nested tensors) stay
-in the skeleton and travel by their own means.
+in the skeleton and are pickled with it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _SLOTS = How(is_leaf=_is_slot)
 
 
 def is_plain(leaf: Tensor) -> bool:
-    """Whether a leaf is a plain block of memory: no subclass, dense, not quantized."""
+    """Return whether a leaf is a plain block of memory: no subclass, dense, not quantized."""
     return type(leaf) is Tensor and leaf.layout is torch.strided and not leaf.is_quantized and not leaf.is_meta
 
 
 def slots_of(leaves: Sequence[Tensor]) -> list[Slot]:
-    """A place for each leaf, one after the other."""
+    """Return a place for each leaf, one after the other."""
     slots, start = [], 0
     for leaf in leaves:
         slots.append(Slot(leaf.dtype, leaf.shape, start, leaf.requires_grad and leaf.is_leaf))
@@ -57,12 +57,12 @@ def slots_of(leaves: Sequence[Tensor]) -> list[Slot]:
 
 
 def packed_size(slots: Sequence[Slot]) -> int:
-    """The bytes of a buffer for all slots."""
+    """Return the bytes of a buffer for all slots."""
     return max((slot.start + slot.nbytes for slot in slots), default=0)
 
 
 def view(buffer: Tensor, slot: Slot) -> Tensor:
-    """The leaf in the buffer, sharing its memory."""
+    """Return the leaf in the buffer, sharing its memory."""
     return buffer[slot.start : slot.start + slot.nbytes].view(slot.dtype).view(slot.shape)
 
 
@@ -74,7 +74,7 @@ def copy_into(buffer: Tensor, slots: Sequence[Slot], leaves: Sequence[Tensor]) -
 
 
 def pack(td: Any, device: torch.device | str | None = None) -> tuple[Any, Tensor]:
-    """A skeleton of a tree and a buffer with its leaves.
+    """Return a skeleton of a tree and a buffer with its leaves.
 
     Args:
         td: The tree.
@@ -97,7 +97,7 @@ def pack(td: Any, device: torch.device | str | None = None) -> tuple[Any, Tensor
 
 
 def unpack(skeleton: Any, buffer: Tensor) -> Any:
-    """The tree of a skeleton, whose leaves are views of the buffer."""
+    """Return the tree of a skeleton, whose leaves are views of the buffer."""
     leaves = [
         view(buffer, leaf).requires_grad_(leaf.requires_grad) if type(leaf) is Slot else leaf
         for leaf in skeleton._leaves(_is_slot)

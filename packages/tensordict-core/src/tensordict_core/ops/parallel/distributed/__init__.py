@@ -1,1 +1,1 @@
-"""Several processes that exchange tensordicts: point to point and collectives over ``torch.distributed``."""
+"""``torch.distributed`` with tensordicts: point-to-point messages and collectives."""

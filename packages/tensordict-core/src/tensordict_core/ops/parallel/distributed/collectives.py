@@ -1,8 +1,8 @@
 """Collectives: ``broadcast``, ``all_reduce`` and their kind.
 
-Where processes hold the same structure, leaves are reduced in place, small ones of one dtype joined. Where one end does
-not know the structure, it travels first, pickled (so between processes that trust each other), and then all leaves as
-one block of bytes.
+Reductions expect the same structure in all processes; leaves are reduced in place, small ones of one dtype joined.
+Other collectives send the structure first, pickled (so between processes that trust each other), and then all leaves as
+one buffer of bytes.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ __all__ = ["Collectives"]
 
 
 def _wire(dist: Any, group: Any, device: torch.device) -> torch.device:
-    """Where a buffer must be to travel over a group: NCCL knows accelerators only."""
+    """Return the device that a group sends a buffer from: NCCL takes accelerators only."""
     if dist.get_backend(group) == "nccl" and device.type == "cpu":
         return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
 def _landing(device: Any, sender: torch.device) -> torch.device:
-    """Where the receiver wants the leaves: where it says, else on its own device of the sender's kind."""
+    """Return the device of received leaves: the one given, else that of the receiver of the sender's type."""
     if device is not None:
         return torch.device(device)
     return sender if sender.type == "cpu" else torch.device(sender.type, torch.accelerator.current_device_index())
 
 
 def _placed(skeleton: Any, buffer: Tensor, device: torch.device) -> Any:
-    """The tree of a skeleton on a device."""
+    """Return the tree of a skeleton on a device."""
     td = unpack(skeleton, buffer if buffer.device == device else buffer.to(device))
     return td if td._meta.device is None or td._meta.device == device else td.to(device)
 
@@ -56,14 +56,14 @@ def _padded(buffer: Tensor, size: int, device: torch.device) -> Tensor:
 
 
 def _buckets(td: Any, bucket_bytes: int | None) -> list[Block]:
-    """The leaves in the blocks that are reduced: in the sizes that suit, or in those that the caller wants."""
+    """Return the leaves in the blocks that are reduced: in the sizes that suit, or in those that the caller wants."""
     if bucket_bytes is None:
         return blocks(sorted_leaves(td), limit=BLOCK, alone=SMALL)
     return blocks(sorted_leaves(td), limit=bucket_bytes, alone=bucket_bytes)
 
 
 def _nothing() -> None:
-    """What remains to be done where nothing does."""
+    """Do nothing, for a transfer that needs no last step."""
 
 
 class Collectives(Node):
@@ -76,7 +76,7 @@ class Collectives(Node):
     def broadcast(
         self, src: int, *, group: Any = None, device: Any = None, _tensorclass_type: str | None = None
     ) -> Self:
-        """The tensordict of one process, on every process of a group; all must call it.
+        """Return the tensordict of one process, on every process of a group; all must call it.
 
         The others need not know the structure and may call it on an empty tensordict, which stays as it is: use what is
         returned. Structures are pickled, so use it between processes that trust each other.
@@ -85,7 +85,7 @@ class Collectives(Node):
             src: The global rank of the process that has the tensordict.
             group: The process group; by default the global one.
             device: Where the leaves of the result are; by default on the device of the kind that they come from.
-            _tensorclass_type: Taken for compatibility; the class travels with the structure.
+            _tensorclass_type: Accepted for compatibility; the class is part of the structure.
 
         Returns:
             This tensordict on ``src`` (moved if ``device`` is another); a new one on the others.
@@ -116,7 +116,7 @@ class Collectives(Node):
     def scatter(
         self, src: int, tensordicts: Sequence[Any] | None = None, *, group: Any = None, device: Any = None
     ) -> Self:
-        """One tensordict for each process of a group, handed out by one of them; all must call it.
+        """Return one tensordict for each process of a group, handed out by one of them; all must call it.
 
         The others may call it on an empty tensordict, which stays as it is: use what is returned. Structures are
         pickled, so use it between processes that trust each other.
@@ -124,7 +124,7 @@ class Collectives(Node):
         Args:
             src: The global rank of the process that has the tensordicts.
             tensordicts: The tensordicts in the order of the ranks of the group, on ``src``; of any structures. By
-                default this tensordict is taken apart along its first dimension.
+                default the slices of this tensordict along its first dimension.
             group: The process group; by default the global one.
             device: Where the leaves of the result are; by default on the device of the kind that they come from.
 
@@ -211,7 +211,7 @@ class Collectives(Node):
     # all to all ------------------------------------------------------------------------------------------------------
 
     def all_gather(self, *, group: Any = None) -> list[Any]:
-        """The tensordicts of all processes of a group, on each of them; all must call it.
+        """Return the tensordicts of all processes of a group, on each of them; all must call it.
 
         Their structures may differ. They are pickled, so use it between processes that trust each other.
 
@@ -254,7 +254,7 @@ class Collectives(Node):
         Args:
             dst: The global rank of the process that gets the result; the others' leaves stay as they are.
             op: A ``torch.distributed.ReduceOp``; by default the sum.
-            async_op: Whether all messages are under way at once.
+            async_op: Whether all messages are started at once.
             return_premature: With ``async_op``, whether the call does not wait; call ``wait()`` of each transfer that
                 is returned.
             group: The process group; by default the global one.
@@ -319,6 +319,6 @@ class Collectives(Node):
 
 
 def _shares(td: Any, row: Any) -> bool:
-    """Whether what is written into a row is written into the tensordict."""
+    """Return whether what is written into a row is written into the tensordict."""
     whole = {leaf.untyped_storage().data_ptr() for leaf in td._leaves()}
     return all(leaf.untyped_storage().data_ptr() in whole for leaf in row._leaves())

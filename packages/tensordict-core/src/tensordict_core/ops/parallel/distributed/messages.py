@@ -1,8 +1,7 @@
-"""Messages: the leaves of a tree as few blocks of memory, in an order that both ends agree on without a word.
+"""Message plan: the leaves of a tree as few blocks of memory, in an order that sender and receiver share.
 
-Both ends have the same keys, shapes and dtypes, so each can say by itself which leaves travel together. Small leaves of
-one dtype are joined to one block; a large one is sent from where it is. Leaves are put in order of their keys, so the
-order in which entries were made does not matter.
+Both ends have the same keys, shapes and dtypes, so each computes the same plan. Small leaves of one dtype are joined to
+one block; a large leaf is sent from its own memory. Leaves are sorted by key, so the insertion order does not matter.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def process_group() -> Any:
 
 
 def tags(first: int, pseudo_rand: bool) -> Iterator[int]:
-    """The tags of one message after the other.
+    """Return the tags of one message after the other.
 
     >>> numbers = tags(3, False)
     >>> next(numbers), next(numbers)
@@ -74,7 +73,7 @@ def tags(first: int, pseudo_rand: bool) -> Iterator[int]:
 
 @dataclass
 class Block:
-    """What one message carries: leaves of one dtype, and the block of memory that travels.
+    """The contents of one message: leaves of one dtype, and the block of memory that is sent.
 
     Attributes:
         leaves: The leaves, detached.
@@ -99,7 +98,7 @@ class Block:
 
 
 def _is_block(leaf: Tensor) -> bool:
-    """Whether the memory of a leaf is its values, one after the other."""
+    """Return whether the memory of a leaf is its values, one after the other."""
     return type(leaf) is Tensor and leaf.is_contiguous() and not leaf.is_conj() and not leaf.is_neg()
 
 
@@ -118,10 +117,10 @@ def _block(leaves: list[Tensor], empty: bool) -> Block:
 
 
 def sorted_leaves(td: Any) -> list[Tensor]:
-    """The leaves that hold anything, without a graph, in the order of their keys.
+    """Return the leaves that hold anything, without a graph, in the order of their keys.
 
     Raises:
-        TypeError: A leaf is no block of memory (sparse, quantized).
+        TypeError: A leaf is not a dense block of memory (sparse, quantized).
     """
     paths, leaves = td._leaf_keys(), td._leaves()
     out = []
@@ -135,7 +134,7 @@ def sorted_leaves(td: Any) -> list[Tensor]:
 
 
 def blocks(leaves: Sequence[Tensor], *, limit: int = BLOCK, alone: int = SMALL, empty: bool = False) -> list[Block]:
-    """The blocks of leaves, as `sorted_leaves` gives them.
+    """Return the blocks of leaves, as `sorted_leaves` gives them.
 
     Args:
         leaves: The leaves.
@@ -160,17 +159,17 @@ def blocks(leaves: Sequence[Tensor], *, limit: int = BLOCK, alone: int = SMALL, 
             group, total = [], 0
         group.append(leaf)
         pending[kind] = group, total + size
-    # what is left goes first, so that it is under way while large ones are sent
+    # joined leaves go first, so that they are on their way while large ones are sent
     return [*(_block(group, empty) for group, _ in pending.values()), *out]
 
 
 class Transfer:
-    """A message under way; ``wait`` ends it.
+    """A started message; ``wait`` completes it.
 
     Args:
-        work: What ``torch.distributed`` gave for it.
-        finish: What remains to be done when it is there.
-        holds: What must live until then.
+        work: The handle from ``torch.distributed``.
+        finish: Called once the message arrived.
+        holds: An object that is kept alive until then.
     """
 
     def __init__(self, work: Any, finish: Callable[[], None] | None = None, holds: Any = None) -> None:
@@ -189,12 +188,12 @@ class Transfer:
         return True
 
     def is_completed(self) -> bool:
-        """Whether ``wait`` would not wait."""
+        """Return whether the message arrived."""
         return self.work is None or bool(self.work.is_completed())
 
 
 def values(td: Any) -> list[Any]:
-    """The non-tensor nodes of a tree, in the order of their keys."""
+    """Return the non-tensor nodes of a tree, in the order of their keys."""
     found: list[tuple[tuple[str, ...], Any]] = []
 
     def walk(node: Any, prefix: tuple[str, ...]) -> None:

@@ -1,7 +1,7 @@
 """Point to point: ``send``, ``recv`` and their asynchronous forms.
 
 Both ends call with tensordicts of the same structure; the receiver's leaves are written in place. Messages are planned
-by `messages`: many small leaves travel as one. Non-tensor values follow in a message of their own, pickled.
+by `messages`: many small leaves are sent as one. Non-tensor values follow in a message of their own, pickled.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Peer:
 
 
 def _plan(td: Any, whole: bool, empty: bool = False) -> list[Block]:
-    """The blocks of a tree: in the sizes that suit, or all leaves of a dtype in one."""
+    """Return the blocks of a tree: in the sizes that suit, or all leaves of a dtype in one."""
     if whole:
         return blocks(sorted_leaves(td), limit=sys.maxsize, alone=sys.maxsize, empty=empty)
     return blocks(sorted_leaves(td), empty=empty)
@@ -127,9 +127,9 @@ class PointToPoint(Node):
         pseudo_rand: bool = False,
         consolidated: bool = False,
     ) -> None:
-        """Send every leaf and non-tensor value to another process, and wait until they are on their way.
+        """Send every leaf and non-tensor value to another process, and wait until they are sent.
 
-        Small leaves travel together. The receiver calls ``recv`` or ``irecv`` on a tensordict of the same keys, shapes
+        Small leaves share a message. The receiver calls ``recv`` or ``irecv`` on a tensordict of the same keys, shapes
         and dtypes, with the same ``init_tag``, ``pseudo_rand`` and ``consolidated``.
 
         Args:
@@ -138,7 +138,7 @@ class PointToPoint(Node):
             group_dst: The receiver's rank within ``group``, instead of ``dst``.
             init_tag: The tag of the first message; the next ones count on.
             pseudo_rand: Whether tags are drawn at random instead, seeded with ``init_tag``.
-            consolidated: Whether all leaves of one dtype travel as one message, however large.
+            consolidated: Whether all leaves of one dtype are sent as one message, however large.
 
         Raises:
             ValueError: Both or none of ``dst`` and ``group_dst`` are given, or ``group_dst`` without a group.
@@ -167,7 +167,7 @@ class PointToPoint(Node):
         return_early: bool = False,
         consolidated: bool = False,
     ) -> Any:
-        """As ``send``, with all messages under way at once.
+        """Start all messages of ``send`` at once.
 
         Args:
             dst: The global rank of the receiver.
@@ -177,7 +177,7 @@ class PointToPoint(Node):
             pseudo_rand: Whether tags are drawn at random instead.
             return_early: Whether the call does not wait; change the tensordict only after ``wait()`` of each transfer
                 that is returned.
-            consolidated: Whether all leaves of one dtype travel as one message.
+            consolidated: Whether all leaves of one dtype are sent as one message.
 
         Returns:
             The transfers if ``return_early``; else the tag of the last message (``init_tag - 1`` without any, ``None``
@@ -278,7 +278,7 @@ class PointToPoint(Node):
         return None
 
     async def asend(self, dst: Any, **options: Any) -> None:
-        """``send`` that other coroutines run beside.
+        """``send`` as a coroutine.
 
         Args:
             dst: The global rank of the receiver; or a pipe, whose ``asend`` gets the tensordict.
@@ -296,7 +296,7 @@ class PointToPoint(Node):
             await asyncio.to_thread(self.send, dst, **options)
 
     async def arecv(self, src: Any, *, device: Any = None, **options: Any) -> Self:
-        """``recv`` that other coroutines run beside.
+        """``recv`` as a coroutine.
 
         Args:
             src: The global rank of the sender; or a pipe, whose ``arecv`` gets the tensordict.
@@ -320,5 +320,5 @@ class PointToPoint(Node):
 
 
 def _is_pipe(end: Any, method: str = "send") -> bool:
-    """Whether one end of an exchange is an object that moves tensordicts itself."""
+    """Return whether one end of an exchange is an object that moves tensordicts itself."""
     return not isinstance(end, int) and callable(getattr(end, method, None))

@@ -1,7 +1,7 @@
-"""Chunks: which rows of a tensordict go to a worker together, and what a worker does with them.
+"""Chunks: the rows of a tensordict that a worker processes together, and how it processes them.
 
-A chunk is named by its rows, not by its data: workers that were started for the job hold the tensordict already and
-index it themselves.
+A chunk holds row numbers, not data: workers that were started for the job have the tensordict already and index it
+themselves.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def cut(
     workers: int,
     order: Tensor | None = None,
 ) -> list[Chunk]:
-    """The chunks of a batch size.
+    """Return the chunks of a batch size.
 
     Args:
         size: The batch size.
@@ -108,13 +108,13 @@ class Packed(NamedTuple):
 
 @dataclass
 class Job:
-    """What workers need to know for every chunk.
+    """The part of a job that is the same for every chunk.
 
     Attributes:
-        fn: What is called with a chunk.
+        fn: The function that is called with each chunk.
         source: The tensordict; ``None`` where chunks are sent themselves.
         out: Where results are written by the worker, if it is memory that all see.
-        seed: What the random numbers of chunk 0 are seeded with; ``None`` leaves them as they are.
+        seed: The random seed of chunk 0; ``None`` leaves random numbers as they are.
         private: Whether results go to another process.
         foreign: Whether that process shares no memory with the worker.
     """
@@ -128,7 +128,7 @@ class Job:
 
 
 def run(job: Job, chunk: Chunk, data: Any = None) -> Any:
-    """The result of one chunk, in the form in which it travels."""
+    """Return the result of one chunk, packed if it goes to another process."""
     if job.seed is not None:
         # a seed for each chunk, so results do not depend on which worker gets which
         seed = (job.seed + chunk.number) % (1 << 63)
@@ -149,7 +149,7 @@ def run(job: Job, chunk: Chunk, data: Any = None) -> Any:
 
 
 def opened(result: Any) -> Any:
-    """A result that travelled, as the function returned it."""
+    """Return a result of ``run`` as the function returned it."""
     if not isinstance(result, Packed):
         return result
     buffer = (

@@ -1,7 +1,7 @@
-"""`map`: a function on the parts of a tensordict, in workers.
+"""`map` and `map_iter`: a function on chunks of rows, computed by worker processes.
 
-The rows are cut into chunks (`chunks`), run by workers (`workers`), and their results taken in order; only a window of
-chunks is under way at a time, so a slow reader is not flooded.
+The rows are cut into chunks (`chunks`), run by workers (`workers`), and the results are taken in order. A bounded
+number of chunks runs at a time, so results do not pile up before a slow reader.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEEP_SHARED = 256
 
 
 def _results(workers: Workers, chunks: list[Chunk], window: int, pbar: bool) -> Iterator[tuple[Chunk, Any]]:
-    """The chunks and their results, in order; closes the workers at the end, however it comes."""
+    """Return the chunks and their results, in order; closes the workers at the end, however it comes."""
     shown = progress(len(chunks), pbar)
     crowded = len(chunks) > KEEP_SHARED
     under_way: deque[tuple[Chunk, Callable[[], Any]]] = deque()
@@ -59,7 +59,7 @@ def _unshared(result: Any) -> Any:
 
 
 def _join(results: list[Any], dim: int, single: bool) -> Any:
-    """The results of all chunks as one."""
+    """Return the results of all chunks as one."""
     found = [result for result in results if result is not None]
     if not found:
         return None
@@ -75,7 +75,7 @@ def _join(results: list[Any], dim: int, single: bool) -> Any:
 
 
 def _seed(generator: torch.Generator | None, pool: Any) -> int | None:
-    """What workers are seeded with, drawn from the generator or the global one; a user's pool is left as it is."""
+    """Return the seed of the workers, drawn from the generator or the global one; a caller's pool is not seeded."""
     if generator is None and pool is not None:
         return None
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
@@ -132,7 +132,7 @@ class ProcessMapping(Node):
         pbar: bool = False,
         mp_start_method: str | None = None,
     ) -> Any:
-        """The results of a function for chunks of rows, computed by worker processes and joined in order.
+        """Return the results of a function for chunks of rows, computed by worker processes and joined in order.
 
         Chunks share the memory of this tensordict: what the function writes into one in place is seen here, be the
         leaves files that are mapped or plain tensors (which are moved into shared memory first).
@@ -148,7 +148,7 @@ class ProcessMapping(Node):
             num_chunks: The number of chunks instead; by default one for each worker.
             pool: A pool of ``multiprocessing`` or any executor of ``concurrent.futures`` (a cluster's included) to run
                 the chunks; it stays open. ``num_workers``, ``worker_threads``, ``max_tasks_per_child`` and
-                ``mp_start_method`` are its maker's business then.
+                ``mp_start_method`` do not apply to it.
             generator: Draws the seed of the workers' random numbers (PyTorch's, NumPy's and Python's). Each chunk has a
                 seed of its own, so results do not depend on the number of workers. By default the global generator
                 draws it; the workers of a ``pool`` are seeded only if a generator is given.
@@ -165,7 +165,7 @@ class ProcessMapping(Node):
         Raises:
             ValueError: Both ``chunksize`` and ``num_chunks`` are given.
             TypeError: The function returned something else.
-            Exception: What the function raised, with a note that names the chunk.
+            Exception: The exception of the function, with a note that names the chunk.
 
         >>> td = TensorDict({"a": torch.arange(6)}, [6])
         >>> td.map(lambda rows: rows * 2, chunksize=2, num_workers=0)["a"]
@@ -216,7 +216,7 @@ class ProcessMapping(Node):
         pbar: bool = False,
         mp_start_method: str | None = None,
     ) -> Iterator[Any]:
-        """The results of a function for chunks of rows, one after the other, while workers compute the next ones.
+        """Iterate over the results of a function for chunks of rows, while workers compute the next ones.
 
         Workers are ahead of the reader by a few chunks and stop when the iterator is closed.
 
@@ -240,7 +240,7 @@ class ProcessMapping(Node):
 
         Raises:
             ValueError: Both ``chunksize`` and ``num_chunks`` are given.
-            Exception: What the function raised, with a note that names the chunk.
+            Exception: The exception of the function, with a note that names the chunk.
 
         >>> td = TensorDict({"a": torch.arange(4)}, [4])
         >>> [rows["a"].tolist() for rows in td.map_iter(lambda rows: rows, chunksize=2, num_workers=0)]

@@ -9,7 +9,7 @@ __all__ = ["Progress", "progress"]
 
 
 class Progress(Protocol):
-    """Something that counts."""
+    """A progress bar or counter."""
 
     def update(self, n: int = 1) -> object:
         """Count ``n`` more."""
@@ -22,7 +22,7 @@ class Counter:
     """A counter on the standard error stream: ``map: 3/20``.
 
     Args:
-        total: What it counts to.
+        total: The number of chunks.
 
     >>> counter = Counter(2)
     >>> counter.update()
@@ -59,7 +59,7 @@ class Silent:
 
 
 def progress(total: int, shown: bool) -> Progress:
-    """What counts chunks up to ``total``."""
+    """Return a progress bar or counter of chunks."""
     if not shown:
         return Silent()
     try:

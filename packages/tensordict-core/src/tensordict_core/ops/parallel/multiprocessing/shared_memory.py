@@ -1,4 +1,4 @@
-"""Memory that processes share, and memory that accelerators copy from without a detour."""
+"""Shared memory and pinned memory: ``share_memory_``, ``pin_memory``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SharedMemory(Node):
     def share_memory_(self) -> Self:
         """Move every leaf into shared memory, so that other processes get it without a copy, and lock the tensordict.
 
-        What any of the processes writes in place is seen by all. Leaves on accelerators are shared as they are.
+        In-place writes of any process are seen by all. Leaves on accelerators are shared as they are.
 
         >>> td = TensorDict({"a": torch.zeros(3)}).share_memory_()
         >>> td.is_shared(), td.is_locked
@@ -50,7 +50,7 @@ class SharedMemory(Node):
         return self.lock_()
 
     def pin_memory(self, num_threads: int | None = None, inplace: bool = False) -> Self:
-        """A tensordict with the leaves in pinned (page-locked) memory, from which copies may be asynchronous.
+        """Return a tensordict with the leaves in pinned (page-locked) memory, from which copies may be asynchronous.
 
         Args:
             num_threads: The number of threads that copy; by default one.

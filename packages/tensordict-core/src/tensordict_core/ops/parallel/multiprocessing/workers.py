@@ -39,7 +39,7 @@ class Workers(Protocol):
 
 
 def worker_count(num_workers: int | None) -> int:
-    """The number of worker processes: as asked for, else one for each CPU that this process may use.
+    """Return the number of worker processes: as asked for, else one for each CPU that this process may use.
 
     Raises:
         ValueError: It is negative.
@@ -55,7 +55,7 @@ def worker_count(num_workers: int | None) -> int:
 
 
 def pool_size(pool: Any) -> int | None:
-    """The number of workers of a pool or an executor; ``None`` if it does not tell.
+    """Return the number of workers of a pool or an executor; ``None`` if it does not tell.
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> pool_size(ThreadPoolExecutor(3)), pool_size(None)
@@ -196,7 +196,7 @@ def start(
     mp_start_method: str | None,
     eager: bool,
 ) -> Workers:
-    """The workers of a job.
+    """Return the workers of a job.
 
     Raises:
         TypeError: ``pool`` is no pool and no executor.
