@@ -1,1 +1,1 @@
-"""What is measured, beside what it is measured against: asv runs the classes, ``compare`` prints a table."""
+"""Benchmarks against the reference and other libraries: asv runs the classes, ``compare`` prints tables."""

@@ -1,9 +1,9 @@
-"""Prints what tensorclasses cost beside the reference and plain Python: ``python -m benchmarks.class_compare``.
+"""Compares tensorclasses with the reference and plain Python: ``python -m benchmarks.class_compare``.
 
-Fields and construction stand beside a hand-written class over a dictionary, operations beside the tensordict that an
-instance wraps, a definition beside a plain dataclass. Every round runs the columns of a row one after another, for a
-millisecond each, so that other work on the machine falls on some rounds and not on all: a cell is the least over the
-rounds. The last lines name the rows that are furthest from what is aimed at.
+Fields and construction are compared with a hand-written class over a dictionary, operations with the wrapped
+tensordict, and a class definition with a plain dataclass. Every round runs the columns of a row one after another, for
+a millisecond each, so that other work on the machine disturbs only some rounds; a cell is the minimum over the rounds.
+The last lines name the rows that are furthest from their targets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODES = ("default", "autocast", "nocast", "tensor_only", "frozen", "shadow")
 
 @dataclass
 class Row:
-    """One statement for three sets of names: ours, the reference's, those of the plain alternative."""
+    """One statement for three namespaces: ours, the reference, and plain Python."""
 
     kind: str
     name: str
@@ -67,9 +67,9 @@ def rows() -> list[Row]:
 
 
 def importing(statement: str, before: str, cache: str) -> float:
-    """Microseconds that an import takes in a fresh interpreter that finds its modules compiled.
+    """Measures an import in a new interpreter with cached byte code, in microseconds.
 
-    Importing torch leaves a full pass of the collector due, which falls on whatever allocates next: it is done first.
+    Importing torch leaves a full garbage collection due, which the next allocation triggers, so it runs first.
     """
     compiled = f"sys.dont_write_bytecode = False; sys.pycache_prefix = {cache!r}"
     timed = f"t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
@@ -89,7 +89,7 @@ def imports(rounds: int) -> list[list[float]]:
         for _ in range(rounds + 1):
             for case, values in zip(cases, times, strict=True):
                 values.append(importing(*case, cache))
-    return [values[1:] for values in times]  # the first compiled
+    return [values[1:] for values in times]  # the first import compiles the byte code
 
 
 def ratio(times: list[float], to: list[float]) -> float:
@@ -105,7 +105,7 @@ def line(name: str, times: list[list[float]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=101)
-    parser.add_argument("--only", default="", help="rows that hold this text")
+    parser.add_argument("--only", default="", help="run only rows whose names contain this text")
     options = parser.parse_args()
     print("| case | ours, µs | reference, µs | plain, µs | reference / ours | ours / plain |")
     print("|---|---:|---:|---:|---:|---:|")
@@ -117,20 +117,22 @@ def main() -> None:
             print(line(row.name, times), flush=True)
     if options.only in "import":
         print(line("import (plain: core after torch)", imports(max(3, options.rounds // 20))), flush=True)
-    print(f"\nThe least of {options.rounds} rounds, 10 fields of 3 x 4, batch size 3, ", end="")
+    print(f"\nMinimum of {options.rounds} rounds, 10 fields of 3 x 4, batch size 3, ", end="")
     print(f"Python {platform.python_version()}, torch {torch.__version__}.")
     for kind, aim in (("read", 1.3), ("operation", 1.1)):
         if kind in measured:
             most, name = max((ratio(times[0], times[2]), name) for name, times in measured[kind])
-            print(f"The most over plain of kind {kind}: {most:.2f} ({name}; the aim is {aim}).")
+            print(f"Highest ratio ours / plain of kind {kind}: {most:.2f} ({name}; target {aim}).")
     for kind in ("read", "write", "construct"):
         if kind in measured:
             least, name = min((ratio(times[1], times[0]), name) for name, times in measured[kind])
             aim = 1 if kind == "read" else 2
-            print(f"The least over the reference of kind {kind}: {least:.2f} ({name}; the aim is {aim}).")
+            print(f"Lowest ratio reference / ours of kind {kind}: {least:.2f} ({name}; target {aim}).")
             fastest = min(min(times[1]) for _, times in measured[kind])
             slowest, name = max((min(times[0]), name) for name, times in measured[kind] if "autocast" not in name)
-            print(f"  Its fastest mode takes {fastest:.3f} µs; ours but autocast {slowest:.3f} µs at most ({name}).")
+            print(
+                f"  Fastest of the reference {fastest:.3f} µs; slowest of ours but autocast {slowest:.3f} µs ({name})."
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tensorclasses: fields beside a hand-written property and the reference, operations beside the tensordict within."""
+"""Tensorclasses: fields compared with a hand-written property and the reference, operations with the tensordict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODES = ("default", "autocast", "nocast", "tensor_only")
 
 
 class ByHand:
-    """What a field would be without a tensordict: a property over a dictionary."""
+    """A class with properties over a dictionary, without a tensordict."""
 
     def __init__(self, batch_size: object = None, **fields: torch.Tensor) -> None:
         self.batch_size = batch_size
@@ -29,7 +29,7 @@ class ByHand:
 
 
 def body() -> type:
-    """A class of ten tensor fields, as its author writes it."""
+    """Makes the plain class of ten tensor fields."""
     return type("Record", (), {"__annotations__": dict.fromkeys(NAMES, torch.Tensor), "__module__": __name__})
 
 
@@ -39,7 +39,7 @@ def record(library: object, mode: str = "default") -> type:
 
 
 class Fields:
-    """Reading, writing and making an instance of ten fields."""
+    """Reads, writes and makes instances of ten fields."""
 
     params = (MODES,)
     param_names = ("mode",)
@@ -91,7 +91,7 @@ OPERATIONS = {
 
 
 class Operations:
-    """The same operation on an instance, on the tensordict that it wraps, and on one of the reference."""
+    """Operations on an instance, on the tensordict that it wraps, and on an instance of the reference."""
 
     params = (tuple(OPERATIONS),)
     param_names = ("operation",)
@@ -114,7 +114,7 @@ class Operations:
 
 
 class Definition:
-    """Decorating a class of ten fields."""
+    """Decorates a class of ten fields."""
 
     def time_decorate(self) -> None:
         record(tensordict_class)

@@ -1,10 +1,9 @@
-"""Prints the tables that the README and the page about benchmarks quote: ``python -m benchmarks.compare``.
+"""Measures saves, loads and imports for the README and the benchmark page: ``python -m benchmarks.compare``.
 
-Every round runs every case of a workload once, in a random order, after the writes of the case before have reached the
-disk and what it replaced is gone, and with free memory that a virtual machine really has; a cell is the median over the
-rounds. Files go into the page cache: but for the rows
-that say "durable", nothing is synced while the clock runs. Each workload's table is printed when it is done; with
-``--json`` its times go to a file, from which ``--plot`` draws what several runs gave.
+Every round runs every case of a workload once, in random order, after the writes of the previous case have reached the
+disk and replaced files are removed, and with touched free memory (see `touch_free_memory`); a cell is the median over
+the rounds. Files go into the page cache: only the rows marked "durable" sync while the clock runs. The table of each
+workload is printed when it is complete; ``--json`` adds its times to a file, from which ``--plot`` draws several runs.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ OPEN, AGAIN, READ, IMPORT = "open", "open again at once", "open and read", "`imp
 LOADS = (OPEN, AGAIN, READ)
 
 KEPT = 128 << 20
-"""Bytes of a save up to which it stays until all is measured: whenever ext4 makes a file, it looks through those that
-were removed in the minutes before, and after thousands of them takes five times as long."""
+"""Saves up to this size stay until all cases are measured: when ext4 makes a file, it scans those removed in the last
+minutes, and after thousands of them takes five times as long."""
 
 TOUCHED = 64 << 20
-"""The most bytes of memory for files that are held before a save is timed."""
+"""The most bytes of page cache that are touched before a save is timed."""
 
 Times = dict[str, dict[str, dict[str, list[float]]]]
 """Milliseconds by workload, row and column."""
@@ -69,7 +68,7 @@ Times = dict[str, dict[str, dict[str, list[float]]]]
 
 @dataclass(frozen=True)
 class Case:
-    """One cell of a table: what is done once a round, and which time it gave."""
+    """One cell of a table: the row, the column, and the function that runs once per round and returns the time."""
 
     row: str
     column: str
@@ -77,7 +76,7 @@ class Case:
 
 
 def workloads(options: argparse.Namespace) -> dict[str, Callable[[], Tree]]:
-    """What is saved, by the letters that the tables go by."""
+    """The workloads by their letters in the tables."""
     layers, leaves = options.layers, options.leaves
     return {
         "A": lambda: gpt2(layers),
@@ -100,7 +99,7 @@ WHAT = {
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Milliseconds that one call takes."""
+    """Measures one call in milliseconds."""
     start = perf_counter()
     work()
     return 1000 * (perf_counter() - start)
@@ -111,13 +110,13 @@ def remove(path: Path) -> None:
 
 
 def saving(saver: Saver, tree: Tree, folder: Path) -> list[Case]:
-    """Saves to a path where nothing is, and to one where an earlier save is."""
+    """The cases of saves to a new path and to a path with an earlier save."""
     held = saver.hold(tree)
     earlier = folder / f"earlier-{COLUMNS.index(saver.name)}{saver.ending}"
     stays = size(tree) <= KEPT
 
     def on_fresh(save: Callable[[object, Path], object]) -> float:
-        fresh = folder / f"{secrets.token_hex(4)}{saver.ending}"  # the place on the disk goes by the name
+        fresh = folder / f"{secrets.token_hex(4)}{saver.ending}"  # the name determines the place on the disk
         took = timed(lambda: save(held, fresh))
         settle()
         if not stays:
@@ -142,12 +141,12 @@ def saving(saver: Saver, tree: Tree, folder: Path) -> list[Case]:
 
 
 def loading(saver: Saver, tree: Tree, folder: Path) -> list[Case]:
-    """Opens what was saved once: after other work, a second time with all that it needs in caches, and to read it."""
+    """The cases of loads: after other work, a second time with warm caches, and with a read of all data."""
     load = saver.load
     assert load is not None
     path = folder / f"saved-{COLUMNS.index(saver.name)}{saver.ending}"
     touch_free_memory(size(tree), folder)
-    os.sync()  # what memory a file lies in, and in pages of which size, is in every later time
+    os.sync()  # the memory and the page size of a file affect every later time
     saver.save(saver.hold(tree), path)
     settle()
 
@@ -163,7 +162,7 @@ def loading(saver: Saver, tree: Tree, folder: Path) -> list[Case]:
 
 
 def importing() -> list[Case]:
-    """Imports in a fresh interpreter that has torch."""
+    """The cases of imports in a new interpreter with torch."""
 
     def sample(module: str) -> float:
         code = f"import time, torch; t = time.perf_counter(); import {module}; print(1000 * (time.perf_counter() - t))"
@@ -193,14 +192,14 @@ def touch_free_memory(nbytes: int, folder: Path) -> None:
 def measure(
     cases: list[Case], rounds: int, seconds: float, nbytes: int, folder: Path
 ) -> dict[str, dict[str, list[float]]]:
-    """Runs every case once a round, in a random order, until the rounds are done or the time is up.
+    """Runs every case once per round, in random order, until the rounds or the time are used up.
 
     Args:
-        cases: what is run.
-        rounds: how often.
-        seconds: after which no further round begins.
-        nbytes: of what a case writes or reads.
-        folder: where.
+        cases: the cases.
+        rounds: the number of rounds.
+        seconds: the time after which no further round starts.
+        nbytes: the bytes that a case writes or reads.
+        folder: the folder of the files.
     """
     times: dict[str, dict[str, list[float]]] = {}
     for case in cases:
@@ -212,7 +211,7 @@ def measure(
             gc.collect()
             if case.row not in LOADS:
                 touch_free_memory(nbytes, folder)
-            os.sync()  # last: right after so much was freed, some writes took twice as long
+            os.sync()  # last: after large amounts of memory were freed, some writes took twice as long
             times[case.row][case.column].append(case.sample())
         if monotonic() + (monotonic() - start) > end and done + 1 < rounds:
             print(f"{done + 1} rounds of {rounds}: the time is up", file=sys.stderr)
@@ -223,9 +222,9 @@ def measure(
 def measure_apart(
     cases: list[Case], rounds: int, seconds: float, nbytes: int, folder: Path
 ) -> dict[str, dict[str, list[float]]]:
-    """Runs first the cases that read, which the disk would still be busy beside, and last those that replace files.
+    """Runs the cases that read first, while the disk is idle, and the cases that replace files last.
 
-    What was removed slows down who makes files after it.
+    Removed files slow down later cases that make files.
     """
     found: dict[str, dict[str, list[float]]] = {row: {} for row in dict.fromkeys(case.row for case in cases)}
     for rows in ((*LOADS, IMPORT), (FRESH, FRESH_DURABLE), (OVER, OVER_DURABLE)):
@@ -235,7 +234,7 @@ def measure_apart(
 
 
 def table(title: str, times: dict[str, dict[str, list[float]]]) -> str:
-    """The medians in milliseconds, as Markdown."""
+    """Formats the medians in milliseconds as a Markdown table."""
     columns = [column for column in COLUMNS if any(column in row for row in times.values())]
     lines = [f"| {title}, milliseconds | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
     for row, cells in times.items():
@@ -249,7 +248,7 @@ def shown_time(value: float) -> str:
 
 
 def ratios(times: dict[str, dict[str, list[float]]]) -> str:
-    """How many times as fast ours is as the best of the others, and which part of the limit it reaches."""
+    """Formats the speedups over the best time of each other library, and the fraction of the machine's limit."""
     lines = []
     for row, cells in times.items():
         found = {column: median(samples) for column, samples in cells.items() if samples}
@@ -280,7 +279,7 @@ def titles(name: str, tree: Tree) -> str:
 
 
 def run(options: argparse.Namespace) -> Times:
-    """Measures the workloads that were asked for, and prints each one's tables when it is done."""
+    """Measures the selected workloads, and prints the tables of each when it is complete."""
     chosen = [one.strip() for one in options.only.split(",")] if options.only else [*workloads(options), "import"]
     unknown = set(chosen) - {*workloads(options), "import"}
     if unknown:
@@ -294,7 +293,7 @@ def run(options: argparse.Namespace) -> Times:
                 tree = workloads(options)[name]()
                 title, nbytes = titles(name, tree), size(tree)
                 cases = [case for saver in SAVERS for case in saving(saver, tree, folder)]
-                if name != "A flat":  # loads as the nested ones do
+                if name != "A flat":  # loads like the nested ones
                     cases += [case for saver in LOADERS for case in loading(saver, tree, folder)]
                 del tree
             cases = [case for case in cases if options.rows in case.row and (options.durable or not _syncs(case))]
@@ -311,7 +310,7 @@ def _syncs(case: Case) -> bool:
 
 
 def merged(path: Path, new: Times) -> Times:
-    """What a file holds, with new times in place of earlier ones of the same rows."""
+    """Replaces the times of the same rows in a file, and returns all its times."""
     times: Times = json.loads(path.read_text()) if path.exists() else {}
     for title, rows in new.items():
         times.setdefault(title, {}).update(rows)
@@ -329,11 +328,11 @@ SUMMARY = {
     "limit, a file a leaf": (LIMIT.name,),
     "limit, one file": (LIMIT_ONE_FILE.name,),
 }
-"""The columns of the table in the README, and which of the measured ones each is the best of."""
+"""The columns of the table in the README; each shows the best of several measured columns."""
 
 
 def summary(times: Times) -> str:
-    """One table of all workloads: the rows without syncing."""
+    """Formats one table of all workloads, without the durable rows."""
     lines = ["| milliseconds | " + " | ".join(SUMMARY) + " |", "|---|" + "---:|" * len(SUMMARY)]
     for title, rows in times.items():
         for row, cells in rows.items():
@@ -352,7 +351,7 @@ PLOT = "![Times of saving and opening, shorter is better](benchmarks.svg)"
 
 
 def circumstances(times: Times) -> str:
-    """How many rounds there were, and where."""
+    """Describes the number of rounds, the machine and the versions."""
     counts = [len(samples) for rows in times.values() for row in rows.values() for samples in row.values()] or [0]
     rounds = f"{min(counts)} to {max(counts)} rounds" if min(counts) != max(counts) else f"{counts[0]} rounds"
     return (
@@ -362,7 +361,7 @@ def circumstances(times: Times) -> str:
 
 
 def filled(page: str, times: Times) -> str:
-    """A page with tables between ``<!-- measured: summary -->`` or ``all`` and ``<!-- end -->``."""
+    """Fills the tables of a page in between ``<!-- measured: summary -->`` or ``all`` and ``<!-- end -->``."""
     parts = [summary(times), circumstances(times)]
     everything = [table(title, rows) for title, rows in times.items()]
     for mark, text in (("summary", "\n\n".join(parts)), ("all", "\n\n".join([PLOT, *everything, parts[1]]))):
@@ -376,18 +375,24 @@ def filled(page: str, times: Times) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=150, help="for each workload; what is done by then counts")
-    parser.add_argument("--only", default="", help="workloads: A, A flat, B, C, D, E, import; with commas between")
-    parser.add_argument("--rows", default="", help="rows that hold this text")
-    parser.add_argument("--no-durable", dest="durable", action="store_false", help="leaves the rows out that sync")
-    parser.add_argument("--layers", type=int, default=12, help="of GPT-2; 12 are 498 MB; fewer shrink B, D and E too")
-    parser.add_argument("--leaves", type=int, default=5000, help="of 1 KiB")
-    parser.add_argument("--folder", type=Path, help="where files are written; a temporary folder by default")
-    parser.add_argument("--json", type=Path, help="adds the times to this file")
-    parser.add_argument("--plot", type=Path, help="draws the times, with --json those of its file, to this SVG file")
-    parser.add_argument("--no-run", dest="run", action="store_false", help="prints and draws what --json has")
     parser.add_argument(
-        "--fill", type=Path, nargs="*", default=[], help="puts the tables into these pages, between their marks"
+        "--seconds", type=float, default=150, help="time limit for each workload; completed rounds count"
+    )
+    parser.add_argument("--only", default="", help="workloads, separated by commas: A, A flat, B, C, D, E, import")
+    parser.add_argument("--rows", default="", help="run only rows whose names contain this text")
+    parser.add_argument("--no-durable", dest="durable", action="store_false", help="skip the rows that sync")
+    parser.add_argument(
+        "--layers", type=int, default=12, help="number of GPT-2 layers; 12 are 498 MB; fewer shrink B, D and E, too"
+    )
+    parser.add_argument("--leaves", type=int, default=5000, help="number of leaves of 1 KiB")
+    parser.add_argument("--folder", type=Path, help="folder of the files; a temporary folder by default")
+    parser.add_argument("--json", type=Path, help="add the times to this file")
+    parser.add_argument("--plot", type=Path, help="draw the times, with --json those of its file, to this SVG file")
+    parser.add_argument(
+        "--no-run", dest="run", action="store_false", help="measure nothing; print and draw the times of --json"
+    )
+    parser.add_argument(
+        "--fill", type=Path, nargs="*", default=[], help="write the tables into these pages, between their marks"
     )
     options = parser.parse_args()
     times = run(options) if options.run else {}

@@ -1,8 +1,8 @@
-"""Prints what operations cost beside the reference and plain dictionaries: ``python -m benchmarks.compare_operations``.
+"""Compares operations with the reference and plain dictionaries: ``python -m benchmarks.compare_operations``.
 
 Every round runs ours, the reference and the plain version of a row one after another, a few milliseconds each. Times
-are those of the processor for this thread, so that what else the machine does is not counted; a time is the median over
-the rounds, a ratio the median of the rounds' ratios. ``--grow`` prints ratios by the number of leaves and levels.
+are CPU times of this thread, so that other work on the machine is not counted; a time is the median over the rounds, a
+ratio the median of the ratios of the rounds. ``--grow`` prints ratios by the number of leaves and levels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEPTHS = (1, 2, 3, 4, 5)
 
 
 class Row(NamedTuple):
-    """What one operation costs, in microseconds, and how that compares; ``None`` where there is no plain version."""
+    """The times of one operation in microseconds, and their ratios; ``None`` without a plain version."""
 
     ours: float
     reference: float
@@ -51,13 +51,13 @@ def operands(leaves: int, depth: int) -> Pair:
 
 
 def number(timer: Timer, seconds: float) -> int:
-    """How often to call for a sample of about ``seconds``."""
+    """Returns the number of calls for a sample of about ``seconds``."""
     timer.timeit(5)
     return max(2, int(seconds / max(timer.timeit(5) / 5, 1e-8)))
 
 
 def interleaved(timers: list[Timer], rounds: int, seconds: float = 0.01) -> list[list[float]]:
-    """Microseconds of every timer in every round, in which they run one after another; samples take ``seconds``."""
+    """Runs the timers one after another in every round, and returns microseconds; a sample takes ``seconds``."""
     count = number(timers[1], seconds)
     times: list[list[float]] = [[] for _ in timers]
     for _ in range(rounds):
@@ -72,7 +72,7 @@ def timer(run: Callable[[Operands], object], operands: Operands) -> Timer:
 
 
 def measure(operation: Operation, pair: Pair, rounds: int, seconds: float) -> Row:
-    """One row, from samples of about ``seconds`` each."""
+    """Measures one row, with samples of about ``seconds`` each."""
     timers = [timer(operation.run, o) for o in pair]
     if operation.plain is not None:
         timers.append(timer(operation.plain, pair.ours))
@@ -89,7 +89,7 @@ def mean(ratios: list[float]) -> float:
 
 
 def table(chosen: list[Operation], pair: Pair, rounds: int, seconds: float) -> list[float]:
-    """Prints a row for each operation; how many times as fast as the reference they are."""
+    """Prints a row for each operation, and returns the speedups over the reference."""
     print("| operation | ours, µs | reference, µs | plain, µs | reference / ours | ours / plain |")
     print("|---|---:|---:|---:|---:|---:|")
     gains = []
@@ -123,11 +123,11 @@ def growth(chosen: list[Operation], rounds: int, seconds: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=41)
-    parser.add_argument("--seconds", type=float, default=0.002, help="how long a sample takes")
-    parser.add_argument("--leaves", type=int, default=10, help="of each level")
+    parser.add_argument("--seconds", type=float, default=0.002, help="duration of a sample")
+    parser.add_argument("--leaves", type=int, default=10, help="number of leaves of each level")
     parser.add_argument("--depth", type=int, default=1, help="the number of levels")
-    parser.add_argument("--only", default="", help="rows with these names, separated by commas")
-    parser.add_argument("--grow", action="store_true", help="ratios by numbers of leaves and levels")
+    parser.add_argument("--only", default="", help="run only rows with these names, separated by commas")
+    parser.add_argument("--grow", action="store_true", help="print ratios by the number of leaves and levels")
     options = parser.parse_args()
     names = {name.strip() for name in options.only.split(",") if name.strip()}
     chosen = [operation for operation in OPERATIONS if not names or operation.name in names]

@@ -1,7 +1,7 @@
-"""Many small leaves between two processes: one message for all of them beside one message each, and the reference.
+"""Distributed messages: many small leaves in one message, in one message per leaf, and by the reference.
 
-Two processes of this machine over gloo. ``python -m benchmarks.core_distributed`` runs every way in turn, round by
-round, and prints medians; a round is a message there and one back.
+Two processes on one machine use gloo. ``python -m benchmarks.core_distributed`` runs the variants in turn, round by
+round, and prints medians; a round is a message there and back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def exchange(rank: int, send: Callable[[], Any], recv: Callable[[], Any]) -> Non
 
 
 def ways(count: int, peer: int) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-    """For each way, how it sends and how it receives."""
+    """The functions that send and receive, by variant."""
     plain = tensors(count)
     ours = tensordict_core.TensorDict(tensors(count))
     theirs = tensordict.TensorDict(tensors(count))

@@ -1,4 +1,4 @@
-"""What importing costs a program that has imported torch already; each sample is a fresh interpreter."""
+"""Time of an import after torch was imported; each sample is a new interpreter."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Import:
         return "import tensordict_memmap", "import torch, tensordict_core"
 
     def timeraw_import_class(self) -> tuple[str, str]:
-        # Importing torch leaves a full pass of the collector due, over all that torch made, which falls on whatever
-        # allocates next: it is done first, so that what is timed is the import.
+        # Importing torch leaves a full garbage collection due, which the next allocation triggers: it runs first, so
+        # that only the import is timed.
         return "import tensordict_class", "import torch, tensordict_core, gc; gc.collect()"
 
     def timeraw_import_reference(self) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The cost of operations, beside the reference and beside the same on plain dictionaries."""
+"""Operations, compared with the reference and with plain dictionaries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Operations:
 
     params: tuple[tuple[object, ...], ...] = (tuple(BY_NAME),)
     param_names: tuple[str, ...] = ("operation",)
-    # asv's own settings take half a second for each of what are hundreds of cells here
+    # asv's default settings take half a second for each of hundreds of cells
     rounds = 1
     warmup_time = 0.02
 
@@ -38,21 +38,21 @@ class Operations:
 
 
 class Leaves(Operations):
-    """What an operation costs as leaves become more."""
+    """Operations by the number of leaves."""
 
     params = (GROWING, (1, 10, 100, 1000))
     param_names = ("operation", "leaves")
 
 
 class Depth(Operations):
-    """What an operation costs on two levels to five, of ten leaves each."""
+    """Operations by the number of levels, of ten leaves each."""
 
     params = (GROWING, (10,), (1, 2, 3, 4, 5))
     param_names = ("operation", "leaves", "depth")
 
 
 class Memory:
-    """What a tensordict without entries takes."""
+    """Memory of an empty tensordict."""
 
     unit = "bytes"
 

@@ -1,9 +1,9 @@
-"""Prints where the time of an operation goes: ``python -m benchmarks.core_profile``.
+"""Profiles operations: ``python -m benchmarks.core_profile``.
 
-A row stands for one operation on ten leaves. Beside the whole stand the calls of torch that it makes, run by nothing
-but a loop in C, and the loop that a program over a dictionary would write; what is left of the whole is ours. All are
-times of the processor for this thread, medians of rounds in which the columns run one after another. A second table
-holds pairs of ways to the same end.
+A row is one operation on ten leaves: its total time, the time of the torch calls that it makes, run by a loop in C, and
+the time of a plain loop over a dictionary; the overhead of the package is the rest of the total. All are CPU times of
+this thread, medians of rounds in which the columns run one after another. A second table compares pairs of
+implementations of the same task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tensordict_core import TensorDict, lazy_stack
 
 
 class Part(NamedTuple):
-    """An operation, the same on a dictionary, and the calls of torch within."""
+    """An operation, the same on a dictionary, and the torch calls that it makes."""
 
     name: str
     whole: Callable[[], Any]
@@ -93,7 +93,7 @@ def parts(leaves: int) -> list[Part]:
 
 
 class Ways(NamedTuple):
-    """Two ways to the same end."""
+    """Two implementations of the same task."""
 
     aim: str
     slow: str

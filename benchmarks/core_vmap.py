@@ -1,8 +1,8 @@
-"""Prints what ``torch.vmap`` costs with torch's own functions and with those the reference puts in their place.
+"""Compares ``torch.vmap`` with torch's own functions and with the replacements of the reference.
 
 ``python -m benchmarks.core_vmap``. The reference replaces functions of ``torch._functorch.vmap`` when it is imported;
-which ones is seen by comparing that module before and after. They are exchanged for torch's own and back, in one
-process; ours, the reference and a plain dictionary run one after another in every round.
+this module finds them by comparing that module before and after, and swaps them in one process. Ours, the reference and
+a plain dictionary run one after another in every round.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ REPLACED = {name: value for name, value in vars(torch_vmap).items() if name in O
 
 
 def add(entries: Any) -> Any:
-    """A sum with a number; of a dictionary, one for each of its tensors."""
+    """Adds a number; to each tensor of a dictionary."""
     return {key: leaf + 1 for key, leaf in entries.items()} if type(entries) is dict else entries + 1
 
 
 def identity(entries: Any) -> Any:
-    """What it is given, so that only taking apart and putting together costs anything."""
+    """Returns its argument, so that only flattening and unflattening take time."""
     return entries
 
 
 def row(function: Callable[[Any], Any], sources: list[Any], rounds: int) -> list[float]:
-    """Microseconds of a mapped function of each source."""
+    """Measures a mapped function for each source in microseconds."""
     mapped = torch.vmap(function)
     timers = [Timer(lambda source=source: mapped(source), timer=time.thread_time) for source in sources]
     return [median(column) for column in interleaved(timers, rounds, 0.004)]

@@ -1,8 +1,8 @@
-"""The machine's own limit: the same bytes, files and folders written by threads that do nothing else.
+"""The limit of the machine: the same bytes, files and folders, written by threads without other work.
 
-Blocks are reserved first and bytes go out by positional writes of 4 MiB, whatever tensors they are of, on one thread a
-core. A file is one thread's, because two that write one file wait for each other, unless it is most of the bytes. What
-a save would have to compute (a header, a description) is made before the clock runs.
+Blocks are reserved first, and bytes are written by positional writes of 4 MiB, on one thread per core. One thread
+writes each file, because two threads that write one file block each other, unless the file has most of the bytes.
+Headers and descriptions are made before the clock runs.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class PlainFile:
 
 
 def raw(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor as a file holds them."""
+    """Returns the bytes of a tensor in the order of a file."""
     return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 def files_of_tree(tree: Tree) -> list[PlainFile]:
-    """What a save of one file a leaf consists of."""
+    """Returns the files of a save with one file per leaf."""
     node = records.plan(TensorDict(tree, []), tie=False)
     files = []
     for one in records.nodes(node):
@@ -55,13 +55,13 @@ def files_of_tree(tree: Tree) -> list[PlainFile]:
 
 
 def one_file(tree: Tree) -> list[PlainFile]:
-    """What a save to one file consists of: a header of about the usual length, and all bytes."""
+    """Returns the parts of a save to one file: a header of about the usual length, and all bytes."""
     leaves = [raw(leaf) for _, leaf in flat(tree)]
     return [PlainFile("", [memoryview(bytes(120 * len(leaves))), *leaves])]
 
 
 def write_plain(files: Sequence[PlainFile], path: Path, *, sync: bool = False) -> None:
-    """Writes files below ``path``, or the only one to it."""
+    """Writes files below ``path``, or a single file to it."""
     for folder in sorted({os.path.dirname(file.path) for file in files if file.path}):
         os.makedirs(path / folder, exist_ok=True)
     jobs: list[Callable[[], object]] = []
@@ -92,7 +92,7 @@ def write_plain(files: Sequence[PlainFile], path: Path, *, sync: bool = False) -
 
 
 def _pieces(fd: int, file: PlainFile) -> list[Callable[[], None]]:
-    """Writes of at most `JOB` bytes that end on multiples of it, whatever they are parts of."""
+    """Divides the data into writes of at most `JOB` bytes that end at multiples of it."""
     jobs: list[Callable[[], None]] = []
     group: list[memoryview] = []
     start = position = 0

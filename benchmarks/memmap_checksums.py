@@ -1,6 +1,6 @@
-"""What checksums add to a save: ``python -m benchmarks.memmap_checksums`` prints medians, and how much more they are.
+"""Overhead of checksums in a save: ``python -m benchmarks.memmap_checksums`` prints medians and the difference.
 
-Each round saves every workload with and without them, in random order, to a place of its own on the disk, after earlier
+Each round saves every workload with and without checksums, in random order, to a new place on the disk, after earlier
 writes have reached it.
 """
 
@@ -26,7 +26,7 @@ FORMS = {"a file a leaf": "", "one file": ".safetensors"}
 
 
 def rounds(tree: Tree, ending: str, folder: Path, count: int) -> dict[bool, list[float]]:
-    """Milliseconds of saves without and with checksums."""
+    """Measures saves without and with checksums in milliseconds."""
     td, times = TensorDict(tree), {False: [], True: []}
     save(td, folder / f"warm{ending}", checksum=True)
     for _ in range(count):
@@ -46,8 +46,8 @@ def rounds(tree: Tree, ending: str, folder: Path, count: int) -> dict[bool, list
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--only", default="A,B,D", help="workloads, with commas between")
-    parser.add_argument("--folder", type=Path, help="where files are written; a temporary folder by default")
+    parser.add_argument("--only", default="A,B,D", help="workloads, separated by commas")
+    parser.add_argument("--folder", type=Path, help="folder of the files; a temporary folder by default")
     options = parser.parse_args()
     print("| save, milliseconds | without | with checksums | more | more, pair by pair |\n|---|---:|---:|---:|---:|")
     for name in options.only.split(","):

@@ -1,7 +1,7 @@
-"""The first save of a new process beside its second, with the kernels compiled by an earlier one.
+"""The first save of a new process, compared with its second one; an earlier process has compiled the kernels.
 
 ``python -m benchmarks.memmap_first_save`` prints both, for contiguous and for strided tensors of 268 MB, in ms.
-Each round is a new process; what it imports before it saves is not in the time.
+Each round is a new process; imports before the save are not timed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def tree(layout: str) -> Tree:
 
 
 class FirstSave:
-    """Seconds that the first save of a process takes more than the second."""
+    """The difference between the first and the second save of a process, in seconds."""
 
     params = (list(TREES), list(SAVERS))
     param_names = ("layout", "saver")
@@ -40,7 +40,7 @@ class FirstSave:
     timeout = 300
 
     def setup(self, layout: str, name: str) -> None:
-        saves(layout, name)  # compiles what is not compiled yet
+        saves(layout, name)  # compiles the kernels
 
     def track_first_save(self, layout: str, name: str) -> float:
         first, second = saves(layout, name)
@@ -48,7 +48,7 @@ class FirstSave:
 
 
 class FromNothing:
-    """The first save of a process: 64 MB, with all that is imported, compiled or read from a cache on the way."""
+    """The first save of a process: 64 MB, including imports, compilation and reads of the kernel cache."""
 
     number = 1
     repeat = 7
@@ -71,10 +71,10 @@ class FromNothing:
 
 
 def saves(layout: str, name: str, folder: Path | None = None) -> tuple[float, float]:
-    """The first and the second save of a new process, in milliseconds."""
+    """Measures the first and the second save of a new process in milliseconds."""
     code = "import sys; from benchmarks.memmap_first_save import report; report(*sys.argv[1:])"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    # Without byte code on the disk an import compiles its modules again, which is not what is asked here.
+    # Without cached byte code, an import would compile its modules again.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir(), "benchmark-byte-code"))
     with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -85,12 +85,12 @@ def saves(layout: str, name: str, folder: Path | None = None) -> tuple[float, fl
 
 
 def report(layout: str, name: str, place: str) -> None:
-    """Saves twice to fresh paths and prints the milliseconds of each."""
+    """Saves twice to new paths and prints the milliseconds of each."""
     saver = SAVERS[name]
     held = saver.hold(tree(layout))
     times = []
     for number in range(2):
-        np.empty(2 * NBYTES, "u1")[::4096] = 1  # so that the system has free pages for the file at hand each time
+        np.empty(2 * NBYTES, "u1")[::4096] = 1  # so that the system has free pages for the file in each round
         os.sync()
         start = perf_counter()
         saver.save(held, Path(place) / f"{number}{saver.ending}")
@@ -101,7 +101,7 @@ def report(layout: str, name: str, place: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, help="where files are written; a temporary folder by default")
+    parser.add_argument("--folder", type=Path, help="folder of the files; a temporary folder by default")
     options = parser.parse_args()
     cases = [(layout, name) for layout in TREES for name in SAVERS]
     for layout, name in cases:

@@ -1,7 +1,8 @@
-"""Rows of a dataset on disk: random batches, beside the reference, indexing of tensors and a copy of it in memory.
+"""Rows of a dataset on disk: random batches, compared with the reference, indexed tensors and a copy in memory.
 
-``python -m benchmarks.memmap_rows`` prints the table and the ratios; every round runs every way once, in random order.
-``--cold`` loads the dataset and takes one batch while its pages are on the disk, beside plain reads of the same rows.
+``python -m benchmarks.memmap_rows`` prints the table and the ratios; every round runs every variant once, in random
+order. ``--cold`` loads the dataset and one batch while its pages are on the disk, compared with plain reads of the same
+rows.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def fill(path: Path, rows: int = ROWS) -> None:
 
 
 def ways(path: Path) -> dict[str, Callable[[torch.Tensor], object]]:
-    """What takes rows, by name; all of them give the same."""
+    """The functions that read rows, by name; all return the same values."""
     ours, theirs, dataset = load_memmap(path), reference.load_memmap(path), MemmapDataset.open(path)
     image, plain = ours["image"], ours["image"].as_subclass(torch.Tensor)
     memory = TensorDict({"image": plain.clone(), "label": ours["label"].clone()}, [len(ours)])
@@ -60,7 +61,7 @@ def ways(path: Path) -> dict[str, Callable[[torch.Tensor], object]]:
 
 
 def warm(way: Callable[[torch.Tensor], object]) -> None:
-    """Touches all rows, as an epoch does: a mapping meets each page once."""
+    """Touches all rows, as an epoch does, so that all pages are mapped."""
     for rows in torch.arange(ROWS).split(1000):
         way(rows)
 
@@ -73,7 +74,7 @@ class Rows:
     timeout = 300
 
     def setup_cache(self) -> None:
-        fill(Path("data"))  # in a folder of asv's, which removes it
+        fill(Path("data"))  # in asv's folder, which asv removes
 
     def setup(self, way: str) -> None:
         self.way = ways(Path("data"))[way]
@@ -85,7 +86,7 @@ class Rows:
 
 
 def million(folder: Path, rounds: int = 7) -> dict[str, float]:
-    """A million rows preallocated (12.3 GB), loaded, and touched for the first time: median milliseconds."""
+    """Preallocates, loads and first touches a million rows (12.3 GB); returns median milliseconds."""
     row = {"image": torch.zeros(SHAPE, dtype=torch.uint8), "label": torch.zeros((), dtype=torch.int64)}
     libraries = {"ours": (TensorDict, load_memmap), "the reference": (reference.TensorDict, reference.load_memmap)}
     times: dict[str, list[float]] = {}
@@ -110,7 +111,7 @@ def million(folder: Path, rounds: int = 7) -> dict[str, float]:
 
 
 def cold(path: Path, rounds: int) -> None:
-    """Loads and takes a batch of random rows that are on the disk: median milliseconds."""
+    """Loads a dataset and a batch of random rows that are on the disk; returns median milliseconds."""
 
     def reads(rows: torch.Tensor) -> list[bytes]:
         with open(path / "image.memmap", "rb", buffering=0) as file:
@@ -172,7 +173,7 @@ def main() -> None:
 
 
 def report(times: dict[str, list[float]]) -> None:
-    """The median of each way, and the fastest tenth, which other work on the machine disturbs less."""
+    """Prints the median of each variant, and the fastest tenth, which other work on the machine disturbs less."""
     found = {name: (median(taken), sorted(taken)[len(taken) // 10]) for name, taken in times.items()}
     for name, (middle, fast) in found.items():
         print(f"{name:35} {middle:9.0f} us a batch of {BATCH}, fastest tenth {fast:9.0f}")

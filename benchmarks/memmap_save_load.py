@@ -1,4 +1,4 @@
-"""Saving and loading again, beside torch, safetensors and the reference, into the page cache; ours durably too."""
+"""Saves and loads, compared with torch, safetensors and the reference, in the page cache; ours also durable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.savers import (
 )
 from benchmarks.workloads import Tree, gpt2, one_leaf, small_leaves, transformer, transposed
 
-# Smaller than those of the tables, so that all of them take minutes: parameters in the shapes of GPT-2 with 2 of its 12
+# Smaller than in the tables, so that all take minutes: parameters in the shapes of GPT-2 with 2 of its 12
 # layers (214 MB), one leaf of 134 MB, 1,000 leaves of 1 KiB, 67 MB that lie transposed in memory, and the 391 leaves of
 # a transformer of 32 layers (102 MB).
 WORKLOADS = {
@@ -34,14 +34,14 @@ SAVERS = (OURS, OURS_ONE_FILE, REFERENCE, REFERENCE_CONSOLIDATED, TORCH, SAFETEN
 
 
 class Saved(OnDisk):
-    """A workload, by its name."""
+    """Saves of a workload, by its name."""
 
     def tree(self, workload: str) -> Tree:
         return WORKLOADS[workload]()
 
 
 class Save(Saved):
-    """Saving to a fresh path in a process that has saved before; `memmap_first_save` times the first one."""
+    """Saves to a new path in a process that has saved before; `memmap_first_save` times the first save."""
 
     params = (tuple(WORKLOADS), names(*SAVERS, LIMIT, LIMIT_ONE_FILE))
 
@@ -50,7 +50,7 @@ class Save(Saved):
 
 
 class Earlier(Saved):
-    """An earlier save is where samples go."""
+    """Saves to a path with an earlier save."""
 
     def setup(self, workload: str, name: str) -> None:
         super().setup(workload, name)
@@ -60,7 +60,7 @@ class Earlier(Saved):
 
 
 class SaveOver(Earlier):
-    """Saving to where an earlier save is."""
+    """Saves to a path with an earlier save."""
 
     params = (tuple(WORKLOADS), names(*SAVERS))
 
@@ -69,7 +69,7 @@ class SaveOver(Earlier):
 
 
 class Durable(Saved):
-    """Saving to a fresh path so that it survives a power failure."""
+    """Durable saves to a new path, which survive a power failure."""
 
     params = (tuple(WORKLOADS), names(OURS, OURS_ONE_FILE, LIMIT, LIMIT_ONE_FILE))
 
@@ -78,7 +78,7 @@ class Durable(Saved):
 
 
 class DurableOver(Earlier):
-    """The same, where an earlier save is."""
+    """Durable saves to a path with an earlier save."""
 
     params = (tuple(WORKLOADS), names(OURS, OURS_ONE_FILE))
 
@@ -87,7 +87,7 @@ class DurableOver(Earlier):
 
 
 class Load(Saved):
-    """Opening what was saved, and opening it and reading every byte."""
+    """Opens a save, and opens it and reads every byte."""
 
     params = (tuple(WORKLOADS), names(OURS, OURS_ONE_FILE, REFERENCE, REFERENCE_CONSOLIDATED, TORCH_MMAP, SAFETENSORS))
 

@@ -1,7 +1,7 @@
-"""How saving grows with leaves (1 to 100,000), bytes (1 KiB to 4 GiB) and what else is in the folder, and its memory.
+"""Scaling of saves with leaves (1 to 100,000), bytes (1 KiB to 4 GiB) and other files in the folder; and memory.
 
-asv tracks ours; ``python -m benchmarks.memmap_scaling`` prints ours beside the reference, torch and safetensors. What
-takes long or much memory is asked for: ``--leaves 100000``, ``--bytes 4294967296``.
+asv tracks ours; ``python -m benchmarks.memmap_scaling`` compares with the reference, torch and safetensors. Options
+select long or large cases: ``--leaves 100000``, ``--bytes 4294967296``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KIB = 1 << 10
 
 
 class Leaves(OnDisk):
-    """Leaves of 1 KiB, to a fresh path."""
+    """Saves of leaves of 1 KiB to a new path."""
 
     params = ([1, 100, 1000], names(OURS, OURS_ONE_FILE))
     param_names = ("leaves", "saver")
@@ -55,7 +55,7 @@ class Leaves(OnDisk):
 
 
 class Bytes(Leaves):
-    """One leaf, to a fresh path."""
+    """Saves of one leaf to a new path."""
 
     params = ([1 << 10, 1 << 20, 1 << 26], names(OURS, OURS_ONE_FILE))
     param_names = ("bytes", "saver")
@@ -65,7 +65,7 @@ class Bytes(Leaves):
 
 
 class Beside(Leaves):
-    """One leaf of 1 KiB, to a fresh path in a folder with other files."""
+    """Saves of one leaf of 1 KiB to a new path in a folder with other files."""
 
     params = ([100, 10_000], names(OURS, OURS_ONE_FILE))
     param_names = ("files", "saver")
@@ -76,7 +76,7 @@ class Beside(Leaves):
 
 
 class Add(OnDisk):
-    """Adding an entry of 1 KiB to a saved folder of so many, by `make_memmap`."""
+    """Adds an entry of 1 KiB to a saved folder with many entries, by `make_memmap`."""
 
     params = ([1, 100, 1000], names(OURS, REFERENCE))
     param_names = ("leaves", "saver")
@@ -87,14 +87,14 @@ class Add(OnDisk):
     def setup(self, workload: int, name: str) -> None:
         super().setup(workload, name)
         held: Any = self.held
-        self.mapped = held.clone().memmap_(self.path)  # the reference adds to what it saved, not to what it loaded
+        self.mapped = held.clone().memmap_(self.path)  # the reference adds to a saved tensordict, not to a loaded one
 
     def time_add(self, leaves: int, name: str) -> None:
         self.mapped.make_memmap("added", (256,))
 
 
 class Memory:
-    """Bytes that a save of 268 MB takes beside the tensors, in a process of its own."""
+    """Memory of a save of 268 MB in addition to the tensors, in a new process."""
 
     params = (["contiguous", "transposed"], names(OURS, OURS_ONE_FILE))
     param_names = ("layout", "saver")
@@ -106,25 +106,25 @@ class Memory:
 
 
 def extra_memory(name: str, nbytes: int, strided: bool) -> int:
-    """Runs one save in a new process, which says by how much its memory grew at most."""
+    """Runs one save in a new process, and returns by how much its memory grew at most."""
     arguments = [name, str(nbytes), "strided" if strided else ""]
     code = "import sys; from benchmarks.memmap_scaling import report_memory; report_memory(*sys.argv[1:])"
-    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}  # asv runs it in a folder of its own
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}  # asv runs it in another folder
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, *arguments], stdout=-1, check=True, env=here)
     return int(done.stdout.split()[-1])
 
 
 def report_memory(name: str, nbytes: str, strided: str) -> None:
-    """Prints how far the resident memory of this process rises above where it was before a save."""
+    """Prints by how much the peak resident memory of this process exceeds that before a save."""
     saver = next(saver for saver in SAVERS if saver.name == name)
     count = int(nbytes)
     held = saver.hold(transposed(max(count >> 25, 1)) if strided else uniform(max(count >> 25, 1), min(count, 1 << 25)))
     with tempfile.TemporaryDirectory() as folder:
-        first = transposed(4) if strided else uniform(1, KIB)  # as large as makes Numba and the kernels load
-        saver.save(saver.hold(first), Path(folder) / f"first{saver.ending}")  # what is imported for it
+        first = transposed(4) if strided else uniform(1, KIB)  # large enough to load Numba and the kernels
+        saver.save(saver.hold(first), Path(folder) / f"first{saver.ending}")  # the imports are not measured
         del first
         gc.collect()
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = memory("VmHWM")
         mapped = saver.save(held, Path(folder) / f"saved{saver.ending}")
         print(max(memory("VmHWM") - before, 0))
@@ -140,7 +140,7 @@ def memory(what: str) -> int:
 
 
 def row(what: str, tree: Tree, folder: Path, rounds: int, seconds: float) -> str:
-    """The medians of all savers, in milliseconds, interleaved."""
+    """Measures all savers, interleaved, and formats the medians in milliseconds."""
     held = {saver: saver.hold(tree) for saver in SAVERS}
     times: dict[Saver, list[float]] = {saver: [] for saver in SAVERS}
     end = monotonic() + seconds
@@ -153,7 +153,7 @@ def row(what: str, tree: Tree, folder: Path, rounds: int, seconds: float) -> str
             start = perf_counter()
             try:
                 saver.save(held[saver], path)
-            except (MemoryError, OSError, RuntimeError):  # more files than a process can map
+            except (MemoryError, OSError, RuntimeError):  # for example, more files than a process can map
                 continue
             times[saver].append(1000 * (perf_counter() - start))
             settle()
@@ -175,16 +175,16 @@ def fill(folder: Path, count: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=30, help="for each row; what is done by then counts")
+    parser.add_argument("--seconds", type=float, default=30, help="time limit for each row; completed rounds count")
     parser.add_argument("--leaves", type=int, nargs="*", default=LEAVES, help="numbers of leaves of 1 KiB")
     parser.add_argument("--bytes", type=int, nargs="*", default=SIZES, help="sizes of one leaf")
     parser.add_argument("--beside", type=int, nargs="*", default=BESIDE, help="numbers of other files in the folder")
-    parser.add_argument("--memory", type=int, nargs="*", default=[1 << 28], help="sizes of which memory is measured")
-    parser.add_argument("--folder", type=Path, help="where files are written; a temporary folder by default")
+    parser.add_argument("--memory", type=int, nargs="*", default=[1 << 28], help="sizes whose memory is measured")
+    parser.add_argument("--folder", type=Path, help="folder of the files; a temporary folder by default")
     options = parser.parse_args()
     head = " | ".join(saver.name for saver in SAVERS) + " |\n|---|" + "---:|" * len(SAVERS)
     with scratch(options.folder) as folder:
-        for saver in SAVERS:  # what each imports and compiles is not what is asked here
+        for saver in SAVERS:  # imports and compilation are not measured
             saver.save(saver.hold(uniform(4, 1 << 24)), folder / f"warm{SAVERS.index(saver)}{saver.ending}")
         print(f"| save, milliseconds | {head}", flush=True)
         for leaves in options.leaves:
@@ -200,7 +200,7 @@ def main() -> None:
             what = f"1 of 1 KiB, beside {count:,} files"
             print(row(what, uniform(1, KIB), folder, 4 * options.rounds, options.seconds), flush=True)
     if options.memory:
-        print(f"\n| memory beside the tensors, MiB | {head}", flush=True)
+        print(f"\n| memory in addition to the tensors, MiB | {head}", flush=True)
     for nbytes in options.memory:
         for layout in ("contiguous", "transposed"):
             cells = [f"{extra_memory(saver.name, nbytes, layout == 'transposed') / 2**20:,.0f}" for saver in SAVERS]

@@ -1,8 +1,8 @@
-"""Writing into buffers that exist: ``disk.update_(td)`` right after preallocation, and again once the pages are there.
+"""In-place writes: ``disk.update_(td)`` right after preallocation, and again when the pages are mapped.
 
-``python -m benchmarks.memmap_update`` prints both, beside the reference, ``Tensor.copy_`` and writes into reserved
-blocks; each round runs every way once, in random order, after earlier writes have reached the disk. Kernels are
-compiled first, as one process does for all later ones.
+``python -m benchmarks.memmap_update`` compares with the reference, ``Tensor.copy_`` and writes into reserved blocks;
+each round runs every variant once, in random order, after earlier writes have reached the disk. The kernels are
+compiled first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def allocate(cls: Any, leaves: dict[str, torch.Tensor], path: Path) -> Any:
 
 
 def plain_write(leaves: dict[str, torch.Tensor], path: Path, pool: ThreadPoolExecutor) -> None:
-    """What the machine can do: blocks are reserved, and two threads write pieces of 4 MiB."""
+    """Writes at the speed of the machine: blocks are reserved, and two threads write 4 MiB at a time."""
     descriptors = {}
     for name, leaf in leaves.items():
         descriptors[name] = os.open(path / f"{name}.memmap", os.O_RDWR)
@@ -68,7 +68,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def rounds(folder: Path, megabytes: int, count: int) -> dict[tuple[str, str], list[float]]:
-    """Milliseconds of each way, first and warm."""
+    """Measures each variant in milliseconds, first and warm."""
     leaves, pool = source(megabytes), ThreadPoolExecutor(2)
     ours, theirs = TensorDict(leaves), reference.TensorDict(leaves)
     ways: dict[str, tuple[Any, Callable[[Any, Path], object]]] = {
@@ -85,7 +85,7 @@ def rounds(folder: Path, megabytes: int, count: int) -> dict[tuple[str, str], li
             disk = allocate(cls, leaves, path)
             os.sync()
             times[FIRST, way].append(timed(lambda work=work, disk=disk, path=path: work(disk, path)))
-            copy_all(disk, leaves)  # through the mapping, so that its pages are all there
+            copy_all(disk, leaves)  # through the mapping, so that all its pages are mapped
             times[WARM, way].append(timed(lambda work=work, disk=disk, path=path: work(disk, path)))
             del disk
             shutil.rmtree(path)
@@ -93,7 +93,7 @@ def rounds(folder: Path, megabytes: int, count: int) -> dict[tuple[str, str], li
 
 
 class Update:
-    """256 MB into buffers that were just made, and into the same ones again."""
+    """Writes 256 MB into new buffers, and again into the same ones."""
 
     params = (["update_", "update_ of the reference", "Tensor.copy_"], [FIRST, WARM])
     param_names = ("way", "state")

@@ -1,8 +1,8 @@
-"""Prints what parameters and modules cost beside the reference and torch: ``python -m benchmarks.nn_compare``.
+"""Compares parameters and modules with the reference and torch: ``python -m benchmarks.nn_compare``.
 
 Every round runs all versions of a row one after another; a cell is the median over the rounds. A row that ends in
-"again" has torch's program in the place of ours, so its last cell is what a difference may be by chance. The reference
-changes ``torch.vmap`` for everybody when it is imported, so the row of the ensemble is that of a process that has it.
+"again" runs torch's program instead of ours, so its last cell shows the random difference. The reference changes
+``torch.vmap`` when it is imported, so the ensemble rows are measured with these changes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from benchmarks import nn_compiled, nn_functional  # not their classes: asv would time them here again
+from benchmarks import nn_compiled, nn_functional  # not their classes, which asv would time here again
 
-# What is timed: the row, its setup, and the methods of ours, of the reference, and of torch (or nothing).
+# The rows: name, setup, and the methods of ours, of the reference, and of torch (or nothing).
 ROWS: list[tuple[str, type[Any], str, str, str]] = [
     (
         "with params.to_module(model), 184 parameters",
@@ -86,7 +86,7 @@ ROWS: list[tuple[str, type[Any], str, str, str]] = [
 def sample(
     versions: list[Callable[[], None]], rounds: int, seconds: float, take: Callable[[list[float]], float]
 ) -> list[float]:
-    """Microseconds a call, each version in turn."""
+    """Measures the versions in turn, in microseconds per call."""
     timers = [Timer(version) for version in versions]
     counts = []
     for timer in timers:
@@ -102,8 +102,8 @@ def sample(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=41)
-    parser.add_argument("--only", default="", help="rows that hold this text")
-    parser.add_argument("--least", action="store_true", help="least times, for a machine that others use")
+    parser.add_argument("--only", default="", help="run only rows whose names contain this text")
+    parser.add_argument("--least", action="store_true", help="print minima instead of medians, for a busy machine")
     options = parser.parse_args()
     take = min if options.least else median
     torch.set_num_threads(1)
@@ -123,7 +123,7 @@ def main() -> None:
         cells += [f"{found[2] / ours:.2f}", f"{ours - found[2]:.1f}"] if len(found) > 2 else ["", ""]
         print(f"| {name} | {ours:.1f} | {reference:.1f} | {' | '.join(cells)} |", flush=True)
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    print(f"\n{'Least times' if options.least else 'Medians'} of {options.rounds} rounds, one thread, {versions}.")
+    print(f"\n{'Minima' if options.least else 'Medians'} of {options.rounds} rounds, one thread, {versions}.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compiled calls: ten layers on a tensordict, beside the same layers on a plain dictionary and on tensors."""
+"""Compiled calls: ten layers on a tensordict, compared with the same layers on a plain dictionary and on tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import tensordict_nn
 
 
 class OnDictionary(nn.Module):
-    """Reads and writes entries as a sequence does: what a graph that takes and returns a container costs at least."""
+    """Reads and writes entries like a sequence: the least overhead of a graph that takes and returns a container."""
 
     def __init__(self, layers: list[nn.Linear]) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class OnDictionary(nn.Module):
 
 
 class OnTensordict(OnDictionary):
-    """The same by hand on a tensordict: what is not the modules' share."""
+    """The same by hand on a tensordict: the overhead without modules."""
 
     def forward(self, td: Any) -> Any:
         for i, layer in enumerate(self.layers):
@@ -37,7 +37,7 @@ class OnTensordict(OnDictionary):
 
 
 class Step(nn.Module):
-    """One of these layers in a module of its own: what modules around layers cost, whoever wrote them."""
+    """One of these layers in its own module: the overhead of modules around layers."""
 
     def __init__(self, layer: nn.Linear, in_key: str, out_key: str) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Step(nn.Module):
 
 
 class OnTensors(nn.Module):
-    """Returns what the others write."""
+    """Returns the values that the others write."""
 
     def __init__(self, layers: list[nn.Linear]) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Compiled:
         torch._dynamo.reset()
         self.plain = torch.compile(OnTensors(layers), fullgraph=True)
         self.dictionary = torch.compile(OnDictionary(layers), fullgraph=True)
-        # the same program once more: how much two rows of this benchmark differ that should not
+        # the same program again: the random difference between two rows
         self.dictionary_again = torch.compile(OnDictionary(layers), fullgraph=True)
         steps = (Step(layer, f"h{i}", f"h{i + 1}") for i, layer in enumerate(layers))
         self.steps = torch.compile(nn.Sequential(*steps), fullgraph=True)
@@ -87,7 +87,7 @@ class Compiled:
         self.by_hand_reference = torch.compile(OnTensordict(layers), fullgraph=True)
         self.ours = torch.compile(sequence(tensordict_nn), fullgraph=True)
         self.reference = torch.compile(sequence(tensordict.nn), fullgraph=True)
-        # what a call returns is what the next one takes, so these time the calls alone
+        # the result of a call is the input of the next one, so these time only the calls
         self.entries = {"h0": self.x}
         self.td = tensordict_core.TensorDict({"h0": self.x}, [4])
         self.td_reference = tensordict.TensorDict({"h0": self.x}, [4])

@@ -1,4 +1,4 @@
-"""Parameters in and out of modules, and calls of modules, beside the reference and what torch offers for the same."""
+"""Swaps of parameters and calls of modules, compared with the reference and with torch."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import tensordict_nn
 
 
 def transformer() -> nn.Transformer:
-    """184 parameters in 151 modules; small ones, because swapping does not depend on their size."""
+    """Makes 184 parameters in 151 modules; small ones, because swapping does not depend on their size."""
     return nn.Transformer(32, 2, 6, 6, 32, batch_first=True)
 
 
 class Empty(nn.Module):
-    """Costs what any module costs, so that what is measured around it is the rest."""
+    """A module without work, so that only the overhead around it is measured."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
 
 class Swap:
-    """Enter and leave a block in which a Transformer has other parameters."""
+    """Enters and leaves a block in which a Transformer has other parameters."""
 
     def setup(self) -> None:
         self.module = transformer()
         self.params = tensordict_core.TensorDict.from_module(self.module)
         self.reference = tensordict.TensorDict.from_module(self.module)
         self.tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        # asv calls this before every sample, and the first swap of a module makes a plan that the next ones use
+        # asv calls this before every sample, and the first swap of a module makes the plan of the next ones
         for swap in (self.time_swap, self.time_swap_reference, self.time_swap_torch):
             swap()
 
@@ -56,7 +56,7 @@ class Swap:
 
 
 class Calls:
-    """What a module on tensordicts, and ten in a row, cost over the modules that they call."""
+    """The overhead of a module on tensordicts, and of ten in a row, over the wrapped modules."""
 
     def setup(self) -> None:
         self.empty = Empty()
@@ -93,7 +93,7 @@ class Calls:
 
 
 class Ensemble:
-    """A hundred stacked models at once, under vmap."""
+    """Runs a hundred stacked models at once, under vmap."""
 
     def setup(self) -> None:
         models = [nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)) for _ in range(100)]
@@ -113,7 +113,7 @@ class Ensemble:
         torch.vmap(self.call, (0, None))(self.params, self.x)
 
     def time_ensemble_torch_again(self) -> None:
-        """The same once more: how much two rows differ that should not."""
+        """The same again: the random difference between two rows."""
         self.time_ensemble_torch()
 
     def time_ensemble_reference(self) -> None:

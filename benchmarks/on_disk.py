@@ -1,4 +1,4 @@
-"""What asv's benchmarks of files have in common: one way to save, one tree of tensors, and a folder for each sample."""
+"""Base of asv's benchmarks of files: a saver, a tree of tensors, and a new folder for each sample."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ BY_NAME = {saver.name: saver for saver in (*SAVERS, TORCH_MMAP)}
 
 
 def names(*savers: Saver) -> tuple[str, ...]:
-    """A parameter that says which way is timed."""
+    """Returns the asv parameter that selects the saver."""
     return tuple(saver.name for saver in savers)
 
 
 class OnDisk(ABC):
-    """One save a sample; earlier writes are waited for before the clock runs.
+    """Runs one save per sample, after earlier writes have reached the disk.
 
-    asv starts a process for each cell and calls ``setup`` there before every sample. The tensors are made for the first
-    one and saved once, so that no sample pays for what that imports or compiles.
+    asv starts a process for each cell and calls ``setup`` there before every sample. The first one makes the tensors
+    and saves them once, so that no sample includes imports or compilation.
     """
 
     param_names: tuple[str, ...] = ("workload", "saver")
@@ -37,11 +37,11 @@ class OnDisk(ABC):
 
     @abstractmethod
     def tree(self, workload: Any) -> Tree:
-        """The tensors of a workload."""
+        """Returns the tensors of a workload."""
 
     def setup(self, workload: Any, name: str) -> None:
         if not hasattr(self, "held"):
-            syscalls.scatter(".")  # so that nobody makes files where others were just removed
+            syscalls.scatter(".")  # so that new files are not made where others were just removed
             self.saver = BY_NAME[name]
             tree = self.tree(workload)
             self.nbytes = size(tree)
@@ -59,7 +59,7 @@ class OnDisk(ABC):
             remove(self.path)
 
     def new_path(self) -> None:
-        """Another place in the folder where asv runs the cell, which it removes; where on the disk goes by the name."""
+        """Returns a new path in asv's folder, which asv removes; the name determines the place on the disk."""
         self.path = Path(f"{secrets.token_hex(4)}{self.saver.ending}").absolute()
 
     def save(self) -> None:

@@ -1,8 +1,8 @@
-"""The operations that are timed: each on a tensordict, and the same on a plain dictionary of tensors.
+"""The measured operations: each on a tensordict, and the same on a plain dictionary of tensors.
 
-A row's two functions take what `Operands` holds; the tensordict one runs on any library that has the names of the
-reference. The plain one is what a program without tensordicts would say: a comprehension over a flat dictionary, a
-function that calls itself over a nested one.
+The two functions of a row take `Operands`; the tensordict function runs on any library with the names of the reference.
+The plain function is what a program without tensordicts would use: a comprehension over a flat dictionary, or a
+recursive function over a nested one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Operands:
 
     Args:
         library: The library.
-        leaves: How many tensors of ``[3, 4]`` each level holds.
-        depth: How many levels there are; each but the last holds the next one beside its tensors.
+        leaves: The number of tensors of ``[3, 4]`` of each level.
+        depth: The number of levels; each except the last also holds the next one.
     """
 
     library: ModuleType
@@ -54,10 +54,10 @@ class Operation:
     """One row of the table.
 
     Args:
-        name: What it is called in the table.
+        name: The name in the table.
         run: The operation on tensordicts.
-        plain: The same on dictionaries; none where they have nothing like it.
-        grows: Whether it does something to every leaf, so that its cost grows with their number.
+        plain: The same on dictionaries, if possible.
+        grows: Whether the time grows with the number of leaves.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Operation:
 
 
 def nested(function: Callable[..., Any], tree: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
-    """The function on every tensor of nested dictionaries, and those of others under the same keys."""
+    """Applies a function to every tensor of nested dictionaries, and to those of others under the same keys."""
     return {
         key: nested(function, value, *[other[key] for other in others])
         if type(value) is dict
@@ -77,12 +77,12 @@ def nested(function: Callable[..., Any], tree: dict[str, Any], *others: dict[str
 
 
 def copy(tree: dict[str, Any]) -> dict[str, Any]:
-    """The same tree of other tensors."""
+    """Copies a tree and its tensors."""
     return nested(torch.clone, tree)
 
 
 def each(function: Callable[[torch.Tensor], Any]) -> Callable[[Operands], Any]:
-    """The function on every tensor of the plain dictionary."""
+    """Applies a function to every tensor of the plain dictionary."""
 
     def run(o: Operands) -> Any:
         if o.depth > 1:
@@ -93,7 +93,7 @@ def each(function: Callable[[torch.Tensor], Any]) -> Callable[[Operands], Any]:
 
 
 def pairs(function: Callable[[torch.Tensor, torch.Tensor], Any]) -> Callable[[Operands], Any]:
-    """The function on the tensors of two plain dictionaries under one key."""
+    """Applies a function to the tensors of two plain dictionaries under each key."""
 
     def run(o: Operands) -> Any:
         if o.depth > 1:
@@ -105,7 +105,7 @@ def pairs(function: Callable[[torch.Tensor, torch.Tensor], Any]) -> Callable[[Op
 
 
 def columns(function: Callable[[list[torch.Tensor]], Any]) -> Callable[[Operands], Any]:
-    """The function on the tensors of one key of eight plain dictionaries."""
+    """Applies a function to the tensors of eight plain dictionaries under each key."""
 
     def run(o: Operands) -> Any:
         if o.depth > 1:
@@ -116,7 +116,7 @@ def columns(function: Callable[[list[torch.Tensor]], Any]) -> Callable[[Operands
 
 
 def plain_unbind(o: Operands) -> list[dict[str, torch.Tensor]]:
-    """The rows of a plain dictionary."""
+    """Unbinds a plain dictionary into its rows."""
     if o.depth > 1:
         parts = nested(lambda leaf: leaf.unbind(0), o.source)
         return [nested(lambda leaf, i=i: leaf[i], parts) for i in range(ROWS)]
@@ -125,7 +125,7 @@ def plain_unbind(o: Operands) -> list[dict[str, torch.Tensor]]:
 
 
 def plain_rows(o: Operands) -> dict[str, Any]:
-    """Rows of a plain dictionary by their numbers."""
+    """Selects rows of a plain dictionary by number."""
     rows = o.rows
     return each(lambda leaf: leaf[rows])(o) if o.depth > 1 else {key: leaf[rows] for key, leaf in o.source.items()}
 

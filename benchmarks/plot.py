@@ -1,4 +1,4 @@
-"""Bars of times as an SVG picture, written without a plotting library: a panel for each row, shorter is better."""
+"""Bar charts of times as SVG, without a plotting library: a panel for each row, shorter is better."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ OURS, OTHERS, LIMIT = "#2a6fbb", "#b9bec6", "#e2b34d"
 
 
 def bars(times: dict[str, dict[str, dict[str, list[float]]]], rows: tuple[str, ...]) -> str:
-    """A picture of the medians of some rows.
+    """Draws the medians of some rows.
 
     Args:
         times: milliseconds by workload, row and column.
-        rows: which rows are drawn, each in a panel of its own scale.
+        rows: the rows to draw, each in a panel with its own scale.
     """
     parts: list[str] = []
     y = 10

@@ -1,6 +1,6 @@
-"""The ways to put a tree of tensors on disk and back that are measured against one another, behind one interface.
+"""Savers: the libraries that save and load a tree of tensors, behind one interface.
 
-Each is what a user of that library would write. Building the library's own container is not part of the time.
+Each saver uses its library as a user would. Building the library's own container is not timed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tensordict_memmap.storage import cleanup
 
 @dataclass(frozen=True)
 class Saver:
-    """One way: what holds the tensors in memory, how that is saved, and how it comes back.
+    """One library: how it holds tensors in memory, saves them and loads them.
 
     Args:
-        name: what tables call it.
-        hold: builds the library's container of a tree.
-        save: puts that at a path.
-        load: opens what is there; None where nothing does.
-        durable: saves so that it survives a power failure; None where the library has no such way.
-        ending: what its paths end with.
+        name: the name in the tables.
+        hold: makes the library's container of a tree.
+        save: saves the container to a path.
+        load: opens a save; None if the saver has none.
+        durable: saves so that the data survives a power failure; None if the library cannot.
+        ending: the suffix of its paths.
         ours: whether it is what this project makes.
     """
 
@@ -50,12 +50,12 @@ class Saver:
 
 
 def contiguous(tree: Tree) -> dict[str, torch.Tensor]:
-    """safetensors takes contiguous tensors only, so a user copies before saving: that is part of its time."""
+    """Makes tensors contiguous, which safetensors requires; this is part of its time."""
     return {key: leaf.contiguous() for key, leaf in tree.items()}
 
 
 def save_unchecked(state: object, path: Path) -> None:
-    """torch.save without the CRC of its records."""
+    """Saves by torch.save without the CRC of its records."""
     torch.serialization.set_crc32_options(False)
     try:
         torch.save(state, path)
@@ -64,13 +64,13 @@ def save_unchecked(state: object, path: Path) -> None:
 
 
 def settle() -> None:
-    """Waits for what a save left to the background, so that the next case does not pay for it."""
+    """Waits for background work of a save, so that it does not slow down the next case."""
     cleanup.wait()
 
 
 @contextmanager
 def scratch(parent: Path | None) -> Iterator[Path]:
-    """A folder to save to, in which nobody makes files where others were just removed; it is gone afterwards."""
+    """Yields a new folder, placed away from recently removed files, and removes it afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="benchmark-", dir=parent))
     syscalls.scatter(str(folder))
     try:
@@ -158,7 +158,7 @@ LOADERS = (
 
 
 def touch(loaded: object) -> None:
-    """Reads every byte that was loaded: an opened file has not been read yet."""
+    """Reads every loaded byte: opening a file reads none."""
     if isinstance(loaded, torch.Tensor):
         loaded.sum()
         return

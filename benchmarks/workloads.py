@@ -1,6 +1,6 @@
-"""The tensors that benchmarks save, load and compute with: the shapes of real models and the awkward ones.
+"""Workloads: the tensors of the benchmarks, in shapes of real models and in difficult ones.
 
-Workloads are nested dicts of tensors, so that any library under test builds its own container of them.
+Workloads are nested dictionaries of tensors, from which each library makes its own container.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def transformer(layers: int = 96, width: int = 256) -> Tree:
 
 
 def uniform(leaves: int, nbytes: int) -> Tree:
-    """As many leaves of as many bytes."""
+    """Makes a number of leaves of a number of bytes."""
     return {f"leaf{i:06}": filled(nbytes // 4) for i in range(leaves)}
 
 
@@ -76,17 +76,17 @@ def small_leaves(count: int = 5000) -> Tree:
 
 @lru_cache(maxsize=1)
 def transposed(count: int = 8, rows: int = 4096, columns: int = 2048) -> Tree:
-    """Large leaves that do not lie in memory in the order in which a file holds them; 268 MB."""
+    """Large transposed leaves, whose order in memory differs from that in a file; 268 MB."""
     return {f"leaf{i}": filled(columns, rows).T for i in range(count)}
 
 
 def filled(*shape: int) -> torch.Tensor:
-    """A tensor of the shape with a value of its own in every place, made faster than random numbers are."""
+    """Makes a tensor with different values, faster than random numbers."""
     return torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
 
 
 def flat(tree: Tree, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Every leaf with its dotted key, the form in which other libraries take a state."""
+    """Yields every leaf with its dotted key, as other libraries name them."""
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")
@@ -95,5 +95,5 @@ def flat(tree: Tree, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def size(tree: Tree) -> int:
-    """How many bytes the leaves hold."""
+    """Returns the total bytes of the leaves."""
     return sum(leaf.nbytes for _, leaf in flat(tree))
