@@ -76,8 +76,8 @@ class Pairs(TensorDictBase):
     def _get(self, key: str) -> Any:
         return self._held._get(key)
 
-    def _set(self, key: str, value: Any, inplace: bool) -> None:
-        self._held._set(key, value, inplace)
+    def _set(self, key: str, value: Any) -> None:
+        self._held._set(key, value)
 
     def _del(self, key: str) -> None:
         self._held._del(key)

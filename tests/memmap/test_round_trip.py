@@ -33,15 +33,15 @@ def tensordicts(draw, batch=None, depth=2):
     for key in draw(st.lists(st.text(st.characters(), max_size=4), max_size=4, unique=True)):
         kind = draw(st.sampled_from(["leaf", "leaf", "value", "node", "lazy"] if depth else ["leaf", "value"]))
         if kind == "leaf":
-            td._set(key, draw(leaves(batch)), False)
+            td._set(key, draw(leaves(batch)))
         elif kind == "value":
-            td._set(key, NonTensorData(draw(plain_values), batch_size=batch), False)
+            td._set(key, NonTensorData(draw(plain_values), batch_size=batch))
         elif kind == "node":
-            td._set(key, draw(tensordicts(batch=batch + draw(shapes)[:1], depth=depth - 1)), False)
+            td._set(key, draw(tensordicts(batch=batch + draw(shapes)[:1], depth=depth - 1)))
         elif batch and batch[0]:
             rest = batch[1:]
             parts = [draw(tensordicts(batch=rest, depth=0)) for _ in range(batch[0])]
-            td._set(key, LazyStackedTensorDict(*parts, stack_dim=0), False)
+            td._set(key, LazyStackedTensorDict(*parts, stack_dim=0))
     return td
 
 

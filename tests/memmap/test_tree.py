@@ -260,6 +260,6 @@ def test_what_has_no_place_in_the_layout_is_an_error_that_names_its_key():
         pass
 
     td = TensorDict({"a": {"b": torch.zeros(1)}})
-    td["a"]._set("odd", Odd(), False)
+    td["a"]._set("odd", Odd())
     with pytest.raises(TypeError, match=r"\('a', 'odd'\)"):
         planned(td)

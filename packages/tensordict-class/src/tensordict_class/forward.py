@@ -107,6 +107,10 @@ class Forwarding(TensorCollection):
     _last_exit: Any = _wrapped_attribute("_last_exit")
 
     @property
+    def _reads_copy(self) -> bool:  # type: ignore[override]  # an attribute of others
+        return self._tensordict._reads_copy
+
+    @property
     def _entries(self) -> Mapping[str, Any]:
         entries: Mapping[str, Any] = self._tensordict._entries
         return entries
@@ -131,9 +135,9 @@ class Forwarding(TensorCollection):
     def _get_ragged(self, key: str, default: Any = None, **options: Any) -> Any:
         return self._tensordict._get_ragged(key, default, **options)
 
-    def _set(self, key: str, value: Any, inplace: bool) -> None:
+    def _set(self, key: str, value: Any) -> None:
         self._check_key(key)
-        self._tensordict._set(key, value, inplace)
+        self._tensordict._set(key, value)
 
     def _del(self, key: str) -> None:
         self._tensordict._del(key)
@@ -260,7 +264,7 @@ class Forwarding(TensorCollection):
     def _shape_of(self, key: str) -> torch.Size:
         return self._tensordict._shape_of(key)
 
-    def _read(self, key: str, index: Index) -> Any:
+    def _read(self, key: str, index: Index | None) -> Any:
         return self._tensordict._read(key, index)
 
     def _describe(self, key: str) -> str:

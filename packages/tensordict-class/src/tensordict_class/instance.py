@@ -390,7 +390,7 @@ def _with_classes(cls: type[Any], tensordict: Any) -> Any:
     for name, entry in tensordict._peek_items():
         if isinstance(entry, TensorDictBase) and (target := class_of(cls._types[name])) is not None:
             out = tensordict._clone(False) if out is tensordict else out
-            out._set(name, target.from_tensordict(tensordict._get(name)), False)
+            out._set(name, target.from_tensordict(tensordict._get(name)))
     return out
 
 

@@ -253,7 +253,7 @@ def _write_into(td: Any, values: Iterable[tuple[tuple[str, ...], Tensor, Tensor 
         # compared by value: batch norm writes its statistics without autograd's version counters
         if value is not None and value is not old and not is_lazy(old) and not _equal(value, old.to(value)):
             with torch.inference_mode(old.is_inference()):  # inference tensors can be written in inference mode only
-                _owner(td, path)._set(path[-1], value.detach(), True)
+                _owner(td, path)._put_entry(path[-1], None, value.detach())
 
 
 def _owner(td: Any, path: tuple[str, ...]) -> Any:
@@ -274,7 +274,7 @@ def _replace(node: Any, key: str, value: Any) -> None:
         for element, part in zip(node.tensordicts, value.unbind(node.stack_dim), strict=True):
             _replace(element, key, part)
     else:
-        node._set(key, value, False)
+        node._set(key, value)
 
 
 def _as_parameters(plan: Plan, leaves: list[Any], held: list[Any]) -> list[Any]:

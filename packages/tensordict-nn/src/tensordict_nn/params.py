@@ -198,12 +198,8 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     def _peek(self, key: str) -> Any:
         return dict(self._items()).get(key) if self._get_hooks else self._get(key)
 
-    def _set(self, key: str, value: Any, inplace: bool) -> None:
-        old = self._peek(key) if inplace else None
-        if old is not None:
-            with torch.no_grad():
-                self._write_entry(key, old, value)
-        elif isinstance(value, Tensor):
+    def _set(self, key: str, value: Any) -> None:
+        if isinstance(value, Tensor):
             self._register(key, value)
         elif isinstance(value, TensorDictParams):
             self._put_module(key, value)
@@ -225,7 +221,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     def _rename(self, old: str, new: str) -> None:
         value = self._peek(old)
         self._del(old)
-        self._set(new, value, False)
+        self._set(new, value)
 
     def register_get_post_hook(self, hook: Hook) -> None:
         """Calls ``hook(params, value)`` after each read of a tensor; a result that is not ``None`` replaces the value.

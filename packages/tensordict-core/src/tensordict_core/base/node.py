@@ -142,6 +142,7 @@ class Node:
         _get_path_value: Callable[..., Any]
         _in_place: Callable[..., Self]
         _lazy: Callable[..., Any]
+        _peek_entry: Callable[..., tuple[Any, str, Any]]
         _plain_value: Callable[..., Any]
         _plan_entry: Callable[..., None]
         _plan_set: Callable[..., Any]
@@ -192,8 +193,8 @@ class Node:
         """The entry as it is stored, a tensor or a node; ``None`` where there is none."""
 
     @abstractmethod
-    def _set(self, key: str, value: Tensor | Node, inplace: bool) -> None:
-        """Store a valid entry (see ``_valid``), or write it into the entry that is there. The lock was checked."""
+    def _set(self, key: str, value: Tensor | Node) -> None:
+        """Store an entry of valid shape and device, replacing the one that is there. The lock was checked."""
 
     @abstractmethod
     def _del(self, key: str) -> None:
@@ -260,7 +261,7 @@ class Node:
         """Give an entry that exists another name, at the end of the order."""
         value = self._get(old)
         self._del(old)
-        self._set(new, value, False)
+        self._set(new, value)
 
     def _unbind(self, dim: int) -> tuple[Self, ...]:
         """The slices along the batch dimension ``dim`` (not negative)."""
@@ -293,15 +294,17 @@ class Node:
         """The shape of an entry that exists, without reading it."""
         return self._peek(key).shape  # type: ignore[no-any-return]  # an entry is Any
 
-    def _read(self, key: str, index: Index) -> Any:
-        """The part of an entry that an index of the batch dimensions selects."""
+    def _read(self, key: str, index: Index | None) -> Any:
+        """The part of an entry that an index of the batch dimensions selects; ``None``: all of it."""
         value = self._get(key)
+        if index is None:
+            return value
         return value._index(index) if isinstance(value, Node) else value[index.idx]
 
     def _write(self, key: str, index: Index | None, value: Tensor) -> None:
         """Write a tensor into the part of a leaf that an index selects (``None``: all of it).
 
-        Only called where reads copy. The shape of the value is that of the part.
+        Only called where reads copy. The value has the shape of the part and the dtype of the leaf.
         """
         raise NotImplementedError(f"{type(self).__name__} has reads that copy, and defines no _write")
 
@@ -313,8 +316,8 @@ class Node:
         return node
 
     def _peek_items(self) -> Iterable[tuple[str, Any]]:
-        """The names and what ``_peek`` gives for them, in order."""
-        return self._items()
+        """The names and the results of ``_peek`` for them, in order."""
+        return [(key, self._peek(key)) for key in self._keys()] if self._reads_copy else self._items()
 
     def _inmost(self) -> Any:
         """The node that keeps the entries: this one, or what a container that wraps another wraps."""
@@ -331,7 +334,7 @@ class Node:
                 solid = value._solid()
                 if solid is not value:
                     out = self._clone(False) if out is None else out
-                    out._set(key, solid, False)
+                    out._set(key, solid)
         return self if out is None else out
 
     def _get_ragged(self, key: str, default: Any = None, **options: Any) -> Any:

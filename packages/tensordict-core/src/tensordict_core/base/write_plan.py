@@ -186,7 +186,7 @@ class WritePlan:
             write()
         if self.new is not None:
             for (_, name), (node, entry) in self.new.items():
-                node._set(name, entry, False)
+                node._set(name, entry)
         for change in self._last or ():
             change()
 

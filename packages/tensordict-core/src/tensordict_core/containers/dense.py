@@ -236,12 +236,7 @@ class TensorDict(TensorDictBase):
     def _items(self) -> Iterable[tuple[str, Any]]:
         return self._entries.items()
 
-    def _set(self, key: str, value: Any, inplace: bool) -> None:
-        if inplace:
-            old = self._entries.get(key)
-            if old is not None:
-                self._write_entry(key, old, value)
-                return
+    def _set(self, key: str, value: Any) -> None:
         self._entries[key] = value
 
     def _storing(self) -> Callable[[Iterable[tuple[str, Tensor]]], None] | None:

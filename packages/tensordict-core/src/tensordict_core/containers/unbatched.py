@@ -117,7 +117,7 @@ class UnbatchedTensor(OpaqueNode):
         self._plan_value(None, "of the unbatched tensor", None, value, plan, ())
         plan.run()
 
-    def _set(self, key: str, value: Any, inplace: bool) -> None:
+    def _set(self, key: str, value: Any) -> None:
         raise errors.not_a_node(key, self._tensor)
 
     # one leaf --------------------------------------------------------------------------------------------------------

@@ -19,9 +19,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import UpdatePlan, WritePlan, expand_to
-from tensordict_core.containers.collection import TensorDictBase
-from tensordict_core.containers.delegating import Delegating, delegate
-from tensordict_core.ops.factories.spec import operations
+from tensordict_core.containers.custom import CustomContainer, unpickled
 
 if TYPE_CHECKING:
     from tensordict_core.containers.collection import TensorCollection
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["SubTensorDict"]
 
 
-class SubTensorDict(Delegating):
+class SubTensorDict(CustomContainer):
     """A live view of the part of a tensordict that an index selects; ``td.view_at(index)`` makes one.
 
     Args:
@@ -51,9 +49,9 @@ class SubTensorDict(Delegating):
     _makes_entries = True
 
     def __init__(self, source: TensorCollection, idx: Any) -> None:
-        self._start(source, Index(idx, source._meta.batch_size))
+        self._start_at(source, Index(idx, source._meta.batch_size))
 
-    def _start(self, parent: Any, part: Index) -> None:
+    def _start_at(self, parent: Any, part: Index) -> None:
         self._parent = parent
         self._part = part
         self._meta = part.meta(parent._meta)
@@ -64,7 +62,7 @@ class SubTensorDict(Delegating):
     @classmethod
     def _make(cls, parent: Any, part: Index) -> Self:
         self = object.__new__(cls)
-        self._start(parent, part)
+        self._start_at(parent, part)
         return self
 
     @property
@@ -96,13 +94,10 @@ class SubTensorDict(Delegating):
             part._put_names(self._meta.names)
         return part
 
-    def _shares(self) -> bool:
-        """Whether indexing gives views, so that what is written into them reaches the parent."""
-        whole = self._parent._inmost()
-        return not (
-            any(isinstance(part, bool) or (isinstance(part, Tensor) and part.ndim) for part in self._part.parts)
-            or (isinstance(whole, SubTensorDict) and not whole._shares())
-        )
+    @property
+    def _reads_copy(self) -> bool:  # type: ignore[override]  # an attribute of other containers
+        """Whether indexing copies, so that a write into the result does not reach the parent."""
+        return self._parent._reads_copy or not self._part.gives_views
 
     # entries ---------------------------------------------------------------------------------------------------------
 
@@ -124,10 +119,15 @@ class SubTensorDict(Delegating):
         return self._get(key) if isinstance(value, Node) else value
 
     def _shape_of(self, key: str) -> torch.Size:
+        if isinstance(self._parent._peek(key), Node):
+            return self._get(key).shape  # type: ignore[no-any-return]  # an entry is Any
         shape: torch.Size = self._parent._shape_of(key)
         return self._part.size + shape[self._part.dims :]
 
-    def _set(self, key: str, value: Any, inplace: bool) -> None:
+    def _read(self, key: str, index: Index | None) -> Any:
+        return self._get(key) if index is None else self._parent._read(key, self._within(index))
+
+    def _set(self, key: str, value: Any) -> None:
         self._parent._put_entry(key, self._part, self._expanded(key, value))
 
     def _plan_set(self, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
@@ -188,26 +188,23 @@ class SubTensorDict(Delegating):
 
     # leaves ----------------------------------------------------------------------------------------------------------
 
-    _collect = delegate("_collect")
-    _collect_sizes = delegate("_collect_sizes")
-    _solid = delegate("_solid")
-    _clone = delegate("_clone")
-
     def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
         self._parent._collect_keys(out, prefix, is_leaf)
 
-    def _write_back(self, now: Any) -> None:
-        """Put what was written into a copy of the part where it belongs; views are there already."""
-        if not self._shares():
-            self._parent._index_put(self._part, now)
+    # shape and copies -------------------------------------------------------------------------------------------------
 
-    # life ------------------------------------------------------------------------------------------------------------
+    def _write_back(self, changed: Any) -> None:
+        self._parent._index_put(self._part, changed)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return self._clone(True)
+    def _index(self, index: Index) -> Any:
+        if not self._reads_copy:
+            return self._now()._index(index)
+        part = self._parent._index(self._within(index))  # without a copy of what the index leaves out
+        part._put_names(index.names(self._meta.names))
+        return part
 
     def __reduce__(self) -> Any:
-        return _again, (self._now(),)
+        return unpickled, (self._now(),)  # a copy is not locked with the parent
 
     def _change_batch_size(self, size: torch.Size) -> None:
         if size != self._meta.batch_size:
@@ -250,30 +247,5 @@ class SubTensorDict(Delegating):
         """Never: a view has no files of its own."""
         return False
 
-
-def _again(td: Any) -> Any:
-    """What a pickled view becomes: a tensordict of its own."""
-    return td
-
-
-def _through(name: str) -> Any:
-    """The in-place operation ``name``, also where the view's leaves are copies."""
-    general = getattr(TensorDictBase, name)
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._shares():
-            return general(self, *args, **kwargs)
-        now = self._now()
-        general(now, *args, **kwargs)
-        self._write_back(now)
-        return self
-
-    method.__name__, method.__qualname__, method.__doc__ = name, f"SubTensorDict.{name}", general.__doc__
-    return method
-
-
-for _name in {spec.name for spec in operations() if spec.inplace} | {"zero_", "masked_fill_"}:
-    if hasattr(TensorDictBase, _name):
-        setattr(SubTensorDict, _name, _through(_name))
 
 containers.view = SubTensorDict

@@ -108,21 +108,22 @@ class Access(Node):
         return self._get_path_value((key,)) if isinstance(value, Node) else value
 
     def get_item_shape(self, key: NestedKey) -> Any:
-        """The shape of an entry.
+        """The shape of an entry, which is not read; -1 for sizes that differ between the elements of a lazy stack.
 
         Raises:
             KeyError: There is no such key.
 
         >>> TensorDict({"a": torch.zeros(2, 3)}).get_item_shape("a")
         torch.Size([2, 3])
+        >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)})])
+        >>> ragged.get_item_shape("a")
+        torch.Size([2, -1])
         """
-        value = Access.get(self, key)  # as it is stored: tensorclasses get values
-        if value is None:
-            raise errors.missing_key(key, self._keys(), type(self).__name__)
-        return value.shape
+        parent, name, _ = self._peek_entry(key)
+        return parent._shape_of(name)
 
     def entry_class(self, key: NestedKey) -> type[Any]:
-        """The class of an entry.
+        """The class of an entry, which is not read.
 
         Raises:
             KeyError: There is no such key.
@@ -130,10 +131,19 @@ class Access(Node):
         >>> TensorDict({"a": torch.zeros(2)}).entry_class("a").__name__
         'Tensor'
         """
-        value = Access.get(self, key)  # as it is stored: tensorclasses get values
-        if value is None:
-            raise errors.missing_key(key, self._keys(), type(self).__name__)
-        return type(value)
+        return type(self._peek_entry(key)[2])
+
+    def _peek_entry(self, key: NestedKey) -> tuple[Any, str, Any]:
+        """The node that holds an entry, the entry's name in it, and the entry or its stand-in, unread.
+
+        Raises:
+            KeyError: There is no such key.
+        """
+        parent, name = self._find_parent(key)
+        entry = parent._peek(name)
+        if entry is None:
+            raise errors.missing_key(key, parent._keys(), type(self).__name__)
+        return parent, name, entry
 
     def is_non_tensor(self, key: NestedKey) -> bool:
         """Whether an entry is non-tensor data.
@@ -259,14 +269,17 @@ class Access(Node):
                 size = meta.batch_size
                 if size and not starts_with(item.shape, size):
                     raise errors.batch_mismatch(key, item.shape, size)
-                self._set(key, item, False)
+                self._set(key, item)
                 return self
             if item is self:
                 raise errors.holds_itself(key)
             value = to_entry(meta, key, item, non_blocking=non_blocking)
             if inplace is None:
                 inplace = self._fits_in_place(key, value)
-            self._set(key, value, inplace)
+            if inplace and (old := self._peek(key)) is not None:
+                self._write_entry(key, old, value)
+            else:
+                self._set(key, value)
             return self
         path = unravel_key_to_tuple(key)
         if not path:
@@ -280,7 +293,7 @@ class Access(Node):
             if child is None:
                 if node._locked:
                     raise errors.locked(f"set({key!r})")
-                node._set(name, node._new({}, node._meta), False)
+                node._set(name, node._new({}, node._meta))
                 made = made or (node, name)
                 child = node._get(name)
             elif not isinstance(child, Node) or child._is_opaque:
@@ -335,10 +348,7 @@ class Access(Node):
         >>> td.set_("a", torch.ones(2))["a"]
         tensor([1., 1.])
         """
-        parent, name = self._find_parent(key)
-        old = parent._peek(name)
-        if old is None:
-            raise errors.missing_key(key, parent._keys(), type(self).__name__)
+        parent, name, old = self._peek_entry(key)
         parent._write_entry(name, old, item, non_blocking)
         return self
 

@@ -246,7 +246,7 @@ class Casting(DtypeCasts):
             if self._locked:
                 raise errors.locked("to(inplace=True) replaces entries")
             for key in list(self._keys()):
-                self._set(key, result._get(key), False)
+                self._set(key, result._get(key))
             self._set_meta(result._meta)
             result = self
         if batch_size is not None:

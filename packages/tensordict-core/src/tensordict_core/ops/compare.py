@@ -56,7 +56,7 @@ def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:
         theirs = right._peek(key)
         if mine._is_non_tensor:
             same = mine == theirs
-            result._set(key, same if equal else ~same, False)
+            result._set(key, same if equal else ~same)
         else:
             _compare_values(result._get(key), mine, theirs, equal)
 

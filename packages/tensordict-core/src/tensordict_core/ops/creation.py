@@ -43,7 +43,7 @@ def _blank_values(result: Any, source: Any) -> None:
     for key in source._keys():
         value = source._get(key)
         if isinstance(value, Node) and value._holds_values:
-            result._set(key, containers.non_tensor_stack._full(None, result._get(key)._meta), False)
+            result._set(key, containers.non_tensor_stack._full(None, result._get(key)._meta))
         elif isinstance(value, Node) and not value._is_opaque and not value._holds_slices:
             _blank_values(result._get(key), value)
 

@@ -53,7 +53,7 @@ def _nest(root: Any, key: str, value: Any, separator: str, clone: bool) -> None:
     for depth, name in enumerate(path[:-1]):
         child = node._get(name)
         if child is None:
-            node._set(name, root._new({}, root._meta), False)
+            node._set(name, root._new({}, root._meta))
             child = node._get(name)
         elif _is_entry(child, None):
             raise errors.keys_collide("unflatten_keys", path[: depth + 1], separator.join(path[: depth + 1]), key)
@@ -61,17 +61,17 @@ def _nest(root: Any, key: str, value: Any, separator: str, clone: bool) -> None:
     old = node._get(path[-1])
     if isinstance(value, Node) and not value._is_opaque:
         if old is None:
-            node._set(path[-1], value._clone(False) if clone else value, False)
+            node._set(path[-1], value._clone(False) if clone else value)
             return
         if not _is_entry(old, None):
             for inner, entry in value._items():
                 if old._get(inner) is not None:
                     raise errors.keys_collide("unflatten_keys", (*path, inner), separator.join((*path, inner)), key)
-                old._set(inner, entry, False)
+                old._set(inner, entry)
             return
     if old is not None:
         raise errors.keys_collide("unflatten_keys", tuple(path), key, tuple(path))
-    node._set(path[-1], value, False)
+    node._set(path[-1], value)
 
 
 class _Renamed(WriteBack):
@@ -189,7 +189,7 @@ class KeyFlattening(Node):
             self._del(key)
         for key, value in entries.items():
             if self._peek(key) is None:
-                self._set(key, value, False)
+                self._set(key, value)
         return self
 
     def unflatten_keys(self, separator: str = KEY_SEPARATOR, inplace: bool = False) -> Self:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.index import Index
+from tensordict_core.base.keys import unravel_key_to_tuple
 from tensordict_core.base.node import Node
-from tensordict_core.ops.access import Access
 
 __all__ = ["Indexing", "Rows"]
 
@@ -122,10 +122,15 @@ class Indexing(Node):
         >>> td.get_at("a", 1), td.get_at("b", 1)
         (tensor(1), None)
         """
-        value = Access.get(self, key)  # type: ignore[arg-type]  # every container that indexes has the access of one
-        if value is None:
+        path = unravel_key_to_tuple(key)
+        parent = self._peek_path(path[:-1])
+        entry = parent._peek(path[-1]) if isinstance(parent, Node) else None
+        if entry is None:
             return None if default is ... else default
-        return value[idx if index is ... else index]
+        index = idx if index is ... else index
+        if parent._reads_copy and not isinstance(entry, Node):
+            return parent._read(path[-1], Index(index, parent._meta.batch_size))
+        return parent._get(path[-1])[index]
 
     def set_at_(self, key: Any, value: Any, index: Any, *, non_blocking: bool = False) -> Self:
         """Write a value into the part of an entry that ``index`` selects.
@@ -137,9 +142,7 @@ class Indexing(Node):
         >>> td.set_at_("a", 1.0, [0, 2])["a"]
         tensor([1., 0., 1.])
         """
-        parent, name = self._find_parent(key)
-        if parent._peek(name) is None:
-            raise errors.missing_key(key, parent._keys(), type(self).__name__)
+        parent, name, _ = self._peek_entry(key)
         parent._put_entry(name, Index(index, parent._meta.batch_size), value, non_blocking)
         return self
 

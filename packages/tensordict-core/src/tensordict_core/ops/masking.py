@@ -288,10 +288,10 @@ def _choose_values(result: Any, left: Any, right: Any, condition: Tensor) -> Non
         if not mine._is_non_tensor:
             _choose_values(result._get(key), mine, theirs, condition)
         else:
-            result._set(key, mine.where(condition, theirs), False)
+            result._set(key, mine.where(condition, theirs))
     for key in right._keys():
         if left._get(key) is None and isinstance(right._get(key), Node):
-            result._set(key, right._get(key), False)
+            result._set(key, right._get(key))
 
 
 def pad_values(result: Any, source: Any, ends: Sequence[tuple[int, int]]) -> None:
@@ -316,7 +316,7 @@ def pad_values(result: Any, source: Any, ends: Sequence[tuple[int, int]]) -> Non
             positions, size = _padded_positions(positions, size, dim, before, after)
         flat = [None if i < 0 else values[i] for i in positions]
         new = Meta(torch.Size(size), meta.device, result._get(key)._meta.names)
-        result._set(key, containers.non_tensor_stack._make(flat, new), False)
+        result._set(key, containers.non_tensor_stack._make(flat, new))
 
 
 def _padded_positions(

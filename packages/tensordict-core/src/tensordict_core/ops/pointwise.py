@@ -12,7 +12,6 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED
@@ -255,10 +254,7 @@ class Pointwise(Node):
         >>> TensorDict({"a": torch.zeros(2)}).fill_("a", 3)["a"]
         tensor([3., 3.])
         """
-        parent, name = self._find_parent(key)
-        entry = parent._peek(name)
-        if entry is None:
-            raise errors.missing_key(key, parent._keys(), type(self).__name__)
+        parent, name, entry = self._peek_entry(key)
         if isinstance(entry, Node) and entry._is_opaque:
             for leaf in entry._leaves():
                 leaf.fill_(value)

@@ -127,7 +127,7 @@ class Removal(Access):
         try:
             self.set(new, value)
         except BaseException:
-            parent._set(name, value, False)
+            parent._set(name, value)
             raise
 
     def rename_keys(self, mapping: dict[NestedKey, NestedKey], *, strict: bool = True) -> Self:

@@ -206,7 +206,7 @@ class KeySelection(Node):
                 if value._is_non_tensor:
                     out._del(name)
                 elif not value._is_opaque:
-                    out._set(name, value.filter_non_tensor_data(), False)
+                    out._set(name, value.filter_non_tensor_data())
         return out
 
     def empty(

@@ -398,6 +398,6 @@ class Shape(Node):
             self._set_meta(result._meta)
             return self
         for key in list(result._keys()):
-            self._set(key, result._get(key), False)
+            self._set(key, result._get(key))
         self._set_meta(result._meta)
         return self

@@ -64,7 +64,7 @@ class Stacking(Node):
                 dense = value.densify(layout=layout)
                 if dense is not value:
                     out = self._clone(False) if out is None else out
-                    out._set(key, dense, False)
+                    out._set(key, dense)
         return self if out is None else out
 
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Self:

@@ -142,7 +142,7 @@ class Updating(InPlaceUpdating):
 
     def _set_each(self, entries: Iterable[tuple[str, Any]]) -> None:
         for key, entry in entries:
-            self._set(key, entry, False)
+            self._set(key, entry)
 
     def _storing_all(self, source: Any) -> Callable[[], None] | None:
         """What stores a source at once, where all of it is plain tensors under plain keys, to be stored as they are."""

@@ -211,7 +211,7 @@ class InPlaceUpdating(Node):
             value = value if value.shape == shape else expand_to(path, value, shape)
         else:
             value = broadcast_to(path, torch.as_tensor(value), index.part_of(shape))
-        plan.call(partial(self._write, key, index, value))
+        plan.call(partial(self._write, key, index, value.to(self._peek(key).dtype)))
 
     def _plan_new(self, key: str, index: Index, source: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
         """Plan to add an entry of this node's batch size whose part at ``index`` is ``source``."""

@@ -19,6 +19,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.predicates import TENSORS
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.tracing import are_differentiated, mapped_dim, mapped_size, mapped_strides, transform_level
+from tensordict_core.containers.custom import when_defined
 from tensordict_core.containers.deferred import _Deferred
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
@@ -435,3 +436,10 @@ def register_nodes() -> None:
             from_dumpable_context=FlattenContext.parse,
             flatten_with_keys_fn=_flatten_with_keys,
         )
+    when_defined(_register_custom)
+
+
+def _register_custom(cls: type[Any]) -> None:
+    """Register a container class of another package: it is flattened like a plain tensordict and becomes one."""
+    _PARTS[cls] = _dense_parts
+    registry.register_pytree_node(cls, _flatten, _unflatten, flatten_with_keys_fn=_flatten_with_keys)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.pickle_names import register_pickle_names
+from tensordict_core.containers.custom import unpickled
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
 from tensordict_core.containers.nontensor.data import MetaData, NonTensorData, NonTensorStack
 from tensordict_core.containers.tensor_spec import Attrs, TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor
-from tensordict_core.containers.view import SubTensorDict, _again
+from tensordict_core.containers.view import SubTensorDict
 from tensordict_core.ops.io.pickling import _new, trust
 
 __all__ = ["register"]
@@ -20,7 +21,7 @@ EARLIER_NAMES = {
     "tensordict_core.tensordict.TensorDict": TensorDict,
     "tensordict_core.lazy.stack.LazyStackedTensorDict": LazyStackedTensorDict,
     "tensordict_core.subtensordict.SubTensorDict": SubTensorDict,
-    "tensordict_core.subtensordict._again": _again,
+    "tensordict_core.subtensordict._again": unpickled,
     "tensordict_core.nontensor.NonTensorData": NonTensorData,
     "tensordict_core.nontensor.NonTensorStack": NonTensorStack,
     "tensordict_core.nontensor.MetaData": MetaData,

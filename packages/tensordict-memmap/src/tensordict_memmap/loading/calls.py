@@ -251,9 +251,9 @@ def _refresh_node(old: Node, new: Node) -> bool:
         before = old.entries.get(name)
         if isinstance(entry, Leaf):
             if not (isinstance(before, Leaf) and _is_same(before.source, entry.source)):
-                old.origin._set(name, entry.source, False)
+                old.origin._set(name, entry.source)
         elif before is None or isinstance(before, Leaf) or not _refresh_node(before, entry):
-            old.origin._set(name, entry.origin, False)
+            old.origin._set(name, entry.origin)
     old.origin._set_meta(Meta(torch.Size(new.batch_size), new.origin._meta.device, new.names))
     annotate(old.origin, "saved_path", annotation(new.origin, "saved_path"))
     return True

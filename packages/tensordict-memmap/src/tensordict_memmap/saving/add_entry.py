@@ -45,11 +45,11 @@ def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor,
     for name in reversed(path[1:]):
         entry = TensorDict({name: entry}, td.batch_size)
     alone = TensorDict({}, td.batch_size)
-    alone._set(path[0], entry, False)
+    alone._set(path[0], entry)
     writer, added = _plan(alone, place, path[0], copy_data)
     if not (_is_saved(td, place) and _add(writer, td)):
         twin = td._clone(False)
-        twin._set(path[0], entry, False)
+        twin._set(path[0], entry)
         writer, added = _plan(twin, place, path[0], copy_data)
         SaveJob(writer).run()
     if isinstance(added, Leaf):

@@ -173,7 +173,7 @@ class _Layout:
                 value: Any = self._view(self.slots[entry.file])
                 if entry.unbatched:
                     value = UnbatchedTensor(value, node.origin._get(name).batch_size)
-                node.origin._set(name, value, False)
+                node.origin._set(name, value)
             else:
                 self._put(entry, device)
         if device is not None:

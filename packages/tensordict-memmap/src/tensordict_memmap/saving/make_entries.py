@@ -150,5 +150,5 @@ def _put(td: Any, key: str | tuple[str, ...], tensor: torch.Tensor, *, copy_data
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # about values that were pickled before
                 made = add_entry(node, place, rest, tensor, copy_data=copy_data)
-        node._set(rest[0], made, False)
+        node._set(rest[0], made)
     return made if len(rest) == 1 else made[rest[1:]]  # type: ignore[no-any-return]  # the leaf that was made

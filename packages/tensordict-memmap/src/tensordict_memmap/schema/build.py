@@ -110,7 +110,7 @@ def fill(node: Node, open_leaf: OpenLeaf, *, saved: Path | None = None) -> None:
     if isinstance(node, Dense):
         for name, entry in node.entries.items():
             if isinstance(entry, Leaf):
-                origin._set(name, open_leaf(entry), False)
+                origin._set(name, open_leaf(entry))
             else:
                 fill(entry, open_leaf, saved=saved)
     elif isinstance(node, Parts):

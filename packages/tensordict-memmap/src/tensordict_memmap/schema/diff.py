@@ -211,7 +211,7 @@ def write(old: Node, new: Node) -> None:
                 for part, other in zip(entry.source.unbind(), twin.source.unbind(), strict=True):
                     part.copy_(other)
         elif isinstance(entry, Value) and isinstance(twin, Value):
-            container._set(name, twin.origin, True)
+            container._put_entry(name, None, twin.origin)
 
 
 def _take(old: Node, new: Node, fill: float | None, cast: bool) -> None:
@@ -239,7 +239,7 @@ def _take(old: Node, new: Node, fill: float | None, cast: bool) -> None:
             )
         else:
             continue
-        container._set(name, taken, False)
+        container._set(name, taken)
     device = next((one.origin._meta.device for one in nodes(new) if not isinstance(one, Parts)), None)
     for one in nodes(old):
         if not isinstance(one, Parts):
@@ -255,7 +255,7 @@ def _wrapped(node: Node) -> Any:
             if isinstance(entry, Parts | Dense):
                 inner = _wrapped(entry)
                 if inner is not entry.origin:
-                    made._set(name, inner, False)
+                    made._set(name, inner)
     elif isinstance(node, Parts):
         parts = {name: _wrapped(part) for name, part in node.parts.items()}
         if node.class_string != LAZY and node.cls is not None:

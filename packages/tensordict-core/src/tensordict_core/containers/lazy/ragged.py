@@ -7,7 +7,7 @@ tensors are read as nested lists there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,14 +22,6 @@ from tensordict_core.containers.nontensor.data import is_non_tensor
 __all__ = ["LazyRagged"]
 
 _WAYS = ("as_list", "as_nested_tensor", "as_padded_tensor")
-
-
-def _shape_in(td: Any, name: str) -> Any:
-    """The shape of a tensor of an element; what a view is a part of has another one than its part."""
-    if td._is_lazy_stack:
-        return td._shape_of(name)
-    entry = td._get(name) if td._makes_entries else td._peek(name)
-    return entry.shape
 
 
 class LazyRagged:
@@ -101,37 +93,15 @@ class LazyRagged:
         """
         return self.get(key, default, as_nested_tensor=True, layout=layout)
 
-    def get_item_shape(self: Any, key: NestedKey) -> torch.Size:
-        """The shape of an entry, with -1 for dimensions whose size differs between the elements.
-
-        Raises:
-            KeyError: There is no such key.
-
-        >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)})])
-        >>> ragged.get_item_shape("a")
-        torch.Size([2, -1])
-        """
-        parent, name = self._find_parent(key)
-        if parent._is_lazy_stack and isinstance(parent._peek(name), Tensor):
-            return cast(torch.Size, parent._shape_of(name))
-        return super().get_item_shape(key)  # type: ignore[misc, no-any-return]  # of the class that it is mixed into
-
     def _shape_of(self: Any, name: str) -> torch.Size:
-        shapes = [_shape_in(td._inmost(), name) for td in self.tensordicts]
+        first = self._peek(name)
+        if isinstance(first, Node):
+            return first.shape  # type: ignore[attr-defined, no-any-return]  # of another family
+        shapes = [td._shape_of(name) for td in self.tensordicts]
         if len({len(shape) for shape in shapes}) > 1:
             raise errors.ragged(name, shapes)
         sizes = [column[0] if len(set(column)) == 1 else -1 for column in zip(*shapes, strict=True)]
         return torch.Size((*sizes[: self._stack_dim], len(shapes), *sizes[self._stack_dim :]))
-
-    def entry_class(self: Any, key: NestedKey) -> type[Any]:
-        """The class of an entry, which need not be read to know it.
-
-        Raises:
-            KeyError: There is no such key.
-        """
-        parent, name = self._find_parent(key)
-        entry = parent._peek(name)
-        return type(entry) if isinstance(entry, Tensor) else super().entry_class(key)  # type: ignore[misc]  # of the class that it is mixed into
 
     def _is_ragged(self: Any) -> bool:
         """Whether some entry has no dense form: shapes differ between elements."""
@@ -145,7 +115,7 @@ class LazyRagged:
             if isinstance(first, Tensor):
                 if not all(isinstance(entry, Tensor) for entry in column):
                     return True
-                shapes = {entry.shape if plain else _shape_in(td, key) for td, entry in zip(tds, column, strict=True)}
+                shapes = {entry.shape if plain else td._shape_of(key) for td, entry in zip(tds, column, strict=True)}
                 if len(shapes) > 1 or -1 in shapes.pop():
                     return True
             elif not all(isinstance(entry, Node) for entry in column):
@@ -172,7 +142,7 @@ class LazyRagged:
         entries = {}
         for key in self._keys():
             if isinstance(self._peek(key), Tensor):
-                shapes = {_shape_in(td._inmost(), key) for td in self.tensordicts}
+                shapes = {td._shape_of(key) for td in self.tensordicts}
                 ragged = len(shapes) > 1 or -1 in shapes.pop()
                 entries[key] = self._get_ragged(key, as_nested_tensor=True, layout=layout) if ragged else self._get(key)
             else:

@@ -361,16 +361,13 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
     def _peek_items(self) -> Iterable[tuple[str, Any]]:
         return [(key, self._peek(key)) for key in self._keys()]
 
-    def _set(self, key: str, value: Any, inplace: bool) -> None:
-        if inplace and (old := self._peek(key)) is not None:
-            self._write_entry(key, old, value)  # all elements or none
-            return
+    def _set(self, key: str, value: Any) -> None:
         self._refuse_locked(f"set({key!r})")
         for td, part in zip(self.tensordicts, self._parts_of_entry(value), strict=True):
             device = td._meta.device
             if device is not None and isinstance(part, Tensor) and part.device != device:
                 part = part.to(device)
-            td._set(key, part, inplace)
+            td._set(key, part)
 
     def _parts_of_entry(self, value: Any) -> Sequence[Any]:
         """What each element stores of a valid entry."""

@@ -46,7 +46,7 @@ def _put_values(holder: Any, key: str, index: Index, values: NonTensorDataBase) 
     old = holder._get(key)
     new = old._put_node(index, values)
     if new is not old:
-        holder._set(key, new, False)
+        holder._set(key, new)
 
 
 def register_value_writer(writer: ValueWriter) -> None:
@@ -88,7 +88,7 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         def _at_positions(self, positions: list[int] | None, meta: Meta) -> Any:
             """The values at flat positions (``None``: all, in order) as a node with other metadata."""
 
-    def _set(self, key: str, value: Any, inplace: bool) -> None:
+    def _set(self, key: str, value: Any) -> None:
         raise KeyError(
             f"key {key!r} cannot be set: {type(self).__name__} holds one value and no entries; "
             "replace the value instead"

@@ -87,7 +87,7 @@ class NonTensorData(NonTensorDataBase):
 
     def _take(self, holder: Any, key: str, value: Any) -> None:
         if isinstance(value, NonTensorStack):  # each position gets a value, as when one of them is written alone
-            holder._set(key, self._replaced_by(value._clone(True)), False)
+            holder._set(key, self._replaced_by(value._clone(True)))
         else:
             super()._take(holder, key, value)
 

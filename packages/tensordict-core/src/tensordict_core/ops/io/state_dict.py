@@ -174,7 +174,7 @@ def restore(saved: dict[str, Any], template: Any, split: bool, outer: torch.Size
             value = restore(value, below if isinstance(below, Node) else None, split, size)
         elif not isinstance(value, Tensor):
             value = containers.non_tensor._make(value, Meta(size))
-        node._set(key, value, False)
+        node._set(key, value)
     return node
 
 
@@ -252,7 +252,7 @@ def _take(target: Any, source: Any, assign: bool, sized: bool) -> None:
         elif not assign and (
             type(own) is type(value) if nodes else isinstance(own, Tensor) and isinstance(value, Tensor)
         ):
-            target._set(key, value, True)
+            target._put_entry(key, None, value)
         else:
             target._store(key, value)
     if sized and size != target._meta.batch_size:

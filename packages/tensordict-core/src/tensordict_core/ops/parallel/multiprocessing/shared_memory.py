@@ -24,9 +24,9 @@ def _replace_leaves(node: Any, leaves: Any) -> None:
         return
     for key, value in list(node._items()):
         if isinstance(value, Tensor):
-            node._set(key, next(leaves), False)
+            node._set(key, next(leaves))
         elif value._is_opaque:
-            node._set(key, value._rebuild(leaves, SAME), False)
+            node._set(key, value._rebuild(leaves, SAME))
         else:
             _replace_leaves(value, leaves)
 

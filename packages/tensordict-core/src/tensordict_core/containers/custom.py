@@ -1,0 +1,150 @@
+"""`CustomContainer`: base class of containers that store their entries in their own way.
+
+A subclass lists, reads, stores and removes entries. All operations follow, and their results are plain tensordicts.
+Where reads copy, from a file or a server, indexing reads the selected rows only, and in-place operations run on a copy
+that is written back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from tensordict_core.base.index import Index
+from tensordict_core.base.meta import Meta
+from tensordict_core.base.node import Node
+from tensordict_core.base.rebuild import How
+from tensordict_core.base.registry import containers
+from tensordict_core.base.shape_op import ShapeOp
+from tensordict_core.containers.collection import TensorDictBase
+from tensordict_core.containers.delegating import Delegating, delegate
+from tensordict_core.ops.factories.spec import operations
+from tensordict_core.ops.io.format import describe
+
+__all__ = ["CustomContainer", "unpickled", "when_defined"]
+
+
+_registrations: list[Callable[[type[Any]], None]] = []
+
+
+def when_defined(register: Callable[[type[Any]], None]) -> None:
+    """Call a function with every container class that is defined from now on, to register it with PyTorch."""
+    _registrations.append(register)
+
+
+class CustomContainer(Delegating, abstract=True):
+    """A container that stores its entries in its own way; results of operations are plain tensordicts.
+
+    A subclass calls ``_start`` and defines ``_keys``, ``_get``, ``_set`` and ``_del``. If reads copy, it sets
+    ``_reads_copy`` and defines ``_peek``, ``_read`` and ``_write`` too. If it defines ``_clone``, copies have its type.
+
+    >>> class Logged(CustomContainer):
+    ...     def __init__(self, batch_size):
+    ...         self._start(Meta(torch.Size(batch_size)))
+    ...         self.table = {}
+    ...     def _keys(self):
+    ...         return self.table.keys()
+    ...     def _get(self, key):
+    ...         return self.table.get(key)
+    ...     def _set(self, key, value):
+    ...         print("set", key)
+    ...         self.table[key] = value
+    ...     def _del(self, key):
+    ...         del self.table[key]
+    >>> td = Logged([2])
+    >>> td["a"] = torch.tensor([1.0, 2.0])
+    set a
+    >>> (td + 1)["a"], type(td[0]).__name__
+    (tensor([2., 3.]), 'TensorDict')
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Register a new container class with PyTorch, as `when_defined` says."""
+        super().__init_subclass__(**kwargs)
+        for register in _registrations:
+            register(cls)
+
+    def _start(self, meta: Meta) -> None:
+        """Set the attributes that every node has: the metadata given, unlocked."""
+        self._meta = meta
+        self._locked = False
+        self._holders = None
+        self._annotations = None
+        self._last_exit = None
+
+    def _now(self) -> Any:
+        """A plain tensordict of the same entries; of copies of them where reads copy."""
+        entries = {key: value._now() if isinstance(value, CustomContainer) else value for key, value in self._items()}
+        return containers.dense._make(entries, self._meta)
+
+    _collect = delegate("_collect")
+    _collect_sizes = delegate("_collect_sizes")
+    _solid = delegate("_solid")
+    _clone = delegate("_clone")
+
+    def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
+        result = self._now()._rebuild(leaves, how)
+        return result.lock_() if how.lock and self._locked and result is not None else result
+
+    def _reshape(self, op: ShapeOp) -> Any:
+        result = self._now()._reshape(op)
+        return result.lock_() if op.lock and self._locked else result
+
+    def _index(self, index: Index) -> Any:
+        entries = {}
+        for key in self._keys():
+            entry = self._peek(key)
+            entries[key] = entry._index(index) if isinstance(entry, Node) else self._read(key, index)
+        return containers.dense._make(entries, index.meta(self._meta))
+
+    # copies and in-place operations -----------------------------------------------------------------------------------
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self._clone(True)
+
+    def __reduce__(self) -> Any:
+        return unpickled, (self._now(), self._locked)
+
+    def is_shared(self) -> bool:
+        """Whether the entries are in shared memory; copies never are."""
+        return not self._reads_copy and super().is_shared()
+
+    def _describe(self, key: str) -> str:
+        entry = self._peek(key)
+        if not self._reads_copy or isinstance(entry, Node):
+            return super()._describe(key)
+        return describe(torch.empty((), dtype=entry.dtype, device=self._meta.device).expand(self._shape_of(key)))
+
+    def _write_back(self, changed: Any) -> None:
+        """Write the values of a changed copy into the entries."""
+        self.update_(changed)
+
+
+def unpickled(td: Any, locked: bool = False) -> Any:
+    """The result of unpickling: a plain tensordict, locked if the container was."""
+    return td.lock_() if locked else td
+
+
+def _in_place(name: str) -> Any:
+    """The in-place operation ``name``, written back where reads copy."""
+    general = getattr(TensorDictBase, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._reads_copy:
+            return general(self, *args, **kwargs)
+        changed = self._now()
+        general(changed, *args, **kwargs)
+        self._write_back(changed)
+        return self
+
+    method.__name__, method.__qualname__, method.__doc__ = name, f"CustomContainer.{name}", general.__doc__
+    return method
+
+
+for _name in {spec.name for spec in operations() if spec.inplace} | {"zero_", "masked_fill_"}:
+    if hasattr(TensorDictBase, _name):
+        setattr(CustomContainer, _name, _in_place(_name))
