@@ -7,7 +7,7 @@ import torch
 
 import tensordict as reference
 from tensordict_memmap import compare, convert, load_memmap
-from tensordict_memmap.formats.detect import kind_of
+from tensordict_memmap.loading.detect import kind_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -11,7 +11,7 @@ import torch
 
 from tensordict_core import NonTensorData, TensorDict
 from tensordict_memmap import compare, convert, load_memmap
-from tensordict_memmap.formats.detect import kind_of
+from tensordict_memmap.loading.detect import kind_of
 
 NAMES = {"tree": "x", "safetensors": "x.safetensors", "archive": "x.tdz", "consolidated": "x.bin"}
 

@@ -13,9 +13,10 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE, kind_of
+from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE
 from tensordict_memmap.loading.archive import Archive
 from tensordict_memmap.loading.calls import load_memmap
+from tensordict_memmap.loading.detect import kind_of
 from tensordict_memmap.loading.remote import RemoteSave
 from tensordict_memmap.remote.upload import save_remote
 from tensordict_memmap.remote.urls import is_remote, local_path

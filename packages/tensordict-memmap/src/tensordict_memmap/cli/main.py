@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from tensordict_memmap.cli.convert import FORMATS, convert
-from tensordict_memmap.formats.detect import kind_of
 from tensordict_memmap.loading.calls import describe_saved
+from tensordict_memmap.loading.detect import kind_of
 from tensordict_memmap.loading.into import compare
 from tensordict_memmap.loading.request import Request, open_any
 from tensordict_memmap.remote.urls import is_remote, local_path

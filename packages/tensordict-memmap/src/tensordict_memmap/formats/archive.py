@@ -12,8 +12,7 @@ import struct
 import zipfile
 from dataclasses import dataclass
 
-from tensordict_memmap.formats.names import META
-from tensordict_memmap.storage.manifest import NAME, check_path
+from tensordict_memmap.formats.names import MANIFEST, META, check_path
 
 __all__ = ["ALIGNMENT", "ENDING", "METHODS", "Member", "closing", "local_header", "read_index"]
 
@@ -144,7 +143,7 @@ def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str,
         here, central = central, _after(data, central, where)
         name = info.orig_filename
         # is_dir() fails on a name that is empty; a manifest speaks of the folder that was packed
-        if name.endswith("/") or name.rpartition("/")[2] == NAME:
+        if name.endswith("/") or name.rpartition("/")[2] == MANIFEST:
             continue
         try:
             check_path(name)

@@ -8,8 +8,6 @@ anybody's, so everything in the description is checked before it is used.
 from __future__ import annotations
 
 import itertools
-import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +18,8 @@ from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack
 from tensordict_memmap.schema import nontensor as values
 from tensordict_memmap.schema.dtypes import dtype_from_name
 from tensordict_memmap.schema.node import WRAPPED, find_class, show
-from tensordict_memmap.tensor.mapping import MODES, Mapping
 
-__all__ = ["FIELDS", "LENGTHS", "OFFSETS", "VALUES", "jagged", "open_consolidated"]
+__all__ = ["EXTRA_START", "FIELDS", "LENGTHS", "OFFSETS", "VALUES", "end_of_leaves", "jagged", "parse_extra", "unpack"]
 
 VALUES, OFFSETS, LENGTHS = "<NJT_VALUES>", "<NJT_OFFSETS>", "<NJT_LENGTHS>"
 """What the names of the parts of a jagged tensor start with."""
@@ -33,73 +30,49 @@ FIELDS = ("cls", "non_tensors", "leaves", "cls_metadata")
 EXTRA = "tensordict_memmap"
 """The key of the list of exact forms, each with its path."""
 
-_EXTRA = b'{"tensordict_memmap":'
+EXTRA_START = b'{"tensordict_memmap":'
+"""How the list of exact forms starts."""
+
 _DEEPEST = 200
 
+Exact = dict[tuple[str, ...], Any]
 
-def open_consolidated(where: str, mode: str) -> tuple[Any, Mapping]:
-    """The tensordict over a file, and its mapping.
+
+def unpack(record: Any, exact: Exact, buffer: Any, nbytes: int, where: str) -> Any:
+    """The tensordict over the bytes of a file.
+
+    Args:
+        record: the description.
+        exact: the exact forms of values, by key.
+        buffer: the bytes of the leaves.
+        nbytes: how many there are.
+        where: the path, which errors name.
 
     Raises:
-        ValueError: The file is damaged, or no such file.
+        ValueError: The description is damaged.
     """
-    record, extra, mapping = _open(where, mode)
-    reader = _Reader(mapping, where, {tuple(path): form for path, form in extra})
+    reader = _Reader(buffer, nbytes, where, exact)
     try:
-        return reader.node(record, ()), mapping
+        return reader.node(record, ())
     except RecursionError:
         raise reader.damaged((), "more nodes in one another than tensordicts can have") from None
+
+
+def parse_extra(text: bytes) -> Exact:
+    """The exact forms of values in the bytes between the leaves and the description, by key.
+
+    Raises:
+        ValueError, KeyError, TypeError: They are damaged.
+    """
+    if not text.startswith(EXTRA_START):
+        return {}
+    return {tuple(path): form for path, form in values.loads(text)[EXTRA] if isinstance(path, list)}
 
 
 def jagged(flat: torch.Tensor, offsets: torch.Tensor, lengths: torch.Tensor | None, ragged: int) -> torch.Tensor:
     """The jagged tensor of its parts."""
     made: torch.Tensor = torch.nested.nested_tensor_from_jagged(flat, offsets, lengths, jagged_dim=ragged)
     return made
-
-
-def _open(where: str, mode: str) -> tuple[dict[str, Any], list[tuple[list[str], Any]], Mapping]:
-    flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    fd = os.open(where, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY))
-    try:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode) or info.st_size < 8:
-            raise _no_such_file(where, f"it has {info.st_size} bytes" if info.st_size < 8 else "it is no regular file")
-        length = int.from_bytes(_read(fd, info.st_size - 8, 8), "little")
-        size = info.st_size - 8 - length
-        if size < 0:
-            raise _no_such_file(where, f"its description would have {length} bytes of {info.st_size}")
-        try:
-            record = values.loads(_read(fd, size, length))
-        except ValueError as error:
-            raise _no_such_file(where, f"its description is no JSON ({error})") from None
-        end = _end(record)
-        extra: list[tuple[list[str], Any]] = []
-        if type(end) is int and 0 <= end < size and (text := _read(fd, end, size - end)).startswith(_EXTRA):
-            try:
-                extra = [
-                    (path, form) for path, form in values.loads(text)["tensordict_memmap"] if isinstance(path, list)
-                ]
-            except (ValueError, KeyError, TypeError) as error:
-                raise _no_such_file(where, f"what it says about values is damaged ({error})") from None
-        mapping = Mapping(fd, where, size, mode="r+" if MODES[mode] else "r") if size else Mapping.nothing(where)
-    finally:
-        os.close(fd)
-    return record, extra, mapping
-
-
-def _no_such_file(where: str, what: str) -> ValueError:
-    return ValueError(
-        f"a consolidated file ends with a description and its length, and of {where} {what}; save it again"
-    )
-
-
-def _read(fd: int, offset: int, nbytes: int) -> bytes:
-    os.lseek(fd, offset, os.SEEK_SET)
-    parts = []
-    while nbytes and (part := os.read(fd, nbytes)):
-        parts.append(part)
-        nbytes -= len(part)
-    return b"".join(parts)
 
 
 def _records(record: Any) -> Iterator[dict[str, Any]]:
@@ -111,8 +84,8 @@ def _records(record: Any) -> Iterator[dict[str, Any]]:
             stack.extend(inner for name, inner in one.items() if name not in FIELDS)
 
 
-def _end(record: Any) -> Any:
-    """Where the bytes of the leaves end."""
+def end_of_leaves(record: Any) -> Any:
+    """The offset in the file where the bytes of the leaves end."""
     stops = [0]
     for one in _records(record):
         table = one.get("leaves")
@@ -124,9 +97,10 @@ def _end(record: Any) -> Any:
 
 @dataclass
 class _Reader:
-    mapping: Mapping
+    buffer: Any
+    nbytes: int
     where: str
-    exact: dict[tuple[str, ...], Any]
+    exact: Exact
 
     def node(self, record: Any, key: tuple[str, ...]) -> Any:
         if not isinstance(record, dict) or not all(isinstance(record.get(name), dict) for name in FIELDS[1:]):
@@ -216,13 +190,13 @@ class _Reader:
                 size *= n
             if not all(type(one) is int for one in (start, stop, pad)) or pad < 0 or stop - pad - start != size:
                 raise ValueError(f"bytes {start!r:.30} to {stop!r:.30} for {size}")
-            if not 0 <= start <= stop <= self.mapping.nbytes:
-                raise ValueError(f"bytes {start} to {stop} of {self.mapping.nbytes}")
+            if not 0 <= start <= stop <= self.nbytes:
+                raise ValueError(f"bytes {start} to {stop} of {self.nbytes}")
             if not size:
                 return torch.empty(shape, dtype=dtype)
             if dtype is torch.complex128 and start % dtype.itemsize:  # torch's kernels would end the process
                 raise ValueError(f"complex numbers of 16 bytes from byte {start} on, which is no multiple of that")
-            flat = torch.frombuffer(self.mapping.buffer, dtype=dtype, count=size // dtype.itemsize, offset=start)
+            flat = torch.frombuffer(self.buffer, dtype=dtype, count=size // dtype.itemsize, offset=start)
             return flat if len(shape) == 1 else flat.resize_(shape)
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise self.damaged(key, f"what cannot be: {error}") from None

@@ -1,116 +1,26 @@
-"""Which format is at a path, told by its first and last bytes, whatever its name.
-
-A path is looked at, and then opened by who knows the format. A save in another format may take its place in between, so
-an error counts only where the path still is what it was.
-"""
+"""The formats of saved tensordicts, and how the bytes or the name of a file tell them apart."""
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable
-from typing import TypeVar
 
 from tensordict_memmap.formats import archive
-from tensordict_memmap.formats.names import META
-from tensordict_memmap.formats.oldest import META_PT
-from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, INDEX_NAME, LONGEST_HEADER, SINGLE_NAME
+from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, LONGEST_HEADER
 
-__all__ = ["ARCHIVE", "CONSOLIDATED", "SAFETENSORS", "TREE", "format_by_name", "kind_of", "kind_of_bytes", "opened"]
+__all__ = ["ARCHIVE", "CONSOLIDATED", "SAFETENSORS", "TREE", "format_by_name", "kind_of_bytes"]
 
 TREE, SAFETENSORS, ARCHIVE, CONSOLIDATED = "tree", "safetensors", "archive", "consolidated"
 
-_T = TypeVar("_T")
-_Witness = tuple[int, int, int, int] | None
-_MOST_ATTEMPTS = 200
 
+def format_by_name(path: str) -> str:
+    """The format that a save writes to a path, by its ending.
 
-def format_by_name(path: str | os.PathLike[str]) -> str:
-    """The format of a save to a path, by its ending.
-
-    >>> format_by_name("model.safetensors"), format_by_name("x.tdz"), format_by_name("folder")
+    >>> format_by_name("x.safetensors"), format_by_name("x.tdz"), format_by_name("x")
     ('safetensors', 'archive', 'tree')
     """
-    name = os.fspath(path)
-    return ARCHIVE if name.endswith(archive.ENDING) else SAFETENSORS if name.endswith((ENDING, INDEX_ENDING)) else TREE
-
-
-def kind_of(path: str | os.PathLike[str]) -> str:
-    """The format of what is at a path; where nothing is, that of what a save would write there.
-
-    >>> _ = TensorDict({"a": torch.zeros(3)}).consolidate("any.name")
-    >>> kind_of("any.name"), kind_of("nothing.tdz"), kind_of("nothing")
-    ('consolidated', 'archive', 'tree')
-    """
-    return _look(path)[0]
-
-
-def opened(path: str | os.PathLike[str], open_kind: Callable[[str], _T]) -> _T:
-    """What is opened of a path in the format that it has, whatever that is by the time that it is opened.
-
-    Args:
-        path: where it is.
-        open_kind: opens it in a format; may be called several times.
-
-    >>> opened("nothing.tdz", lambda kind: kind)
-    'archive'
-    """
-    found = _presumed(path) or _look(path)
-    for _ in range(_MOST_ATTEMPTS):
-        try:
-            return open_kind(found[0])
-        except Exception:
-            earlier, found = found, _look(path)
-            if found == earlier:
-                raise
-    return open_kind(found[0])
-
-
-def _presumed(path: str | os.PathLike[str]) -> tuple[str, _Witness] | None:
-    """What `_look` says of nearly every file with the ending of safetensors; who opens one reads its first bytes."""
-    if not str(path).endswith(ENDING):
-        return None
-    try:
-        info = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return (SAFETENSORS, _witness(info)) if stat.S_ISREG(info.st_mode) else None
-
-
-def _witness(info: os.stat_result) -> _Witness:
-    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
-
-
-def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
-    """The format of what is at a path, and what tells it from what takes its name."""
-    try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except (OSError, ValueError):
-        return SAFETENSORS if os.path.isfile(path) else format_by_name(path), None
-    try:
-        info = os.fstat(fd)
-        witness = _witness(info)
-        if stat.S_ISDIR(info.st_mode):
-            return SAFETENSORS if _holds_shards(path) else TREE, witness
-        if not stat.S_ISREG(info.st_mode):
-            return SAFETENSORS, witness  # whose reader refuses pipes and devices
-
-        def read(offset: int, nbytes: int) -> bytes:
-            os.lseek(fd, offset, os.SEEK_SET)
-            return os.read(fd, nbytes)
-
-        return kind_of_bytes(info.st_size, read), witness
-    finally:
-        os.close(fd)
-
-
-def _holds_shards(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds safetensors files and no tree."""
-
-    def has(name: str) -> bool:
-        return os.path.isfile(os.path.join(folder, name))
-
-    return (has(INDEX_NAME) or has(SINGLE_NAME)) and not (has(META) or has(META_PT))
+    if path.endswith((ENDING, INDEX_ENDING)):
+        return SAFETENSORS
+    return ARCHIVE if path.endswith(archive.ENDING) else TREE
 
 
 def kind_of_bytes(size: int, read: Callable[[int, int], bytes]) -> str:

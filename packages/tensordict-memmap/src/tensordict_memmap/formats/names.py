@@ -10,10 +10,25 @@ from __future__ import annotations
 import re
 import sys
 
-__all__ = ["LEAF", "META", "RESERVED_FIELDS", "STAGING", "FileNames", "encode_key", "is_escape"]
+__all__ = [
+    "LEAF",
+    "MANIFEST",
+    "META",
+    "PATH",
+    "RESERVED_FIELDS",
+    "SHAPES",
+    "STAGING",
+    "FileNames",
+    "check_path",
+    "encode_key",
+    "is_escape",
+]
 
 META = "meta.json"
 """The name of the file that describes a node."""
+
+MANIFEST = "tensordict.manifest.json"
+"""The name of the manifest in the folder that it describes."""
 
 LEAF = ".memmap"
 """What the names of files with the bytes of a leaf end with."""
@@ -26,7 +41,7 @@ RESERVED_FIELDS = frozenset(
 )
 """What ``meta.json`` says about the node itself, so that entries of these names stand elsewhere in it."""
 
-_RESERVED_FILES = ("meta.json", "tensordict.manifest.json", "tensordict.journal.json", "tensordict.lock")
+_RESERVED_FILES = (META, MANIFEST, "tensordict.journal.json", "tensordict.lock")
 
 STAGING = ".tensordict-"
 """What names of folders and files that are being saved hold, so that no key is called so."""
@@ -36,6 +51,25 @@ _CODES = {code: f"%{code:02X}" for code in [*range(0x21), *map(ord, '"%*/:<>?\\|
 _UNUSUAL = re.compile("[" + re.escape("".join(map(chr, _CODES))) + "]")
 _ESCAPE = re.compile(r"%-[0-9]{1,9}")
 _IGNORES_CASE = sys.platform in ("darwin", "win32")
+
+
+_PART = r"(?!\.{1,2}(?:/|\Z))[^/\\:\0]+"
+PATH = re.compile(f"{_PART}(?:/{_PART}){{0,199}}")
+"""Plain relative paths of files inside a saved folder."""
+
+
+def check_path(path: str) -> str:
+    """Refuses all but plain relative paths of files inside the folder, its manifest left out.
+
+    Raises:
+        ValueError: It is no such path.
+
+    >>> check_path("a/b.memmap")
+    'a/b.memmap'
+    """
+    if PATH.fullmatch(path) is None or path.rpartition("/")[2] == MANIFEST:
+        raise ValueError(f"{path[:200]!r} is not a path inside the folder")
+    return path
 
 
 def encode_key(key: str) -> str:

@@ -22,7 +22,7 @@ from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.schema.select import Keys, Rows, Selection
 from tensordict_memmap.storage.verify import check_level
-from tensordict_memmap.tensor.mapping import MODES
+from tensordict_memmap.tensor.mapping import check_mode
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["describe_saved", "from_safetensors", "is_memmap", "load", "load_memmap", "load_memmap_", "memmap_refresh_"]
@@ -97,10 +97,7 @@ def load_memmap(
     >>> list(load_memmap("things", keys="b.*").keys(True, True)), load_memmap("things", subpath="a", rows=[2, 0])
     ([('b', 'c')], tensor([2, 0]))
     """
-    if mode is not None and mode not in MODES:
-        raise ValueError(
-            f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
-        )
+    check_mode(mode)
     check_level(verify)
     target = None if device is None else torch.device(device)
     moved = target is not None and target.type != "cpu"

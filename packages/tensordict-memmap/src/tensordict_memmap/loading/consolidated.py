@@ -1,15 +1,17 @@
-"""Reading consolidated files: all leaves are views of one mapping."""
+"""Loads of consolidated files: one mapping of all leaves, described at the end of the file."""
 
 from __future__ import annotations
 
 import os
+import stat
 from typing import Any
 
 import torch
 
 from tensordict_core.extension import annotate
-from tensordict_memmap.formats.consolidated import open_consolidated
-from tensordict_memmap.tensor.mapping import MODES, Mapping
+from tensordict_memmap.formats.consolidated import Exact, end_of_leaves, parse_extra, unpack
+from tensordict_memmap.schema import nontensor
+from tensordict_memmap.tensor.mapping import MODES, Mapping, check_mode
 
 __all__ = ["bytes_of", "from_consolidated"]
 
@@ -23,24 +25,66 @@ def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> A
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is damaged, or no consolidated file.
+        ValueError: It is damaged, or no such file.
 
     >>> _ = TensorDict({"a": torch.arange(3)}).consolidate("three.bin")
     >>> from_consolidated("three.bin")["a"]
     tensor([0, 1, 2])
     """
-    if mode not in MODES:
-        raise ValueError(
-            f"unknown mode {mode!r}; files are mapped with mode {', '.join(map(repr, MODES))}, and 'r+' writes to them"
-        )
+    check_mode(mode)
     where = os.path.abspath(filename)
-    made, mapping = open_consolidated(where, mode)
+    record, exact, mapping = _open(where, mode)
+    made = unpack(record, exact, mapping.buffer, mapping.nbytes, where)
     annotate(made, "consolidated", bytes_of(mapping))
     return made
 
 
 def bytes_of(mapping: Mapping) -> torch.Tensor:
-    """All of a mapping as one tensor of bytes."""
+    """All bytes of a mapping as a tensor."""
     if not mapping.nbytes:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(mapping.buffer, dtype=torch.uint8)
+
+
+def _open(where: str, mode: str) -> tuple[dict[str, Any], Exact, Mapping]:
+    flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    fd = os.open(where, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY))
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or info.st_size < 8:
+            raise _no_such_file(where, f"it has {info.st_size} bytes" if info.st_size < 8 else "it is no regular file")
+        length = int.from_bytes(_read(fd, info.st_size - 8, 8), "little")
+        size = info.st_size - 8 - length
+        if size < 0:
+            raise _no_such_file(where, f"its description would have {length} bytes of {info.st_size}")
+        try:
+            record = nontensor.loads(_read(fd, size, length))
+        except ValueError as error:
+            raise _no_such_file(where, f"its description is no JSON ({error})") from None
+        end = end_of_leaves(record)
+        exact: Exact = {}
+        if type(end) is int and 0 <= end < size:
+            try:
+                exact = parse_extra(_read(fd, end, size - end))
+            except (ValueError, KeyError, TypeError) as error:
+                raise _no_such_file(where, f"the exact forms of its values are damaged ({error})") from None
+        mapping = Mapping(fd, where, size, mode="r+" if MODES[mode] else "r") if size else Mapping.nothing(where)
+    finally:
+        os.close(fd)
+    return record, exact, mapping
+
+
+def _no_such_file(where: str, what: str) -> ValueError:
+    return ValueError(
+        f"{where} is no consolidated file: {what}, and such a file ends with a description and its length; save it "
+        "again"
+    )
+
+
+def _read(fd: int, offset: int, nbytes: int) -> bytes:
+    os.lseek(fd, offset, os.SEEK_SET)
+    parts = []
+    while nbytes and (part := os.read(fd, nbytes)):
+        parts.append(part)
+        nbytes -= len(part)
+    return b"".join(parts)

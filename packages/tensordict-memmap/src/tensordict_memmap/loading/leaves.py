@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.schema.build import check_on_meta
 from tensordict_memmap.schema.dtypes import is_possible
-from tensordict_memmap.schema.node import Leaf, Path, show
+from tensordict_memmap.schema.node import Leaf, show
 from tensordict_memmap.tensor.mapping import Mapping
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["LeafOpener", "check_mappable", "check_on_meta"]
+__all__ = ["LeafOpener", "check_mappable"]
 
 _FLAGS = (
     getattr(os, "O_CLOEXEC", 0)
@@ -199,19 +200,6 @@ class LeafOpener:
         starts = torch.tensor([0, *numbers]).cumsum(0)[:-1]
         nested: torch.Tensor = torch._nested_view_from_buffer(values, shapes, strides, starts)
         return nested
-
-
-def check_on_meta(layout: str, key: Path) -> None:
-    """Refuses a nested tensor that torch has no empty twin of: one that is not jagged.
-
-    Raises:
-        RuntimeError: It is such a tensor.
-    """
-    if layout != "jagged":
-        raise RuntimeError(
-            f"on the meta device torch has nested tensors of the layout torch.jagged only, and key {show(key)} is a "
-            "strided one; load it on the CPU, where no byte is read before it is used, or leave it out by keys="
-        )
 
 
 def _reason(leaf: Leaf) -> str:

@@ -20,12 +20,13 @@ import torch
 from tensordict_core.extension import TensorCollection, annotate, annotation
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.syscalls import read_file
-from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE, opened
+from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT, parse_oldest
 from tensordict_memmap.formats.parse_tree import parse
 from tensordict_memmap.loading.archive import Archive, ArchiveOpener
 from tensordict_memmap.loading.consolidated import from_consolidated
+from tensordict_memmap.loading.detect import opened
 from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
 from tensordict_memmap.loading.remote import RemoteFolder, RemoteOpener, RemoteSave, load_remote_packed
 from tensordict_memmap.loading.safetensors import load_packed

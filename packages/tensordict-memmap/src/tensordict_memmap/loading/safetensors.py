@@ -39,7 +39,7 @@ from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, drop_packed_checksums, verify_packed
 from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.snapshot import unreplaced
-from tensordict_memmap.tensor.mapping import MODES, Mapping
+from tensordict_memmap.tensor.mapping import MODES, Mapping, check_mode
 
 __all__ = [
     "lies_in_its_file",
@@ -103,10 +103,7 @@ def _load(
         index = os.path.join(where, INDEX_NAME)
         where = index if os.path.lexists(index) else os.path.join(where, SINGLE_NAME)
     mode = mode or "r"
-    if mode not in MODES:
-        raise ValueError(
-            f"files are mapped with mode {', '.join(map(repr, MODES))}, not {mode!r}; use 'r+' to write to them"
-        )
+    check_mode(mode)
     meta = move_to is not None and move_to.type == "meta"
     opened, part = _open_files(where, mode, verify, choice)
     tensors: dict[str, torch.Tensor] = {}

@@ -88,5 +88,5 @@ class SaveOptions:
             return self.format
         if self.archive:
             return ARCHIVE
-        found = format_by_name(path)
+        found = format_by_name(os.fspath(path))
         return TREE if found == ARCHIVE and self.archive is False else found

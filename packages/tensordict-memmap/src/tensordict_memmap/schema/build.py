@@ -19,8 +19,9 @@ from tensordict_core import (
 )
 from tensordict_core.extension import Meta, annotate
 from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, show
+from tensordict_memmap.schema.node import Path as Key
 
-__all__ = ["VALUE_FOLDER", "VALUE_IN_FILE", "build", "fill", "remember_file"]
+__all__ = ["VALUE_FOLDER", "VALUE_IN_FILE", "build", "check_on_meta", "fill", "remember_file"]
 
 VALUE_FOLDER = "value_folder"
 """The annotation of non-tensor data with the folder that its changes are saved to."""
@@ -121,6 +122,19 @@ def fill(node: Node, open_leaf: OpenLeaf, *, saved: Path | None = None) -> None:
         origin._set_meta(Meta(meta.batch_size, torch.device("cpu"), meta.names))
     if saved is not None:
         _remember(origin, node, saved, open_leaf)
+
+
+def check_on_meta(layout: str, key: Key) -> None:
+    """Refuses a nested tensor that torch has no empty twin of: one that is not jagged.
+
+    Raises:
+        RuntimeError: It is such a tensor.
+    """
+    if layout != "jagged":
+        raise RuntimeError(
+            f"on the meta device torch has nested tensors of the layout torch.jagged only, and key {show(key)} is a "
+            "strided one; load it on the CPU, where no byte is read before it is used, or leave it out by keys="
+        )
 
 
 def remember_file(td: Any, path: Path, mode: str | None) -> None:

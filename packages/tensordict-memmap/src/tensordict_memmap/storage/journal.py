@@ -15,7 +15,8 @@ import shutil
 from collections.abc import Set
 
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.storage.manifest import NAME, Manifest, check_path, folders
+from tensordict_memmap.formats.names import check_path
+from tensordict_memmap.storage.manifest import NAME, Manifest, folders
 from tensordict_memmap.storage.ownership import (
     JOURNAL,
     STAGED_JOURNAL,

@@ -19,7 +19,6 @@ holds, by folder, the keys whose files are not named as usual. ``aliases`` holds
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -27,14 +26,13 @@ from typing import Any, NamedTuple
 import orjson
 
 from tensordict_memmap.engine.checksums import checksum_of
+from tensordict_memmap.formats.names import MANIFEST, PATH, check_path
 from tensordict_memmap.storage.rows_committed import RowsCommitted
 
-NAME = "tensordict.manifest.json"
+NAME = MANIFEST
 """The name of the manifest in the folder that it describes."""
 
 VERSION = 1
-_PART = r"(?!\.{1,2}(?:/|\Z))[^/\\:\0]+"
-_PATH = re.compile(f"{_PART}(?:/{_PART}){{0,199}}")
 _SEAL = b',"seal":"'
 
 
@@ -205,15 +203,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
-def check_path(path: str) -> str:
-    """Refuses all but plain relative paths of files inside the folder."""
-    if _PATH.fullmatch(path) is None or (path.endswith(NAME) and path.rpartition("/")[2] == NAME):
-        raise ValueError(f"{path[:200]!r} is not a path inside the folder")
-    return path
-
-
 def _name(name: str) -> str:
-    if "/" in name or _PATH.fullmatch(name) is None:
+    if "/" in name or PATH.fullmatch(name) is None:
         raise ValueError(f"{name[:200]!r} is not the name of a file")
     return name
 

@@ -23,6 +23,19 @@ MODES = {"r": False, "c": False, "r+": True}
 """Ways to map: ``r`` and ``c`` copy a page when it is written to and leave the file alone, ``r+`` writes to it."""
 
 
+def check_mode(mode: str | None) -> None:
+    """Refuses a mode that is none.
+
+    Raises:
+        ValueError: There is no such mode.
+    """
+    if mode is not None and mode not in MODES:
+        raise ValueError(
+            f"the mode {mode!r} is none of {', '.join(map(repr, MODES))}, which files are mapped with; use 'r+' to "
+            "write to them"
+        )
+
+
 class _Pages:
     """Owns a range of mapped pages; the array over them holds it, so it goes when the last array or tensor does."""
 

@@ -22,8 +22,8 @@ from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack
 from tensordict_core.extension import Meta, dense
 from tensordict_memmap.formats.safetensors.describe import RECORD, VERSION
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, digest, from_digest, keys_of
-from tensordict_memmap.loading.leaves import check_on_meta
 from tensordict_memmap.schema import nontensor as values
+from tensordict_memmap.schema.build import check_on_meta
 from tensordict_memmap.schema.dtypes import dtype_from_name
 from tensordict_memmap.schema.node import WRAPPED, Path, find_class, show
 from tensordict_memmap.schema.prune import Choice, Part, part_of_names, part_of_record

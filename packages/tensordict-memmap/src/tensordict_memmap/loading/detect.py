@@ -1,0 +1,99 @@
+"""Detection of the format at a path, by the first and last bytes of the file, whatever its name.
+
+A path is looked at, and then opened in the format that was found. A save in another format may take its place in
+between, so an error counts only where the path still is what it was.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from typing import TypeVar
+
+from tensordict_memmap.formats.detect import SAFETENSORS, TREE, format_by_name, kind_of_bytes
+from tensordict_memmap.formats.names import META
+from tensordict_memmap.formats.oldest import META_PT
+from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_NAME, SINGLE_NAME
+
+__all__ = ["kind_of", "opened"]
+
+_T = TypeVar("_T")
+_Witness = tuple[int, int, int, int] | None
+_MOST_ATTEMPTS = 200
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """The format of what is at a path; where nothing is, that of what a save would write there.
+
+    >>> _ = TensorDict({"a": torch.zeros(3)}).consolidate("any.name")
+    >>> kind_of("any.name"), kind_of("nothing.tdz"), kind_of("nothing")
+    ('consolidated', 'archive', 'tree')
+    """
+    return _look(path)[0]
+
+
+def opened(path: str | os.PathLike[str], open_kind: Callable[[str], _T]) -> _T:
+    """What is opened of a path in the format that it has, whatever that is by the time that it is opened.
+
+    Args:
+        path: where it is.
+        open_kind: opens it in a format; may be called several times.
+
+    >>> opened("nothing.tdz", lambda kind: kind)
+    'archive'
+    """
+    found = _presumed(path) or _look(path)
+    for _ in range(_MOST_ATTEMPTS):
+        try:
+            return open_kind(found[0])
+        except Exception:
+            earlier, found = found, _look(path)
+            if found == earlier:
+                raise
+    return open_kind(found[0])
+
+
+def _presumed(path: str | os.PathLike[str]) -> tuple[str, _Witness] | None:
+    """What `_look` says of nearly every file with the ending of safetensors; who opens one reads its first bytes."""
+    if not str(path).endswith(ENDING):
+        return None
+    try:
+        info = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (SAFETENSORS, _witness(info)) if stat.S_ISREG(info.st_mode) else None
+
+
+def _witness(info: os.stat_result) -> _Witness:
+    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
+
+
+def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
+    """The format of what is at a path, and what tells it from what takes its name."""
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except (OSError, ValueError):
+        return format_by_name(os.fspath(path)), None
+    try:
+        info = os.fstat(fd)
+        witness = _witness(info)
+        if stat.S_ISDIR(info.st_mode):
+            return SAFETENSORS if _holds_safetensors(path) else TREE, witness
+        if not stat.S_ISREG(info.st_mode):
+            return SAFETENSORS, witness  # whose reader refuses pipes and devices
+
+        def read(offset: int, nbytes: int) -> bytes:
+            os.lseek(fd, offset, os.SEEK_SET)
+            return os.read(fd, nbytes)
+
+        return kind_of_bytes(info.st_size, read), witness
+    finally:
+        os.close(fd)
+
+
+def _holds_safetensors(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds one safetensors file or shards, and no tree."""
+    return any(os.path.isfile(os.path.join(folder, name)) for name in (INDEX_NAME, SINGLE_NAME)) and not any(
+        os.path.lexists(os.path.join(folder, name)) for name in (META, META_PT)
+    )
