@@ -59,9 +59,9 @@ def build(
         put = made._set
         for name, entry in node.entries.items():
             if isinstance(entry, Leaf):
-                put(name, open_leaf(entry), False)
+                put(name, open_leaf(entry))
             else:
-                put(name, build(entry, open_leaf, saved=saved, device=device), False)
+                put(name, build(entry, open_leaf, saved=saved, device=device))
     elif isinstance(node, Parts):
         parts = {name: build(part, open_leaf, saved=saved, device=device) for name, part in node.parts.items()}
         made = _assemble(node, parts, fallback)
