@@ -54,20 +54,20 @@ class _Flattening:
         self.leaves: list[Any] = []
         self.shapes: list[torch.Size | None] = []
         self.level = transform_level()
-        self.size = None if self.level is None else mapped_size()
+        self.size = None if self.level is None else mapped_size()  # of the vmap at that level
         self.strides: dict[int, Strides | None] = {}
         self.context = self.node(*_PARTS[type(root)](root))
 
     def node(self, kind: str, entries: Mapping[str, Any], meta: Meta, extra: Any) -> FlattenContext:
         """The context of a node, whose leaves are appended."""
-        leaves, shapes, size = self.leaves, self.shapes, self.size
+        leaves, shapes, level, size = self.leaves, self.shapes, self.level, self.size
         below = {}
         for position, child in enumerate(entries.values()):
             cls = type(child)
             if cls in TENSORS:
                 shape = child.shape
-                if size is not None and size in shape:
-                    self.strides[len(leaves)] = mapped_strides(child, self.level)  # type: ignore[arg-type]  # a size comes with a level
+                if size is not None and level is not None and size in shape:
+                    self.strides[len(leaves)] = mapped_strides(child, level)
                 leaves.append(child)
                 shapes.append(shape)
             elif cls is int:

@@ -1,7 +1,7 @@
-"""Columns: what the elements of a lazy stack hold under one key, and the ways to read them as one.
+"""Columns of a lazy stack: the entries of its elements under one key, combined into one value.
 
-Tensors of one shape are stacked; nodes make a lazy stack of their own; tensors of several shapes have no dense form and
-are read as a list, as a nested tensor, or padded to the longest.
+Tensors of one shape are stacked, and nodes are stacked lazily. Tensors of several shapes become a nested tensor, or are
+padded to the longest.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a lazy stack hands to each of its elements as it is: operations on keys, metadata and updates.
+"""Operations that a lazy stack maps over its elements: keys, metadata, updates.
 
-The result is a lazy stack of the elements' results, so nothing is combined on the way.
+The result is a lazy stack of the elements' results; no entries are stacked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ __all__ = ["LazyElementwise"]
 
 
 def _each(name: str, changes: bool = False) -> Any:
-    """The method ``name``, run on each element; ``changes``: where none of them is locked."""
+    """The method ``name``, mapped over the elements.
+
+    Args:
+        name: The method.
+        changes: Whether it changes keys, so no element may be locked.
+    """
     general = getattr(TensorDictBase, name)
 
     @functools.wraps(general)
@@ -32,10 +37,7 @@ def _each(name: str, changes: bool = False) -> Any:
             return general(self, *args, **kwargs)
         if changes:
             self._refuse_locked("keys would change")
-        results = [getattr(td, name)(*args, **kwargs) for td in tds]
-        if all(result is td for result, td in zip(results, tds, strict=True)):
-            return self
-        return self._again(results)
+        return self._joined([getattr(td, name)(*args, **kwargs) for td in tds])
 
     return method
 
@@ -52,6 +54,27 @@ class LazyElementwise(TensorDictBase, abstract=True):
     _flatten_ = _each("_flatten_", changes=True)
     _unflattened = _each("_unflattened")
     _unflatten_ = _each("_unflatten_", changes=True)
+    _rename = _each("_rename", changes=True)
+    _move = _each("_move", changes=True)
+    _collect = _each("_collect")
+    _collect_keys = _each("_collect_keys")
+    _collect_sizes = _each("_collect_sizes")
+
+    def _joined(self: Any, results: Sequence[Any], dim: int | None = None) -> Any:
+        """The results of all elements as one.
+
+        Args:
+            results: A result of each element: a tensordict, a tuple of them, or ``None``.
+            dim: The stack dimension of the result; that of this stack by default.
+        """
+        first = results[0]
+        if first is None:
+            return None
+        if isinstance(first, tuple):
+            return tuple(self._joined(column, dim) for column in zip(*results, strict=True))
+        if all(result is td for result, td in zip(results, self.tensordicts, strict=True)):
+            return self
+        return self._again(results, dim)
 
     def __contains__(self: Any, key: Any) -> bool:
         """Whether all elements have an entry under a key (nested keys included)."""
@@ -75,7 +98,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
                 if key not in self:
                     raise errors.missing_key(key, self._keys(), type(self).__name__)
         results = [td.select(*keys, inplace=inplace, strict=strict) for td in self.tensordicts]
-        return self if inplace or not results else self._again(results)
+        return self._joined(results) if results else self
 
     def split_keys(self: Any, *key_sets: Any, inplace: bool = False, **kwargs: Any) -> Any:
         """One lazy stack per set of keys, and one of the entries that are left."""
@@ -83,9 +106,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         if not tds:
             return super().split_keys(*key_sets, inplace=inplace, **kwargs)
         key_sets = tuple(self._as_key_sets(key_sets))  # for all elements alike
-        columns = list(zip(*(td.split_keys(*key_sets, inplace=inplace, **kwargs) for td in tds), strict=True))
-        parts = [self._again(column) for column in columns]
-        return (*parts[:-1], self) if inplace else tuple(parts)
+        return self._joined([td.split_keys(*key_sets, inplace=inplace, **kwargs) for td in tds])
 
     def empty(self: Any, recurse: bool = False, **kwargs: Any) -> Any:
         """A lazy stack of empty elements; a plain tensordict where a batch size or names are given."""
@@ -96,17 +117,17 @@ class LazyElementwise(TensorDictBase, abstract=True):
     # updates ---------------------------------------------------------------------------------------------------------
 
     def _parts(self: Any, source: Any) -> Sequence[Any] | None:
-        """A source of values taken apart as this stack is; ``None`` where it is no tensordict of this batch size."""
+        """The parts of an operand for each element; ``None`` if it is no tensordict of this length."""
         stack: Any = source if isinstance(source, Node) and not source._is_opaque else None
         if stack is None or len(stack._meta.batch_size) <= self.stack_dim:
             return None
         same = stack._is_lazy_stack and stack.stack_dim == self.stack_dim
         parts: Sequence[Any] = stack.tensordicts if same else stack._unbind(self.stack_dim)
-        return parts
+        return parts if len(parts) == len(self.tensordicts) else None
 
     def _plan_update(self: Any, source: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> None:
         parts = self._parts(source)
-        if parts is None or len(parts) != len(self.tensordicts):
+        if parts is None:
             super()._plan_update(source, plan, prefix)
             return
         if self._locked:
@@ -205,7 +226,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
             return f"mixed({', '.join(sorted({type(entry).__name__ for entry in column}))})"
         try:
             shape: Any = self._shape_of(key)
-        except RuntimeError:  # not even their numbers of dims agree
+        except RuntimeError:  # not even their numbers of dimensions agree
             shape = "ragged"
         dtype = first.dtype if len({entry.dtype for entry in column}) == 1 else "mixed"
         return (

@@ -1,7 +1,7 @@
-"""Indexing a lazy stack: the part of an index at the stack dimension chooses elements, the rest goes to each of them.
+"""Indexing of a lazy stack: the index at the stack dimension selects elements, the rest of it indexes each of them.
 
-Integers and slices choose the elements themselves, tensors choose them by number: nothing is copied. Only where tensors
-index the stack dimension and others together is the choice made position by position. Writes take the same ways.
+Integers, slices and tensors at the stack dimension select elements without a copy. If tensors index the stack dimension
+and others together, each position is selected by itself. Writes are planned in the same way.
 """
 
 from __future__ import annotations

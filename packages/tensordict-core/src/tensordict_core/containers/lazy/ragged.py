@@ -1,12 +1,10 @@
-"""Ragged entries of a lazy stack: those whose shapes differ between the elements, and the ways to read them.
+"""Ragged entries of a lazy stack: entries whose shapes differ between the elements.
 
-They have no dense form, so they are read as a list, as a nested tensor, or padded to the longest. Values that are no
-tensors are read as nested lists there.
+They are read as a list, as a nested tensor, or padded to the longest; non-tensor values as nested lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,11 +19,11 @@ from tensordict_core.containers.nontensor.data import is_non_tensor
 
 __all__ = ["LazyRagged"]
 
-_WAYS = ("as_list", "as_nested_tensor", "as_padded_tensor")
+_FORMS = ("as_list", "as_nested_tensor", "as_padded_tensor")
 
 
 class LazyRagged:
-    """Reading entries that do not stack, and making a plain tensordict of a stack that has some."""
+    """Ways to read entries that do not stack, and to make the stack dense."""
 
     __slots__ = ()
 
@@ -49,10 +47,11 @@ class LazyRagged:
         first = self._peek(key)
         if first is None:
             return default
-        ways = [name for name, given in zip(_WAYS, (as_list, as_nested_tensor, as_padded_tensor), strict=True) if given]
-        if len(ways) > 1:
-            raise errors.two_ways(ways[0], ways[1], "how a ragged entry is read")
-        if not isinstance(first, Tensor) or not ways:
+        given = (as_list, as_nested_tensor, as_padded_tensor)
+        forms = [name for name, is_given in zip(_FORMS, given, strict=True) if is_given]
+        if len(forms) > 1:
+            raise errors.two_ways(forms[0], forms[1], "how a ragged entry is read")
+        if not isinstance(first, Tensor) or not forms:
             return self._get(key)
         if as_list:
             return [td._get_ragged(key, as_list=True) for td in self.tensordicts]
@@ -71,13 +70,13 @@ class LazyRagged:
         columns = [td._values(key) if td._is_lazy_stack else td._get(key).tolist() for td in self.tensordicts]
         return stacked_lists(columns, self._stack_dim)
 
-    def _taken_apart(self: Any, value: Any) -> Sequence[Any]:
-        """The parts of a node for each element; those of values that are no tensors fit elements of several sizes."""
+    def _parts_of_node(self: Any, value: Any) -> Any:
+        """The parts of a node for each element; those of non-tensor data fit elements of several batch sizes."""
         dim = self._stack_dim
         if -1 not in value._meta.batch_size or not is_non_tensor(value):
-            return value._unbind(dim)  # type: ignore[no-any-return]  # `value` is Any: a node of any container
+            return value._unbind(dim)
         sizes = [td._meta.batch_size for td in self.tensordicts]
-        return value._unbind_ragged(dim, sizes)  # type: ignore[no-any-return]  # as above
+        return value._unbind_ragged(dim, sizes)
 
     def get_nestedtensor(self: Any, key: NestedKey, default: Any = None, *, layout: torch.layout | None = None) -> Any:
         """An entry as a nested tensor, whose components are those of the elements.
@@ -93,10 +92,10 @@ class LazyRagged:
         """
         return self.get(key, default, as_nested_tensor=True, layout=layout)
 
-    def _shape_of(self: Any, name: str) -> torch.Size:
-        first = self._peek(name)
-        if isinstance(first, Node):
-            return first.shape  # type: ignore[attr-defined, no-any-return]  # of another family
+    def _shape_of(self: Any, name: str) -> Any:
+        entry = self._peek(name)
+        if not isinstance(entry, Tensor):
+            return entry.shape
         shapes = [td._shape_of(name) for td in self.tensordicts]
         if len({len(shape) for shape in shapes}) > 1:
             raise errors.ragged(name, shapes)

@@ -1,8 +1,8 @@
-"""Shape operations of a lazy stack: an operation that leaves the stack dimension whole goes to each element.
+"""Shape operations of a lazy stack: reshape, permute, stack, concatenate, unbind.
 
-What mixes the stack dimension with others has a dense result where the entries stack, and otherwise gathers the
-positions of the batch, one by one, in their new order: that works for ragged entries too, and only what copies the rows
-of a tensor copies them.
+An operation that does not mix the stack dimension with others is mapped over the elements. Any other gives a dense
+result if the entries stack; if they are ragged, the rows of the batch are stacked lazily, one by one, in their new
+order.
 """
 
 from __future__ import annotations
@@ -75,15 +75,14 @@ class LazyReshaping:
             result._put_names(names)
         return result
 
-    def _unbind(self: Any, dim: int) -> tuple[Any, ...]:
+    def _unbind(self: Any, dim: int) -> Any:
         at = self.stack_dim
         tds = self.tensordicts
         if dim == at:
             return tuple(tds)
         if not tds:
-            return self._sample()._unbind(dim)  # type: ignore[no-any-return]  # a primitive gives Any
-        columns = zip(*(td._unbind(dim - (dim > at)) for td in tds), strict=True)
-        return tuple(self._again(column, at - (dim < at)) for column in columns)
+            return self._sample()._unbind(dim)
+        return self._joined([td._unbind(dim - (dim > at)) for td in tds], at - (dim < at))
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:

@@ -1,8 +1,8 @@
-"""`LazyStackedTensorDict`: tensordicts in a list, read as if they were stacked along one dimension.
+"""`LazyStackedTensorDict`: a list of tensordicts that is read like a stack along one dimension.
 
-Stacking costs nothing until an entry is read, and elements may differ: in the shapes of their entries, in their keys,
-in their batch sizes. Its keys are those that all elements have. Operations on leaves run on each element; writes reach
-the elements; taking the stack apart gives the elements themselves.
+Stacking costs nothing until an entry is read, and elements may differ in the shapes of their entries, in their keys and
+in their batch sizes. The keys are those that all elements have. Operations on leaves are mapped over the elements,
+writes reach the elements, and unbinding the stack dimension gives the elements themselves.
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     from tensordict_core.containers.collection import TensorCollection
 
 __all__ = ["LazyStackedTensorDict"]
+
+
+def _check_element(td: Any, where: str = "") -> None:
+    if not isinstance(td, Node) or td._is_opaque:
+        raise TypeError(
+            f"a lazy stack holds tensordicts, got {type(td).__name__}{where}; convert it with from_any first"
+        )
 
 
 def _common_size(tds: Sequence[Any], strict: bool) -> torch.Size:
@@ -130,11 +137,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
     ) -> None:
         tds = list(tensordicts)
         for i, td in enumerate(tds):
-            if not isinstance(td, Node) or td._is_opaque:
-                raise TypeError(
-                    f"a lazy stack holds tensordicts, got {type(td).__name__} at position {i}; "
-                    "convert it with from_any first"
-                )
+            _check_element(td, f" at position {i}")
         target = as_device(device)
         if target is not None:
             tds = [td if td._meta.device == target else td.to(target) for td in tds]
@@ -266,8 +269,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
 
     def _as_element(self, td: Any) -> Any:
         """A tensordict as this stack takes one more."""
-        if not isinstance(td, Node) or td._is_opaque:
-            raise TypeError(f"a lazy stack holds tensordicts, got {type(td).__name__}; convert it with from_any first")
+        _check_element(td)
         if self.is_locked:
             raise errors.locked("an element would be added")
         own = self._meta.batch_size
@@ -283,7 +285,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
 
     # entries ---------------------------------------------------------------------------------------------------------
 
-    def _keys(self) -> Iterable[str]:
+    def _keys(self) -> Any:
         tds = self.tensordicts
         if not tds:
             return ()
@@ -292,7 +294,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             if td._keys() != first:
                 tables = [set(td._keys()) for td in tds[1:]]
                 return [key for key in first if all(key in table for table in tables)]
-        return first  # type: ignore[no-any-return]  # a primitive gives Any
+        return first
 
     def valid_keys(
         self,
@@ -373,7 +375,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         """What each element stores of a valid entry."""
         if self.hook_in is not None:
             value = self.hook_in(value)
-        return value.unbind(self._stack_dim) if isinstance(value, Tensor) else self._taken_apart(value)
+        return value.unbind(self._stack_dim) if isinstance(value, Tensor) else self._parts_of_node(value)
 
     def _del(self, key: str) -> None:
         self._refuse_locked(f"del_({key!r})")
@@ -381,25 +383,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             if td._peek(key) is not None:
                 td._del(key)
 
-    def _rename(self, old: str, new: str) -> None:
-        self._refuse_locked(f"rename_key_({old!r})")
-        for td in self.tensordicts:
-            td._rename(old, new)
-
-    def _move(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
-        self._refuse_locked(f"rename_key_({old!r})")
-        for td in self.tensordicts:
-            td._move(old, new)
-
     # leaves ----------------------------------------------------------------------------------------------------------
-
-    def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
-        for td in self.tensordicts:
-            td._collect(out, is_leaf)
-
-    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
-        for td in self.tensordicts:
-            td._collect_keys(out, prefix, is_leaf)
 
     def _collect_aligned(
         self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
@@ -418,10 +402,6 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             )
         for td, part in zip(tds, others, strict=True):
             td._collect_aligned(part, out, missing, is_leaf, prefix)
-
-    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
-        for td in self.tensordicts:
-            td._collect_sizes(out, is_leaf)
 
     def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
         # the operand's last dimension goes with the last of the leading `dims` batch dimensions

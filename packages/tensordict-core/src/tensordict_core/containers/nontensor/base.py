@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -264,11 +264,11 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
             raise errors.no_condition(condition)
         chosen: Any = choose(condition, self, self._operand("where", other))
         if out is None:
-            return chosen  # type: ignore[no-any-return]  # containers are found at run time
+            return cast("Self", chosen)
         if update_batch_size and out._meta.batch_size != chosen._meta.batch_size:
             out.batch_size = chosen._meta.batch_size
         out._take_all(chosen)
-        return out  # type: ignore[no-any-return]  # what users pass is Any
+        return cast("Self", out)
 
     def maybe_to_stack(self) -> Any:
         """As a value for each position; itself where there is no batch dimension, or it is so already.
