@@ -210,28 +210,6 @@ class MemmapStubs(Node):
 
     dumps = save
 
-    @overload
-    @classmethod
-    def load_memmap(
-        cls,
-        prefix: StrPath,
-        device: torch.device | str | None = ...,
-        non_blocking: bool = ...,
-        *,
-        subpath: None = ...,
-        **options: Unpack[LoadOptions],
-    ) -> Self: ...
-    @overload
-    @classmethod
-    def load_memmap(
-        cls,
-        prefix: StrPath,
-        device: torch.device | str | None = ...,
-        non_blocking: bool = ...,
-        *,
-        subpath: NestedKey,
-        **options: Unpack[LoadOptions],
-    ) -> Self | Tensor: ...
     @classmethod
     @with_options(LoadOptions)
     def load_memmap(
@@ -239,10 +217,8 @@ class MemmapStubs(Node):
         prefix: StrPath,
         device: torch.device | str | None = None,
         non_blocking: bool = False,
-        *,
-        subpath: NestedKey | None = None,
         **options: Unpack[LoadOptions],
-    ) -> Any:
+    ) -> Self:
         """Return a tensordict mapped onto the files of a folder that ``memmap`` wrote (or the reference did).
 
         Args:
@@ -252,7 +228,7 @@ class MemmapStubs(Node):
             non_blocking: Whether moves may be asynchronous.
             out: A tensordict that the values are written into.
             robust_key: Accepted for compatibility; file names are read as they were written.
-            subpath: A nested key to load alone.
+            subpath: A nested key to load alone; that of a leaf gives the tensor, which type checkers do not see.
             mode: How files are opened: ``"r+"`` to write through, ``"r"`` for private copies on write; by default
                 ``"r+"`` where there are no checksums.
             num_threads: Threads that copy.
@@ -281,32 +257,11 @@ class MemmapStubs(Node):
         >>> part["a"].tolist(), ("b", "d") in part
         ([1, 2], False)
         """
-        return satellite(_NAME, "TensorDict.load_memmap").load_memmap(
-            prefix, device, non_blocking, subpath=subpath, cls=cls, **options
+        loaded: Self = satellite(_NAME, "TensorDict.load_memmap").load_memmap(
+            prefix, device, non_blocking, cls=cls, **options
         )
+        return loaded
 
-    @overload
-    @classmethod
-    def load(
-        cls,
-        prefix: StrPath,
-        device: torch.device | str | None = ...,
-        non_blocking: bool = ...,
-        *,
-        subpath: None = ...,
-        **options: Unpack[LoadOptions],
-    ) -> Self: ...
-    @overload
-    @classmethod
-    def load(
-        cls,
-        prefix: StrPath,
-        device: torch.device | str | None = ...,
-        non_blocking: bool = ...,
-        *,
-        subpath: NestedKey,
-        **options: Unpack[LoadOptions],
-    ) -> Self | Tensor: ...
     @classmethod
     @with_options(LoadOptions)
     def load(
@@ -314,12 +269,10 @@ class MemmapStubs(Node):
         prefix: StrPath,
         device: torch.device | str | None = None,
         non_blocking: bool = False,
-        *,
-        subpath: Any = None,
         **options: Unpack[LoadOptions],
-    ) -> Any:
-        """``load_memmap`` under another name."""
-        return cls.load_memmap(prefix, device, non_blocking, subpath=subpath, **options)
+    ) -> Self:
+        """Return a tensordict as ``load_memmap`` does."""
+        return cls.load_memmap(prefix, device, non_blocking, **options)
 
     def load_memmap_(
         self,

@@ -64,6 +64,7 @@ class LoadOptions(TypedDict, total=False):
 
     out: Any
     robust_key: bool | None
+    subpath: NestedKey | None
     mode: str | None
     num_threads: int | None
     allow_pickle: bool | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -16,10 +16,11 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
+from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.ops.combine import cat, stack
 from tensordict_core.ops.parallel.multiprocessing.chunks import Chunk, Job, cut, opened, write
 from tensordict_core.ops.parallel.multiprocessing.progress import progress
-from tensordict_core.ops.parallel.multiprocessing.workers import Workers, pool_size, start, worker_count
+from tensordict_core.ops.parallel.multiprocessing.workers import MapOptions, Workers, pool_size, start, worker_count
 
 __all__ = ["ProcessMapping"]
 
@@ -86,35 +87,31 @@ class ProcessMapping(Node):
 
     __slots__ = ()
 
-    def _workers(
-        self,
-        fn: Callable[[Any], Any],
-        out: Any,
-        chunks: list[Chunk],
-        generator: torch.Generator | None,
-        pool: Any,
-        **options: Any,
-    ) -> Workers:
-        if not callable(fn):
-            raise errors.not_callable("map", fn)
-        job = Job(fn, out=out, seed=_seed(generator, pool))
-        return start(self, job, chunks, pool=pool, **options)
-
-    def _cut(
-        self,
-        dim: int,
-        chunksize: int | None,
-        num_chunks: int | None,
-        num_workers: int | None,
-        pool: Any,
-        order: Tensor | None = None,
-    ) -> list[Chunk]:
+    def _chunks(self, dim: int, num_workers: int | None, options: MapOptions, shuffle: bool = False) -> list[Chunk]:
+        """Return the chunks of rows, in random order if ``shuffle``."""
         size = self._meta.batch_size
         if not size:
             raise errors.no_batch_dim("map")
-        workers = pool_size(pool) or max(1, worker_count(num_workers))
-        return cut(size, normal_dim(dim, size), chunksize, num_chunks, workers, order)
+        at = normal_dim(dim, size)
+        order = torch.randperm(size[at], generator=options.get("generator")) if shuffle else None
+        workers = pool_size(options.get("pool")) or max(1, worker_count(num_workers))
+        return cut(size, at, options.get("chunksize"), options.get("num_chunks"), workers, order)
 
+    def _workers(
+        self,
+        fn: Callable[[Any], Any],
+        chunks: list[Chunk],
+        num_workers: int | None,
+        eager: bool,
+        options: MapOptions,
+        out: Any = None,
+    ) -> Workers:
+        if not callable(fn):
+            raise errors.not_callable("map", fn)
+        job = Job(fn, out=out, seed=_seed(options.get("generator"), options.get("pool")))
+        return start(self, job, chunks, num_workers, eager, options)
+
+    @with_options(MapOptions)
     def map(
         self,
         fn: Callable[[Any], Any],
@@ -122,15 +119,8 @@ class ProcessMapping(Node):
         num_workers: int | None = None,
         *,
         out: Any = None,
-        chunksize: int | None = None,
-        num_chunks: int | None = None,
-        pool: Any = None,
-        generator: torch.Generator | None = None,
-        max_tasks_per_child: int | None = None,
-        worker_threads: int = 1,
         index_with_generator: bool = False,
-        pbar: bool = False,
-        mp_start_method: str | None = None,
+        **options: Unpack[MapOptions],
     ) -> Any:
         """Return the results of a function for chunks of rows, computed by worker processes and joined in order.
 
@@ -171,34 +161,26 @@ class ProcessMapping(Node):
         >>> td.map(lambda rows: rows * 2, chunksize=2, num_workers=0)["a"]
         tensor([ 0,  2,  4,  6,  8, 10])
         """
-        chunks = self._cut(dim, chunksize, num_chunks, num_workers, pool)
+        check_options("map", options, MapOptions)
+        chunks = self._chunks(dim, num_workers, options)
         at = normal_dim(dim, self._meta.batch_size)
         if out is not None and tuple(out.batch_size) != tuple(self._meta.batch_size):
             raise RuntimeError(
                 f"out has batch size {list(out.batch_size)} and the tensordict {list(self._meta.batch_size)}; rows of "
                 "results go into the same rows of out, so give one of that batch size"
             )
-        direct = out is not None and pool is None and out.is_shared()  # a user's workers do not hold it
-        workers = self._workers(
-            fn,
-            out if direct else None,
-            chunks,
-            generator,
-            pool,
-            num_workers=num_workers,
-            worker_threads=worker_threads,
-            max_tasks_per_child=max_tasks_per_child,
-            mp_start_method=mp_start_method,
-            eager=not index_with_generator,
-        )
+        # the workers of a caller's pool do not hold out
+        direct = out if out is not None and options.get("pool") is None and out.is_shared() else None
+        workers = self._workers(fn, chunks, num_workers, not index_with_generator, options, direct)
         results = []
-        for chunk, result in _results(workers, chunks, 8 * workers.count, pbar):
+        for chunk, result in _results(workers, chunks, 8 * workers.count, options.get("pbar", False)):
             if out is None:
                 results.append(result)
             elif result is not None:
                 write(out, chunk, result)
-        return _join(results, at, chunksize == 0) if out is None else out
+        return _join(results, at, options.get("chunksize") == 0) if out is None else out
 
+    @with_options(MapOptions)
     def map_iter(
         self,
         fn: Callable[[Any], Any],
@@ -206,15 +188,8 @@ class ProcessMapping(Node):
         num_workers: int | None = None,
         *,
         shuffle: bool = False,
-        chunksize: int | None = None,
-        num_chunks: int | None = None,
-        pool: Any = None,
-        generator: torch.Generator | None = None,
-        max_tasks_per_child: int | None = None,
-        worker_threads: int = 1,
         index_with_generator: bool = True,
-        pbar: bool = False,
-        mp_start_method: str | None = None,
+        **options: Unpack[MapOptions],
     ) -> Iterator[Any]:
         """Iterate over the results of a function for chunks of rows, while workers compute the next ones.
 
@@ -246,26 +221,12 @@ class ProcessMapping(Node):
         >>> [rows["a"].tolist() for rows in td.map_iter(lambda rows: rows, chunksize=2, num_workers=0)]
         [[0, 1], [2, 3]]
         """
-        size = self._meta.batch_size
-        order = None
-        if shuffle and size:
-            order = torch.randperm(size[normal_dim(dim, size)], generator=generator)
-        chunks = self._cut(dim, chunksize, num_chunks, num_workers, pool, order)
+        check_options("map_iter", options, MapOptions)
+        chunks = self._chunks(dim, num_workers, options, shuffle)
 
         def rows() -> Iterator[Any]:
-            workers = self._workers(
-                fn,
-                None,
-                chunks,
-                generator,
-                pool,
-                num_workers=num_workers,
-                worker_threads=worker_threads,
-                max_tasks_per_child=max_tasks_per_child,
-                mp_start_method=mp_start_method,
-                eager=not index_with_generator,
-            )
-            for _, result in _results(workers, chunks, 2 * workers.count + 2, pbar):
+            workers = self._workers(fn, chunks, num_workers, not index_with_generator, options)
+            for _, result in _results(workers, chunks, 2 * workers.count + 2, options.get("pbar", False)):
                 yield result
 
         return rows()

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -20,10 +20,23 @@ from torch import Tensor
 
 from tensordict_core.ops.parallel.multiprocessing.chunks import Chunk, Job, run
 
-__all__ = ["Workers", "pool_size", "start", "worker_count"]
+__all__ = ["MapOptions", "Workers", "pool_size", "start", "worker_count"]
 
 Handle = Callable[[], Any]
 """Waits for the result of a chunk."""
+
+
+class MapOptions(TypedDict, total=False):
+    """The options of ``map`` and ``map_iter``; the docstring of ``map`` explains each."""
+
+    chunksize: int | None
+    num_chunks: int | None
+    pool: Any
+    generator: torch.Generator | None
+    max_tasks_per_child: int | None
+    worker_threads: int
+    pbar: bool
+    mp_start_method: str | None
 
 
 class Workers(Protocol):
@@ -120,12 +133,11 @@ class CallingProcess:
 class NewProcesses:
     """Processes that are started for one job."""
 
-    def __init__(
-        self, job: Job, count: int, threads: int, method: str | None, max_tasks: int | None, chunks: int
-    ) -> None:
-        context: Any = torch.multiprocessing.get_context(method)
+    def __init__(self, job: Job, count: int, chunks: int, options: MapOptions) -> None:
+        context: Any = torch.multiprocessing.get_context(options.get("mp_start_method"))
+        max_tasks = options.get("max_tasks_per_child")
         self.count = max(1, min(count, chunks))
-        begin = (job, threads)
+        begin = (job, options.get("worker_threads", 1))
         self.pool: Any
         if max_tasks is not None and context.get_start_method() == "fork":
             # an executor cannot replace forked workers, a pool can
@@ -185,23 +197,15 @@ def _compact(leaf: Tensor) -> Tensor:
 
 
 def start(
-    source: Any,
-    job: Job,
-    chunks: list[Chunk],
-    *,
-    pool: Any,
-    num_workers: int | None,
-    worker_threads: int,
-    max_tasks_per_child: int | None,
-    mp_start_method: str | None,
-    eager: bool,
+    source: Any, job: Job, chunks: list[Chunk], num_workers: int | None, eager: bool, options: MapOptions
 ) -> Workers:
     """Return the workers of a job.
 
     Raises:
-        TypeError: ``pool`` is no pool and no executor.
+        TypeError: ``pool`` is neither a pool nor an executor.
         ValueError: A seed is given for the threads of an executor.
     """
+    pool = options.get("pool")
     if pool is not None:
         if not isinstance(pool, (multiprocessing.pool.Pool, Executor)) and not callable(getattr(pool, "submit", None)):
             raise TypeError(
@@ -221,4 +225,4 @@ def start(
         if not leaf.is_cuda and not leaf.is_meta and leaf.layout is torch.strided:
             leaf.share_memory_()  # so that what a worker writes in place is seen here
     own = replace(job, source=source, private=True)
-    return NewProcesses(own, count, worker_threads, mp_start_method, max_tasks_per_child, len(chunks))
+    return NewProcesses(own, count, len(chunks), options)
