@@ -150,7 +150,7 @@ def test_what_cannot_be_mapped_is_refused(path):
 def test_opening_never_changes_a_file_and_refuses_a_short_one(path):
     mapped(path)
     before = os.stat(path)
-    with pytest.raises(ValueError, match=r"48 bytes .* 480 are needed"):
+    with pytest.raises(ValueError, match=r"48 bytes .* needs 480"):
         MemoryMappedTensor.from_filename(path, torch.float32, (40, 3))
     with pytest.raises(FileNotFoundError):
         MemoryMappedTensor.from_filename(path + "-absent", torch.float32, (4, 3))
@@ -468,7 +468,7 @@ def test_data_loader_with_forked_workers_after_a_parallel_save(path):
 
 def test_mappings_reject_what_does_not_fit():
     mapping = Mapping.anonymous(10)
-    with pytest.raises(ValueError, match="12 bytes do not fit in 10"):
+    with pytest.raises(ValueError, match="byte 12 of a mapping of 10"):
         MemoryMappedTensor.from_handler(mapping, torch.float32, (3,))
     with pytest.raises(ValueError, match="do not fit"):
         MemoryMappedTensor.from_handler(mapping, torch.uint8, (3,), offset=8)

@@ -1,4 +1,4 @@
-"""Saves that go on in the background: a future with progress, and a way to stop."""
+"""Futures of saves that run in the background, with their progress and a way to cancel them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tensordict_memmap.engine.progress import progress_bar
 __all__ = ["Cancelled", "Progress", "SaveFuture", "run_save"]
 
 Progress = Callable[[int], None]
-"""Takes the number of bytes that just went out."""
+"""Takes the number of bytes that were just written."""
 
 Cancelled = Callable[[], bool]
-"""Whether to stop."""
+"""Returns whether to stop."""
 
 
 def run_save(
@@ -27,14 +27,14 @@ def run_save(
     early: bool = False,
     pbar: bool = False,
 ) -> Any:
-    """Does a save that is planned, now or in the background.
+    """Runs a planned save, now or in the background.
 
     Args:
-        run: does it.
-        result: what it gives once it is done.
+        run: the function that saves.
+        result: the function that gives the result once the save is done.
         total: the bytes that will be written.
         early: whether to return a `SaveFuture` of the result at once.
-        pbar: whether to show how far it is.
+        pbar: whether to show a progress bar.
     """
 
     def work(progress: Progress | None, cancelled: Cancelled | None) -> Any:
@@ -49,15 +49,15 @@ def run_save(
 
 
 class SaveFuture(Future[Any]):
-    """What a save with ``return_early=True`` returns: `result` waits for it and gives the mapped tensordict.
+    """The result of a save with ``return_early=True``: `result` waits for the save and gives the mapped tensordict.
 
-    Which entries there are is settled when the save is asked for: later changes to the tensordict do not reach it.
-    Their values are read while the save goes on, without a copy, which would double the memory: change tensors in place
-    only once `done` says True, or save a ``clone()``.
+    The save covers the entries that the tensordict has when it starts; entries that are added or removed later make no
+    difference. Values are read while the save runs, without a copy, which would double the memory: change tensors in
+    place only once `done` returns True, or save a ``clone()``.
 
     Args:
-        work: what saves; called in a thread with a function that takes the bytes just written, and one that says
-            whether to stop.
+        work: the function that saves. It runs in a thread and takes two functions: one that takes the bytes just
+            written, and one that returns whether to stop.
         total: the bytes that will be written.
 
     >>> from tensordict_core import TensorDict
@@ -81,7 +81,7 @@ class SaveFuture(Future[Any]):
     def _run(self, work: Callable[[Progress, Cancelled], Any]) -> None:
         try:
             result = work(self._add, self._stop.is_set)
-        except BaseException as error:  # whatever it is, the caller of result() gets it
+        except BaseException as error:  # result() raises it
             self._end = time.monotonic()
             self.set_exception(error)
         else:
@@ -94,27 +94,27 @@ class SaveFuture(Future[Any]):
 
     @property
     def bytes_written(self) -> int:
-        """How many bytes went out so far."""
+        """The bytes that were written so far."""
         return self._written
 
     @property
     def progress(self) -> float:
-        """The part of the bytes that went out, from 0 to 1."""
+        """The fraction of the bytes that were written, from 0 to 1."""
         if self.done() and not self.exception():
             return 1.0
         return min(self._written / self.bytes_total, 1.0) if self.bytes_total else 0.0
 
     @property
     def bytes_per_second(self) -> float:
-        """The speed so far, or of the whole save once it is done."""
+        """The speed so far, or the speed of the whole save once it is done."""
         spent = (self._end or time.monotonic()) - self._start
         return self._written / spent if spent > 0 else 0.0
 
     def cancel(self) -> bool:
-        """Asks the save to stop and waits until it did; it leaves no trace, and an earlier save as it was.
+        """Stops the save and waits until it has stopped. It leaves no files, and an earlier save stays as it was.
 
         Returns:
-            Whether it was stopped; False where it was done already, or too far to stop.
+            Whether the save was stopped; False if it was done already, or too far to stop.
         """
         if self.done():
             return False

@@ -1,4 +1,4 @@
-"""Progress: how many bytes of a save are out, as a bar where tqdm is installed and as a plain counter where not."""
+"""Progress bars of saves: tqdm's where it is installed, else a plain counter."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["progress_bar"]
 
 @contextlib.contextmanager
 def progress_bar(total: int, also: Callable[[int], None] | None = None) -> Iterator[Callable[[int], None]]:
-    """Shows how many bytes are out, on the standard error stream.
+    """Shows how many bytes were written, on the standard error stream.
 
     Args:
-        total: what it counts to.
-        also: who else wants to know.
+        total: the bytes that will be written.
+        also: another function that takes the same numbers.
 
     Yields:
-        A function that takes the number of bytes that just went out, from any thread.
+        A function that takes the number of bytes that were just written, from any thread.
     """
     bar = _bar(total)
     lock = threading.Lock()
@@ -29,7 +29,9 @@ def progress_bar(total: int, also: Callable[[int], None] | None = None) -> Itera
         if also is not None:
             also(nbytes)
         with lock:
-            bar.update(min(nbytes, max(total - bar.n, 0)))  # descriptions are written too, and not counted
+            bar.update(
+                min(nbytes, max(total - bar.n, 0))
+            )  # the total does not count descriptions, which are written too
 
     try:
         yield report
@@ -46,7 +48,7 @@ def _bar(total: int) -> Any:
 
 
 class _Counter:
-    """``save: 12/500 MB``, over and over on one line."""
+    """Prints ``save: 12/500 MB`` again and again on one line."""
 
     def __init__(self, total: int) -> None:
         self.total, self.n = total, 0

@@ -130,7 +130,7 @@ _pread = getattr(os, "pread", _seek_and_read)
 
 
 def view(address: int, nbytes: int) -> memoryview:
-    """The memory at an address, read-only; whoever owns it must outlive the view."""
+    """A read-only view of the memory at an address; the owner of the memory must outlive it."""
     found: memoryview = _view_memory(address, nbytes, _PYBUF_READ)
     return found
 
@@ -154,7 +154,7 @@ def write_ranges_at(fd: int, addresses: Sequence[int], sizes: Sequence[int], off
             if code != errno.EINTR:
                 raise _error(code)
             done = 0
-        if done != expected:  # a short or interrupted call: finish piece by piece, which also finds the cause
+        if done != expected:  # a short or interrupted call: write range by range, which also raises the cause
             position = 0
             for address, nbytes in zip(addresses[first : first + _IOV_MAX], part, strict=True):
                 skip = min(max(done - position, 0), nbytes)
@@ -164,7 +164,7 @@ def write_ranges_at(fd: int, addresses: Sequence[int], sizes: Sequence[int], off
 
 
 def born(path: str) -> int:
-    """When a file was made, in nanoseconds, which tells it from one that got its inode later; 0 where nobody knows."""
+    """The time of creation of a file in nanoseconds, which differs where an inode was used again; 0 if unknown."""
     if _statx is None:
         return 0
     record = ctypes.create_string_buffer(256)
@@ -176,7 +176,7 @@ def born(path: str) -> int:
 
 
 def reserve(fd: int, offset: int, nbytes: int) -> bool:
-    """Takes the blocks for a range of a file, so that a full disk shows now; False where the file system cannot."""
+    """Reserves the blocks of a range of a file, so that a full disk is an error now; False where it cannot be done."""
     if _fallocate is None or nbytes <= 0:
         return False
     while _fallocate(fd, 0, offset, nbytes) != 0:
@@ -189,10 +189,10 @@ def reserve(fd: int, offset: int, nbytes: int) -> bool:
 
 
 def scatter(folder: str) -> bool:
-    """Has each folder that is made in this one lie in a place of its own on the disk; False where nothing does that.
+    """Places new folders in this one in separate areas of the disk; False where the file system has no such flag.
 
-    ext4 puts what is in a folder near to it, and whenever it makes a file it looks through those that were removed
-    there in the minutes before: where a save was just removed, that takes longer than all else.
+    ext4 places files near their folder, and whenever it makes one it looks through the files that were removed there
+    in the last minutes. Where a save was just removed, that takes longer than all the rest.
     """
     if not LINUX:
         return False
@@ -212,7 +212,7 @@ def scatter(folder: str) -> bool:
 def map_file(fd: int, nbytes: int, offset: int, *, shared: bool) -> int:
     """Maps a page-aligned range of a file and returns its address; the descriptor may be closed afterwards.
 
-    ``mmap.mmap`` keeps a descriptor a mapping, and thousands of leaves would use up what a process may have.
+    ``mmap.mmap`` keeps a descriptor for each mapping, and thousands of leaves would exceed the limit of a process.
     """
     assert _mmap is not None
     flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
@@ -223,10 +223,10 @@ def map_file(fd: int, nbytes: int, offset: int, *, shared: bool) -> int:
 
 
 def keep_open(fd: int) -> int:
-    """Keeps the content of a file that has no name any more, by a mapping of its first page.
+    """Keeps the content of a file without a name, by a mapping of its first page.
 
-    To close a descriptor is to give the content back, which takes long, while nobody may fork: the child would close a
-    number that is another file's by then. A mapping is not inherited.
+    Closing the last descriptor frees the content, which takes long. A fork meanwhile would leave the child with a
+    descriptor whose number may belong to another file by the time it is closed. A child does not inherit this mapping.
 
     Args:
         fd: the file, not empty; it may be closed afterwards.
@@ -236,12 +236,12 @@ def keep_open(fd: int) -> int:
     """
     address = map_file(fd, PAGE, 0, shared=False)
     if _madvise is not None and LINUX:
-        _madvise(address, PAGE, _MADV_DONTFORK)  # refused is no harm: the content stays as long as the child
+        _madvise(address, PAGE, _MADV_DONTFORK)  # if refused, the content stays as long as the child
     return address
 
 
 def most_mappings() -> int | None:
-    """How many mappings a process may have; None where nobody says."""
+    """The number of mappings that a process may have; None if unknown."""
     try:
         with open("/proc/sys/vm/max_map_count") as file:
             return int(file.read())
@@ -257,12 +257,12 @@ def unmap(address: int, nbytes: int) -> None:
 
 @contextlib.contextmanager
 def mapped_range(fd: int, offset: int, nbytes: int) -> Iterator[int]:
-    """The address at which a range of a file is mapped, for a while, in huge pages where there are any."""
+    """Maps a range of a file during a ``with`` block, in huge pages if possible, and gives its address."""
     skipped = offset % PAGE
     address = map_file(fd, nbytes + skipped, offset - skipped, shared=True)
     try:
         if _madvise is not None:
-            _madvise(address, nbytes + skipped, _MADV_HUGEPAGE)  # refused is no harm
+            _madvise(address, nbytes + skipped, _MADV_HUGEPAGE)  # may be refused
         yield address + skipped
     finally:
         unmap(address, nbytes + skipped)
@@ -274,21 +274,21 @@ def copy(target: int, source: int, nbytes: int) -> None:
 
 
 def sync_mapping(address: int, nbytes: int) -> None:
-    """Waits until the changes made through a mapping are on the disk."""
+    """Waits until changes made through a mapping are on the disk."""
     start = address - address % PAGE
     if _msync is not None and _msync(start, nbytes + address - start, 4 if LINUX else 0x10) != 0:
         raise _error(ctypes.get_errno())
 
 
 def read_ahead(address: int, nbytes: int) -> None:
-    """Asks for the pages of a part of a mapping, and for no others, without waiting until they are in memory."""
+    """Starts reading the pages of a part of a mapping into memory, and no others, without waiting for them."""
     start = address - address % PAGE
     if _madvise is not None and LINUX:
-        _madvise(start, nbytes + address - start, _MADV_WILLNEED)  # refused is no harm
+        _madvise(start, nbytes + address - start, _MADV_WILLNEED)  # may be refused
 
 
 def resident(address: int, nbytes: int, samples: int = 16) -> float:
-    """The share of the sampled pages of a mapping that are in memory already; 1.0 where that cannot be asked."""
+    """The fraction of sampled pages of a mapping that are in memory; 1.0 where the system does not tell."""
     if _mincore is None or nbytes <= 0:
         return 1.0
     first, last = address // PAGE, (address + nbytes - 1) // PAGE
@@ -334,11 +334,11 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 
 Stamp = tuple[int, int, int]
-"""What tells a file from another that takes its name: its inode, when it was written, its size."""
+"""The inode, time of change and size of a file, which tell it from another file under the same name."""
 
 
 def stamp(path: str) -> Stamp | None:
-    """The stamp of what has a path; None where nothing has."""
+    """The stamp of a file; None if it is absent."""
     try:
         info = os.stat(path)
     except OSError:
@@ -347,11 +347,11 @@ def stamp(path: str) -> Stamp | None:
 
 
 def read_file(path: str, stamps: dict[str, Stamp] | None = None) -> bytes | None:
-    """The content of a small regular file; None where there is none, or something that is no regular file.
+    """The content of a small regular file; None if it is absent or no regular file.
 
     Args:
         path: the file.
-        stamps: takes the stamp of what was read, by path.
+        stamps: gets the stamp of the file, by path.
     """
     try:
         fd = os.open(path, os.O_RDONLY | BINARY | NO_LINK | getattr(os, "O_NONBLOCK", 0))

@@ -1,6 +1,6 @@
-"""New mapped tensors of one value: ``empty``, ``zeros``, ``ones``, ``full`` and their ``_like`` twins, as in torch.
+"""Constructors of memory-mapped tensors with one value: ``empty``, ``zeros``, ``ones``, ``full``, and ``_like`` forms.
 
-A file of zeros takes no space on the disk until it is written to, so ``empty`` and ``zeros`` are one.
+A file of zeros takes no space on the disk until it is written to, so ``empty`` and ``zeros`` do the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Filled", "check_device"]
 
 
 class Filled:
-    """The constructors that take a shape; ``_make`` comes from the class that they are for."""
+    """Mixin of the constructors that take a shape or a tensor to imitate; the class itself defines ``_make``."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ class Filled:
         filename: str | os.PathLike[str] | None = None,
         existsok: bool = False,
     ) -> Self:
-        """A tensor whose values nobody has set yet: zeros, for which a file takes no space.
+        """Makes a tensor of zeros, for which a file takes no space until it is written to.
 
         Args:
             *size: the shape, as integers or as one sequence.
@@ -60,7 +60,7 @@ class Filled:
 
     @classmethod
     def zeros(cls, *size: Any, **options: Any) -> Self:
-        """A tensor of zeros; the arguments are those of :meth:`empty`.
+        """Makes a tensor of zeros; the arguments are those of :meth:`empty`.
 
         >>> from tensordict_memmap import MemoryMappedTensor
         >>> MemoryMappedTensor.zeros((2,), dtype=torch.int8).tolist()
@@ -70,7 +70,7 @@ class Filled:
 
     @classmethod
     def ones(cls, *size: Any, dtype: torch.dtype | None = None, **options: Any) -> Self:
-        """A tensor of ones; the arguments are those of :meth:`empty`.
+        """Makes a tensor of ones; the arguments are those of :meth:`empty`.
 
         >>> from tensordict_memmap import MemoryMappedTensor
         >>> MemoryMappedTensor.ones(2, dtype=torch.int8).tolist()
@@ -89,7 +89,7 @@ class Filled:
         filename: str | os.PathLike[str] | None = None,
         existsok: bool = False,
     ) -> Self:
-        """A tensor of one value; the other arguments are those of :meth:`empty`.
+        """Makes a tensor of one value; the other arguments are those of :meth:`empty`.
 
         Args:
             *size: the shape, as integers or as one sequence; the value may follow it, as in ``torch.full``.
@@ -107,7 +107,7 @@ class Filled:
         check_device(device)
         if fill_value is None:
             if not size:
-                raise TypeError("full needs the value to fill with; pass fill_value")
+                raise TypeError("full() has no value to fill with; pass fill_value")
             *size_list, fill_value = size
             size = tuple(size_list)
         value = torch.full((), fill_value, dtype=dtype)
@@ -136,7 +136,7 @@ class Filled:
         **options: Any,
     ) -> Self:
         """Like :meth:`zeros`, with the shape and dtype of a tensor."""
-        return cls.empty(shape=input.shape, filename=filename, dtype=dtype or input.dtype, **options)
+        return cls.empty_like(input, filename=filename, dtype=dtype, **options)
 
     @classmethod
     def ones_like(
@@ -148,7 +148,7 @@ class Filled:
         **options: Any,
     ) -> Self:
         """Like :meth:`ones`, with the shape and dtype of a tensor."""
-        return cls.full(shape=input.shape, fill_value=1, filename=filename, dtype=dtype or input.dtype, **options)
+        return cls.full_like(input, 1, filename=filename, dtype=dtype, **options)
 
     @classmethod
     def full_like(
@@ -167,14 +167,16 @@ class Filled:
 
 
 def check_device(device: torch.device | str | None) -> None:
-    """Refuses a device whose memory files cannot be mapped into."""
+    """Raises for a device other than the CPU, whose memory cannot map files."""
     if device is not None and torch.device(device).type != "cpu":
-        raise RuntimeError(f"files are mapped into the memory of the CPU, not of {device}; use .to(device) afterwards")
+        raise RuntimeError(
+            f"device {device} cannot map files, which only the memory of the CPU can; use .to(device) afterwards"
+        )
 
 
 def _size(size: tuple[Any, ...], shape: Sequence[int] | None) -> torch.Size:
     if shape is not None:
         return torch.Size(shape)
     if not size:
-        raise TypeError("a new tensor needs a shape; pass integers, or one sequence of them")
+        raise TypeError("the shape of the new tensor is missing; pass integers, or one sequence of them")
     return torch.Size(size[0]) if len(size) == 1 and not isinstance(size[0], int) else torch.Size(size)

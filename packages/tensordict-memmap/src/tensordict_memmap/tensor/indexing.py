@@ -1,4 +1,4 @@
-"""Rows of a tensor by index, along its first dimension: gathered and scattered as runs of bytes, from disk too."""
+"""Row indexing of memory-mapped tensors: gathers and scatters rows of the first dimension as runs of bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gather_rows(
         src: a tensor of at least one dimension, in memory or mapped.
         index: integers of any shape; negative ones count from the end.
         out: a contiguous tensor of the result's shape and dtype to fill; a new one if None.
-        threads: for rows that are not in memory yet, how many threads wait for the disk.
+        threads: the number of threads that wait for the disk, for rows that are not in memory yet.
 
     Returns:
         A plain tensor of shape ``index.shape + src.shape[1:]``.
@@ -45,7 +45,7 @@ def gather_rows(
     if out is None and index.ndim == 1 and index.dtype is torch.int64 and plain.is_cpu and index.is_cpu:
         nbytes = index.numel() * plain.stride(0) * plain.element_size()
         if nbytes < KERNEL_CALL_MIN or not is_cold(plain, index):
-            with contextlib.suppress(IndexError):  # negative numbers are for below, and so is what names wrong ones
+            with contextlib.suppress(IndexError):  # negative and wrong numbers are handled below
                 return torch.index_select(plain, 0, index)
     rows = _checked_rows(index, plain.shape[0])
     shape = (*index.shape, *plain.shape[1:])
@@ -53,21 +53,19 @@ def gather_rows(
         out = torch.empty(shape, dtype=plain.dtype, device=plain.device)
     elif tuple(out.shape) != shape or out.dtype != src.dtype or not out.is_contiguous():
         raise ValueError(
-            f"out must be contiguous with shape {list(shape)} and dtype {src.dtype}, "
-            f"not {list(out.shape)} and {out.dtype}; pass out=None to get a new tensor"
+            f"out has shape {list(out.shape)} and dtype {out.dtype}, and must be contiguous with shape {list(shape)} "
+            f"and dtype {src.dtype}; pass out=None to get a new tensor"
         )
     flat = out.view(rows.numel(), *shape[index.ndim :])
     if flat.numel() == 0:
         return out
     if _rows_are_runs(plain) and flat.nbytes >= KERNEL_CALL_MIN and is_cold(plain, rows):
         step, size, first = plain.stride(0) * plain.element_size(), plain[0].nbytes, plain.data_ptr()
-        for row in rows.tolist():  # a page fault alone reads ten times what is asked for, and waits for it
+        for row in rows.tolist():  # a page fault would read ten times as much, and wait for it
             syscalls.read_ahead(first + row * step, size)
         kernels = load_kernels(KERNEL_COMPILE_MIN, [0])
         if kernels is not None:
-            count = max(
-                threads or 4 * executor.default_threads(), 1
-            )  # threads wait for the disk here, not for a processor
+            count = max(threads or 4 * executor.default_threads(), 1)  # threads wait for the disk, not for a processor
             bounds = np.linspace(0, rows.numel(), min(count, rows.numel()) + 1).astype(np.int64)
             rows_array = rows.cpu().numpy()
             gather = functools.partial(kernels.gather_rows, flat.data_ptr(), plain.data_ptr(), step, size, rows_array)
@@ -107,7 +105,7 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, t
     if _rows_are_runs(plain) and not (plain.is_conj() or plain.is_neg()) and source.nbytes >= KERNEL_CALL_MIN:
         kernels = load_kernels(source.nbytes, [0])
     if kernels is None:
-        # Torch leaves open which of two sources wins, so only the later of each row is handed to it.
+        # torch does not define which of two sources wins, so it gets only the later one of each row.
         ordered, places = torch.sort(rows, stable=True)
         last = torch.ones_like(ordered, dtype=torch.bool)
         torch.ne(ordered[1:], ordered[:-1], out=last[:-1])
@@ -126,11 +124,11 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, t
     scatter = functools.partial(kernels.scatter_rows, plain.data_ptr(), step, source.data_ptr(), size, size, rows_array)
     parts = pairwise(bounds)
     executor.run([[functools.partial(scatter, low, high)] for low, high in parts], threads=count)
-    plain[:0].zero_()  # counts a change of the values that torch did not make
+    plain[:0].zero_()  # counts a change of the values for autograd
 
 
 def _apart(dense: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """A dense tensor, copied where it lies in memory that is about to be written to."""
+    """A dense tensor, copied if it overlaps memory that is about to be written."""
     reach = sum((size - 1) * step for size, step in zip(target.shape, target.stride(), strict=True)) + 1
     start, end = target.data_ptr(), target.data_ptr() + reach * target.element_size()
     return dense.clone() if dense.data_ptr() < end and start < dense.data_ptr() + dense.nbytes else dense
@@ -143,13 +141,15 @@ def _rows_are_runs(tensor: torch.Tensor) -> bool:
 
 def _checked_rows(index: torch.Tensor, size: int) -> torch.Tensor:
     if index.dtype == torch.bool or index.dtype.is_floating_point or index.dtype.is_complex:
-        raise IndexError(f"rows are picked by integers, not by {index.dtype}; use nonzero() on a mask first")
+        raise IndexError(
+            f"an index of {index.dtype} does not select rows, which takes integers; use nonzero() on a mask first"
+        )
     rows = index.reshape(-1).to(torch.int64)
     if rows.numel():
         low, high = torch.aminmax(rows)
         if low < -size or high >= size:
             worst = int(high) if high >= size else int(low)
-            raise IndexError(f"rows must be in [-{size}, {size}), and {worst} is not; check the index")
+            raise IndexError(f"row {worst} is not in [-{size}, {size}); check the index")
         if low < 0:
             rows = torch.where(rows < 0, rows + size, rows)
     return rows.contiguous()

@@ -1,9 +1,9 @@
-"""Mappings: a file, or a piece of shared memory without a name, whose bytes many tensors can share.
+"""Mappings of files and of anonymous shared memory, whose bytes many tensors can share.
 
-A mapping is a ``numpy.memmap`` of bytes whose pages go with the last array or tensor over them. It keeps no file
-descriptor, so a process can hold as many as it has address space for; it knows the device and inode of its file, so
-that a file that was replaced since is noticed when a tensor travels to another process by name. Shared memory without a
-name keeps its descriptor: that is all there is to find it by.
+A mapping is a ``numpy.memmap`` of bytes, unmapped when the last array or tensor over it is freed. It keeps no file
+descriptor, so address space alone limits how many a process can have. It knows the device and inode of its file, so
+that unpickling a tensor notices a file that was replaced meanwhile. Anonymous shared memory keeps its descriptor, which
+is the only way to find it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from tensordict_memmap.engine import syscalls
 
 MODES = {"r": False, "c": False, "r+": True}
-"""Ways to map: ``r`` and ``c`` copy a page when it is written to and leave the file alone, ``r+`` writes to it."""
+"""Modes, and whether writes reach the file: with ``r`` and ``c``, a page that is written to is copied first."""
 
 
 def check_mode(mode: str | None) -> None:
@@ -37,14 +37,14 @@ def check_mode(mode: str | None) -> None:
 
 
 class _Pages:
-    """Owns a range of mapped pages; the array over them holds it, so it goes when the last array or tensor does."""
+    """Owns a range of mapped pages; the arrays and tensors over them keep it alive."""
 
     __slots__ = ("__array_interface__", "address", "nbytes")
 
     def __init__(self, address: int, nbytes: int, skipped: int) -> None:
         self.address = address
         self.nbytes = nbytes
-        # a type of ctypes of that many bytes would serve as well, and takes ten times as long to make
+        # an array type of ctypes would do the same, and takes ten times as long to make
         self.__array_interface__ = _bytes_at(address + skipped, nbytes - skipped)
 
     def __del__(self) -> None:
@@ -52,7 +52,7 @@ class _Pages:
 
 
 class _Foreign:
-    """Holds memory that torch has mapped."""
+    """Keeps memory alive that torch has mapped."""
 
     __slots__ = ("__array_interface__", "storage")
 
@@ -62,15 +62,15 @@ class _Foreign:
 
 
 def _bytes_at(address: int, nbytes: int) -> dict[str, Any]:
-    """What NumPy asks of the owner of memory."""
+    """NumPy's array interface of memory at an address."""
     return {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
 
 
 class Mapping:
-    """Bytes of a file, or of shared memory, mapped into this process.
+    """Bytes of a file, or of anonymous shared memory, mapped into this process.
 
     Attributes:
-        filename: the absolute path, or None for shared memory without a name.
+        filename: the absolute path, or None for anonymous shared memory.
         mode: ``"r+"`` where writes reach the file, ``"r"`` where they stay in this process.
         offset: where in the file the bytes start.
         nbytes: how many there are.
@@ -89,8 +89,8 @@ class Mapping:
         info = os.fstat(fd)
         if info.st_size < offset + nbytes:
             raise ValueError(
-                f"a file must hold all bytes of its tensor, and {filename or 'shared memory'} has {info.st_size} bytes "
-                f"where {offset + nbytes} are needed; give the shape and dtype that it was written with"
+                f"{filename or 'shared memory'} has {info.st_size} bytes where its tensor needs {offset + nbytes}; "
+                "give the shape and dtype that it was written with"
             )
         self.filename = filename
         self.mode = mode
@@ -116,7 +116,7 @@ class Mapping:
         """
         if mode is not None and mode not in MODES:
             raise ValueError(
-                f"a mapping is opened with mode 'r', 'c' or 'r+', not {mode!r}; use 'r+' to write to the file"
+                f"mode {mode!r} is not one of 'r', 'c' and 'r+' for a mapping; use 'r+' to write to the file"
             )
         fd = -1
         if mode is None or MODES[mode]:
@@ -140,7 +140,7 @@ class Mapping:
 
     @classmethod
     def anonymous(cls, nbytes: int) -> Mapping:
-        """Makes shared memory of zeros that goes with its last owner, in whatever process that is."""
+        """Makes anonymous shared memory of zeros, freed with its last mapping in any process."""
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("tensordict-memmap")
         else:
@@ -155,7 +155,7 @@ class Mapping:
 
     @classmethod
     def from_descriptor(cls, fd: int, nbytes: int) -> Mapping:
-        """Maps shared memory that came as a descriptor, which the mapping then owns."""
+        """Maps anonymous shared memory by its descriptor, which the mapping then owns."""
         keeper = _Descriptor(fd)
         mapping = cls(fd, None, nbytes)
         mapping.descriptor = keeper
@@ -163,7 +163,7 @@ class Mapping:
 
     @classmethod
     def over(cls, storage: torch.UntypedStorage, filename: str | None) -> Mapping:
-        """Treats memory that torch has mapped already as a mapping."""
+        """Wraps memory that torch has mapped already."""
         mapping = cls.nothing(filename)
         mapping.nbytes = storage.nbytes()
         if filename is not None:
@@ -175,7 +175,7 @@ class Mapping:
 
     @classmethod
     def nothing(cls, filename: str | None = None, mode: str = "r+") -> Mapping:
-        """The mapping of no bytes, which needs no file."""
+        """The empty mapping, which needs no file."""
         mapping = cls.__new__(cls)
         mapping.filename, mapping.mode, mapping.offset, mapping.nbytes = filename, mode, 0, 0
         mapping.identity, mapping.descriptor, mapping.buffer = (0, 0), None, np.empty(0, np.uint8)
@@ -183,7 +183,7 @@ class Mapping:
 
     @property
     def address(self) -> int:
-        """Where in this process the first byte is."""
+        """The address of the first byte in this process."""
         return int(self.buffer.ctypes.data)
 
     def array(self) -> np.memmap[Any, np.dtype[np.uint8]]:
@@ -195,12 +195,12 @@ class Mapping:
         return array
 
     def flush(self) -> None:
-        """Waits until what was written through the mapping is on the disk."""
+        """Waits until bytes written through the mapping are on the disk."""
         if self.filename is not None and self.mode == "r+" and self.nbytes:
             syscalls.sync_mapping(self.address, self.nbytes)
 
     def open_descriptor(self) -> int | None:
-        """A descriptor to write to the same file with, or None where it is read-only or another file by now."""
+        """Opens the same file for writing; None if the mapping is read-only or the file was replaced."""
         if self.mode != "r+":
             return None
         if self.descriptor is not None:

@@ -1,11 +1,9 @@
-"""``MemoryMappedTensor``: a tensor whose memory is a file, or shared memory, that other processes see too.
+"""``MemoryMappedTensor``: a tensor whose memory is a file, or shared memory, that several processes can use.
 
-It is a ``torch.Tensor`` in all that operations see: they run at full speed and give plain tensors. Only what makes a
-view by position (indexing with integers and slices, ``unbind``, ``split``, ``chunk``, ``detach``) stays memory-mapped
-and knows its place in the file; every other view shares the memory as a plain tensor. Indexing and writing by rows, and
-large copies, go through ``rows.py`` and ``update.py``. A tensor with a file travels to other processes as the
-file's name, in a few hundred bytes, together with the identity of the file, so that another file under that name is an
-error.
+Operations see a plain ``torch.Tensor``: they run at full speed and return plain tensors. Only views by position
+(indexing with integers and slices, ``unbind``, ``split``, ``chunk``, ``detach``) stay memory-mapped and know their place
+in the file; every other view shares the memory as a plain tensor. Row indexing (``indexing.py``) and large copies
+(``update.py``) have fast paths. A tensor with a file is pickled by the name and identity of the file (``pickling.py``).
 """
 
 from __future__ import annotations
@@ -41,12 +39,12 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     Args:
         source: a tensor, array or nested list of numbers, which is copied.
-        dtype: converts to this dtype.
-        shape: broadcasts to this shape.
-        index: keeps only ``[index]`` of the result.
+        dtype: the dtype to convert to.
+        shape: the shape to broadcast to.
+        index: an index of the result to keep.
         device: the CPU, which is where files are mapped.
         handler: memory that is mapped already, as another tensor's ``handler``; ``source`` is None then.
-        filename: the file to make; None uses shared memory that goes with its last owner.
+        filename: the file to make; None uses shared memory, freed with its last owner.
 
     >>> x = MemoryMappedTensor([[1, 2], [3, 4]])
     >>> x[0] = 7
@@ -57,7 +55,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
     ('MemoryMappedTensor', 'Tensor')
     """
 
-    # Like torch.nn.Parameter: operations take no detour through Python and give plain tensors.
+    # As in torch.nn.Parameter: operations take no detour through Python and return plain tensors.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # a method
 
     _mapping: Mapping
@@ -79,7 +77,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         check_device(device)
         if handler is not None:
             if dtype is None or shape is None:
-                raise TypeError("memory that is mapped already has no type of its own; pass dtype and shape")
+                raise TypeError("handler has neither dtype nor shape; pass both")
             return cls.from_handler(handler, dtype, shape, index)
         tensor = source if isinstance(source, torch.Tensor) else torch.as_tensor(source)
         if dtype is not None:
@@ -105,7 +103,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         Args:
             input: the tensor, on any device and of any layout of strides.
             filename: the file to make. It appears whole or not at all.
-            existsok: whether a file of that name may be replaced. Who has the old one mapped keeps its content.
+            existsok: whether a file of that name may be replaced. Existing mappings of the old file keep its content.
             copy_existing: whether a tensor that has a file already is copied to another one.
             copy_data: whether to copy the values; False leaves zeros, and takes no disk space yet.
             shape: broadcasts to this shape.
@@ -114,28 +112,30 @@ class MemoryMappedTensor(Filled, torch.Tensor):
             The new tensor, or ``input`` itself where it is already what is asked for.
 
         Raises:
-            TypeError: if ``input`` is no tensor.
-            RuntimeError: if it requires gradients, if the file exists and ``existsok`` is False, or if it has another
-                file already and ``copy_existing`` is False.
-            OSError: if the disk is full.
+            TypeError: ``input`` is no tensor.
+            RuntimeError: ``input`` requires gradients, the file exists and ``existsok`` is False, or ``input`` has
+                another file already and ``copy_existing`` is False.
+            OSError: The disk is full.
 
         >>> x = MemoryMappedTensor.from_tensor(torch.arange(3), filename="x.memmap")
         >>> os.path.basename(x.filename), os.path.getsize(x.filename)
         ('x.memmap', 24)
         """
         if not isinstance(input, torch.Tensor):
-            raise TypeError(f"from_tensor takes a torch.Tensor, not {type(input).__name__}; use torch.as_tensor first")
+            raise TypeError(
+                f"{type(input).__name__} is no torch.Tensor, which from_tensor takes; use torch.as_tensor first"
+            )
         if isinstance(input, cls) and shape is None:
             mapped = input._mapping.filename
             if filename is None or (mapped == os.path.abspath(filename) and input._is_whole()):
                 return input
             if mapped is not None and not copy_existing:
                 raise RuntimeError(
-                    f"a tensor stays in its file, and this one has {mapped}; pass copy_existing=True to copy it to "
+                    f"the tensor is in {mapped} already and stays there; pass copy_existing=True to copy it to "
                     f"{os.fspath(filename)}"
                 )
         if input.requires_grad:
-            raise RuntimeError("a file keeps values, not gradients, and this tensor requires them; pass x.detach()")
+            raise RuntimeError("the tensor requires gradients, and a file holds only values; pass x.detach()")
         source = input if shape is None else input.expand(tuple(shape))
         return cls._make(source.shape, source.dtype, filename, existsok, source if copy_data else None)
 
@@ -156,7 +156,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
             return made
         path = os.path.abspath(filename)
         if not existsok and os.path.exists(path):
-            raise RuntimeError(f"a new tensor gets a new file, and {path} exists; pass existsok=True to replace it")
+            raise RuntimeError(f"{path} exists, and a new tensor gets a new file; pass existsok=True to replace it")
         if nbytes == 0:  # files of the tree format are never empty
             if os.path.exists(path):
                 os.unlink(path)
@@ -210,20 +210,20 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         *,
         offset: int = 0,
     ) -> Self:
-        """Maps a file that exists, without changing or reading it.
+        """Maps a file, without changing or reading it.
 
         Args:
             filename: the path.
-            dtype: what the file holds.
-            shape: the shape of it. A tensor without elements needs no file.
-            index: keeps only ``[index]``.
+            dtype: the dtype of the values in the file.
+            shape: their shape. A tensor without elements needs no file.
+            index: an index of the tensor to keep.
             mode: ``"r+"`` writes to the file, ``"r"`` and ``"c"`` keep writes in this process; None is ``"r+"`` where
                 the file may be written to, else ``"r"``.
             offset: the byte where the tensor starts.
 
         Raises:
-            ValueError: if the file is shorter than the tensor.
-            OSError: if it cannot be opened.
+            ValueError: The file is shorter than the tensor.
+            OSError: The file cannot be opened.
         """
         nbytes = prod(shape) * dtype.itemsize
         if nbytes == 0:
@@ -245,14 +245,14 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
         Args:
             handler: the mapping, as ``MemoryMappedTensor.handler`` gives it.
-            dtype: what it holds.
-            shape: the shape of it.
-            index: keeps only ``[index]``.
+            dtype: the dtype of its values.
+            shape: their shape.
+            index: an index of the tensor to keep.
             offset: the byte of the mapping where the tensor starts.
             stride: the strides in elements; contiguous if None.
 
         Raises:
-            ValueError: if the mapping is too short.
+            ValueError: The mapping is too short.
 
         >>> x = MemoryMappedTensor.zeros(2, 3)
         >>> y = MemoryMappedTensor.from_handler(x.handler, torch.float32, (6,))
@@ -262,7 +262,9 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         """
         needed = offset + _reach(shape, stride) * dtype.itemsize
         if offset < 0 or needed > handler.nbytes:
-            raise ValueError(f"a tensor must lie in its mapping, and {needed} bytes do not fit in {handler.nbytes}")
+            raise ValueError(
+                f"the tensor ends at byte {needed} of a mapping of {handler.nbytes} bytes; pass a smaller shape"
+            )
         return cls._over(handler, dtype, shape, offset=offset, stride=stride, index=index)
 
     @classmethod
@@ -284,8 +286,8 @@ class MemoryMappedTensor(Filled, torch.Tensor):
             shape: the shape; None is one dimension.
             dtype: the dtype; None is the storage's, or bytes.
             device: the CPU.
-            index: keeps only ``[index]``.
-            filename: the file that the storage maps; None takes the storage's word for it.
+            index: an index of the tensor to keep.
+            filename: the file that the storage maps; None asks the storage.
             handler: memory that is mapped already, instead of the storage's.
         """
         check_device(device)
@@ -303,12 +305,10 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         """The absolute path of the file.
 
         Raises:
-            RuntimeError: if the tensor lives in shared memory without a name; ``handler.filename`` is None then.
+            RuntimeError: The tensor is in anonymous shared memory, where ``handler.filename`` is None.
         """
         if self._mapping.filename is None:
-            raise RuntimeError(
-                "this MemoryMappedTensor has no file: it lives in shared memory; pass filename to get one"
-            )
+            raise RuntimeError("the tensor has no file: it is in shared memory; pass filename when making it")
         return self._mapping.filename
 
     @property
@@ -318,27 +318,27 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     @property
     def index(self) -> Any:
-        """The index that was taken of a tensor of shape ``parent_shape`` to get this one, or None."""
+        """The index that gave this tensor, of a tensor of shape ``parent_shape``; None if there was none."""
         return self._index
 
     @property
     def parent_shape(self) -> torch.Size:
-        """The shape of the tensor that ``index`` was taken of, or this one's."""
+        """The shape of the tensor that was indexed to get this one, or the shape of this one."""
         return self._parent_shape
 
     @property
     def offset(self) -> int:
-        """The byte of the file where the first element is."""
+        """The byte of the file where the first element starts."""
         if self.numel() == 0:
             return self._mapping.offset
         return self._mapping.offset + self.data_ptr() - self._mapping.address
 
     def flush(self) -> None:
-        """Waits until what was written in place is on the disk."""
+        """Waits until in-place changes are on the disk."""
         self._mapping.flush()
 
     def is_shared(self) -> bool:
-        """Whether other processes see what is written here: True, unless it was mapped with mode ``"r"``."""
+        """Whether other processes see in-place changes: True, unless the mode of the mapping is ``"r"``."""
         return self._mapping.mode == "r+"
 
     def share_memory_(self) -> Self:
@@ -383,7 +383,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         super().__setitem__(index, value)
 
     def _rows(self, index: Any) -> torch.Tensor | None:
-        """An index of whole rows as integers, where taking them as runs of bytes is worth it."""
+        """The index as integers of rows, where copying rows as runs of bytes pays; else None."""
         rows: torch.Tensor
         if isinstance(index, torch.Tensor):
             rows = index
@@ -406,18 +406,18 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         return self
 
     def unbind(self, dim: int = 0) -> tuple[torch.Tensor, ...]:
-        """Like ``torch.unbind``; each part knows its place in the file."""
+        """Like ``torch.unbind``; each part stays memory-mapped."""
         before = (slice(None),) * (dim % max(self.ndim, 1))
         return tuple(
             self._view(part, (*before, number) if before else number) for number, part in enumerate(super().unbind(dim))
         )
 
     def split(self, split_size: Any, dim: int = 0) -> tuple[torch.Tensor, ...]:
-        """Like ``torch.split``; each part knows its place in the file."""
+        """Like ``torch.split``; each part stays memory-mapped."""
         return self._parts(super().split(split_size, dim), dim)  # type: ignore[no-untyped-call]  # torch's
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[torch.Tensor, ...]:
-        """Like ``torch.chunk``; each part knows its place in the file."""
+        """Like ``torch.chunk``; each part stays memory-mapped."""
         return self._parts(super().chunk(chunks, dim), dim)
 
     def _parts(self, parts: Sequence[torch.Tensor], dim: int) -> tuple[torch.Tensor, ...]:
@@ -438,7 +438,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         view._parent_shape = self._parent_shape
         return view
 
-    # --- travelling
+    # --- copies and pickles
 
     def __copy__(self) -> Self:
         view = self.detach()
@@ -465,7 +465,7 @@ register_writer(MemoryMappedTensor, write_leaves)
 
 
 def _reach(shape: Sequence[int], stride: Sequence[int] | None) -> int:
-    """How many elements lie between the first of a tensor and its last, both included."""
+    """The number of elements from the first of a tensor to its last."""
     if stride is None or 0 in shape:
         return prod(shape)
     return sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1

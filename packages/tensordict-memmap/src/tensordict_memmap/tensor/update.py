@@ -26,7 +26,7 @@ from tensordict_memmap.tensor.mapping import Mapping
 __all__ = ["copy_into", "write_leaves"]
 
 _OPEN = 256
-"""Files that are open at once: processes may have 1,024."""
+"""Files that are open at once; the usual limit of a process is 1,024."""
 
 
 def write_leaves(
@@ -40,12 +40,12 @@ def write_leaves(
 
     Args:
         keys: the names of the leaves, for errors.
-        leaves: where to. Their memory is changed in place.
-        sources: what, one of each leaf's shape.
-        threads: for writes to files, how many threads.
+        leaves: the targets, which change in place.
+        sources: the new values, one tensor of the shape of each leaf.
+        threads: the number of threads for writes to files.
 
     Raises:
-        OSError: if the disk is full; it names the key.
+        OSError: The disk is full; the error names the key.
 
     >>> first, second = torch.zeros(2), torch.zeros(2)
     >>> write_leaves(["a", "b"], [first, second], [torch.ones(2), torch.arange(2)])
@@ -62,7 +62,7 @@ def write_leaves(
         return
     by_file: dict[int, list[int]] = {}
     for number in sorted(unfilled, key=lambda number: -leaves[number].nbytes):
-        by_file.setdefault(id(leaves[number].handler), []).append(number)  # type: ignore[attr-defined]  # those that map files have one
+        by_file.setdefault(id(leaves[number].handler), []).append(number)  # type: ignore[attr-defined]  # only mapped tensors come here
     files = list(by_file.values())
     written: set[int] = set()
     for first in range(0, len(files), _OPEN):
@@ -75,7 +75,7 @@ def write_leaves(
 
 
 def _copy(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Copies between memory and memory, one leaf after the other; it has no derivative."""
+    """Copies within memory, without a derivative."""
     flat = [number for number, leaf in enumerate(leaves) if _is_plain_copy(leaf, sources[number])]
     total = sum(leaves[number].nbytes for number in flat)
     if total < STREAM_MIN or not _are_apart(leaves, sources):
@@ -102,7 +102,7 @@ def _copy(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> No
 
 
 def _is_plain_copy(leaf: torch.Tensor, source: torch.Tensor) -> bool:
-    """Whether one run of bytes goes to another as it is."""
+    """Whether the copy is one large run of bytes without conversion."""
     return (
         leaf.nbytes >= FILE_WRITE_MIN
         and leaf.dtype is source.dtype
@@ -115,7 +115,7 @@ def _is_plain_copy(leaf: torch.Tensor, source: torch.Tensor) -> bool:
 
 
 def _tell_autograd(leaf: torch.Tensor) -> None:
-    """Counts a change of the values that torch did not make."""
+    """Counts a change of the values for autograd."""
     leaf.detach()[:0].zero_()
 
 
@@ -126,13 +126,13 @@ def _fill(
     sources: Sequence[torch.Tensor],
     threads: int | None,
 ) -> set[int]:
-    """Writes to files, and says which leaves were; a file that cannot be written to is left to its mapping."""
+    """Writes leaves to their files and returns the numbers of those written; skips files that cannot be opened."""
     sinks: list[Sink] = []
     targets: list[tuple[Sink, FileRange]] = []
     written: set[int] = set()
     try:
         for numbers in files:
-            mapping: Mapping = leaves[numbers[0]].handler  # type: ignore[attr-defined]  # those that map files have one
+            mapping: Mapping = leaves[numbers[0]].handler  # type: ignore[attr-defined]  # only mapped tensors come here
             fd = mapping.open_descriptor()
             if fd is None:
                 continue
@@ -153,7 +153,7 @@ def _fill(
 
 
 def _are_apart(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> bool:
-    """Whether no source lies where a leaf is, and no leaf in another's memory: otherwise their order counts."""
+    """Whether no source shares memory with a leaf and no two leaves overlap: otherwise the order of copies matters."""
     leaves = [leaf for leaf in leaves if leaf.numel()]
     places = {leaf.untyped_storage().data_ptr() for leaf in leaves}
     for source in sources:
@@ -166,7 +166,7 @@ def _are_apart(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) 
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """The bytes from the first element to the last; there is one."""
+    """The bytes from the first element to the last, of a tensor that is not empty."""
     steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return (steps + 1) * tensor.element_size()
 
@@ -175,9 +175,9 @@ def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = Non
     """Copies ``src`` into ``dst``, which may map a file, converting and broadcasting as ``Tensor.copy_`` does.
 
     Args:
-        dst: where to. Its memory is changed in place.
-        src: what; any tensor that broadcasts to the shape of ``dst``.
-        threads: for writes to a file, how many threads.
+        dst: the target, which changes in place.
+        src: the new values; any tensor that broadcasts to the shape of ``dst``.
+        threads: the number of threads for writes to a file.
 
     >>> dst = torch.zeros(2, 3)
     >>> copy_into(dst, torch.arange(3))

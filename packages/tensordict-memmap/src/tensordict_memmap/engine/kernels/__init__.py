@@ -1,3 +1,3 @@
-"""Kernels: what Numba compiles, and how compiled code is cached and loaded."""
+"""Kernels compiled by Numba, and the cache of their machine code."""
 
 from __future__ import annotations

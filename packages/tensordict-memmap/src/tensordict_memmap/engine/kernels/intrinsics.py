@@ -1,10 +1,10 @@
-"""Intrinsics: what kernels need and Numba has no word for, written in LLVM's own language.
+"""Intrinsics: operations that kernels need and Numba lacks, written in LLVM's intermediate language.
 
-Addresses are 64-bit integers, and nothing assumes that they are a multiple of anything but where it says so.
+Addresses are 64-bit integers. Only `stream_line` needs an aligned one.
 """
 
 # mypy: ignore-errors
-# Numba infers the types of what kernels call when it compiles them.
+# Numba infers the types of intrinsics when it compiles kernels.
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 MOST_AXES = 64
-"""What torch and NumPy allow."""
+"""The most axes that torch and NumPy allow."""
 
 _LONG = ir.IntType(64)
 _EIGHT = ir.VectorType(_LONG, 8)
@@ -21,7 +21,7 @@ _EIGHT = ir.VectorType(_LONG, 8)
 
 @intrinsic
 def load(typingctx, address, unit):
-    """Reads an item of the type that ``unit`` points to; no alignment is assumed, since files need not have any."""
+    """Reads an item of the type that ``unit`` points to, at any alignment."""
 
     def generate(context, builder, signature, arguments):
         data = context.data_model_manager[signature.return_type]
@@ -33,7 +33,7 @@ def load(typingctx, address, unit):
 
 @intrinsic
 def store(typingctx, address, value):
-    """Writes an item; no alignment is assumed."""
+    """Writes an item, at any alignment."""
 
     def generate(context, builder, signature, arguments):
         data = context.data_model_manager[signature.args[1]]
@@ -46,7 +46,7 @@ def store(typingctx, address, value):
 
 @intrinsic
 def counters(typingctx):
-    """A number for each axis, on the stack."""
+    """Makes one integer for each axis, on the stack."""
 
     def generate(context, builder, signature, arguments):
         with builder.goto_entry_block():
@@ -58,7 +58,7 @@ def counters(typingctx):
 
 @intrinsic
 def bytes_of(typingctx, unit):
-    """The bytes of an item, known when the kernel is compiled, so that neighbouring items become one vector."""
+    """The bytes of an item, a constant in the compiled kernel, so that neighbouring items become one vector."""
 
     def generate(context, builder, signature, arguments):
         return context.get_constant(types.int64, signature.args[0].dtype.bitwidth // 8)
@@ -68,7 +68,7 @@ def bytes_of(typingctx, unit):
 
 @intrinsic
 def transpose_8x8(typingctx, target, target_step, source, source_step, unit):
-    """Moves eight vectors of eight items and transposes them in registers.
+    """Copies eight vectors of eight items and transposes them in registers.
 
     Interleaving vector ``i`` with vector ``i + 4``, three times over, is the transposition of an 8 x 8 matrix.
     """
@@ -99,7 +99,7 @@ def transpose_8x8(typingctx, target, target_step, source, source_step, unit):
 
 @intrinsic
 def stream_line(typingctx, target, source):
-    """Moves 64 bytes to an aligned address by stores that go to memory at once."""
+    """Copies 64 bytes to an aligned address by non-temporal stores, which bypass the caches."""
 
     def generate(context, builder, signature, arguments):
         into, out_of = (builder.inttoptr(address, _EIGHT.as_pointer()) for address in arguments)
@@ -112,7 +112,7 @@ def stream_line(typingctx, target, source):
 
 @intrinsic
 def fence(typingctx):
-    """Orders such stores before what comes."""
+    """Completes non-temporal stores before later memory accesses."""
 
     def generate(context, builder, signature, arguments):
         builder.fence("seq_cst")

@@ -84,9 +84,9 @@ def pack_rows(target, source, shape, strides, ndim, first, last, unit):
 def transpose_tile(target, pitch, source, row_step, column_step, rows, columns, unit):
     """``target[i, j] = source[i, j]`` for a source that is dense along ``i`` and a target that is dense along ``j``.
 
-    Tiles of 8 x 8 go along sixteen rows at a time: the lines of the target that one tile begins are then still in the
-    cache when the next one ends them, also where all of them fall into one set of it. Where rows are short, tiles go
-    along the source's dense axis.
+    Tiles of 8 x 8 are copied along sixteen rows at a time. Cache lines of the target that one tile begins are then
+    still in the cache when the next tile ends them, even where all of them fall into one cache set. Where rows are
+    short, tiles are copied along the source's dense axis.
     """
     width = bytes_of(unit)
     full_rows = rows - rows % 8
@@ -116,8 +116,8 @@ def transpose_tile(target, pitch, source, row_step, column_step, rows, columns, 
 def pack_block(target, source, shape, strides, ndim, axis, row, rows, first, last, unit):
     """Packs, for ``rows`` steps along ``axis``, the items ``first`` to ``last`` (in C order) of the axes behind it.
 
-    Args as for `pack_range`; ``row`` is the first of them, counted over ``axis`` and the axes before it, and the last
-    of them has the same place in the axes before.
+    ``row`` is the first step, counted over ``axis`` and the axes before it. All steps have the same place in the axes
+    before ``axis``.
     """
     width = bytes_of(unit)
     pitch = (last - first) * width
@@ -180,7 +180,7 @@ def gather_rows(target, source, source_step, row_bytes, index, first, last):
 def scatter_rows(target, target_step, source, source_step, row_bytes, index, count, low, high):
     """``target[index[k]] = source[k]`` in order, for the target rows from ``low`` to below ``high``.
 
-    Threads share the work by target rows, not by ``k``, so that a row named twice gets the later of its sources, whole.
+    Threads share the work by target rows, not by ``k``, so that a row that is named twice gets the later source, whole.
     """
     for k in range(count):
         row = index[k]
@@ -191,9 +191,9 @@ def scatter_rows(target, target_step, source, source_step, row_bytes, index, cou
 
 @_kernel
 def stream(target, source, nbytes):
-    """Copies memory past the caches: a plain store first reads the line that it fills, which is a third of the traffic.
+    """Copies memory past the caches. A plain store first reads the cache line that it fills, a third of the traffic.
 
-    The two do not overlap.
+    The two ranges do not overlap.
     """
     head = min(-target % 64, nbytes)
     _memcpy(target, source, head)
@@ -206,7 +206,7 @@ def stream(target, source, nbytes):
 
 
 def entries(width: int) -> dict[str, Any]:
-    """The kernels for a width, as Numba compiles them for callers of C; 0 is for those that move bytes."""
+    """Compiles the kernels for a width as C functions; 0 is for those that move bytes."""
     pointers = dict.fromkeys(POINTERS, types.CPointer(types.int64))
     if width:
         pointers["unit"] = types.CPointer(UNITS[width])
