@@ -1,8 +1,8 @@
 """``MemoryMappedTensor``: a tensor whose memory is a file, or shared memory, that several processes can use.
 
 Operations see a plain ``torch.Tensor``: they run at full speed and return plain tensors. Only views by position
-(indexing with integers and slices, ``unbind``, ``split``, ``chunk``, ``detach``) stay memory-mapped and know their place
-in the file; every other view shares the memory as a plain tensor. Row indexing (``indexing.py``) and large copies
+(indexing with integers and slices, ``unbind``, ``split``, ``chunk``, ``detach``) stay memory-mapped and know where they
+are in the file; every other view shares the memory as a plain tensor. Row indexing (``indexing.py``) and large copies
 (``update.py``) have fast paths. A tensor with a file is pickled by the name and identity of the file (``pickling.py``).
 """
 
