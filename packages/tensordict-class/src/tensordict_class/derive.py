@@ -97,8 +97,8 @@ def move_cells(old: type[Any], new: type[Any]) -> None:
 
     Functions refer to their class in a closure cell, and both classes have the same functions.
     """
-    for member in vars(new).values():
-        for function in _functions(member):
+    for name in vars(old):
+        for function in _functions(vars(new).get(name)):
             for cell in function.__closure__ or ():
                 try:
                     holds_old = cell.cell_contents is old

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -177,7 +178,7 @@ class Node:
         ...
         TypeError: the container Node lacks _cat, _clone, _del, ...
         """
-        names = {name for base in cls.__mro__ for name, value in vars(base).items() if _is_abstract(value)}
+        names = frozenset().union(*map(_abstract_names, cls.__mro__))
         missing = sorted(name for name in names if _is_abstract(getattr(cls, name)))
         if missing:
             raise errors.incomplete_container(cls, missing)
@@ -419,6 +420,18 @@ class Node:
         out: list[Any] = []
         self._collect_aligned(other, out, missing, is_leaf, ())
         return out
+
+
+_abstract: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
+
+
+def _abstract_names(cls: type) -> frozenset[str]:
+    """The abstract methods in the body of a class, found once: a container has about forty base classes."""
+    names = _abstract.get(cls)
+    if names is None:
+        names = frozenset(name for name, value in vars(cls).items() if _is_abstract(value))
+        _abstract[cls] = names
+    return names
 
 
 def _is_abstract(member: Any) -> bool:
