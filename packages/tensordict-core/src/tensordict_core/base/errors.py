@@ -1,7 +1,6 @@
-"""Error messages: every sentence that core says to its users when something is wrong, built in one place.
+"""Error messages of core: functions that build exceptions.
 
-A message names the rule, the offender and the remedy in one sentence. Builders return exceptions, so call sites read
-``raise errors.locked(...)`` and tests can name what they expect.
+A message is one sentence: the offender, the rule, then the remedy. Call sites read ``raise errors.locked(...)``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def incomplete_container(cls: type, missing: Sequence[str]) -> TypeError:
 
 
 def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> KeyError:
-    """The key is absent; names the keys that are there, nearest first."""
+    """The key is absent; the message suggests similar keys."""
     names = [str(k) for k in keys]
     wanted = str(key if isinstance(key, str) else key[-1] if key else key)
     near = difflib.get_close_matches(wanted, names, n=3)
@@ -49,16 +48,16 @@ def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyErr
 
 
 def bad_key(key: Any) -> TypeError:
-    """The key is no nested key."""
+    """The value is not a nested key."""
     return TypeError(
-        f"a key is a string or a tuple of strings, got {_show(key)} of type {type(key).__name__}; name the entry, or "
-        "index the rows with td[index]"
+        f"{_show(key)} of type {type(key).__name__} is not a key; a key is a string or a tuple of strings: "
+        "name the entry, or index rows with td[index]"
     )
 
 
 def empty_key() -> KeyError:
-    """The empty tuple names nothing."""
-    return KeyError("the empty tuple is no key; name at least one level")
+    """The key is an empty tuple."""
+    return KeyError("the empty tuple is not a key; name at least one level")
 
 
 def not_a_node(key: Any, value: Any) -> KeyError:
@@ -70,7 +69,7 @@ def not_a_node(key: Any, value: Any) -> KeyError:
 
 
 def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
-    """An entry does not start with the batch size."""
+    """The shape of an entry does not start with the batch size."""
     scalar = "; wrap a scalar with torch.full(batch_size, value) or NonTensorData" if not len(shape) else ""
     return RuntimeError(
         f"key {_show(key)} has shape {list(shape)}, which does not start with the batch size {list(batch_size)}; "
@@ -87,7 +86,7 @@ def batch_size_refused(key: Any, shape: Sequence[int], batch_size: Sequence[int]
 
 
 def locked(action: str) -> RuntimeError:
-    """A locked tensordict was to change its entries."""
+    """An operation would change the entries of a locked tensordict."""
     return RuntimeError(
         f"Cannot modify locked TensorDict: {action}; call unlock_() first, "
         "or write in place with set_() or update_() to keys that exist"
@@ -95,22 +94,15 @@ def locked(action: str) -> RuntimeError:
 
 
 def locked_graph() -> RuntimeError:
-    """A child of a locked parent was to be unlocked."""
+    """A child of a locked parent would be unlocked."""
     return RuntimeError(
         "Cannot unlock a tensordict that is part of a locked graph; unlock the root that holds it, "
         "or clone(False) it to change a copy"
     )
 
 
-def device_mismatch(key: Any, device: Any, expected: Any) -> RuntimeError:
-    """A nested tensordict lives elsewhere."""
-    return RuntimeError(
-        f"key {_show(key)} is on {device}, but the tensordict is on {expected}; move it with .to({str(expected)!r})"
-    )
-
-
 def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> RuntimeError:
-    """An in-place write of another shape."""
+    """An in-place write has another shape."""
     return RuntimeError(
         f"key {_show(key)} has shape {list(expected)} and cannot take a value of shape {list(got)} in place; "
         "reshape the value, or use set() to replace the entry"
@@ -118,7 +110,7 @@ def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> Run
 
 
 def in_place_leaf(key: Any) -> RuntimeError:
-    """An in-place write into what requires gradients."""
+    """An in-place write goes into a leaf that requires gradients."""
     return RuntimeError(
         f"key {_show(key)} is a leaf Variable that requires grad, which cannot be written in place; write under "
         "torch.no_grad(), or into td.data"
@@ -126,7 +118,7 @@ def in_place_leaf(key: Any) -> RuntimeError:
 
 
 def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> RuntimeError:
-    """An indexed write of another shape."""
+    """An indexed write has another shape."""
     return RuntimeError(
         f"key {_show(key)} takes values of shape {list(expected)} at this index, and the value of shape {list(got)} "
         "cannot be broadcast to it; reshape or expand the value"
@@ -134,15 +126,15 @@ def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -
 
 
 def indexed_write_dtype(key: Any, got: Any, expected: Any) -> RuntimeError:
-    """An indexed write of another dtype, by an index with tensors."""
+    """An indexed write, by an index with tensors, has another dtype."""
     return RuntimeError(
-        f"key {_show(key)} has dtype {expected} and an index with tensors writes no value of dtype {got} into it; "
+        f"key {_show(key)} has dtype {expected} and takes no value of dtype {got} at an index with tensors; "
         f"convert the value with .to({expected})"
     )
 
 
 def ambiguous_bool() -> RuntimeError:
-    """Truth of a tensordict is not defined."""
+    """The truth value of a tensordict is undefined."""
     return RuntimeError(
         "the truth value of a tensordict is not defined; use len(td.keys()) for its keys, "
         "td.is_empty() for its leaves, "
@@ -165,23 +157,24 @@ def holds_itself(key: Any) -> ValueError:
 
 
 def indices_differ(shapes: Iterable[Sequence[int]]) -> IndexError:
-    """Index tensors that do not go together."""
+    """Index tensors cannot be broadcast together."""
     return IndexError(
-        f"index tensors of one index are broadcast together, got the shapes {[list(shape) for shape in shapes]}; "
+        f"index tensors of the shapes {[list(shape) for shape in shapes]} cannot be broadcast together; "
         "give them one shape, or index in two steps"
     )
 
 
 def keys_as_index(keys: Sequence[str]) -> TypeError:
-    """A list of keys where rows are indexed."""
+    """An index is a list of keys."""
     names = ", ".join(repr(key) for key in keys)
     return TypeError(
-        f"an index list holds integers or bools, got the keys [{names}]; take several entries with td.select({names})"
+        f"the keys [{names}] are not an index; an index list holds integers or bools, and td.select({names}) takes "
+        "several entries"
     )
 
 
 def bad_indexed_value(value: Any) -> TypeError:
-    """A value that no leaf can take at an index."""
+    """The value of an indexed write has a type that no leaf takes."""
     return TypeError(
         f"an indexed write takes a tensordict, a dictionary, a tensor or a number, got {value!r}; "
         "name the entry with td[index] = {key: value}, or wrap a list with torch.tensor"
@@ -189,12 +182,12 @@ def bad_indexed_value(value: Any) -> TypeError:
 
 
 def not_a_dim(dim: Any) -> TypeError:
-    """A dimension is given as something else than its number."""
-    return TypeError(f"a batch dimension is given by its number, got {dim!r}; take an integer, such as 0 or -1")
+    """A dimension is not an integer."""
+    return TypeError(f"{dim!r} is not a batch dimension; give an integer, such as 0 or -1")
 
 
 def bad_dim(dim: int, batch_size: Sequence[int], extra: int = 0) -> IndexError:
-    """The dimension is outside the batch dimensions, with ``extra`` ones that are new."""
+    """The dimension is outside the batch dimensions, which include ``extra`` new ones."""
     dims = len(batch_size) + extra
     if not dims:
         return IndexError(
@@ -214,7 +207,7 @@ def bad_index_count(count: int, batch_size: Sequence[int]) -> IndexError:
 
 
 def unmatched_key(key: Any, other: Any) -> KeyError:
-    """An operand lacks a leaf."""
+    """An operand lacks a leaf of the other one."""
     names = [] if other is None else [str(k) for k in other._keys()]
     return KeyError(
         f"key {_show(key)} not found in the other tensordict, which has the keys {names}; select the common keys, "
@@ -223,29 +216,29 @@ def unmatched_key(key: Any, other: Any) -> KeyError:
 
 
 def no_broadcast(shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
-    """A tensor operand does not go with the batch size."""
+    """A tensor operand cannot be broadcast to the batch size."""
     return RuntimeError(
-        f"a tensor operand lines up with the batch dimensions, and shape {list(shape)} cannot be broadcast to the "
-        f"batch size {list(batch_size)}; reshape it, or apply the operation to the entries with td.apply"
+        f"a tensor operand of shape {list(shape)} cannot be broadcast to the batch size {list(batch_size)}; it lines up "
+        "with the batch dimensions: reshape it, or apply the operation to the entries with td.apply"
     )
 
 
 def bad_mask(shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
-    """A mask does not go with the batch size."""
+    """A mask cannot be expanded to the batch size."""
     return RuntimeError(
-        f"a mask lines up with the first batch dimensions, and shape {list(shape)} cannot be expanded to the "
-        f"batch size {list(batch_size)}; give a mask of that shape"
+        f"a mask of shape {list(shape)} cannot be expanded to the batch size {list(batch_size)}; a mask lines up with "
+        "the first batch dimensions: give a mask of that shape"
     )
 
 
 def no_condition(condition: Any) -> TypeError:
-    """What chooses among values is no bool tensor."""
+    """A condition on non-tensor data is not a bool tensor."""
     got = getattr(condition, "dtype", type(condition).__name__)
-    return TypeError(f"values are chosen by a bool tensor, got {got}; compare it, or wrap it with torch.tensor")
+    return TypeError(f"a condition of type {got} is not a bool tensor; compare it, or wrap it with torch.tensor")
 
 
 def no_value_operand(name: str, operand: Any) -> TypeError:
-    """A tensor or a tensordict among values that are none."""
+    """An operand of non-tensor data is a tensor or a tensordict."""
     return TypeError(
         f"{name} of non-tensor data takes non-tensor data or a plain value, got {type(operand).__name__}; wrap it in "
         "NonTensorData, or read the values with tolist()"
@@ -253,7 +246,7 @@ def no_value_operand(name: str, operand: Any) -> TypeError:
 
 
 def values_shape(got: Sequence[int], expected: Sequence[int], *, one: bool = False) -> RuntimeError:
-    """Non-tensor data of one batch size meet another, or one value is to become several in place."""
+    """Non-tensor data have different batch sizes, or one value would become several in place."""
     if one and list(got) == list(expected):
         return RuntimeError(
             f"NonTensorData of batch size {list(expected)} has one value for all positions and cannot take several in "
@@ -266,7 +259,7 @@ def values_shape(got: Sequence[int], expected: Sequence[int], *, one: bool = Fal
 
 
 def not_a_source(source: Any) -> TypeError:
-    """What is to be written has no entries."""
+    """The source of an update is neither a tensordict nor a mapping."""
     return TypeError(
         f"entries come from a tensordict or a mapping, got {type(source).__name__}; use set(key, value) for one "
         "entry or td[index] = value for all of them"
@@ -274,7 +267,7 @@ def not_a_source(source: Any) -> TypeError:
 
 
 def out_of_bounds(index: Any, dim: int, size: int) -> IndexError:
-    """A number is no row."""
+    """An integer index is out of bounds."""
     return IndexError(
         f"index {index} is out of bounds for dimension {dim} with size {size}; "
         + (f"use one from {-size} to {size - 1}" if size else "an empty dimension has no row to index")
@@ -282,12 +275,12 @@ def out_of_bounds(index: Any, dim: int, size: int) -> IndexError:
 
 
 def not_callable(what: str, function: Any) -> TypeError:
-    """What is to be called is no function."""
+    """An argument is not callable."""
     return TypeError(f"{what} takes a function, got {type(function).__name__}; pass a callable, such as torch.exp")
 
 
 def bad_operand(name: str, operand: Any) -> TypeError:
-    """The operand of an operation is of no use."""
+    """The operand of an operation has an unsupported type."""
     return TypeError(
         f"{name} takes a tensordict, a tensor or a number as operand, got {type(operand).__name__}; "
         "wrap it in a tensor first"
@@ -324,12 +317,12 @@ def mixed_column(key: Any) -> RuntimeError:
 
 
 def two_ways(one: str, other: str, what: str) -> ValueError:
-    """Two arguments say the same thing."""
+    """Two arguments exclude each other."""
     return ValueError(f"{one} and {other} both say {what}, and both were given; pass one of them")
 
 
 def not_convertible(function: str, expected: str, value: Any) -> TypeError:
-    """A structure is not what the function converts."""
+    """A function does not convert structures of this type."""
     kind = f"the type {value.__name__}" if isinstance(value, type) else type(value).__name__
     return TypeError(f"{function} takes {expected}, got {kind}; from_any takes any structure")
 
@@ -340,7 +333,7 @@ def missing_satellite(what: str, distribution: str) -> ImportError:
 
 
 def keys_collide(function: str, name: Any, first: Any, second: Any) -> KeyError:
-    """Two entries would stand under one key."""
+    """Two entries would have one key."""
     return KeyError(
         f"{function} would give two entries the key {_show(name)}: {_show(first)} and {_show(second)}; "
         "rename one of them, "
@@ -349,10 +342,10 @@ def keys_collide(function: str, name: Any, first: Any, second: Any) -> KeyError:
 
 
 def not_of_the_block(size: Sequence[int], new: Sequence[int], old: Sequence[int]) -> RuntimeError:
-    """An entry that was made in a block over a reshaped tensordict has no place in the source."""
+    """An entry written in a block over a reshaped tensordict does not fit the source."""
     return RuntimeError(
-        f"at the end of the block an entry of size {list(size)} goes back from the batch size {list(new)} to "
-        f"{list(old)}, and does not start with it; keep the batch size within the block"
+        f"an entry of size {list(size)} does not start with the batch size {list(new)}, so it cannot be written back "
+        f"to {list(old)} at the end of the block; keep the batch size within the block"
     )
 
 
@@ -365,24 +358,23 @@ def state_mismatch(missing: Iterable[Any], unexpected: Iterable[Any]) -> Runtime
 
 
 def not_sendable(path: Any, leaf: Any) -> TypeError:
-    """A leaf is no block of memory."""
+    """A leaf is not one block of memory."""
     return TypeError(
         f"key {_show(path)} is a tensor of layout {leaf.layout} and dtype {leaf.dtype}, "
-        "which is no plain block of memory "
-        "to send; send it densely, or take it out with exclude"
+        "which is not one block of memory; send a dense copy, or leave it out with exclude"
     )
 
 
 def not_expandable(key: Any, shape: Any, target: Any) -> RuntimeError:
-    """A leaf has a size that cannot be broadcast to another's."""
+    """A leaf cannot be expanded to the shape of another."""
     return RuntimeError(
-        f"a size of 1 can be expanded to another, but key {key!r} has shape {list(shape)} and its counterpart "
-        f"{list(target)}; use repeat to copy rows, or unsqueeze to line the dimensions up"
+        f"key {key!r} has shape {list(shape)} and cannot be expanded to its counterpart of shape {list(target)}; only "
+        "sizes of 1 expand, so use repeat to copy rows, or unsqueeze to line the dimensions up"
     )
 
 
 def elements_differ(i: int, size: Sequence[int], first: Sequence[int]) -> RuntimeError:
-    """Elements of a lazy stack have batch sizes that it does not take."""
+    """The batch sizes of the elements of a lazy stack differ."""
     return RuntimeError(
         f"the batch sizes of the elements of a lazy stack differ: element 0 has {list(first)} and element {i} has "
         f"{list(size)}; give elements of one batch size"
@@ -391,7 +383,7 @@ def elements_differ(i: int, size: Sequence[int], first: Sequence[int]) -> Runtim
 
 
 def no_elements(items: Any) -> TypeError:
-    """What a lazy stack is to be made of does not say its elements."""
+    """The source of a lazy stack lists no elements."""
     return TypeError(
         "LazyStackedTensorDict.from_dict takes a list of dictionaries, or a dictionary of them under the keys '0', "
         f"'1', ..., got {type(items).__name__}; use TensorDict.from_dict for one dictionary of entries"

@@ -13,7 +13,7 @@ from tensordict_core.base.meta import as_names
 from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
 
-__all__ = ["cat", "lazy_stack", "maybe_dense_stack", "same_keys", "stack"]
+__all__ = ["cat", "lazy_stack", "maybe_dense_stack", "stack"]
 
 N = TypeVar("N", bound=Node)
 """The type of the tensordicts that are combined, which the result has too."""
@@ -31,19 +31,6 @@ def _nodes(items: Any, what: str) -> list[Any]:
                 "convert it with from_any first"
             )
     return nodes
-
-
-def same_keys(nodes: Sequence[Any], what: str) -> None:
-    """Refuse nodes of different keys, where they are combined without looking at their entries.
-
-    Raises:
-        KeyError: Keys differ.
-    """
-    expected = set(nodes[0]._keys())
-    for i, node in enumerate(nodes):
-        keys = set(node._keys())
-        if keys != expected:
-            raise KeyError(str(errors.keys_not_stackable(what, i, keys, expected)))
 
 
 def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
@@ -77,12 +64,12 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
 
 
 def _stack_same(nodes: list[Any], dim: int) -> Any:
-    """Stack nodes of one batch size by the container that can hold them all."""
+    """Stack nodes of one batch size with the container that can hold all of them."""
     return _common_container(nodes)._stack(nodes, dim)
 
 
 def _common_container(nodes: Sequence[Any]) -> Any:
-    """Return the type whose ``_stack`` and ``_cat`` combine these nodes: the first's, unless another claims them."""
+    """Return the type whose ``_stack`` and ``_cat`` combine these nodes: the first's, or that of a lazy stack."""
     for node in nodes:
         if node._combines_others:
             return type(node)
@@ -90,7 +77,7 @@ def _common_container(nodes: Sequence[Any]) -> Any:
 
 
 def _all_nodes(column: Sequence[Any], what: str) -> list[Any]:
-    """Return the nodes under one key; that all are is seen here."""
+    """Return the nodes under one key, after a check that all are nodes."""
     nodes = list(column)
     for i, node in enumerate(nodes):
         if not isinstance(node, Node):
@@ -101,7 +88,7 @@ def _all_nodes(column: Sequence[Any], what: str) -> list[Any]:
 
 
 def stack_nodes(column: Sequence[Any], dim: int) -> Any:
-    """Return the nested nodes under one key, stacked; their batch sizes start with the same one."""
+    """Stack the nested nodes under one key, which must have one batch size."""
     nodes = _all_nodes(column, "stack")
     size = nodes[0]._meta.batch_size
     if any(node._meta.batch_size != size for node in nodes):
@@ -112,7 +99,7 @@ def stack_nodes(column: Sequence[Any], dim: int) -> Any:
 
 
 def cat_nodes(column: Sequence[Any], dim: int) -> Any:
-    """Return the nested nodes under one key, concatenated."""
+    """Concatenate the nested nodes under one key."""
     return _common_container(_all_nodes(column, "cat"))._cat(column, dim)
 
 
