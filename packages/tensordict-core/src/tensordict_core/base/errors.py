@@ -218,8 +218,8 @@ def unmatched_key(key: Any, other: Any) -> KeyError:
 def no_broadcast(shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
     """A tensor operand cannot be broadcast to the batch size."""
     return RuntimeError(
-        f"a tensor operand of shape {list(shape)} cannot be broadcast to the batch size {list(batch_size)}; it lines up "
-        "with the batch dimensions: reshape it, or apply the operation to the entries with td.apply"
+        f"a tensor operand of shape {list(shape)} cannot be broadcast to the batch size {list(batch_size)}; it lines "
+        "up with the batch dimensions: reshape it, or apply the operation to the entries with td.apply"
     )
 
 
