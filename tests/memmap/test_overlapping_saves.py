@@ -94,9 +94,9 @@ def test_a_part_that_is_saved_while_the_whole_loads_is_of_one_save(tmp_path, bef
     assert numbers(loaded["sub"]) == {2} and "a" not in loaded["sub"]
 
 
-def test_a_part_whose_save_was_stopped_half_published_is_finished_by_a_load_of_the_whole(tmp_path, fork):
+def test_a_part_whose_save_was_stopped_half_committed_is_finished_by_a_load_of_the_whole(tmp_path, fork):
     save(TensorDict({"sub": content(1)}), tmp_path / "x")
-    (tmp_path / "x" / "sub" / "notes.txt").write_text("foreign files are why it is published file by file")
+    (tmp_path / "x" / "sub" / "notes.txt").write_text("because of a foreign file it is committed file by file")
     moved = []
 
     def die(source, destination, really=os.replace):

@@ -1,4 +1,4 @@
-"""Publishing: a save takes the place of what was there as a whole, and nobody else's file is lost."""
+"""Commit: a save replaces an earlier one as a whole, and foreign files are kept."""
 
 from __future__ import annotations
 

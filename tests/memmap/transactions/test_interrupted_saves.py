@@ -177,12 +177,12 @@ def test_a_part_of_a_save_killed_while_it_is_saved_leaves_a_whole_one(
 
 def test_what_a_killed_process_was_about_to_put_in_place_goes_and_what_looks_alike_stays(target, writer, found):
     save_folder(target, writer(0))
-    drafts = [NAME + ".0123456789abcdef", "meta.json.0123456789abcdef", "a.memmap.fedcba9876543210"]
+    replacements = [NAME + ".0123456789abcdef", "meta.json.0123456789abcdef", "a.memmap.fedcba9876543210"]
     others = [NAME + ".old", "meta.json.0123", "a.memmap.copy", "0123456789abcdef"]
-    for name in drafts:
+    for name in replacements:
         pathlib.Path(target, name).write_text("half")
     save_folder(target, writer(1))
-    assert found(target) == 1 and not {*drafts} & {*os.listdir(target)}
+    assert found(target) == 1 and not {*replacements} & {*os.listdir(target)}
     for name in others:
         pathlib.Path(target, name).write_text("mine")
     save_folder(target, writer(2))

@@ -17,7 +17,8 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.parse_tree import parse
 from tensordict_memmap.loading.calls import load_memmap
-from tensordict_memmap.schema.node import Dense, Leaf, Node, Value, leaves, nodes, show
+from tensordict_memmap.saving.tree import escaped_names
+from tensordict_memmap.schema.node import Node, Value, leaves, nodes
 from tensordict_memmap.storage import locks, ownership, transaction
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.rows_committed import LOCK, Part, RowsCommitted, fingerprint, resized
@@ -276,22 +277,14 @@ class Writer:
 def write_empty(node: Node, folder: str, capacity: int, reserve: bool, durable: bool) -> Manifest:
     """Writes a dataset without rows into an empty folder."""
     entries: dict[str, Entry] = {}
-    names: dict[str, dict[str, str]] = {}
     files: list[FileWrite] = []
     for one in nodes(node):
-        place = one.folder + "/" if one.folder else ""
         os.makedirs(f"{folder}/{one.folder}", exist_ok=True)
         for name, document in tree.describe(one).items():
+            path = f"{one.folder}/{name}" if one.folder else name
             document = resized(document, 0) if name == META else document
-            entries[place + name] = Entry(len(document))
-            files.append(
-                FileWrite(f"{folder}/{place}{name}", [FileRange(show(one.key) if one.key else name, document)])
-            )
-        if isinstance(one, Dense) and one.escaped:
-            names[one.folder] = {
-                key: stem + (".memmap" if isinstance(one.entries[key], Leaf) else "")
-                for key, stem in one.escaped.items()
-            }
+            entries[path] = Entry(len(document))
+            files.append(FileWrite(f"{folder}/{path}", [FileRange(path, document)]))
     write_files(files, durable=durable)
     for leaf in leaves(node):
         column = Column(folder, leaf)
@@ -308,4 +301,4 @@ def write_empty(node: Node, folder: str, capacity: int, reserve: bool, durable: 
                 column.close()
             entries[leaf.file] = Entry(0)
     described = syscalls.read_file(os.path.join(folder, row_description(folder))) or b""
-    return Manifest(entries, names, rows_committed=RowsCommitted(0, 0, (fingerprint(described),)))
+    return Manifest(entries, escaped_names(node), rows_committed=RowsCommitted(0, 0, (fingerprint(described),)))

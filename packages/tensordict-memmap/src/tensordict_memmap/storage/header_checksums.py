@@ -1,8 +1,8 @@
-"""Checksums within safetensors files: one of each tensor and one of the header, in a text that is reserved beforehand.
+"""Checksums in the header of a safetensors file: one of each tensor and one of the header itself.
 
-The text is a value of the file's metadata, so any tool reads the file as before: ``xxh3_64/4194304:`` and then 16
-hexadecimal digits for the header and for each tensor that has bytes, in the order of those. The header's own is over
-the header with hyphens in place of all digits, and so is where a tensor's checksum was dropped.
+They are one value of the file's metadata, so any tool reads the file: ``xxh3_64/4194304:`` and then 16 hexadecimal
+digits for the header and for each tensor that is not empty, in the order of their bytes. The checksum of the header is
+that of the header with hyphens in place of all digits. Hyphens also stand for a dropped checksum.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from tensordict_memmap.storage.verify import Range, damaged, verify_ranges, with
 __all__ = ["CHECKSUMS", "drop_packed_checksums", "reserve_checksums", "verify_packed", "write_checksums"]
 
 CHECKSUMS = "tensordict_checksums"
-"""The name of the text in the metadata of a file."""
+"""The name of the checksums in the metadata of a file."""
 
 _START = f"xxh3_64/{BLOCK}:"
 
 
 def reserve_checksums(count: int) -> str:
-    """The text before there are any, for so many tensors."""
+    """A placeholder for the checksums of so many tensors."""
     return _START + "-" * (DIGITS * (count + 1))
 
 
 def write_checksums(path: str, header: bytes, digits: str, *, durable: bool = False) -> None:
-    """Puts checksums into the room that a header has for them.
+    """Writes checksums over their placeholder.
 
     Args:
         path: the file.
-        header: how it starts.
-        digits: of the checksums of its tensors, in its order.
+        header: its header, which starts the file.
+        digits: the digits of the checksums of its tensors, in their order.
         durable: whether they survive a power failure.
     """
-    room, start = reserve_checksums(len(digits) // DIGITS).encode(), _START.encode()
-    place = header.index(start)  # a search for all of the room takes as long as to hash a megabyte
-    while not header.startswith(room, place):
+    placeholder, start = reserve_checksums(len(digits) // DIGITS).encode(), _START.encode()
+    place = header.index(start)  # a search for all of it takes as long as hashing a megabyte
+    while not header.startswith(placeholder, place):
         place = header.index(start, place + 1)
     _overwrite(path, place + len(start), checksum_of(header)[-DIGITS:] + digits, durable)
 
 
 def drop_packed_checksums(fd: int, metadata: dict[str, str], header: bytes) -> None:
-    """Forgets, durably, the checksums of the tensors of a file that is to be written to.
+    """Drops, durably, the checksums of the tensors of a file that may be written to.
 
     Args:
         fd: the file, opened to read and write.
         metadata: its metadata.
-        header: how it starts.
+        header: its header, which starts the file.
     """
     text = metadata.get(CHECKSUMS, "")
     dropped = len(text) - len(_START) - DIGITS
@@ -62,9 +62,9 @@ def verify_packed(fd: int, header: Header, start: bytes, path: str) -> None:
 
     Args:
         fd: the file, opened.
-        header: what it says of itself.
-        start: the bytes before those of its tensors.
-        path: what errors call it.
+        header: its parsed header.
+        start: the bytes of its header.
+        path: its path, for errors.
 
     Raises:
         ValueError: They differ, or have none; the error names the tensors.
