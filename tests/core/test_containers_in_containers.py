@@ -147,7 +147,7 @@ def test_a_pytree_keeps_the_names_and_the_hook_of_a_lazy_stack():
         assert again.names == ["row", "time"] and again.hook_in is torch.Tensor.float
 
 
-def test_a_block_over_flat_keys_writes_back_what_was_written_in_place_of_nested_stacks():
+def test_a_block_over_flat_keys_writes_back_in_place_changes_of_nested_stacks():
     stack = LazyStackedTensorDict(TensorDict({"b": torch.zeros(3)}), TensorDict({"b": torch.zeros(3)}))
     for td, key in ((TensorDict({"n": stack, "a": torch.zeros(2)}, [2]), "n.b"), (stack.view_at(0), "b")):
         with td.flatten_keys() as flat:
@@ -176,7 +176,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize(("entries", "shown"), DIFFERENT.values(), ids=DIFFERENT)
-def test_what_does_not_stack_is_found_selected_and_shown_wherever_it_is(entries, shown):
+def test_entries_that_do_not_stack_are_found_selected_and_shown_at_every_level(entries, shown):
     inner = ragged(*entries)
     outer = LazyStackedTensorDict(TensorDict({"w": inner}), TensorDict({"w": inner.clone()}))
     assert "x" in inner and ("w", "x") in outer and ("w", "x") in outer[0] and ("w", "q") not in outer

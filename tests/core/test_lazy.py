@@ -56,7 +56,7 @@ def test_ragged_reads_reach_through_nested_keys_and_nested_stacks():
     assert [[len(x) for x in row] for row in outer.get(("l", "a"), as_list=True)] == [[3, 4], [3, 4]]
 
 
-def test_padding_and_nesting_refuse_what_they_cannot_do():
+def test_padding_and_nesting_refuse_unsupported_entries():
     td = LazyStackedTensorDict(*(TensorDict({"a": torch.zeros(3, n)}, [3]) for n in (1, 2)), stack_dim=1)
     assert td.get("a", as_padded_tensor=True).shape == (3, 2, 2)
     with pytest.raises(ValueError, match="stack dim is 1"):
@@ -195,7 +195,7 @@ def test_a_stack_that_grew_is_one_that_was_made_of_its_elements(kind, dim, index
     assert td.batch_size[dim] == len(td.tensordicts)
 
 
-def test_appending_looks_at_what_is_added_alone(monkeypatch):
+def test_appending_checks_only_the_new_element(monkeypatch):
     td, looked = even(), []
     extra = td[0].clone()
     with monkeypatch.context() as patched:
@@ -289,7 +289,7 @@ def test_chosen_keys_of_ragged_elements_are_written_in_place():
     assert td["n"][1]["a"].eq(3).all() and td["n", "s"] == [["v"], ["w", "w"]]
 
 
-def test_what_cannot_be_stacked_is_refused():
+def test_incompatible_elements_are_refused():
     with pytest.raises(RuntimeError, match="batch sizes"):
         LazyStackedTensorDict(TensorDict({}, [3]), TensorDict({}, [3, 4]))
     with pytest.raises(TypeError, match="int"):
@@ -324,7 +324,7 @@ def test_a_device_moves_the_elements():
     assert mixed.device is None
 
 
-def test_hooks_see_what_is_read_and_written():
+def test_hooks_are_called_on_reads_and_writes():
     td = LazyStackedTensorDict(
         TensorDict({"a": 1.0, "n": {"b": 2.0}}), hook_out=lambda x: x + 1, hook_in=lambda x: x * 10
     )
@@ -431,7 +431,7 @@ def test_locks_hold_elements():
     td.tensordicts[0].lock_().unlock_()
 
 
-def test_printing_shows_what_is_ragged_and_what_elements_have_alone():
+def test_printing_shows_ragged_and_exclusive_entries():
     text = repr(ragged())
     assert "torch.Size([2, -1])" in text and "exclusive_fields={0: ['own']}" in text and "stack_dim=0" in text
 

@@ -44,7 +44,7 @@ def test_a_lazy_stack_of_dictionaries():
     assert along.batch_size == (3, 2) and along.names == [None, "t"] and along["a"].shape == (3, 2)
 
 
-def test_what_says_no_elements_is_refused():
+def test_input_without_elements_is_refused():
     for wrong in ({"a": torch.zeros(3)}, {"0": {}, "2": {}}, [{"a": 1}, 5], "text", {"0": 1}):
         with pytest.raises(TypeError, match=r"list of dictionaries.*TensorDict\.from_dict"):
             LazyStackedTensorDict.from_dict(wrong)

@@ -83,7 +83,7 @@ def test_a_list_stored_elsewhere_is_not_linked():
     assert stack["n"] == ["a", "b", "c"] and other["n"] == ["z", "b", "c"]
 
 
-def test_copies_and_what_is_converted_are_plain_lists():
+def test_copies_and_conversions_are_plain_lists():
     td = TensorDict({"n": [["a", "b"], ["c", "d"]]}, [2, 2])
     values = td["n"]
     copies = [pickle.loads(pickle.dumps(values)), copy.deepcopy(values), values.tolist(), td.to_dict()["n"]]

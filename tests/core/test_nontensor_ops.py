@@ -108,7 +108,7 @@ def test_a_side_that_lacks_a_value_takes_that_of_the_other():
     assert td.where(mask, less)["s"] == less.where(mask, td, pad=0)["s"] == "a"
 
 
-def test_what_where_gives_shares_no_list_with_its_sides():
+def test_where_returns_lists_of_its_own():
     left = NonTensorStack("a", "b")
     result = left.where(torch.tensor([True, True]), "c")
     result[0] = NonTensorData("z")
@@ -120,7 +120,7 @@ def test_one_value_stays_one_where_one_side_is_chosen_whole():
     assert type(a.where(torch.tensor(False), b)) is type(a.where(torch.tensor([True, True]), b)) is MetaData
 
 
-def test_where_refuses_what_it_cannot_choose_with():
+def test_where_refuses_invalid_conditions_and_operands():
     a, stack = NonTensorData("a", batch_size=[3]), NonTensorStack("x", "y", "z")
     mask = torch.tensor([True, False, True])
     with pytest.raises(TypeError, match="bool tensor"):
@@ -180,7 +180,7 @@ def test_operators_refuse_values_that_they_are_not_for():
         NonTensorStack(1, 2) < NonTensorStack(1, 2, 3)  # noqa: B015  # for its error
 
 
-def test_what_cannot_be_compared_is_different():
+def test_values_that_cannot_be_compared_are_different():
     class Odd:
         def __eq__(self, other):
             raise ValueError

@@ -40,7 +40,7 @@ def test_rows_with_a_value_of_before_are_dropped(td: TensorDict) -> None:
     assert remove_duplicates(wide, "x", dim=1)["x"].tolist() == [[1, 2], [3, 4]]
 
 
-def test_what_cannot_be_compared_is_refused(td: TensorDict) -> None:
+def test_incomparable_rows_are_refused(td: TensorDict) -> None:
     for function in (lambda key, dim: remove_duplicates(td, key, dim), lambda key, dim: isin(td, td, key, dim)):
         with pytest.raises(ValueError, match=r"dim 1 is none of the 1 batch dimensions of \[4\]; .* takes one"):
             function("x", 1)
@@ -66,7 +66,7 @@ def test_dimensions_are_added_on_the_right_without_a_copy(td: TensorDict) -> Non
             expand_right(x, shape)
 
 
-def test_older_names_are_what_they_became(td: TensorDict) -> None:
+def test_earlier_names_are_aliases(td: TensorDict) -> None:
     assert set(td.clone().rename_key("x", "z").keys()) == {"z", "n"}
     td.get_sub_tensordict(0).set_(("n", "y"), torch.tensor(9))
     assert td["n", "y"][0] == 9

@@ -150,7 +150,7 @@ def test_equal_sizes_do_not_confuse_names_and_values(in_dim: int, out_dim: int) 
     assert torch.vmap(torch.vmap(lambda one: one, out_dims=1))(td).names == [None, "z", None]
 
 
-def test_what_vmap_repeats_is_told_apart_too() -> None:
+def test_tensordicts_that_vmap_only_repeats_keep_names_and_values() -> None:
     td = TensorDict({"a": torch.rand(2, 2), "v": NonTensorStack(["p", "q"], ["s", "t"])}, [2, 2], names=["x", "y"])
     result = torch.vmap(lambda x: td)(torch.ones(2))
     assert result.names == [None, "x", "y"] and result["v"] == [td["v"]] * 2
@@ -187,7 +187,7 @@ def test_results_of_vmap_carry_no_annotations(td: TensorDict) -> None:
     assert all(node._annotations is None for one in (seen[0], result) for node in (one, one["b"], one["e"]))
 
 
-def test_dimensions_that_cannot_be_told_apart_drop_names_rather_than_guess() -> None:
+def test_ambiguous_dimensions_drop_names_and_refuse_values() -> None:
     td = TensorDict({"a": torch.rand(1, 1).expand(3, 3)}, [3, 3], names=["x", "y"])
     result = torch.vmap(lambda one: one)(td)
     assert result.batch_size == torch.Size([3, 3]) and result.names == [None, None]
@@ -210,7 +210,7 @@ def test_vmap_over_lazy_stacks() -> None:
     assert type(result) is TensorDict and result.batch_size == lazy.batch_size
 
 
-def test_vmap_over_ragged_lazy_stacks_maps_what_the_elements_share() -> None:
+def test_vmap_over_ragged_lazy_stacks_maps_shared_dimensions() -> None:
     ragged = lazy_stack([TensorDict({"a": torch.rand(2, n)}, [2]) for n in (1, 3)], 1)
     result = torch.vmap(lambda one: one * 2)(ragged)
     assert isinstance(result, LazyStackedTensorDict) and result.stack_dim == 1
@@ -221,7 +221,7 @@ def test_vmap_over_ragged_lazy_stacks_maps_what_the_elements_share() -> None:
         torch.vmap(lambda one: one, in_dims=1)(ragged)
 
 
-def test_what_vmap_cannot_do_says_so(td: TensorDict) -> None:
+def test_vmap_refuses_unsupported_dims_and_unbatched_tensors(td: TensorDict) -> None:
     mixed = TensorDict({"a": torch.rand(2, 3), "b": torch.rand(2, 3, 3)}, [2, 3])
     for call, message in (
         (lambda: torch.vmap(lambda one: one, in_dims=-1)(mixed), "counted for each leaf"),

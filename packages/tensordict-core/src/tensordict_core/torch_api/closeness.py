@@ -1,4 +1,4 @@
-"""Asserting that two tensordicts are close, with a message that names every entry that is not."""
+"""`assert_close` for tensordicts: the message names every entry that differs."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def assert_close(
     Non-tensor values must be equal.
 
     Args:
-        actual: The tensordict that is checked.
-        expected: What it should be.
+        actual: The tensordict to check.
+        expected: The expected tensordict.
         rtol: The relative tolerance; by default that of `torch.testing.assert_close` for the dtype.
         atol: The absolute tolerance; likewise, and given together with ``rtol``.
         equal_nan: Whether NaN equals NaN.
-        intersection: Whether keys that only one of them has are passed over.
-        msg: Is put at the end of the message.
-        prefix: A key that is put before those of the message.
+        intersection: Whether to compare only the keys that both have.
+        msg: Text at the end of the message.
+        prefix: A key in front of those in the message.
 
     Returns:
         True.
 
     Raises:
-        AssertionError: Entries differ; the message names each with the largest difference, and where it stands.
+        AssertionError: Entries differ; the message names each with its largest difference and the position of that.
         KeyError: Keys differ and not ``intersection``.
-        TypeError: One of them is no tensordict.
+        TypeError: One of them is not a tensordict.
 
     >>> a = TensorDict({"x": torch.zeros(3), "y": {"z": torch.ones(3)}})
     >>> assert_close(a, a.clone())
@@ -70,7 +70,7 @@ def assert_close(
 
 
 assert_allclose_td = assert_close
-"""`assert_close` under its older name."""
+"""Earlier name of `assert_close`."""
 
 
 def _entries(td: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _compare(
     intersection: bool,
     found: list[str],
 ) -> int:
-    """Append what differs to ``found``; the number of comparisons made."""
+    """Append a message for each difference to ``found``; return the number of comparisons."""
     if actual._meta.batch_size != expected._meta.batch_size:
         found.append(
             f"{_show(at)}: batch size {list(actual._meta.batch_size)} instead of {list(expected._meta.batch_size)}"

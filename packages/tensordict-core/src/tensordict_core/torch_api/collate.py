@@ -1,4 +1,4 @@
-"""Collating samples for a ``DataLoader``: tensordicts are stacked, wherever they stand in a sample."""
+"""`collate` for a ``DataLoader``: stacks the tensordicts of samples, also those inside tuples and mappings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["collate", "dense_stack_tds"]
 
 
 def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
-    """Tensordicts, or those of a lazy stack, stacked densely if their keys and shapes allow it.
+    """Stack tensordicts, or those of a lazy stack, densely if their keys and shapes allow it.
 
     Args:
         td_list: The tensordicts, or a lazy stack of them; any other tensordict is returned as it is.
@@ -100,8 +100,7 @@ def _collate_nodes(batch: list[Any], pads: dict[Any, float], nested: list[Any], 
     if pads and size:
         raise ValueError(
             "collate(pad_keys=...) pads the first dimension of each entry, which is a batch dimension of samples "
-            f"of batch size {list(size)}; "
-            "use pad_sequence, or samples of batch size []"
+            f"of batch size {list(size)}; use pad_sequence, or samples of batch size []"
         )
     columns = {key: [_entry(sample, key) for sample in batch] for key in (*pads, *nested)}
     if mask_key is not None and any(sample.get(mask_key, None) is not None for sample in batch):
@@ -109,9 +108,8 @@ def _collate_nodes(batch: list[Any], pads: dict[Any, float], nested: list[Any], 
     result = maybe_dense_stack([sample.exclude(*columns) for sample in batch])
     if nested and result._holds_slices:
         raise ValueError(
-            "collate(nested_keys=...) needs the other entries to stack densely, and they do not; name every "
-            "entry of varying length "
-            "in pad_keys or nested_keys"
+            "collate(nested_keys=...) needs the other entries to stack densely, and they do not; name every entry of "
+            "varying length in pad_keys or nested_keys"
         )
     masks = {}
     for key, column in columns.items():

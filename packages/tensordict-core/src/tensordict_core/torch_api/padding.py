@@ -1,4 +1,4 @@
-"""Sequences of different lengths: `pad_sequence` makes them one batch, `unpad_sequence` takes it apart again."""
+"""Padding of sequences: `pad_sequence` stacks tensordicts of several lengths, `unpad_sequence` undoes it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["pad", "pad_sequence", "pad_tensors", "unpad_sequence"]
 
 
 def pad(tensordict: Any, pad_size: Sequence[int], value: float = 0.0, inplace: bool = False, safe: bool = True) -> Any:
-    """``tensordict.pad(...)``: the batch made longer, at both ends of each dimension.
+    """Pad the batch dimensions of a tensordict at both ends: ``tensordict.pad(...)``.
 
     Args:
-        tensordict: What is padded.
+        tensordict: The tensordict.
         pad_size: How many positions are added before and behind the first batch dimension, the second, ...
-        value: What the new positions hold.
-        inplace: Whether ``tensordict`` takes the result.
-        safe: Whether ``pad_size`` is checked before anything is done.
+        value: The value at the new positions.
+        inplace: Whether ``tensordict`` itself is padded.
+        safe: Whether ``pad_size`` is checked first.
 
     Raises:
         RuntimeError: ``pad_size`` does not fit the batch dimensions.
@@ -39,7 +39,7 @@ def pad(tensordict: Any, pad_size: Sequence[int], value: float = 0.0, inplace: b
 
 
 _Ends = tuple[int, int]
-"""How much padding there is before and behind something."""
+"""The padding before the data, and behind it."""
 
 
 def _ends(length: int, longest: int, side: str) -> _Ends:
@@ -58,11 +58,11 @@ def _check_side(side: str) -> None:
 
 
 def pad_tensors(tensors: Sequence[Tensor], value: float) -> tuple[Tensor, Tensor]:
-    """Tensors that differ in their first dimension, padded behind and stacked; and the mask of what is no padding.
+    """Pad tensors that differ in their first dimension, stack them, and return the mask of the data.
 
     Args:
         tensors: The tensors.
-        value: What the padding holds.
+        value: The padding value.
 
     Returns:
         The tensor ``[len(tensors), longest, ...]`` and the mask ``[len(tensors), longest]``.
@@ -77,14 +77,14 @@ def pad_tensors(tensors: Sequence[Tensor], value: float) -> tuple[Tensor, Tensor
 
 
 def _pad_rows(tensors: Sequence[Tensor], dim: int, value: float, side: str) -> tuple[list[Tensor], list[_Ends]]:
-    """Tensors that differ along ``dim``, each padded to the longest, and how much there is before and behind each."""
+    """Pad tensors that differ along ``dim`` to the longest; return them and the padding at both ends of each."""
     longest = max(tensor.shape[dim] for tensor in tensors)
     ends = [_ends(tensor.shape[dim], longest, side) for tensor in tensors]
     return [_pad_one(t, dim, e, value) for t, e in zip(tensors, ends, strict=True)], ends
 
 
 def _mask(ends: Sequence[_Ends], length: int, device: torch.device) -> Tensor:
-    """What is no padding, ``[len(ends), length]``."""
+    """The mask of the data, ``[len(ends), length]``."""
     before, after = torch.tensor(ends, device=device).T.unsqueeze(-1)
     positions = torch.arange(length, device=device)
     mask: Tensor = (positions >= before) & (positions < length - after)
@@ -133,15 +133,15 @@ def pad_sequence(
     return_mask: bool | NestedKey = False,
     padding_side: str = "right",
 ) -> Any:
-    """Tensordicts whose entries differ in length along one dimension, padded to the longest and stacked densely.
+    """Pad tensordicts whose entries differ in length along one dimension to the longest, and stack them densely.
 
     Args:
         list_of_tensordicts: The tensordicts, of the same keys.
         pad_dim: The dimension of the entries that is padded, batch dimensions counted in. Where it is a batch
             dimension, the batch size is padded too, and non-tensor entries with ``None``.
-        padding_value: What the padding holds, or that by key (0 for other keys).
+        padding_value: The padding value, or one for each key (0 for other keys).
         out: A tensordict that the result is written into.
-        return_mask: Whether masks of what is no padding are stored beside, under ``"masks"`` or the key given here: a
+        return_mask: Whether masks of the data are stored too, under ``"masks"`` or the key given here: a
             tensordict of the same keys, of shape ``[len, *batch_size]``, and ``[..., length]`` where ``pad_dim`` is no
             batch dimension.
         padding_side: ``"right"`` for padding behind the data, ``"left"`` before.
@@ -240,7 +240,7 @@ def _store_masks(
 
 
 def _run(mask: Tensor, key: Any) -> list[tuple[int, int]]:
-    """Where the marked positions of each row of a mask ``[rows, length]`` start, and how many they are."""
+    """The start and the number of the marked positions of each row of a mask ``[rows, length]``."""
     runs = []
     for row, marks in enumerate(mask.tolist()):
         count = sum(marks)
@@ -255,12 +255,12 @@ def _run(mask: Tensor, key: Any) -> list[tuple[int, int]]:
 
 
 def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
-    """The tensordicts that `pad_sequence` padded, as a lazy stack of views; reads the lengths on the host.
+    """Undo `pad_sequence`: a lazy stack of views without padding. The lengths are read on the host.
 
     Args:
         padded: The batch, with a row for each tensordict.
-        mask: What is no padding: a tensordict of masks, or one bool tensor ``[len(padded), length]`` for all entries;
-            by default the entry ``"masks"``, which the result lacks.
+        mask: The mask of the data: a tensordict of masks, or one bool tensor ``[len(padded), length]`` for all entries;
+            by default the entry ``"masks"``, which is removed.
         pad_dim: The dimension that was padded, of each row's entries.
 
     Raises:

@@ -205,6 +205,8 @@ class _Unflattening:
         is_plain = self.is_plain and context.below is None and bool(entries)
         if is_plain and change is not None and change.gained:
             size: torch.Size | None = change.resized(old.batch_size)  # every leaf was compared
+        elif is_plain and not dims:
+            size = _NO_SIZE
         else:
             size = _common_size(entries, dims)
         if size is None or (change is None and _same_size(size, old.batch_size)):

@@ -1,8 +1,7 @@
-"""Rows by the value of one entry: which of them another tensordict has too, and which repeat an earlier one.
+"""Rows compared by one entry, `isin` and `remove_duplicates`; and `expand_right`, which adds dimensions on the right.
 
-Both cut an entry into slices along a batch dimension and ask ``torch.unique`` which of them are equal, so values are
-compared exactly and in one sort. And tensors that get dimensions on the right, which is how a tensor of the batch size
-meets one of more dimensions.
+Rows are the slices of an entry along a batch dimension. ``torch.unique`` finds the equal ones, so values are compared
+exactly and in one sort.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from tensordict_core.base.keys import NestedKey
 __all__ = ["DeviceType", "IndexType", "expand_as_right", "expand_right", "isin", "remove_duplicates"]
 
 DeviceType: TypeAlias = torch.device | str | int
-"""What says where: a device, its name, or the number of an accelerator."""
+"""A device, its name, or the number of an accelerator."""
 
 IndexType: TypeAlias = int | slice | str | Tensor | list[Any] | tuple[Any, ...] | None
-"""What stands in the brackets of ``td[...]``."""
+"""The index of ``td[...]``."""
 
 
 def _column(function: str, td: Any, key: NestedKey, dim: int) -> tuple[Tensor, int]:
@@ -41,12 +40,12 @@ def _column(function: str, td: Any, key: NestedKey, dim: int) -> tuple[Tensor, i
 
 
 def isin(input: Any, reference: Any, key: NestedKey, dim: int = 0) -> Tensor:
-    """Which rows of a tensordict have a value under ``key`` that some row of another has too.
+    """Test which rows of a tensordict have a value under ``key`` that some row of another has.
 
     Args:
         input: The tensordict whose rows are looked up.
-        reference: The one that they are looked up in.
-        key: The entry that is compared; a row is its slice along ``dim``.
+        reference: The tensordict in which they are looked up.
+        key: The entry to compare; a row is its slice along ``dim``.
         dim: The batch dimension.
 
     Returns:
@@ -54,7 +53,7 @@ def isin(input: Any, reference: Any, key: NestedKey, dim: int = 0) -> Tensor:
 
     Raises:
         KeyError: There is no tensor under ``key`` in one of them.
-        ValueError: ``dim`` is no batch dimension, or rows have other shapes there.
+        ValueError: ``dim`` is not a batch dimension, or the rows differ in shape.
 
     >>> one, other = TensorDict({"x": torch.tensor([1, 2, 3])}, [3]), TensorDict({"x": torch.tensor([3, 1])}, [2])
     >>> isin(one, other, "x")
@@ -77,20 +76,20 @@ def isin(input: Any, reference: Any, key: NestedKey, dim: int = 0) -> Tensor:
 
 
 def remove_duplicates(input: Any, key: NestedKey, dim: int = 0, *, return_indices: bool = False) -> Any:
-    """The rows of a tensordict without those whose value under ``key`` an earlier one has, sorted by that value.
+    """Remove the rows of a tensordict whose value under ``key`` an earlier row has; the result is sorted by that value.
 
     Args:
         input: The tensordict.
-        key: The entry that is compared; a row is its slice along ``dim``.
+        key: The entry to compare; a row is its slice along ``dim``.
         dim: The batch dimension.
-        return_indices: Whether to say of each row where in the result its value is.
+        return_indices: Whether to return, for each row, the position of its value in the result too.
 
     Returns:
         The tensordict; with ``return_indices``, that and an integer tensor of the length of ``dim``.
 
     Raises:
         KeyError: There is no tensor under ``key``.
-        ValueError: ``dim`` is no batch dimension.
+        ValueError: ``dim`` is not a batch dimension.
 
     >>> td = TensorDict({"x": torch.tensor([7, 1, 7, 3]), "y": torch.arange(4)}, [4])
     >>> remove_duplicates(td, "x")["y"]
@@ -106,7 +105,7 @@ def remove_duplicates(input: Any, key: NestedKey, dim: int = 0, *, return_indice
 
 
 def expand_right(tensor: Any, shape: Sequence[int]) -> Any:
-    """A tensor with dimensions added on the right, expanded to a shape without a copy.
+    """Add dimensions to a tensor on the right and expand it to a shape, without a copy.
 
     Args:
         tensor: The tensor, or a tensordict of which the batch size is expanded.
@@ -129,7 +128,7 @@ def expand_right(tensor: Any, shape: Sequence[int]) -> Any:
 
 
 def expand_as_right(tensor: Any, dest: Any) -> Any:
-    """A tensor with dimensions added on the right, expanded to the shape of another without a copy.
+    """Add dimensions to a tensor on the right and expand it to the shape of another, without a copy.
 
     Args:
         tensor: The tensor, or a tensordict of which the batch size is expanded.

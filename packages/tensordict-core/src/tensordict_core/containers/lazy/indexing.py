@@ -121,7 +121,7 @@ class _Cut:
 
 
 def _pieces(value: Any, size: torch.Size, first: int, dims: int) -> Sequence[Any] | None:
-    """A value taken apart along ``dims`` dimensions from ``first`` on, after it was broadcast to ``size``.
+    """A value, broadcast to ``size`` and unbound along ``dims`` dimensions from ``first`` on.
 
     ``None`` where it is one number for all.
     """

@@ -69,7 +69,7 @@ class LazyReshaping:
         return self._named_by(op, result)
 
     def _named_by(self: Any, op: ShapeOp, result: Any) -> Any:
-        """The result with the names that it has whatever way it was made."""
+        """The result with the dim names of the operation, which do not depend on how it was computed."""
         names = op.names(self._meta.names)
         if names != result._meta.names:
             result._put_names(names)
@@ -98,7 +98,7 @@ class LazyReshaping:
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
         first = items[0]
-        # what is empty along the dimension adds no element
+        # operands that are empty along the dimension add no element
         full = [item for item in items if item._meta.batch_size[dim]]
         if full and all(item._is_lazy_stack and item.stack_dim == dim for item in full):
             return full[0]._again([td for item in full for td in item.tensordicts], dim)

@@ -79,8 +79,8 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
     Args:
         *tensordicts: The elements.
         stack_dim: The batch dimension along which they are stacked.
-        hook_out: Called with each entry that is read, to give what is returned.
-        hook_in: Called with each value that is written, to give what is stored.
+        hook_out: Called with each entry that is read; returns the value to hand out.
+        hook_in: Called with each value that is written; returns the value to store.
         batch_size: The batch size of an empty stack: by default ``[0]``.
         device: Where the elements are moved; by default they stay where they are.
         names: A name (or ``None``) for each batch dimension.
@@ -89,7 +89,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
 
     Raises:
         RuntimeError: The batch sizes differ in number, or at all if ``strict_shape``.
-        TypeError: An element is no tensordict.
+        TypeError: An element is not a tensordict.
 
     >>> td = LazyStackedTensorDict(TensorDict({"a": torch.zeros(3)}), TensorDict({"a": torch.ones(3)}))
     >>> td["a"].shape, td[1]["a"]
@@ -119,9 +119,9 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
     tensordicts: list[Any]
     """The elements, in order."""
     hook_out: Callable[[Any], Any] | None
-    """Called with each entry that is read, to give what is returned."""
+    """Called with each entry that is read; returns the value to hand out."""
     hook_in: Callable[[Any], Any] | None
-    """Called with each value that is written, to give what is stored."""
+    """Called with each value that is written; returns the value to store."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         Raises:
             RuntimeError: The stack is locked.
             ValueError: The batch size differs.
-            TypeError: It is no tensordict.
+            TypeError: It is not a tensordict.
 
         >>> td = LazyStackedTensorDict(TensorDict({"a": 1}))
         >>> td.append(TensorDict({"a": 2}))
@@ -221,7 +221,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         """Add several elements at the end.
 
         Args:
-            tensordict: A list of tensordicts, or a tensordict that is taken apart along the stack dimension.
+            tensordict: A list of tensordicts, or a tensordict that is unbound along the stack dimension.
 
         Raises:
             RuntimeError: The stack is locked.
@@ -245,7 +245,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         Raises:
             RuntimeError: The stack is locked.
             ValueError: The batch size differs.
-            TypeError: It is no tensordict.
+            TypeError: It is not a tensordict.
 
         >>> td = LazyStackedTensorDict(TensorDict({"a": 1}))
         >>> td.insert(0, TensorDict({"a": 2}))
