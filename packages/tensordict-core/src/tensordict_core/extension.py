@@ -1,10 +1,9 @@
-"""The interface for authors of containers and satellites.
+"""Extension interface: for authors of containers and of packages that build on core.
 
-A container subclasses `TensorCollection` and implements the primitives that `Node` documents; all operations
-follow. A satellite reads the operation records, registers its types under stable names, implements ``torch`` functions,
-writes the leaves that it keeps elsewhere, and asks the tracing checks. Nothing here needs a name with a leading
-underscore of another module; the primitives themselves are methods with one, because users of a container do not call
-them.
+A container subclasses `CustomContainer` and defines how entries are stored; all operations follow. A package reads the
+operation records, registers its types under stable names, implements ``torch`` functions, writes its own types of
+leaves, and asks the tracing checks. The methods that a container defines start with an underscore, because users of the
+container do not call them.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from tensordict_core.base.torch_table import implements
 from tensordict_core.base.tracing import constant_when_traced, in_functorch, is_compiling, may_fuse
 from tensordict_core.base.write_plan import Writer, register_writer
 from tensordict_core.containers.collection import TensorCollection, TensorDictBase
+from tensordict_core.containers.custom import CustomContainer
 from tensordict_core.containers.deferred import deferred, is_deferred
 from tensordict_core.containers.delegating import Delegating
 from tensordict_core.containers.dense import TensorDict
@@ -47,6 +47,7 @@ __all__ = [
     "SAME",
     "UNLOCKED",
     "ConsolidateOptions",
+    "CustomContainer",
     "Delegating",
     "How",
     "Index",
