@@ -126,7 +126,7 @@ class Manifest:
                 raise ValueError(f"the alias {unknown[0]!r} is not between files that it lists")
             _check_seal(data, record.get("seal"), manifest.is_sealed())
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{where} is not a valid manifest: {error}; save again") from error
+            raise ValueError(f"{where} is broken: {error}; restore it, or save again") from error
         return manifest
 
     def under(self, folder: str) -> Manifest:
