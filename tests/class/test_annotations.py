@@ -1,4 +1,4 @@
-"""What a field may be annotated with: names of later classes, strings, options, unions, the class itself."""
+"""Annotations of fields: names of later classes, strings, optional types, unions, the class itself."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_field_may_name_its_own_class():
     assert type(tree.parent) is Tree and type((tree + 1).parent) is Tree
 
 
-def test_optional_fields_cast_to_what_is_in_the_option_and_may_be_none():
+def test_optional_fields_cast_to_the_inner_type_and_may_be_none():
     leaf = Leaf("3", tag=5, tensor=[1.0, 2.0])
     assert (leaf.width, leaf.tag, leaf.tensor.tolist()) == (3, "5", [1.0, 2.0])
     assert Leaf(3).tag is None and Leaf(3).tensor is None

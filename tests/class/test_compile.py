@@ -1,4 +1,4 @@
-"""Compilation: every operation in one graph, which new instances of the same shapes use again."""
+"""Compilation: every operation compiles in one graph, which new instances of the same shapes reuse."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("make", [plain, labelled])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_is_compiled_whole_and_once(name, make):
+def test_an_operation_compiles_once_in_one_graph(name, make):
     function = OPERATIONS[name]
     inputs = [(make(),), (make() + 1,), (make() * 2,)]
     for result, (given,) in zip(compiled_once(function, *inputs), inputs, strict=True):
@@ -207,7 +207,7 @@ def test_vmap_of_a_function_of_instances_compiles():
     assert result.tolist() == [0.0, 2.0, 4.0]
 
 
-def test_what_the_tests_above_rely_on_notices_that_something_is_compiled_again():
+def test_the_counter_of_these_tests_notices_a_recompilation():
     with pytest.raises(torch._dynamo.exc.RecompileError):
         compiled_once(lambda one: one + 1, (plain(),), (plain()[0],))
 

@@ -96,7 +96,7 @@ def test_a_dataclass_has_one_tensorclass():
     assert not issubclass(Point, TensorClass) and Point(torch.zeros(1)).label == "origin"
 
 
-def test_instances_of_dataclasses_convert_with_what_they_hold():
+def test_instances_of_dataclasses_convert_with_their_nested_values():
     line = from_dataclass(Line(Point(torch.zeros(3))))
     assert type(line).__name__ == "Line_tc" and type(line.start).__name__ == "Point_tc" and line.width == 1
     stacked = torch.stack([line, line])
@@ -127,7 +127,7 @@ class Named(TensorClass):
     label: str | None = None
 
 
-def test_select_gives_the_class_or_a_plain_tensordict():
+def test_select_returns_the_class_or_a_plain_tensordict():
     named = Named(torch.zeros(3), "text", batch_size=[3])
     part = named.select("x", as_tensordict=True)
     assert type(part) is TensorDict and part["x"] is named.x and part.sorted_keys == ["x"]
@@ -137,7 +137,7 @@ def test_select_gives_the_class_or_a_plain_tensordict():
         named.select("typo", as_tensordict=True)
 
 
-def test_fields_that_are_not_set_are_kept_as_none_where_asked():
+def test_unset_fields_are_kept_as_none_on_request():
     named = Named(torch.zeros(3), batch_size=[3])
     assert named.to_tensordict().sorted_keys == ["x"] == named.to_tensordict(retain_none=False).sorted_keys
     kept = named.to_tensordict(retain_none=True)
@@ -170,7 +170,7 @@ def test_a_dictionary_takes_the_classes_of_an_instance():
         td.from_dict_instance({"n": {"typo": 1}})
 
 
-def test_a_lazy_stack_of_instances_is_its_own_lazy_stack():
+def test_a_lazy_stack_of_instances_converts_to_itself():
     stack = TensorDict.lazy_stack([Named(torch.zeros(3), batch_size=[3])] * 2, 1, stack_dim_name="s")
     assert type(stack) is Named and stack.names == [None, "s"] and stack.to_lazystack(1) is stack
     assert sorted(stack.data_ptr().keys(True, True)) == [("0", "x"), ("1", "x")]

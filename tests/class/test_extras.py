@@ -1,4 +1,4 @@
-"""What the package does where its extras are absent."""
+"""Behavior without the extras of the package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tensordict_class import from_pydantic
 
 
-def test_without_pydantic_the_error_says_what_to_install(monkeypatch):
+def test_without_pydantic_the_error_names_the_package_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydantic", None)
     with pytest.raises(ImportError, match=r"pip install 'tensordict-class\[pydantic\]'"):
         from_pydantic(object())

@@ -1,4 +1,4 @@
-"""What a class body declares: fields, defaults, methods, names that are taken."""
+"""Declarations of a class body: fields, defaults, methods, reserved names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_metadata_are_given_by_keyword():
     assert sample.is_locked
 
 
-def test_the_constructor_refuses_what_a_dataclass_refuses():
+def test_the_constructor_raises_the_errors_of_dataclasses():
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
         Sample()
     with pytest.raises(TypeError, match="unexpected keyword argument 'typo'"):
@@ -79,7 +79,7 @@ def test_deleting_a_field_unsets_it(sample):
         del sample.typo
 
 
-def test_values_of_every_kind_come_back():
+def test_values_of_every_type_are_stored_and_read():
     values = {"number": 3, "flag": True, "list": [1, 2], "array": torch.ones(2).numpy()}
     for value in values.values():
         stored = Sample(torch.zeros(2), extra=value).extra
@@ -106,7 +106,7 @@ def test_an_unknown_attribute_is_an_error(sample):
     assert set(sample.keys()) == {"x", "label"}
 
 
-def test_get_gives_what_the_attribute_gives(sample):
+def test_get_returns_the_value_of_the_attribute(sample):
     assert sample.get("label") == "cat"
     assert sample.get("x") is sample.x
     assert sample.get("extra") is None and sample.get("extra", 5) == 5
@@ -283,7 +283,7 @@ def test_post_init_may_set_fields_and_the_batch_size():
     assert [f.name for f in dataclasses.fields(Sized)] == ["x"]
 
 
-def test_an_init_of_ones_own_replaces_the_constructor():
+def test_a_custom_init_replaces_the_constructor():
     @tensorclass
     class Own:
         x: torch.Tensor
@@ -352,7 +352,7 @@ def test_replace_keeps_the_batch_size(sample):
     assert changed.batch_size == torch.Size([3]) and changed.x.sum() == 3 and sample.x.sum() == 3
 
 
-def test_repr_shows_fields_in_alphabetical_order_then_what_is_not_set(sample):
+def test_repr_shows_set_fields_in_alphabetical_order_then_unset_ones(sample):
     assert repr(sample) == (
         "Sample(\n"
         "    label=NonTensorData(data=cat, batch_size=torch.Size([3]), device=None),\n"

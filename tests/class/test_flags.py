@@ -1,4 +1,4 @@
-"""What a class says about how its fields take values."""
+"""Flags: how the fields of a class take values."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Cast(TensorClass, autocast=True):
         ("either", "k", "k"),
     ],
 )
-def test_autocast_gives_the_annotated_type(field, given, expected):
+def test_autocast_converts_to_the_annotated_type(field, given, expected):
     value = getattr(Cast(**{field: given}), field)
     assert value == expected and type(value) is type(expected)
 
@@ -70,7 +70,7 @@ def test_autocast_makes_tensors_arrays_tensordicts_and_instances():
     assert isinstance(cast.anything, torch.Tensor) and isinstance(cast.either, torch.Tensor)
 
 
-def test_autocast_refuses_what_it_cannot_cast():
+def test_autocast_raises_an_error_for_values_that_it_cannot_cast():
     with pytest.raises(TypeError, match="the field 'tensor' takes"):
         Cast(tensor="text")
     with pytest.raises(ValueError):

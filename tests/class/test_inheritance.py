@@ -1,4 +1,4 @@
-"""Classes of classes: inheritance, generics, mixins, and the decorator on top of other classes."""
+"""Inheritance: subclasses, generics, mixins, and the decorator on subclasses."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_flags_go_to_the_tensorclass():
         frozen.x = torch.ones(2)
 
 
-def test_a_class_of_ones_own_takes_the_values():
+def test_a_given_class_takes_the_values():
     class Mine(TensorClass):
         x: torch.Tensor
         label: Any = None
@@ -96,7 +96,7 @@ def test_a_class_of_ones_own_takes_the_values():
     assert from_pydantic(Point(x=torch.tensor([3.0, 4.0])), dest_cls=Mine).norm().item() == 5.0
 
 
-def test_what_is_no_model_is_refused():
+def test_other_objects_than_models_are_refused():
     with pytest.raises(TypeError, match="dict is not a pydantic model"):
         from_pydantic({})
     with pytest.raises(TypeError, match="int is not a pydantic model"):

@@ -1,4 +1,4 @@
-"""Instances between processes: what arrives is of the class, with the fields that are no tensors."""
+"""Multiprocessing: instances keep their class and their non-tensor fields between processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def double(sample: Sample) -> Sample:
     return sample * 2
 
 
-def test_map_gives_workers_instances_and_takes_them_back():
+def test_map_sends_instances_to_workers_and_back():
     out = Sample(torch.arange(4.0), "text", batch_size=[4]).map(double, num_workers=1, chunksize=2)
     assert type(out) is Sample and out.x.tolist() == [0.0, 2.0, 4.0, 6.0] and out.label == "text"
 

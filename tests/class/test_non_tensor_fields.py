@@ -1,4 +1,4 @@
-"""What becomes of fields that are no tensors: the rules that docs/tensorclasses.md states."""
+"""Non-tensor fields: the rules of docs/tensorclasses.md for their values in operations."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_operations_on_leaves_leave_values_alone(operation):
     assert operation(one()).label == "cat" and operation(rows()).label == ["a", "b", "c"]
 
 
-def test_of_two_operands_the_first_gives_the_values():
+def test_results_take_the_values_of_the_first_operand():
     assert (one("cat") + one("dog")).label == "cat" and (one("dog") * one("cat")).label == "dog"
 
 
-def test_one_value_stands_for_every_position_of_whatever_shape():
+def test_one_value_applies_to_every_position_of_any_shape():
     sample = one("cat", 4)
     shaped = (sample[0], sample[1:], sample.reshape(2, 2), sample.unsqueeze(0), sample.expand(3, 4), sample.repeat(2))
     for result in (*shaped, sample.sum(dim=0), *sample.unbind(0), *sample.split(3)):
@@ -69,7 +69,7 @@ def test_values_of_positions_move_with_the_positions():
 
 
 @pytest.mark.parametrize("combine", [torch.stack, torch.cat, lambda both: lazy_stack(both)])
-def test_equal_values_stay_one_and_different_ones_are_kept_by_position(combine):
+def test_equal_values_stay_one_and_different_ones_are_stored_by_position(combine):
     assert combine([one("cat"), one("cat")]).label == "cat"
     both = combine([one("cat"), one("dog")])
     flat = both.label if both.ndim == 1 else [label for row in both.label for label in row]
@@ -97,7 +97,7 @@ def test_padding_has_no_value():
     assert pad_sequence([one("a", 2), one("a", 3)]).label == [["a", "a", None], ["a", "a", "a"]]
 
 
-def test_metadata_are_of_the_whole():
+def test_metadata_belong_to_the_whole_instance():
     labs = [one(MetaData("lab")) for _ in range(2)]
     assert torch.stack(labs).label == torch.stack(labs)[0].label == "lab"
 

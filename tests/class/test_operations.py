@@ -41,7 +41,7 @@ def plain() -> Plain:
 
 
 @pytest.mark.parametrize("name", [s.name for s in operations() if s.family == "unary" and not s.inplace])
-def test_every_unary_operation_gives_the_class_and_the_leaves_of_a_tensordict(name, plain):
+def test_every_unary_operation_keeps_the_class_and_equals_that_of_a_tensordict(name, plain):
     values = (plain.to(torch.int64) if name.startswith(("bitwise", "logical")) else plain) * 0 + 1
     method = getattr(values, name, None)
     if method is None:
@@ -107,7 +107,7 @@ def test_stacked_instances_keep_each_value(sample):
     assert isinstance(stacked._tensordict.get("label"), NonTensorStack)
 
 
-def test_instances_that_differ_in_what_is_set_do_not_stack_densely(sample):
+def test_instances_with_different_set_fields_do_not_stack_densely(sample):
     other = Sample(torch.zeros(3), "dog", extra=torch.zeros(3), batch_size=[3])
     with pytest.raises(RuntimeError, match="extra"):
         torch.stack([sample, other])
@@ -235,7 +235,7 @@ def test_instances_are_pytree_nodes(sample):
         lambda p: Plain.from_tensordict(p.to_tensordict()),
     ],
 )
-def test_operations_compile_whole(function, plain):
+def test_operations_compile_in_one_graph(function, plain):
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, backend="eager")(plain)
     expected = function(plain)
@@ -243,7 +243,7 @@ def test_operations_compile_whole(function, plain):
     assert (compiled == expected).all()
 
 
-def test_assignment_of_fields_compiles_whole(plain):
+def test_assignment_of_fields_compiles_in_one_graph(plain):
     def write(p: Plain) -> torch.Tensor:
         p = p.clone()
         p.x = p.x + 1
@@ -292,7 +292,7 @@ def sample_with_mixin() -> Mixed:
     return mixed
 
 
-def test_locking_an_instance_locks_what_it_holds(plain):
+def test_locking_an_instance_locks_its_nested_tensordicts(plain):
     holder = Holder(plain, batch_size=[3]).lock_()
     assert holder.plain.is_locked and holder._tensordict.is_locked
     with pytest.raises(RuntimeError, match="locked"):
@@ -338,7 +338,7 @@ def make_local() -> type:
     return Local
 
 
-def test_a_tensorclass_says_that_it_is_one(sample):
+def test_is_tensorclass_recognizes_tensorclasses(sample):
     assert is_tensorclass(sample) and is_tensorclass(Sample) and not is_tensorclass(TensorDict({}))
 
 
@@ -349,7 +349,7 @@ def test_state_dicts_restore_fields(sample):
 
 
 @pytest.mark.parametrize("index", [slice(0, 2), torch.tensor([0, 1]), torch.tensor([True, True, False])], ids=str)
-def test_operations_in_place_reach_what_a_view_is_a_part_of(index):
+def test_in_place_operations_on_a_view_change_its_source(index):
     whole = Sample(torch.ones(3, 2), "text", batch_size=[3])
     view = whole.view_at(index)
     assert view.mul_(4) is view and whole.x[:, 0].tolist() == [4.0, 4.0, 1.0]

@@ -68,7 +68,7 @@ def test_core_works_on_instances_of_which(case):
     assert GIVES_FIVES[case]().tolist() == [5.0, 5.0]
 
 
-def test_a_row_is_written_from_another_holder():
+def test_a_row_is_written_from_another_instance():
     td = holder()
     td[0] = holder(5.0)[1]
     assert td["s"].items.tolist() == [5.0, 0.0]

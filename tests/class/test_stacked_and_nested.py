@@ -1,4 +1,4 @@
-"""Instances in lazy stacks and in other containers: the class and its fields hold there too."""
+"""Instances in lazy stacks and other containers keep their class and fields."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_lazy_stacks_of_instances_are_compared():
         assert_close(points(), points() + 1)
 
 
-def test_an_indexed_write_with_what_is_no_field_writes_nothing():
+def test_an_indexed_write_with_an_unknown_field_writes_nothing():
     td = TensorDict({"x": torch.zeros(3), "point": Point(torch.zeros(3), batch_size=[3])}, [3])
     with pytest.raises(ValueError, match="'typo'"):
         td[0] = TensorDict({"x": torch.ones(()), "point": {"x": torch.ones(()), "typo": torch.ones(())}})

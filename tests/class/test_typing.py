@@ -1,4 +1,4 @@
-"""What checkers are promised: the annotations are in the modules themselves, and `tests/typing` runs as it stands."""
+"""Static types: the annotations are in the modules, and the files of `tests/typing` run."""
 
 from __future__ import annotations
 

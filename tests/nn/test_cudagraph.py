@@ -1,4 +1,4 @@
-"""CUDA graphs: what they need of inputs and results is tested without CUDA, by a recorder that runs functions again."""
+"""CUDA graphs; inputs and results are also tested without CUDA, by a recorder that runs functions again."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_functions_of_a_whole_tensordict(recorder):
         assert wrapped(TensorDict({"x": torch.tensor(float(i))}))["y"].item() == -i
 
 
-def test_functions_get_keys_of_their_own(recorder):
+def test_functions_take_given_keys(recorder):
     graph = CudaGraphModule(lambda td: td.set("y", td["x"] + 1), in_keys="x", out_keys=["y"])
     assert graph.in_keys == ["x"]
     for i in range(4):
@@ -282,7 +282,7 @@ def test_state_is_that_of_the_module(recorder):
     assert function.state_dict() == {}
 
 
-def test_it_joins_a_sequence_and_shows_what_it_is(recorder):
+def test_it_works_in_a_sequence_and_has_a_repr(recorder):
     graph = CudaGraphModule(TensorDictModule(lambda x: x + 1, ["x"], ["y"]))
     sequence = TensorDictSequential(graph, TensorDictModule(torch.neg, ["y"], ["z"]))
     assert sequence.in_keys == ["x"] and sequence.out_keys == ["y", "z"]
@@ -377,7 +377,7 @@ def test_results_in_lazy_stacks_are_set_in_each_element(recorder, stack_dim):
     assert recorder.replayed
 
 
-def test_results_in_a_node_leave_what_else_is_in_it(recorder):
+def test_results_in_a_node_keep_its_other_entries(recorder):
     graph = CudaGraphModule(TensorDictModule(lambda x: x + 1, ["x"], [("n", "y")]))
     for call in range(4):
         td = TensorDict({"x": torch.full((), call), "n": {"kept": torch.ones(())}})

@@ -1,4 +1,4 @@
-"""Modules on tensordicts called with tensors, and functions that become such modules."""
+"""Dispatch: modules on tensordicts called with tensors, and functions as modules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_other_arguments_reach_the_module():
     assert (module(data(), factor=3)["b"] == 3).all() and module(torch.ones(1), factor=2).item() == 2
 
 
-def test_dispatch_with_keys_of_its_own():
+def test_dispatch_with_explicit_keys():
     class Module(nn.Module):
         @dispatch(separator="__", source=[("n", "b"), "a"], dest=["c"])
         def forward(self, tensordict):

@@ -1,4 +1,4 @@
-"""Distributions: against closed forms, integrals, torch's own distributions and samples."""
+"""Distributions, compared with closed forms, integrals, distributions of torch and samples."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_delta_is_its_value():
 # one-hot -------------------------------------------------------------------------------------------------------------
 
 
-def test_one_hot_categories_are_those_of_torch():
+def test_one_hot_categories_equal_those_of_torch():
     logits = torch.randn(4, 5)
     dist, torchs = OneHotCategorical(logits=logits), d.OneHotCategorical(logits=logits)
     sample = dist.sample((1000,))
@@ -172,7 +172,7 @@ def test_straight_through_samples_have_gradients():
     assert logits.grad[0] < 0 < logits.grad[2]
 
 
-def test_drawing_one_hot_vectors():
+def test_rand_one_hot_draws_one_hot_vectors():
     drawn = rand_one_hot(torch.tensor([[[0.0, 1.0], [0.3, 0.7]]]).expand(2000, 2, 2), do_softmax=False)
     assert (drawn[:, 0] == torch.tensor([0, 1])).all()
     assert drawn[:, 1, 1].float().mean().item() == pytest.approx(0.7, abs=0.05)
@@ -258,7 +258,7 @@ def test_composites_sum_on_request():
     assert isinstance(dist.log_prob(sample), TensorDict)
 
 
-def test_composites_of_what_can_be_reparameterized():
+def test_composites_with_and_without_reparameterization():
     loc = torch.zeros(3, requires_grad=True)
     params = TensorDict({"x": {"loc": loc}, "y": {"loc": loc}}, [])
     dist = CompositeDistribution(

@@ -1,4 +1,4 @@
-"""Sharding flattens parameters into one and leaves views in their place, which `TensorDictParams` reads and swaps."""
+"""Flattened parameters: sharding replaces parameters by views, which `TensorDictParams` reads and swaps."""
 
 from __future__ import annotations
 

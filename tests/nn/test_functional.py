@@ -1,4 +1,4 @@
-"""Parameters of modules as tensordicts: taken out, put in, and put back whatever happens."""
+"""Parameters of modules as tensordicts: read, set, and restored, also after errors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_function_locks_and_the_method_does_not():
     assert TensorDict.from_module(module, lock=True)["0"].is_locked
 
 
-def test_what_was_there_before_is_a_pytree_whether_somebody_looked_at_it_or_not():
+def test_the_swap_is_a_pytree_before_and_after_a_first_read():
     module = nn.Linear(2, 1)
     new = TensorDict.from_module(module).data.clone()
     leaves = torch.utils._pytree.tree_leaves(new.to_module(module))
@@ -81,7 +81,7 @@ def test_what_was_there_before_is_a_pytree_whether_somebody_looked_at_it_or_not(
     assert grads["weight"].tolist() == [[3.0, 3.0]] and grads["bias"].tolist() == [3.0]
 
 
-def test_what_is_none_is_left_out_and_what_is_not_persistent_is_kept():
+def test_none_is_left_out_and_non_persistent_buffers_are_kept():
     params = from_module(Scaled())
     assert params.sorted_keys == ["calls", "scratch", "weight"]
     assert from_module(Scaled(), use_state_dict=True).sorted_keys == ["calls", "weight"]
@@ -98,7 +98,7 @@ def test_from_module_takes_modules_only():
         from_module({})
 
 
-def test_a_block_has_the_parameters_of_the_tensordict_and_the_module_gets_its_own_back():
+def test_a_block_uses_the_tensordict_and_restores_the_parameters():
     module, x = mlp().eval(), torch.randn(5, 3)
     params = from_module(module)
     before, expected = snapshot(module), module(x)
@@ -138,7 +138,7 @@ def test_blocks_nest():
     assert snapshot(module) == before
 
 
-def test_the_swap_is_what_was_there_and_puts_it_back():
+def test_the_swap_holds_the_earlier_parameters_and_restores_them():
     module = mlp()
     before, order = snapshot(module), list(module[0]._parameters)
     weight = module[0].weight
@@ -160,7 +160,7 @@ def test_plain_tensors_become_parameters_that_train():
     assert [name for name, _ in module.named_parameters()] == ["weight", "bias"]
 
 
-def test_without_preserving_state_tensors_stay_what_they_are():
+def test_without_preserving_state_tensors_are_set_unchanged():
     module = nn.Linear(3, 4)
     with TensorDict({"weight": torch.zeros(4, 3)}).to_module(module, preserve_module_state=False):
         assert type(module.weight) is torch.Tensor and not module.weight.requires_grad
@@ -187,7 +187,7 @@ def test_writing_in_place_keeps_the_parameters():
         TensorDict({"0": {"bias": torch.ones(3)}}).to_module(module, inplace=True)
 
 
-def test_what_a_block_in_place_changes_is_in_tensors_of_inference_too():
+def test_an_in_place_block_changes_inference_tensors_too():
     module = nn.BatchNorm1d(2)
     with torch.inference_mode():
         params = from_module(module).data * 1
@@ -244,7 +244,7 @@ def test_swap_dest_takes_the_old_ones():
 
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_buffers_that_the_block_replaces_come_back_in_the_tensordict(compiled, inplace):
+def test_buffers_that_the_block_replaces_are_in_the_tensordict(compiled, inplace):
     module = Scaled()
     own = module.calls
 

@@ -1,4 +1,4 @@
-"""Modules on tensordicts: what they read, what they write, and what they say when something is wrong."""
+"""Modules on tensordicts: inputs, outputs and errors."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_hooks_for_all_modules_see_every_module():
     assert seen == ["Tanh", "TensorDictModule", "TensorDictModule", "TensorDictSequential"]
 
 
-def test_who_replaces_the_call_of_all_modules_sees_every_module(monkeypatch):
+def test_a_replaced_call_of_nn_module_sees_every_module(monkeypatch):
     call, seen = nn.Module.__call__, []
     module = TensorDictSequential(TensorDictModule(nn.Tanh(), ["a"], ["b"]))
     monkeypatch.setattr(
@@ -177,7 +177,7 @@ def test_who_replaces_the_call_of_all_modules_sees_every_module(monkeypatch):
     assert seen == ["TensorDictSequential", "TensorDictModule", "Tanh"]
 
 
-def test_modules_compiled_on_their_own_run_compiled():
+def test_modules_compiled_by_their_compile_run_compiled():
     module = TensorDictSequential(TensorDictModule(nn.Linear(2, 2), ["a"], ["b"]))
     module[0].module._compiled_call_impl = lambda x: x * 0  # what `nn.Module.compile` sets
     assert not module(data())["b"].any()
@@ -215,7 +215,7 @@ def test_without_strict_a_module_may_do_without_an_input():
         TensorDictModule(function, ["a", "z"], ["o"], strict=True)(data())
 
 
-def test_an_error_in_the_module_is_its_own_with_a_note():
+def test_an_error_in_the_module_keeps_its_type_and_gets_a_note():
     with pytest.raises(RuntimeError) as error:
         TensorDictModule(nn.Linear(7, 3), ["a"], ["b"])(data())
     assert "while calling Linear with in_keys ['a']" in error.value.__notes__
@@ -230,7 +230,7 @@ def test_counts_of_results_must_match():
         TensorDictModule(lambda x: None, ["a"], ["b"])(data())
 
 
-def test_what_is_not_callable_is_refused():
+def test_modules_that_are_not_callable_are_refused():
     with pytest.raises(ValueError, match="int is not callable"):
         TensorDictModule(3, ["a"], ["b"])
     with pytest.raises(ValueError, match="int is not callable"):
@@ -262,7 +262,7 @@ def test_selection_works_for_any_forward():
     assert sorted(module(data()).keys()) == ["a", "c", "n"] and Module.out_keys == ["b", "c"]
 
 
-def test_wrappers_behave_like_what_they_wrap():
+def test_wrappers_behave_like_the_wrapped_module():
     class TimesTen(TensorDictModuleWrapper):
         def forward(self, tensordict):
             return self.td_module(tensordict).update({"b": tensordict["b"] * 10})

@@ -1,4 +1,4 @@
-"""Parameters that are a tensordict and a module at once."""
+"""`TensorDictParams`: parameters as a tensordict and a module."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_entries_are_set_replaced_and_removed():
     assert [name for name, _ in params.named_parameters()] == ["newer"]
 
 
-def test_a_locked_one_refuses_other_entries_but_not_the_module():
+def test_locked_parameters_refuse_other_entries_but_not_changes_by_the_module():
     params = TensorDictParams(values(), lock=True)
     with pytest.raises(RuntimeError, match="locked"):
         params["new"] = torch.zeros(2)
@@ -104,7 +104,7 @@ def test_tied_weights_stay_tied():
     assert len(list(from_module(tied, as_module=True).parameters())) == 2
 
 
-def test_lazy_stacks_below_are_parameters_of_their_own():
+def test_nested_lazy_stacks_become_parameters():
     def lazy(start):
         return TensorDict.lazy_stack([TensorDict({"w": torch.full((3,), float(start + i))}) for i in range(2)])
 
@@ -116,7 +116,7 @@ def test_lazy_stacks_below_are_parameters_of_their_own():
     assert len(list(TensorDictParams(shared).parameters())) == 3  # stacks are made twice, and are two
 
 
-def test_what_operations_return():
+def test_types_of_results_of_operations():
     params = TensorDictParams(TensorDict({"a": torch.ones(3), "i": torch.tensor([1, 2, 3])}, [3]))
     for plain in (
         params + 1,
@@ -180,7 +180,7 @@ def test_parameters_go_into_modules_and_are_swapped_themselves():
     assert params["weight"] is weight
 
 
-def test_copies_and_pickles_are_modules_of_their_own():
+def test_copies_and_pickles_are_independent_modules():
     module = Holder(TensorDictParams(values(), lock=True))
     for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert twin.params["text"] == "hello" and twin.params["a"] is not module.params["a"]
@@ -189,7 +189,7 @@ def test_copies_and_pickles_are_modules_of_their_own():
         assert module.params["a"].tolist() == [1, 1]
 
 
-def test_hooks_change_what_is_read():
+def test_hooks_change_read_values():
     params = TensorDictParams(values())
     seen = []
     params.register_get_post_hook(lambda owner, value: seen.append(value.shape))
@@ -206,7 +206,7 @@ def test_gradients_are_a_tensordict():
     assert params["a"].grad is None or not params["a"].grad.any()
 
 
-def test_what_cannot_be_parameters_is_refused():
+def test_containers_that_cannot_be_parameters_are_refused():
     with pytest.raises(TypeError, match="cannot be called"):
         TensorDictParams({"a": 1.0})()
     with pytest.raises(RuntimeError, match="exclude each other"):

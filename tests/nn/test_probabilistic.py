@@ -1,4 +1,4 @@
-"""Probabilistic modules: what they draw, what they score, and under which keys."""
+"""Probabilistic modules: samples, log-probabilities and their keys."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_categories_have_a_mode_and_no_mean():
     assert module(TensorDict({"logits": torch.tensor([0.0, 3.0, 1.0])}))["k"] == 1
 
 
-def test_what_a_distribution_lacks_is_named_and_a_mean_is_estimated():
+def test_missing_properties_are_named_and_a_missing_mean_is_estimated():
     with pytest.raises(NotImplementedError, match="Normal has no median"), set_interaction_type("median"):
         normal()(params())
 
@@ -100,7 +100,7 @@ def test_blocks_nest_and_decorate_and_may_be_for_one_thread():
 # one module ----------------------------------------------------------------------------------------------------------
 
 
-def test_log_probabilities_of_what_was_drawn():
+def test_log_probabilities_of_samples():
     module = normal(return_log_prob=True, default_interaction_type="random")
     assert module.out_keys == ["x", "x_log_prob"] and module.log_prob_key == "x_log_prob"
     assert module.dist_params_keys == ["loc", "scale"] and module.dist_sample_keys == ["x"]
@@ -388,7 +388,7 @@ def test_scores_of_a_composite_go_to_the_keys_of_its_values_in_any_order():
         scores(["y", "x"])
 
 
-def test_a_decorated_function_that_threads_are_in_at_once_leaves_each_with_its_own_block():
+def test_threads_in_one_decorated_function_have_separate_blocks():
     entered, joined, left, seen = threading.Event(), threading.Event(), threading.Event(), {}
 
     @set_interaction_type("mode", thread_local=True)

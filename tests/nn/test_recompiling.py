@@ -1,4 +1,4 @@
-"""What a compiled module was told is part of its graph: changing it later changes what compiled calls do."""
+"""Recompilation: later changes of keys and options change compiled calls."""
 
 from __future__ import annotations
 

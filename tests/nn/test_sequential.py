@@ -1,4 +1,4 @@
-"""Sequences: connected by their keys, cut apart by their keys."""
+"""Sequences: modules connected and selected by keys."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_subsequences_of_nested_sequences():
     assert len(part) == 1 and part[0].out_keys == ["d", "e"]
 
 
-def test_partially_tolerant_sequences_pass_over_what_cannot_run():
+def test_partially_tolerant_sequences_skip_modules_that_cannot_run():
     with pytest.raises(KeyError, match="'c'"):
         chain()(data())
     td = chain(partial_tolerant=True)(data())
@@ -131,7 +131,7 @@ def test_parameters_of_a_sequence_go_through_to_module():
 
 
 @pytest.mark.parametrize("inplace", [True, False, "empty"])
-def test_elements_of_a_lazy_stack_take_what_a_module_puts_elsewhere(inplace):
+def test_elements_of_a_lazy_stack_take_results_that_are_written_elsewhere(inplace):
     stacked = lazy_stack([data(), data().rename_key_("a", "z")])
     wrapped = WrapModule(lambda td: td.copy().set("w", td["b"] * 2), in_keys=["b"], out_keys=["w"])
     out = TensorDictSequential(plus_one("a", "b", inplace=inplace), wrapped, partial_tolerant=True)(stacked)

@@ -1,4 +1,4 @@
-"""Modules that do not run where their outputs exist."""
+"""Skipping: modules that do not run if their outputs exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that keep parameters in their own way: tied, reacting, parametrized, recurrent, lazy, quantized, hooked."""
+"""Special modules: tied, with own setattr, parametrized, recurrent, lazy, quantized, with hooks."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_one_tensor_under_two_keys_is_one_parameter():
         assert module.embed.weight is module.head.weight
 
 
-def test_modules_that_react_to_attributes_are_told():
+def test_modules_that_override_setattr_are_notified():
     module = Doubled()
     with TensorDict({"weight": torch.full((2,), 3.0)}).to_module(module):
         assert module(torch.ones(2)).tolist() == [6, 6]

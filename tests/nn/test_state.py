@@ -1,4 +1,4 @@
-"""What blocks over parameters and operations on them leave behind: nothing lost, no tie undone, no half of a change."""
+"""State after blocks and operations: no values are lost, ties stay, and errors leave no partial change."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def hooked() -> TensorDictParams:
     ],
     ids=["dense", "params", "locked params", "lazy", "locked lazy", "view", "hook"],
 )
-def test_what_a_block_replaces_or_changes_is_in_the_tensordict_at_its_end(make, options):
+def test_replaced_or_changed_tensors_are_in_the_tensordict_after_the_block(make, options):
     module, td = Counters(), make()
     for count in (1, 2):
         with td.to_module(module, **options):
@@ -100,7 +100,7 @@ def test_a_state_of_another_dtype_is_not_rounded_by_a_block_that_leaves_it_alone
 
 
 @pytest.mark.parametrize("inplace", [False, True])
-def test_what_a_module_under_two_names_replaces_is_under_both(inplace):
+def test_tensors_replaced_by_a_module_with_two_names_are_under_both(inplace):
     shared = Counters()
     module = nn.Sequential(shared, shared)
     td = from_module(module).clone()
@@ -193,7 +193,7 @@ class Refusing(nn.Linear):
         super().__setattr__(name, value)
 
 
-def test_modules_that_reacted_are_as_they_were_where_a_later_one_refuses():
+def test_an_error_in_setattr_of_a_later_module_restores_earlier_ones():
     module = nn.Sequential(nn.LSTM(2, 2), Refusing(2, 2))
     module[1].refuses = True
     x, weight = torch.ones(3, 2), module[1].weight
@@ -223,7 +223,7 @@ def test_casts_keep_ties_of_buffers():
     assert params["a"] is params["b"] and len(list(params.buffers())) == 1
 
 
-def test_operations_in_place_change_what_is_tied_once():
+def test_in_place_operations_change_tied_weights_once():
     params = tied()
     ones = TensorDict({"a": torch.ones(2), "b": {"c": torch.ones(2)}, "d": torch.ones(1)})
     weight = params["a"]
@@ -235,7 +235,7 @@ def test_operations_in_place_change_what_is_tied_once():
     assert weight.tolist() == [-3, -3] and params["d"].tolist() == [-3]
 
 
-def test_compiled_operations_in_place_change_what_is_tied_once():
+def test_compiled_in_place_operations_change_tied_weights_once():
     params = tied()
     torch.compile(lambda params: params.add_(1), backend="eager", fullgraph=True)(params)
     assert params["a"].tolist() == [1, 1] and params["d"].tolist() == [1]
@@ -310,7 +310,7 @@ def test_parameters_outside_of_a_module_are_reset_with_its_buffers():
 # what is made of parameters -----------------------------------------------------------------------------------------
 
 
-def test_parameters_made_of_parameters_have_nodes_of_their_own_and_the_same_buffers():
+def test_parameters_of_parameters_have_new_nodes_and_the_same_buffers():
     params = TensorDictParams({"a": nn.Buffer(torch.zeros(2)), "n": {"b": torch.ones(2)}})
     for source in (params, params.clone(), TensorDict({"inner": params})):
         made = TensorDictParams(source, lock=True)

@@ -1,4 +1,4 @@
-"""Plans are made once for a module and a structure, and notice what has changed since."""
+"""Swap plans are made once for a module and a structure, and notice later changes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_replaced_dictionary_of_parameters_is_noticed():
         assert (module.weight == 0).all()
 
 
-def test_other_structures_of_tensordict_have_plans_of_their_own():
+def test_each_structure_of_tensordict_has_its_plan():
     module = mlp()
     whole = from_module(module).data.clone().zero_()
     part = whole.select("0", ("2", "weight"))

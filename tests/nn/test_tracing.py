@@ -72,7 +72,7 @@ def test_traced_modules_are_one_graph_on_tensors():
     torch.testing.assert_close(graph(torch.ones(2))[2], module(torch.ones(2))[2])
 
 
-def test_what_cannot_be_traced_is_named():
+def test_modules_that_cannot_be_traced_are_named():
     with pytest.raises(TypeError, match="WrapModule cannot be traced"):
         symbolic_trace(TensorDictSequential(lambda td: td))
     with pytest.raises(KeyError, match=r"needs the keys \['a'\]"):
@@ -290,7 +290,7 @@ def test_every_public_module_is_compiled_below():
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_every_module_compiles_in_one_graph_and_is_not_compiled_again(name):
+def test_every_module_compiles_in_one_graph_without_recompilation(name):
     torch.manual_seed(0)
     module = MODULES[name]()
     torch._dynamo.reset()
@@ -303,7 +303,7 @@ def test_every_module_compiles_in_one_graph_and_is_not_compiled_again(name):
 
 
 @pytest.mark.parametrize("name", ["policy", "truncated policy", "one-hot policy", "composite"])
-def test_what_is_drawn_is_drawn_in_the_graph(name):
+def test_samples_are_drawn_in_the_graph(name):
     module = MODULES[name]()
     torch._dynamo.reset()
     compiled = torch.compile(module, fullgraph=True, backend="eager")

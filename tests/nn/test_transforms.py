@@ -1,4 +1,4 @@
-"""Parameters of several modules, and parameters under torch.func."""
+"""Stacked parameters of several modules, and parameters under torch.func."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class WithExtra(nn.Linear):
 
 
 @pytest.mark.parametrize("lazy_stack", [False, True])
-def test_state_dicts_are_stacked_with_what_they_hold_beside_tensors(lazy_stack):
+def test_state_dicts_are_stacked_with_their_non_tensor_values(lazy_stack):
     modules = [nn.Sequential(WithExtra(2, 2)) for _ in range(2)]
     modules[1][0].extra = 7
     params = from_modules(*modules, use_state_dict=True, lazy_stack=lazy_stack, lock=False)

@@ -1,4 +1,4 @@
-"""Core stands alone: it works where no satellite and no numba is, and says what to install when one is needed."""
+"""Core alone works without satellites and numba, and its errors name the package to install."""
 
 from __future__ import annotations
 

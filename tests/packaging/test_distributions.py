@@ -1,4 +1,4 @@
-"""What is published: each distribution builds a wheel and an sdist, and what they say and hold is right."""
+"""Distributions: each builds a wheel and an sdist with the right metadata and files."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_wheel_is_pure_python(dist, name):
 
 
 @each
-def test_the_metadata_is_what_the_package_declares(dist, name):
+def test_the_metadata_equals_the_declarations_of_the_package(dist, name):
     metadata, project = metadata_of(wheel_of(dist, name)), project_of(name)
     assert metadata["Name"] == name
     assert metadata["Version"] == project["version"]
@@ -125,7 +125,7 @@ def test_an_sdist_builds_the_same_wheel(dist, name, tmp_path):
 
 @pytest.mark.long
 @each
-def test_a_wheel_installs_alone_with_what_it_declares(dist, name, tmp_path):
+def test_a_wheel_installs_with_its_declared_dependencies_only(dist, name, tmp_path):
     """In an environment of its own, from the wheels of this build and the pinned set of everything else."""
     venv.create(tmp_path / "venv", with_pip=True)
     python = str(tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python")

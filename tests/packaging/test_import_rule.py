@@ -1,4 +1,4 @@
-"""Who may import whom, checked on the source: the table of distributions, and no private name across their borders."""
+"""Import rules, checked on the source: permitted distributions, and no private names of other distributions."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def violations(source: str, package: str, *, testing: bool = False) -> list[str]
 
 
 @pytest.mark.parametrize("package", sorted(OURS))
-def test_no_file_imports_what_its_package_may_not(package):
+def test_no_file_imports_a_forbidden_package(package):
     files = sorted(FOLDER[package].glob("src/**/*.py"))
     assert files
     bad = [
@@ -174,12 +174,12 @@ def test_the_scan_finds_an_import_against_the_rule(package, source):
         ("tensordict", "from tensordict_nn.distributions import Delta"),
     ],
 )
-def test_the_scan_allows_what_the_rule_allows(package, source):
+def test_the_scan_allows_permitted_imports(package, source):
     assert violations(source, package) == []
 
 
 @pytest.mark.parametrize("package", sorted(OURS))
-def test_what_may_be_imported_is_what_is_declared(package):
+def test_permitted_imports_equal_declared_dependencies(package):
     """The rule and the metadata say the same: nothing is used undeclared, and nothing is declared unused."""
     project = tomllib.loads((FOLDER[package] / "pyproject.toml").read_text())["project"]
     extras = [line for lines in project.get("optional-dependencies", {}).values() for line in lines]

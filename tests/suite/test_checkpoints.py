@@ -1,4 +1,4 @@
-"""Checkpoints of models: `from_module(model).save(path)` and back for architectures as they are used."""
+"""Checkpoints of models: `from_module(model).save(path)` and loading, for common architectures."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ MODELS = {
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_comes_back_whole(tmp_path, name, path):
+def test_a_model_loads_back(tmp_path, name, path):
     make, inputs = MODELS[name]
     model, x = (trained_convnet() if name == "convnet" else make().eval()), inputs()
     TensorDict.from_module(model).save(tmp_path / path)
@@ -139,7 +139,7 @@ def test_weights_are_loaded_across_dtypes(tmp_path, dtype, path):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", MODELS)
-def test_models_without_memory_take_what_is_mapped_without_a_copy(tmp_path, name, path):
+def test_models_on_the_meta_device_take_mapped_tensors_without_a_copy(tmp_path, name, path):
     make, inputs = MODELS[name]
     model, x = (trained_convnet() if name == "convnet" else make().eval()), inputs()
     TensorDict.from_module(model).save(tmp_path / path)

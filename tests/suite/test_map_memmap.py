@@ -1,4 +1,4 @@
-"""Memory-mapped tensordicts travel to workers as the names of their files, and results are written where they lie."""
+"""`map` on memory-mapped tensordicts: workers open the files by name and write results into them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_chunk_is_sent_as_a_reference(saved: TensorDict) -> None:
     assert min(plain.sizes) > 80_000 - 1
 
 
-def test_workers_of_our_own_write_into_the_files(saved: TensorDict, tmp_path: Path) -> None:
+def test_spawned_workers_write_into_the_files(saved: TensorDict, tmp_path: Path) -> None:
     saved.map(write, num_chunks=2, num_workers=2, mp_start_method="fork")
     assert not TensorDict.load_memmap(tmp_path / "rows")["x"].any()
 

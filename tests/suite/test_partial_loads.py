@@ -1,4 +1,4 @@
-"""Parts of saved tensorclasses, parameters and published checkpoints, in every format and elsewhere."""
+"""Partial loads of tensorclasses, parameters and published checkpoints, in every format, local and remote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tensorclass that a script saves: another script that defines it again loads it, one that does not is warned."""
+"""Tensorclasses saved by scripts: a script that defines the class loads it, another one is warned."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_session_that_defines_the_class_twice_loads_instances_of_the_latest(tm
     assert loaded.stdout.startswith("Point") and loaded.stderr == ""
 
 
-def test_a_prompt_that_defines_the_class_loads_what_a_script_saved(tmp_path):
+def test_an_interactive_session_that_defines_the_class_loads_the_save_of_a_script(tmp_path):
     """A notebook has no file and no module but ``__main__``, as a prompt that reads from its input."""
     run(tmp_path, IMPORTS, DEFINED, SAVES)
     cells = "".join((IMPORTS, DEFINED, "\n", LOADS))

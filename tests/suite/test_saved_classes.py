@@ -1,4 +1,4 @@
-"""Tensorclasses on disk: they come back as what they were, nested, in lazy stacks and under registered names."""
+"""Saved tensorclasses load back as their class: nested, in lazy stacks and under registered names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def point(n, **fields):
     return Point(place=torch.full((2, 3), n), label=f"p{n}", batch_size=[2], **fields)
 
 
-def test_a_tensorclass_comes_back_nested_and_as_the_whole(tmp_path):
+def test_a_tensorclass_loads_back_nested_and_as_the_root(tmp_path):
     whole = point(1, inner=point(2))
     TensorDict({"p": whole}, [2]).memmap(tmp_path / "td")
     whole.memmap(tmp_path / "p")
@@ -63,7 +63,7 @@ def test_twins_without_a_folder_keep_their_class():
     assert type(empty) is Point and empty.place.sum() == 0 and empty.label == "p1"
 
 
-def test_lazy_stacks_of_a_tensorclass_come_back(tmp_path):
+def test_lazy_stacks_of_a_tensorclass_load_back(tmp_path):
     stack = lazy_stack([point(1), point(2)])
     TensorDict({"s": stack}).memmap(tmp_path)
     again = TensorDict.load_memmap(tmp_path)["s"]
@@ -77,7 +77,7 @@ def test_a_registered_name_finds_a_class_that_moved(tmp_path):
     assert type(TensorDict.load_memmap(tmp_path)["r"]) is Renamed
 
 
-def test_a_class_that_nobody_registered_is_given_by_the_caller(tmp_path):
+def test_the_caller_can_give_an_unregistered_class(tmp_path):
     point(1).save(tmp_path)
     (tmp_path / "meta.json").write_text(json.dumps({"_type": "<class 'its.old.Place'>"}))
     assert type(Point.load_memmap(tmp_path)) is Point
@@ -91,7 +91,7 @@ def test_a_tensorclass_loads_from_a_plain_save_of_its_fields(tmp_path):
     assert type(again) is Point and again.label == "plain" and again.batch_size == (2,)
 
 
-def test_fields_that_stood_beside_the_type_in_older_files_are_read(tmp_path):
+def test_fields_beside_the_type_in_older_files_are_read(tmp_path):
     point(1).save(tmp_path / "p")
 
     shutil.rmtree(tmp_path / "p" / "_tensordict" / "label")

@@ -44,7 +44,7 @@ def pair() -> Pair:
     return Pair(a=torch.ones(4, 3), b=torch.ones(4, 3), batch_size=[4])
 
 
-def test_tensorclasses_go_in_and_come_out():
+def test_modules_take_and_return_tensorclasses():
     result = Add()(pair())
     assert isinstance(result, Result) and result.s.shape == (4, 2) and result.inner.c.shape == (4, 3)
 
@@ -79,7 +79,7 @@ def test_they_join_sequences_and_have_their_parameters():
 
 
 @pytest.mark.parametrize("scale", [None, torch.tensor(2.0)])
-def test_both_compile_in_one_graph_and_are_not_compiled_again(scale):
+def test_both_compile_in_one_graph_without_recompilation(scale):
     module = Add()
     wrapped = module.as_td_module()
     td = TensorDict({"a": torch.ones(4, 3), "b": torch.ones(4, 3)} | ({} if scale is None else {"scale": scale}))
@@ -96,7 +96,7 @@ def test_both_compile_in_one_graph_and_are_not_compiled_again(scale):
             assert result.get(("inner", "c")).equal(expected.get(("inner", "c")))
 
 
-def test_what_is_missing_is_named():
+def test_missing_fields_are_named():
     with pytest.raises(KeyError, match=r"Add needs the keys \['b', 'scale'\]"):
         Add().as_td_module()(TensorDict({"a": torch.ones(4, 3)}, [4]))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # the module's own error stays
