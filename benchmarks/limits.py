@@ -17,7 +17,9 @@ import torch
 
 from benchmarks.workloads import Tree, flat
 from tensordict_core import TensorDict
-from tensordict_memmap.formats import tree as records
+from tensordict_memmap.formats.tree import describe, name_files
+from tensordict_memmap.schema.node import leaves, nodes
+from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 
 JOB = 4 << 20
@@ -44,20 +46,20 @@ def raw(tensor: torch.Tensor) -> memoryview:
 
 def files_of_tree(tree: Tree) -> list[PlainFile]:
     """Returns the files of a save with one file per leaf."""
-    node = records.plan(TensorDict(tree, []), tie=False)
+    node = name_files(plan(TensorDict(tree, [])), tie=False)
     files = []
-    for one in records.nodes(node):
+    for one in nodes(node):
         place = f"{one.folder}/" if one.folder else ""
-        files += [PlainFile(place + name, [memoryview(text)]) for name, text in records.describe(one).items()]
-    files += [PlainFile(leaf.file, [raw(leaf.source)]) for leaf in records.leaves(node) if leaf.source is not None]
+        files += [PlainFile(place + name, [memoryview(text)]) for name, text in describe(one).items()]
+    files += [PlainFile(leaf.file, [raw(leaf.source)]) for leaf in leaves(node) if leaf.source is not None]
     manifest = Manifest({file.path: Entry(file.size) for file in files}).dumps()
     return [*files, PlainFile(NAME, [memoryview(manifest)])]
 
 
 def one_file(tree: Tree) -> list[PlainFile]:
     """Returns the parts of a save to one file: a header of about the usual length, and all bytes."""
-    leaves = [raw(leaf) for _, leaf in flat(tree)]
-    return [PlainFile("", [memoryview(bytes(120 * len(leaves))), *leaves])]
+    tensors = [raw(leaf) for _, leaf in flat(tree)]
+    return [PlainFile("", [memoryview(bytes(120 * len(tensors))), *tensors])]
 
 
 def write_plain(files: Sequence[PlainFile], path: Path, *, sync: bool = False) -> None:

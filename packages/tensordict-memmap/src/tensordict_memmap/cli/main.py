@@ -18,7 +18,8 @@ from tensordict_memmap.cli.convert import FORMATS, convert
 from tensordict_memmap.loading.calls import describe_saved
 from tensordict_memmap.loading.detect import kind_of
 from tensordict_memmap.loading.into import compare
-from tensordict_memmap.loading.request import Request, open_any
+from tensordict_memmap.loading.open import open_any
+from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Value
 
@@ -131,7 +132,7 @@ def _verify(arguments: argparse.Namespace) -> _Outcome:
     level = "full" if arguments.full else "size"
     problem = ""
     try:
-        open_any(path, Request(mode="r", allow_pickle=None, verify=level))
+        open_any(path, LoadRequest(mode="r", allow_pickle=None, verify=level))
     except (ValueError, FileNotFoundError) as error:
         problem = str(error)
     record = {"path": arguments.path, "level": level, "fine": not problem, "problem": problem or None}

@@ -14,15 +14,14 @@ from typing import Any
 import torch
 
 from tensordict_core.extension import Meta, annotate, annotation, on_exit
-from tensordict_memmap.loading.request import Request, describe, open_any
+from tensordict_memmap.loading.open import describe, open_any
+from tensordict_memmap.loading.request import LoadRequest, key_path, selection_of
 from tensordict_memmap.loading.safetensors import lies_in_its_file, load_packed
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.schema.diff import differences, fit
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
 from tensordict_memmap.schema.plan import plan
-from tensordict_memmap.schema.select import Keys, Rows, Selection
-from tensordict_memmap.storage.verify import check_level
-from tensordict_memmap.tensor.mapping import check_mode
+from tensordict_memmap.schema.select import Keys, Rows
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["describe_saved", "from_safetensors", "is_memmap", "load", "load_memmap", "load_memmap_", "memmap_refresh_"]
@@ -97,15 +96,13 @@ def load_memmap(
     >>> list(load_memmap("things", keys="b.*").keys(True, True)), load_memmap("things", subpath="a", rows=[2, 0])
     ([('b', 'c')], tensor([2, 0]))
     """
-    check_mode(mode)
-    check_level(verify)
     target = None if device is None else torch.device(device)
     moved = target is not None and target.type != "cpu"
     # what is only a part, or is put together with something else, moves when it is
     late = target if moved and device != "meta" and (rows is not None or like is not None) else None
-    request = Request(
-        _path(subpath),
-        None if keys is None else Selection(keys),
+    request = LoadRequest(
+        key_path(subpath),
+        selection_of(keys),
         rows,
         mode,
         target if late is None else None,
@@ -140,15 +137,9 @@ load = load_memmap
 def describe_saved(
     prefix: str | os.PathLike[str], *, subpath: str | tuple[str, ...] | None = None, keys: Keys | None = None
 ) -> Node | Leaf:
-    """The tree of records of what was saved, of a part of it, or of one tensor; nothing but descriptions is read."""
-    selection = None if keys is None else Selection(keys)
-    return describe(
-        local_path(prefix), Request(_path(subpath), selection, device=torch.device("meta"), allow_pickle=None)
-    )
-
-
-def _path(subpath: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    return () if subpath is None else (subpath,) if isinstance(subpath, str) else tuple(subpath)
+    """The schema of a save, of a part of it, or of one tensor; nothing but descriptions is read."""
+    request = LoadRequest(key_path(subpath), selection_of(keys), device=torch.device("meta"), allow_pickle=None)
+    return describe(local_path(prefix), request)
 
 
 def load_memmap_(
@@ -300,5 +291,5 @@ def from_safetensors(
     if is_remote(path):
         raise ValueError(f"{path!r} is a URL, and from_safetensors maps local files; open it with load_memmap")
     target = None if device is None else torch.device(device)
-    check_level(verify)
-    return load_packed(path, mode=mode, move_to=target, device=target, allow_pickle=allow_pickle, verify=verify)
+    request = LoadRequest(mode=mode, device=target, allow_pickle=allow_pickle, verify=verify, on_device=False)
+    return load_packed(path, request)

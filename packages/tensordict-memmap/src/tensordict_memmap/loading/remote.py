@@ -19,15 +19,14 @@ import torch
 from tensordict_memmap.formats.archive import read_index
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE, kind_of_bytes
 from tensordict_memmap.formats.names import META
-from tensordict_memmap.formats.safetensors.header import INDEX_NAME, LONGEST_HEADER, SINGLE_NAME, load_header
-from tensordict_memmap.formats.safetensors.parse import needed_at_once, unpack, wanted
+from tensordict_memmap.formats.safetensors.header import INDEX_NAME, SINGLE_NAME, header_length, load_header
 from tensordict_memmap.loading.leaves import LeafOpener
-from tensordict_memmap.loading.safetensors import open_shards, views
+from tensordict_memmap.loading.request import LoadRequest
+from tensordict_memmap.loading.safetensors import Opened, assembled, open_shards, views
 from tensordict_memmap.remote.ranges import RangeReader
 from tensordict_memmap.remote.snapshots import current_snapshot
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.schema.node import Leaf, show
-from tensordict_memmap.schema.prune import Choice
 from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.snapshot import ListedFolder
 from tensordict_memmap.storage.staging import temporary_folder
@@ -213,14 +212,7 @@ class RemoteOpener(LeafOpener):
         return self.folder.read(path)
 
 
-def load_remote_packed(
-    save: RemoteSave,
-    *,
-    meta: bool = False,
-    device: torch.device | None = None,
-    allow_pickle: bool | None = False,
-    choice: Choice | None = None,
-) -> Any:
+def load_remote_packed(save: RemoteSave, request: LoadRequest) -> Any:
     """Builds the tensordict of remote safetensors files: reads their headers and reserves memory for the tensors."""
     where, part = save.url, None
     if save.is_file or INDEX_NAME not in save.files:
@@ -228,33 +220,17 @@ def load_remote_packed(
     else:
         where += f"/{INDEX_NAME}"
         document = save.store.read(save.stored_path(INDEX_NAME)) or b""
-        opened, part = open_shards(where, document, lambda name: _open(save, name), choice)
-    tensors: dict[str, torch.Tensor] = {}
-    metadata: dict[str, str] = {}
-    for found, texts, _ in opened:
-        tensors.update(found)
-        metadata.update(texts)
-    if part is None and choice is not None:
-        part = wanted(tensors, metadata, choice, where)
-    needed = set(needed_at_once(metadata, where))
-    save.reader.read(tensor for name, tensor in tensors.items() if name in needed)
-    if meta:
-        tensors = {name: tensor if name in needed else tensor.to("meta") for name, tensor in tensors.items()}
-    return unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle, part=part)
+        opened, part = open_shards(where, document, lambda name: _open(save, name), request.choice)
+    return assembled(opened, part, where, request, save.reader.read)
 
 
-def _open(save: RemoteSave, path: str) -> tuple[dict[str, torch.Tensor], dict[str, str], Mapping]:
+def _open(save: RemoteSave, path: str) -> Opened:
     file, size = save.stored_path(path), save.files.get(path)
     where = f"{save.url}/{path}".rstrip("/")
     if size is None:
         raise FileNotFoundError(f"{where} is missing, and the index of the safetensors save names it; save again")
     head = save.store.read_ranges([(file, 0, min(_FIRST_READ, size))])[0] if size else b""
-    length = int.from_bytes(head[:8], "little")
-    if size < 8 or length > min(LONGEST_HEADER, size - 8):
-        raise ValueError(
-            f"{where} is truncated or not a safetensors file: it has {size} bytes, and its first eight give a header "
-            f"of {length} bytes"
-        )
+    length = header_length(head, size, where)
     if 8 + length > len(head):
         head += save.store.read_ranges([(file, len(head), 8 + length)])[0]
     header = load_header(head[8 : 8 + length], size - 8 - length, where)

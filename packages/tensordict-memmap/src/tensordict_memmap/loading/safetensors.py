@@ -11,7 +11,7 @@ import itertools
 import operator
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +26,25 @@ from tensordict_memmap.formats.safetensors.header import (
     CODES,
     INDEX_ENDING,
     INDEX_NAME,
-    LONGEST_HEADER,
     SINGLE_NAME,
     Header,
     Kind,
+    header_length,
     load_header,
 )
 from tensordict_memmap.formats.safetensors.parse import needed_at_once, unpack, wanted
+from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.schema.build import remember_file
 from tensordict_memmap.schema.prune import Choice, Part
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, drop_packed_checksums, verify_packed
 from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.snapshot import unreplaced
-from tensordict_memmap.tensor.mapping import MODES, Mapping, check_mode
+from tensordict_memmap.tensor.mapping import MODES, Mapping
 
 __all__ = [
+    "Opened",
+    "assembled",
     "lies_in_its_file",
     "load_packed",
     "open_shards",
@@ -49,80 +52,77 @@ __all__ = [
 ]
 
 
-def load_packed(
-    path: str | os.PathLike[str],
-    *,
-    mode: str | None = None,
-    move_to: torch.device | None = None,
-    device: torch.device | None = None,
-    non_blocking: bool = False,
-    allow_pickle: bool | None = False,
-    verify: str = "size",
-    choice: Choice | None = None,
-    locked: bool = False,
-) -> Any:
-    """The tensordict of a file; `from_safetensors` says what the arguments are.
+def load_packed(path: str | os.PathLike[str], request: LoadRequest) -> Any:
+    """The tensordict of a safetensors file, or of a folder or an index of several.
 
     Args:
-        path: the file, or the index of several.
-        mode: how it is mapped; None is ``"r"``.
-        move_to: where tensors are moved; ``meta`` reads the header only.
-        device: the device of every node of the result.
-        non_blocking: whether moves may be asynchronous.
-        allow_pickle: whether values may be unpickled; None leaves them out.
-        verify: how much is compared, as ``verify.py`` says.
-        choice: what will be used of it: shards that hold nothing of that are not opened.
-        locked: whether the result may be locked already, because nothing is changed in it before it is.
+        path: the file, the folder or the index.
+        request: the options. Its rows and its class are for the caller, and so are its keys: here they say which shards
+            need not be opened.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
-    no_byte_read = verify != "full" and (move_to is None or move_to.type in ("cpu", "meta"))
 
     def load() -> Any:
-        with gc_paused(no_byte_read):
-            inside = folder is not None and folder is path
-            return _load(path, inside, mode, move_to, device, non_blocking, allow_pickle, verify, choice, locked)
+        with gc_paused(request.verify != "full" and not request.moves):
+            return _load(path, folder is not None and folder is path, request)
 
     return load() if folder is None else unreplaced(folder, load)
 
 
-def _load(
-    path: str | os.PathLike[str],
-    inside: bool,
-    mode: str | None,
-    move_to: torch.device | None,
-    device: torch.device | None,
-    non_blocking: bool,
-    allow_pickle: bool | None,
-    verify: str,
-    choice: Choice | None,
-    locked: bool,
-) -> Any:
-    where = os.fspath(path)
+def _load(path: str | os.PathLike[str], inside: bool, request: LoadRequest) -> Any:
+    where, mode = os.fspath(path), request.mode or "r"
     if inside:
         transaction.recover(where)
         index = os.path.join(where, INDEX_NAME)
         where = index if os.path.lexists(index) else os.path.join(where, SINGLE_NAME)
-    mode = mode or "r"
-    check_mode(mode)
-    meta = move_to is not None and move_to.type == "meta"
-    opened, part = _open_files(where, mode, verify, choice)
+    opened, part = _open_files(where, mode, request.verify, request.choice)
+    loaded = assembled(opened, part, where, request)
+    if not (request.moves or request.is_meta):
+        remember_file(loaded, Path(os.path.abspath(path)), mode)
+        annotate(loaded, "mappings", [mapping for *_, mapping in opened])
+    return loaded
+
+
+def assembled(
+    opened: Sequence[Opened],
+    part: Part | None,
+    where: str,
+    request: LoadRequest,
+    read: Callable[[Iterable[torch.Tensor]], None] | None = None,
+) -> Any:
+    """The tensordict of opened files.
+
+    Args:
+        opened: the tensors, the metadata and the mapping of each file.
+        part: the part of them that is asked for, where that is known.
+        where: their path, which errors name.
+        request: the options.
+        read: reads the bytes of tensors of remote files.
+    """
     tensors: dict[str, torch.Tensor] = {}
     metadata: dict[str, str] = {}
     for found, texts, _ in opened:
         tensors = tensors | found if tensors else found
         metadata |= texts
-    if part is None and choice is not None:
-        part = wanted(tensors, metadata, choice, where)
-    if meta:
-        needed = set(needed_at_once(metadata, where))
+    if part is None and request.choice is not None:
+        part = wanted(tensors, metadata, request.choice, where)
+    needed = set(needed_at_once(metadata, where)) if request.is_meta or read is not None else set()
+    if read is not None:
+        read(tensor for name, tensor in tensors.items() if name in needed)
+    if request.is_meta:
         tensors = {name: tensor if name in needed else tensor.to("meta") for name, tensor in tensors.items()}
-    if move_to is not None and move_to.type not in ("cpu", "meta"):
-        tensors = {name: tensor.to(move_to, non_blocking=non_blocking) for name, tensor in tensors.items()}
-    loaded = unpack(tensors, metadata, where=where, device=device, allow_pickle=allow_pickle, part=part, locked=locked)
-    if move_to is None or move_to.type == "cpu":
-        remember_file(loaded, Path(os.path.abspath(path)), mode)
-        annotate(loaded, "mappings", [mapping for *_, mapping in opened])
-    return loaded
+    elif request.moves:
+        assert request.device is not None
+        tensors = {name: one.to(request.device, non_blocking=request.non_blocking) for name, one in tensors.items()}
+    return unpack(
+        tensors,
+        metadata,
+        where=where,
+        device=request.node_device,
+        allow_pickle=request.allow_pickle,
+        part=part,
+        locked=request.locked,
+    )
 
 
 def lies_in_its_file(td: Any, leaves: Sequence[torch.Tensor]) -> bool:
@@ -138,7 +138,7 @@ def lies_in_its_file(td: Any, leaves: Sequence[torch.Tensor]) -> bool:
     )
 
 
-def _open_files(where: str, mode: str, verify: str, choice: Choice | None) -> tuple[list[_Opened], Part | None]:
+def _open_files(where: str, mode: str, verify: str, choice: Choice | None) -> tuple[list[Opened], Part | None]:
     if not where.endswith(INDEX_ENDING):
         return [_open(where, mode, verify)], None
     folder = os.path.dirname(where)
@@ -157,10 +157,10 @@ def _shard(folder: str, name: str) -> str:
     return path
 
 
-_Opened = tuple[dict[str, torch.Tensor], dict[str, str], Mapping]
+Opened = tuple[dict[str, torch.Tensor], dict[str, str], Mapping]
 
 
-def _open(path: str, mode: str, verify: str) -> _Opened:
+def _open(path: str, mode: str, verify: str) -> Opened:
     flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     fd = os.open(path, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY))
     try:
@@ -168,12 +168,7 @@ def _open(path: str, mode: str, verify: str) -> _Opened:
         if not stat.S_ISREG(info.st_mode):
             raise ValueError(f"a safetensors file is a regular file, and {path} is none; give the file itself")
         head = _read(fd, 8)
-        length = int.from_bytes(head, "little")
-        if info.st_size < 8 or length > min(LONGEST_HEADER, info.st_size - 8):
-            raise ValueError(
-                f"a safetensors file starts with the length of its header, and {path} has {info.st_size} bytes where "
-                f"that would be {length}; it was cut off, or is no such file"
-            )
+        length = header_length(head, info.st_size, path)
         data_size = info.st_size - 8 - length
         text = _read(fd, length)
         header = load_header(text, data_size, path)
@@ -246,8 +241,8 @@ def _one_by_one(buffer: Any, kinds: Sequence[Kind], begin: int) -> list[torch.Te
 
 
 def open_shards(
-    path: str, document: bytes, open_one: Callable[[str], _Opened], choice: Choice | None = None
-) -> tuple[list[_Opened], Part | None]:
+    path: str, document: bytes, open_one: Callable[[str], Opened], choice: Choice | None = None
+) -> tuple[list[Opened], Part | None]:
     """Opens the files that an index names, or those of them that hold what is wanted.
 
     Args:

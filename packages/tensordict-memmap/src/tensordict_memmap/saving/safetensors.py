@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import torch
 
 from tensordict_core.extension import annotate, annotation
 from tensordict_memmap.engine.checksums import DIGITS, Extent
@@ -24,6 +23,7 @@ from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats.detect import SAFETENSORS
 from tensordict_memmap.formats.safetensors.describe import describe
 from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, INDEX_NAME, SINGLE_NAME, dump_header
+from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.loading.safetensors import load_packed
 from tensordict_memmap.saving.job import Run, SaveJob, Writer
 from tensordict_memmap.saving.options import SaveOptions, check_local
@@ -178,7 +178,7 @@ class SafetensorsWriter(Writer):
 
     def _open(self, path: str) -> Any:
         mode = "r" if self.options.checksum else "r+"
-        return load_packed(path, mode=mode, device=torch.device("cpu"), allow_pickle=True, locked=True)
+        return load_packed(path, LoadRequest(mode=mode, allow_pickle=True, locked=True))
 
 
 def _digits(file: FileWrite) -> str:

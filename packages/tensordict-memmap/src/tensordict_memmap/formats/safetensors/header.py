@@ -34,7 +34,7 @@ __all__ = [
     "Kind",
     "Slot",
     "dump_header",
-    "escaped",
+    "header_length",
     "load_header",
     "ranks",
 ]
@@ -209,6 +209,29 @@ def escaped(names: Sequence[str]) -> Sequence[str]:
     if len(orjson.dumps(joined)) == len(joined.encode()) + 2:  # it would be longer if anything were escaped
         return names
     return [orjson.dumps(name)[1:-1].decode() for name in names]
+
+
+def header_length(start: bytes, size: int, where: str) -> int:
+    """The length of the header of a file.
+
+    Args:
+        start: the first 8 bytes.
+        size: the bytes of the file.
+        where: its path, which errors name.
+
+    Raises:
+        ValueError: The file is too short for its header.
+
+    >>> header_length(bytes([2]) + bytes(7), 10, "x.safetensors")
+    2
+    """
+    length = int.from_bytes(start[:8], "little")
+    if size < 8 or length > min(LONGEST_HEADER, size - 8):
+        raise ValueError(
+            f"{where} is truncated or not a safetensors file: it has {size} bytes, and its first eight give a header "
+            f"of {length} bytes; get it again"
+        )
+    return length
 
 
 def load_header(text: bytes, data_size: int, where: str) -> Header:

@@ -1,0 +1,366 @@
+"""Opening saved tensordicts of any format, from a path or a URL, as a `LoadRequest` asks.
+
+The schema of a folder or an archive is pruned to the keys that are asked for before a file is opened. A file that holds
+all tensors in one mapping gives views of those. Remote saves get their schema first, and then the bytes of the leaves
+and rows that are asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+
+from tensordict_core.extension import TensorCollection, annotate, annotation
+from tensordict_memmap.engine.gc_paused import gc_paused
+from tensordict_memmap.engine.syscalls import read_file
+from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE
+from tensordict_memmap.formats.names import META
+from tensordict_memmap.formats.oldest import META_PT, parse_oldest
+from tensordict_memmap.formats.parse_tree import parse
+from tensordict_memmap.loading.archive import Archive, ArchiveOpener
+from tensordict_memmap.loading.consolidated import from_consolidated
+from tensordict_memmap.loading.detect import opened
+from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
+from tensordict_memmap.loading.remote import RemoteFolder, RemoteOpener, RemoteSave, load_remote_packed
+from tensordict_memmap.loading.request import LoadRequest
+from tensordict_memmap.loading.safetensors import load_packed
+from tensordict_memmap.remote.urls import is_remote
+from tensordict_memmap.schema import nontensor
+from tensordict_memmap.schema.build import build, remember_file
+from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, nodes, show
+from tensordict_memmap.schema.plan import plan
+from tensordict_memmap.schema.select import prune, row_runs, select, take_rows
+from tensordict_memmap.storage import ownership
+from tensordict_memmap.storage.manifest import NAME, Manifest
+from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
+from tensordict_memmap.storage.verify import leaf_files, open_sealed, verify_tree
+
+__all__ = ["describe", "open_any"]
+
+_MOST_ATTEMPTS = 20
+
+
+def open_any(path: str | os.PathLike[str], request: LoadRequest) -> Any:
+    """The tensordict, not locked, or the tensor that is asked for, of a path or an address."""
+    return _open_remote(str(path), request) if is_remote(path) else _open_here(path, request)
+
+
+def describe(path: str | os.PathLike[str], request: LoadRequest) -> Node | Leaf:
+    """The tree of records of what is asked for; no data is looked at."""
+    if is_remote(path):
+        return _record(_open_remote(str(path), request), request)
+    return opened(path, functools.partial(_describe_kind, path, request))
+
+
+def _describe_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Node | Leaf:
+    if kind == TREE:
+        return read_folder(path, lambda folder: _read_tree(folder, request)[1])
+    if kind == ARCHIVE:
+        return _read_tree(Archive(os.path.abspath(path), mode=request.mode), request)[1]
+    if kind == SAFETENSORS:  # mapped, no byte is read either, and nested tensors of every layout can be
+        request = replace(request, device=None)
+    return _record(_open_kind(path, request, kind), request)
+
+
+def _record(loaded: Any, request: LoadRequest) -> Node | Leaf:
+    if isinstance(loaded, torch.Tensor):
+        return Leaf(request.only, "", loaded.dtype, tuple(loaded.shape))
+    return plan(loaded)
+
+
+def _open_here(path: str | os.PathLike[str], request: LoadRequest) -> Any:
+    """The tensordict, not locked, or the tensor that is asked for."""
+    loaded = opened(path, functools.partial(_open_kind, path, request))
+    return loaded if request.rows is None else take_rows(loaded, request.rows)
+
+
+def _open_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Any:
+    """All rows of it, in the format that it has."""
+    if kind == TREE:
+        return read_folder(path, lambda folder: _open_tree(folder, request))
+    if kind == ARCHIVE:
+        return _open_tree(Archive(os.path.abspath(path), mode=request.mode), request)
+    if kind == CONSOLIDATED:
+        if request.verify == "full":
+            raise ValueError(
+                f"verify='full' compares checksums, and consolidated files such as {os.fspath(path)} hold none; load "
+                "it with verify='size', and save it in another format with checksum=True"
+            )
+        whole = from_consolidated(path, mode=request.mode or "r")
+        if request.device is not None and request.device.type != "cpu":
+            whole = whole.to(request.device, non_blocking=request.non_blocking)
+        return _chosen(whole, request, ("consolidated",))
+    whole = load_packed(path, request)
+    return _chosen(whole, request, ("saved_path", "mode", "mappings"))
+
+
+# --- files of one mapping
+
+
+def _chosen(whole: Any, request: LoadRequest, notes: tuple[str, ...]) -> Any:
+    """The part of a loaded tensordict that is asked for; ``notes`` are the annotations that stay true of it."""
+    chosen = whole
+    if request.cls is not None and _is_wrapper(request.cls) and not isinstance(chosen, request.cls):
+        chosen = request.cls._from_disk_form({}, {WRAPPED: chosen})
+    if request.only:
+        chosen = chosen.get(request.only, None)
+        if chosen is None:
+            raise KeyError(
+                f"no entry {show(request.only)} was saved there; there are {sorted(map(str, whole.keys()))[:10]}"
+            )
+    if request.selection is not None:
+        _check_not_leaf(chosen)
+        chosen = select(chosen, request.selection)
+        for name in notes:
+            annotate(chosen, name, annotation(whole, name))
+    return chosen
+
+
+def _check_not_leaf(chosen: Any) -> None:
+    if isinstance(chosen, torch.Tensor):
+        raise KeyError("keys= chooses entries of a tensordict, and subpath= leads to a tensor; leave one of them out")
+
+
+# --- files elsewhere
+
+
+def _open_remote(url: str, request: LoadRequest) -> Any:
+    if request.mode == "r+":
+        raise ValueError(f"what lies elsewhere is read into memory, and writes do not reach {url}; save there again")
+    for _ in range(_MOST_ATTEMPTS):
+        save = RemoteSave(url)
+        try:
+            loaded = _from_remote(save, request)
+        except Exception:
+            if not save.was_replaced():  # the files of an earlier save go when another one is there
+                raise
+        else:
+            if not save.is_file or not save.was_replaced():  # one file is read in several requests, all by its name
+                return loaded
+    raise BlockingIOError(
+        f"a load needs a moment in which nothing is saved to {url}, and it was replaced {_MOST_ATTEMPTS} times; load "
+        "it when fewer saves are made, or save to another address"
+    )
+
+
+def _from_remote(save: RemoteSave, request: LoadRequest) -> Any:
+    folder = save.folder() if save.kind in (TREE, ARCHIVE) else None
+    if request.verify == "full" or (folder is None and save.kind != SAFETENSORS):
+        with save.downloaded() as path:
+            loaded = _open_here(path, replace(request, mode="r"))
+        for node in [] if isinstance(loaded, torch.Tensor) else nodes(plan(loaded)):
+            annotate(node.origin, "saved_path", None)
+        return loaded
+    unmoved = request if request.is_meta else replace(request, device=None)
+    if folder is None:
+        loaded = _chosen(load_remote_packed(save, unmoved), unmoved, ())
+    else:
+        if not request.only:
+            folder.prefetch()
+        node = _parse(folder, request.only)
+        for leaf in leaves(node):
+            leaf.alias = save.aliases.get(leaf.file)
+        part = _part(node, request)
+        _unpickle(node, folder, request.allow_pickle)
+        loaded = _built(part, RemoteOpener(folder, device=unmoved.device), unmoved, None)
+    if request.rows is not None:
+        loaded = _fetch_rows(loaded, request, save)
+    elif not request.is_meta:
+        save.reader.read(_tensors(loaded))
+    if request.moves:
+        loaded = loaded.to(request.device, non_blocking=request.non_blocking)
+    return loaded
+
+
+def _fetch_rows(loaded: Any, request: LoadRequest, save: RemoteSave) -> Any:
+    """Rows of a tensordict whose bytes are still to be fetched: theirs alone are."""
+    assert request.rows is not None
+    if request.is_meta:
+        return take_rows(loaded, request.rows)
+    runs = row_runs(loaded, request.rows) or [slice(0, 0)]  # with no row comes what does not belong to rows
+    save.reader.read(tensor for run in runs for tensor in _tensors(loaded[run]))
+    return take_rows(loaded, request.rows)
+
+
+def _tensors(loaded: Any) -> list[torch.Tensor]:
+    found = [loaded] if isinstance(loaded, torch.Tensor) else loaded._leaves()
+    return [tensor for tensor in found if not tensor.is_nested]  # nested ones were put together from their values
+
+
+# --- trees and archives
+
+
+def _read_tree(folder: SavedFolder | Archive, request: LoadRequest) -> tuple[Node, Node | Leaf, Manifest | None]:
+    """A tree and the part of it that is asked for, and its manifest if that says more."""
+    manifest = None
+    with gc_paused():
+        if isinstance(folder, Archive):
+            node = parse(folder, only=request.only)
+        else:
+            manifest = folder.count(_find_manifest(folder.root))
+            node = _parse(folder, request.only)
+            _tie(node, manifest, folder.root)
+        return node, _part(node, request), manifest
+
+
+def _open_tree(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
+    root, mode = folder.root, request.mode
+    node, part, manifest = _read_tree(folder, request)
+    archived = isinstance(folder, Archive)
+    if isinstance(folder, Archive):
+        if request.verify == "full":
+            folder.verify()
+        opener: LeafOpener = ArchiveOpener(folder, device=request.device, non_blocking=request.non_blocking)
+    else:
+        if request.verify == "full":
+            verify_tree(node, root, manifest or ownership.manifest_for(root), request.only)
+        if manifest is not None:
+            mode = open_sealed(root, manifest, leaf_files(node, request.only), mode)
+        opener = LeafOpener(
+            root,
+            mode=mode,
+            device=request.device,
+            non_blocking=request.non_blocking,
+            exact=request.verify != "none",
+        )
+        opener.exact &= manifest is None or manifest.rows_committed is None  # rows are written before they count
+    _unpickle(node, folder, request.allow_pickle)
+    loaded = _built(part, opener, request, None if archived else Path(root))
+    if archived and opener.device is None and not isinstance(part, Leaf):  # its parts have no path of their own
+        remember_file(loaded, Path(root), mode)
+    return loaded
+
+
+def _part(node: Node, request: LoadRequest) -> Node | Leaf:
+    """What is asked for of a tree."""
+    part: Node | Leaf = node
+    for depth, key in enumerate(request.only, 1):
+        part = _below(part, key)
+        if isinstance(part, Leaf) and depth < len(request.only):
+            raise KeyError(
+                f"there is nothing below key {show(part.key)}, which is a tensor; leave {request.only[depth:]} out"
+            )
+    if request.selection is None:
+        return part
+    if isinstance(part, Leaf):
+        _check_not_leaf(torch.empty(0))
+    return prune(part, request.selection)  # type: ignore[arg-type]  # no leaf any more
+
+
+def _built(part: Node | Leaf, opener: LeafOpener, request: LoadRequest, saved: Path | None) -> Any:
+    """The tensordict or tensor over files."""
+    if isinstance(part, Leaf):
+        return opener(part)
+    found = list(leaves(part))
+    if saved is not None and opener.device is None:
+        check_mappable(len(found), opener.root)
+    opener.ties = any(leaf.alias is not None for leaf in found)
+    known = request.cls if request.cls is not None and _is_wrapper(request.cls) else None
+    device = request.device or torch.device("cpu")
+    with gc_paused(short=device.type in ("cpu", "meta")):
+        loaded = build(part, opener, saved=saved, device=device, fallback=known)
+    if known is not None and isinstance(part, Dense):
+        loaded = known._from_disk_form({}, {WRAPPED: loaded})
+    return loaded
+
+
+def _parse(folder: SavedFolder | RemoteFolder, only: tuple[str, ...]) -> Node:
+    if folder.has(META):
+        return parse(folder, only=only)
+    if folder.has(META_PT):
+        return parse_oldest(folder)
+    raise FileNotFoundError(
+        f"a saved tensordict has a {META}, and {folder.root} "
+        + ("has none; give the folder that it was saved to" if os.path.isdir(folder.root) else "is no folder")
+    )
+
+
+def _below(node: Node | Leaf, key: str) -> Node | Leaf:
+    while isinstance(node, Parts) and WRAPPED in node.parts:
+        node = node.parts[WRAPPED]
+    table: dict[str, Any] = node.entries if isinstance(node, Dense) else node.parts if isinstance(node, Parts) else {}
+    if key not in table:
+        raise KeyError(f"no entry {key!r} was saved there; there are {sorted(table)[:10]}")
+    found: Node | Leaf = table[key]
+    return found
+
+
+def _find_manifest(root: str) -> Manifest | None:
+    """The manifest, where it says more than descriptions do."""
+    document = read_file(f"{root}/{NAME}")
+    if document is not None and _says_nothing_more(document):
+        return None
+    manifest = ownership.manifest_for(root)
+    if manifest is None:
+        return None
+    if not manifest.complete:
+        raise ValueError(
+            f"a save that is read was finished, and the one in {root} was stopped while it overwrote files in place; "
+            "save "
+            "again (atomic=True keeps the earlier save until then)"
+        )
+    return manifest
+
+
+def _tie(node: Node, manifest: Manifest | None, root: str) -> None:
+    if manifest is not None and manifest.aliases and _describes(manifest, root):
+        for leaf in leaves(node):
+            leaf.alias = manifest.aliases.get(leaf.file)
+
+
+def _says_nothing_more(document: bytes) -> bool:
+    """Whether a manifest only lists files, which their descriptions do too; checking thousands of lines takes time."""
+    try:
+        record = orjson.loads(document)
+    except orjson.JSONDecodeError:
+        return False
+    said = isinstance(record, dict) and record.get("complete") is True
+    return said and not record.get("aliases") and "seal" not in record and "growing" not in record
+
+
+def _describes(manifest: Manifest, root: str) -> bool:
+    """Whether the folder is the one that the manifest describes: another library may have saved over it."""
+    entry = manifest.files.get(META)
+    return entry is not None and os.path.getsize(f"{root}/{META}") == entry.size
+
+
+def _unpickle(node: Node, folder: SavedFolder | Archive | RemoteFolder, allowed: bool | None) -> None:
+    """Reads the values of a tree that were pickled; None leaves them out."""
+    pickled = [one for one in nodes(node) if isinstance(one, Value) and one.pickle is not None]
+    if allowed is None:
+        for value in pickled:
+            value.stack = False
+        return
+    if pickled and not allowed:
+        where = f"key {show(pickled[0].key)}" if pickled[0].key else "the value"
+        raise ValueError(
+            f"{where} was pickled, and unpickling runs whatever code is in the file; pass allow_pickle=True if you "
+            "trust "
+            f"who wrote {folder.root}"
+        )
+    for value in pickled:
+        assert value.pickle is not None
+        data = folder.read(value.pickle)
+        if data is None:
+            raise FileNotFoundError(f"the value of key {show(value.key)}, {value.pickle}, is missing; restore it")
+        is_archive = data[:2] == b"PK"  # what torch.save writes
+        content = torch.load(io.BytesIO(data), weights_only=False) if is_archive else pickle.loads(data)
+        if not value.stack and isinstance(content, dict) and "data" in content:
+            content = content["data"]
+        value.value = content
+        if value.stack:
+            value.batch_size = nontensor.stack_size(value.value, value.batch_size)
+
+
+def _is_wrapper(cls: type[Any]) -> bool:
+    """Whether a class is put together from the tensordict that it holds, as tensorclasses are."""
+    own, default = getattr(cls, "_from_disk_form", None), TensorCollection._from_disk_form
+    return own is not None and getattr(own, "__func__", None) is not getattr(default, "__func__", None)
