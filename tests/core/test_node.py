@@ -33,7 +33,7 @@ def test_a_container_without_one_of_them_is_refused_at_its_definition() -> None:
 
 
 def test_the_error_names_all_methods_that_are_missing() -> None:
-    with pytest.raises(TypeError, match="Empty lacks _cat, _clone, .*_stack; implement all"):
+    with pytest.raises(TypeError, match=r"Empty lacks _cat, _clone, .*_stack; implement all"):
 
         class Empty(TensorCollection):
             pass

@@ -100,7 +100,7 @@ Primitives = Node
 
 
 def dense(entries: dict[str, Any], meta: Meta) -> TensorDict:
-    """A tensordict that takes a dictionary of entries as its own, unchecked: they are known to be valid for ``meta``.
+    """Return a tensordict that owns a dictionary of entries, without a check that they are valid for ``meta``.
 
     >>> dense({"a": torch.zeros(3, 4)}, Meta(torch.Size([3]))).batch_size
     torch.Size([3])
@@ -109,7 +109,7 @@ def dense(entries: dict[str, Any], meta: Meta) -> TensorDict:
 
 
 def dense_locked(entries: dict[str, Any], meta: Meta, nodes: Sequence[TensorDict]) -> TensorDict:
-    """As `dense`, locked from the start.
+    """Return the tensordict of `dense`, locked.
 
     Args:
         entries: The entries.
@@ -129,7 +129,7 @@ def dense_locked(entries: dict[str, Any], meta: Meta, nodes: Sequence[TensorDict
 
 
 def add_node(td: TensorDict, key: str) -> TensorDict:
-    """Put an empty node under a key of a tensordict made just now, locked or not; it has that one's metadata.
+    """Add an empty node with the same metadata to a new tensordict, which may be locked.
 
     >>> td = dense_locked({}, Meta(torch.Size([3])), ())
     >>> add_node(td, "a").is_locked, td["a"].batch_size
@@ -143,11 +143,11 @@ def add_node(td: TensorDict, key: str) -> TensorDict:
 
 
 entries: Callable[[TensorDict], dict[str, Any]] = attrgetter("_entries")
-"""The dictionary of entries of a dense node, live: to look at on hot paths, not to change."""
+"""Returns the live dictionary of entries of a dense node, for reads on hot paths."""
 
 
 def annotate(td: TensorCollection, name: str, value: Any) -> None:
-    """Remember something about a node that is none of its entries; operations do not carry it to their results.
+    """Attach a fact to a node beside its entries; results of operations do not have it.
 
     >>> td = TensorDict({})
     >>> annotate(td, "origin", "sensor 3")
@@ -160,7 +160,7 @@ def annotate(td: TensorCollection, name: str, value: Any) -> None:
 
 
 def annotation(td: TensorCollection, name: str, default: Any = None) -> Any:
-    """What was remembered about a node under a name.
+    """Return the fact that is attached to a node under a name.
 
     >>> annotation(TensorDict({}), "origin", "unknown")
     'unknown'
@@ -169,7 +169,7 @@ def annotation(td: TensorCollection, name: str, default: Any = None) -> Any:
 
 
 def on_exit(td: TensorCollection, undo: Callable[[TensorCollection], None]) -> None:
-    """Say what happens at the end of the next ``with td:`` block, even if its body raises.
+    """Set a function that runs at the end of the next ``with td:`` block, even if its body raises.
 
     >>> td = TensorDict({"a": 0})
     >>> on_exit(td, lambda td: td.set("a", 1))

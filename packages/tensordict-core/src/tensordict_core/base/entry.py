@@ -1,4 +1,4 @@
-"""From what users write to what a node stores: every value that enters a tensordict passes here once.
+"""Conversion of values to entries: every value that enters a tensordict passes here once.
 
 Tensors and nodes are checked against the batch size and the device; numbers, arrays and lists of numbers become
 tensors; dictionaries become tensordicts; anything else becomes non-tensor data, so no value is dropped.
@@ -23,7 +23,7 @@ __all__ = ["as_tensor", "non_tensor_entry", "to_entry"]
 
 
 def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
-    """A tensor of a number, an array, or a list of them; ``None`` where the value is no numeric data.
+    """Return a tensor of a number, an array or a list of them; ``None`` if the value is not numeric.
 
     >>> as_tensor([1, 2]), as_tensor("text")
     (tensor([1, 2]), None)
@@ -56,7 +56,7 @@ def _tensor_of_list(value: Any, device: torch.device | None) -> Tensor | None:
 
 
 def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) -> Any:
-    """The entry that a node with metadata ``meta`` stores for ``value``.
+    """Return the entry that a node with metadata ``meta`` stores for ``value``.
 
     Raises:
         RuntimeError: The value does not start with the batch size.
@@ -84,7 +84,7 @@ def _node_entry(meta: Meta, key: Any, value: Node, non_blocking: bool) -> Node:
         return value
     size = meta.batch_size
     if not starts_with(own.batch_size, size):
-        # a nested tensordict of fewer batch dimensions takes those of its parent, on a shallow copy
+        # a nested tensordict with fewer batch dimensions gets those of its parent, on a shallow copy
         value = value._clone(False)
         try:
             value.batch_size = size
@@ -103,7 +103,7 @@ def _node_entry(meta: Meta, key: Any, value: Node, non_blocking: bool) -> Node:
 
 
 def non_tensor_entry(meta: Meta, value: Any) -> Any:
-    """A value that is no tensor as a node with metadata ``meta`` stores it; a list of the batch size gives one each.
+    """Return the non-tensor entry for a value; a list of the batch size gives a value to each position.
 
     Raises:
         ValueError: A list has the first size of the batch size, and other sizes below.

@@ -1,4 +1,4 @@
-"""Locks: a node knows who holds it, so unlocking a child of a locked parent can be refused at once.
+"""Locks of tensordicts: a node refers to its locked parents, so unlocking a child of one is refused in O(1).
 
 Locking a tree marks each node and tells it its parent; a node can be held by several trees. Holders are weak
 references, so a parent that is gone holds nothing. Locked nodes refuse new, replaced and removed entries; in-place
@@ -18,12 +18,12 @@ __all__ = ["Locking"]
 
 
 def _holders(node: Any) -> list[Any]:
-    """The locked parents of a node that are still alive."""
+    """Return the locked parents of a node that are alive."""
     return [holder for ref in node._holders or () if (holder := ref()) is not None and holder._locked]
 
 
 def _children(node: Any) -> list[Any]:
-    """The nodes right below one; of a wrapper the node that it wraps, which lives as long as the tree."""
+    """Return the nodes directly below one; for wrappers the wrapped node, which lives as long as the tree."""
     return [child._inmost() for child in node._nodes()]
 
 
@@ -49,7 +49,7 @@ def _lock(root: Any) -> None:
 
 
 def _hold(node: Any) -> None:
-    """Tell the nodes right below a locked one who holds them."""
+    """Record a locked node as a holder of the nodes directly below it."""
     holder = weakref.ref(node)
     for child in _children(node):
         child._holders = [*(child._holders or ()), holder]
@@ -63,7 +63,7 @@ def _unlock(root: Any) -> None:
         node, above = waiting.pop()
         tree.append(node)
         if held and node._holders is not None and any(holder is not above for holder in _holders(node)):
-            raise errors.locked_graph()  # nothing was changed by then
+            raise errors.locked_graph()  # before any change
         waiting += [(child, node) for child in _children(node)]
     for node in tree:
         node._set_locked(False)
@@ -71,7 +71,7 @@ def _unlock(root: Any) -> None:
 
 
 def _nothing(td: Any) -> None:
-    """What ends a block whose start changed nothing."""
+    """Do nothing at the end of a block whose start changed nothing."""
 
 
 def _unlock_after(td: Any) -> None:
@@ -83,7 +83,7 @@ def _lock_after(td: Any) -> None:
 
 
 class Locking(Node):
-    """``lock_``, ``unlock_`` and what they mean."""
+    """``lock_``, ``unlock_`` and ``is_locked``."""
 
     __slots__ = ()
 
@@ -104,7 +104,7 @@ class Locking(Node):
             self.unlock_()
 
     def _are_elements_locked(self) -> bool:
-        """Whether there are elements side by side, and all of them are locked."""
+        """Whether this node keeps elements, and all of them are locked."""
         return False
 
     def lock_(self) -> Self:

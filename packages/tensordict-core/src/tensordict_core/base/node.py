@@ -27,7 +27,7 @@ __all__ = ["Node"]
 
 
 class Lookup(Mapping[str, Any]):
-    """The entries of a container that keeps no dictionary, as a mapping."""
+    """A mapping view of the entries of a container that keeps no dictionary."""
 
     __slots__ = ("_node",)
 
@@ -58,10 +58,10 @@ class Node:
         __slots__ = ()
 
     _is_non_tensor = False
-    """Whether instances stand for one value that is no tensor."""
+    """Whether instances are non-tensor data."""
 
     _is_opaque = False
-    """Whether instances are entries as a whole, with no keys below them: non-tensor data, unbatched tensors."""
+    """Whether instances have no entries of their own: non-tensor data and unbatched tensors."""
 
     _holds_values = False
     """Whether instances are non-tensor data with a value for each position of the batch."""
@@ -73,7 +73,7 @@ class Node:
     """Whether entries are made when they are read, so that a write into one does not reach this node."""
 
     _holds_slices = False
-    """Whether leaves are slices of the batch, so that one of them lacks a batch dimension of this node."""
+    """Whether leaves are slices of the batch, so each lacks one batch dimension of this node."""
 
     if TYPE_CHECKING:
         _meta: Meta
@@ -83,17 +83,17 @@ class Node:
         _holders: list[Any] | None
         """Weak references to the locked nodes that hold this one."""
         _annotations: dict[str, Any] | None
-        """What satellites remember of this node (where it was saved, for one), by name."""
+        """Facts that satellites attach to this node by name, such as where it was saved."""
 
         def _entry_value(self, holder: Any = None, key: str = "") -> Any:
-            """What ``td[key]`` gives for an entry that is this node."""
+            """Return the result of ``td[key]`` for an entry that is this node."""
 
         _last_exit: Any
-        """What the operation that returned this node wants done at the end of a ``with`` block over it."""
+        """A function of this node, or a `WriteBack`, that runs at the end of a ``with`` block over it; or ``None``."""
 
         def _split(self, sizes: list[int], dim: int) -> Sequence[Any]: ...
 
-        # Operations that families other than their own call; the families give their signatures.
+        # Operations that other families call; the family that defines one gives its signature.
         batch_size: Any
         names: Any
         apply: Callable[..., Any]
@@ -187,15 +187,15 @@ class Node:
 
     @abstractmethod
     def _keys(self) -> Iterable[str]:
-        """The names of the entries of this node, in order; a live view where the container has one."""
+        """Return the names of the entries of this node in order; a live view if the container has one."""
 
     @abstractmethod
     def _get(self, key: str) -> Any:
-        """The entry as it is stored, a tensor or a node; ``None`` where there is none."""
+        """Return the stored entry, a tensor or a node; ``None`` if there is none."""
 
     @abstractmethod
     def _set(self, key: str, value: Tensor | Node) -> None:
-        """Store an entry of valid shape and device, replacing the one that is there. The lock was checked."""
+        """Store an entry of valid shape and device, in place of an earlier one. The caller has checked the lock."""
 
     @abstractmethod
     def _del(self, key: str) -> None:
@@ -205,7 +205,7 @@ class Node:
 
     @abstractmethod
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Self:
-        """This structure with new leaves, taken in the order of ``_collect``; a ``None`` drops its entry.
+        """Return this structure with new leaves in the order of ``_collect``; a ``None`` drops its entry.
 
         Decides the type of the result, and each node's new batch size and names by ``how.meta``.
         """
@@ -214,27 +214,27 @@ class Node:
 
     @abstractmethod
     def _index(self, index: Index) -> Self:
-        """The result of indexing the batch dimensions of the root with ``index``."""
+        """Index the batch dimensions of the root."""
 
     @abstractmethod
     def _reshape(self, op: Any) -> Self:
-        """The result of an operation on the batch dimensions of the root."""
+        """Apply a `ShapeOp`, an operation on the batch dimensions of the root."""
 
     @classmethod
     @abstractmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
-        """Nodes of one key set and batch size, stacked along a new batch dimension ``dim`` (not negative)."""
+        """Stack nodes of one key set and batch size along a new batch dimension ``dim`` (not negative)."""
 
     @classmethod
     @abstractmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
-        """Nodes of one key set, concatenated along the batch dimension ``dim`` (not negative)."""
+        """Concatenate nodes of one key set along the batch dimension ``dim`` (not negative)."""
 
     # life ------------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _clone(self, recurse: bool) -> Self:
-        """A copy with its own nodes; with its own tensors too if ``recurse``."""
+        """Copy the nodes; the tensors too if ``recurse``."""
 
     # default implementations; a container with a faster way, or one that wraps another, overrides them -----------
 
@@ -247,35 +247,35 @@ class Node:
         self._locked = locked
 
     def _set_exit(self, undo: Any) -> None:
-        """Set what the end of a ``with`` block over this node does."""
+        """Set what runs at the end of a ``with`` block over this node."""
         self._last_exit = undo
 
     def _items(self) -> Iterable[tuple[str, Any]]:
-        """The names and stored entries of this node, in order."""
+        """Return the names and stored entries of this node in order."""
         return [(key, self._get(key)) for key in self._keys()]
 
     def _nodes(self) -> Iterable[Node]:
-        """The nodes right below this one."""
+        """Return the nodes directly below this one."""
         return [value for _, value in self._items() if type(value) is not Tensor and isinstance(value, Node)]
 
     def _rename(self, old: str, new: str) -> None:
-        """Give an entry that exists another name, at the end of the order."""
+        """Rename an entry that exists and move it to the end of the order."""
         value = self._get(old)
         self._del(old)
         self._set(new, value)
 
     def _unbind(self, dim: int) -> tuple[Self, ...]:
-        """The slices along the batch dimension ``dim`` (not negative)."""
+        """Return the slices along the batch dimension ``dim`` (not negative)."""
         size, before = self._meta.batch_size, (slice(None),) * dim
         return tuple(self._index(Index((*before, i), size)) for i in range(size[dim]))
 
     @property
     def _entries(self) -> Mapping[str, Any]:
-        """The stored entries by name, live, to be looked up only; the dictionary itself where a container keeps one."""
+        """A live, read-only mapping of the stored entries; the dictionary itself if the container keeps one."""
         return Lookup(self)
 
     def _storing(self) -> Callable[[Iterable[tuple[str, Tensor]]], None] | None:
-        """What stores valid tensors under their keys all at once; ``None`` where each is looked at by itself."""
+        """Return a function that stores many valid tensors at once; ``None`` if each needs a check."""
         return None
 
     # reads and writes of a part of an entry; containers whose reads copy override them
@@ -310,7 +310,7 @@ class Node:
         raise NotImplementedError(f"{type(self).__name__} has reads that copy, and defines no _write")
 
     def _peek_path(self, path: Iterable[str]) -> Any:
-        """What ``_peek`` gives at the end of a path; ``None`` where there is nothing."""
+        """Return the result of ``_peek`` at the end of a path; ``None`` if there is no entry."""
         node: Any = self
         for name in path:
             node = node._peek(name) if isinstance(node, Node) else None
@@ -321,11 +321,11 @@ class Node:
         return [(key, self._peek(key)) for key in self._keys()] if self._reads_copy else self._items()
 
     def _inmost(self) -> Any:
-        """The node that keeps the entries: this one, or what a container that wraps another wraps."""
+        """Return the node that keeps the entries: this one, or the wrapped one of a wrapper."""
         return self
 
     def _solid(self) -> Self:
-        """This tree with its lazy stacks combined, so that every leaf starts with the root's batch size.
+        """Return this tree with dense lazy stacks, so that every leaf starts with the root's batch size.
 
         It is this very tree where there is nothing to combine. A container that wraps another forwards it.
         """
@@ -397,26 +397,26 @@ class Node:
                 out.append(operand.reshape(operand.shape + (1,) * max(value.ndim - dims, 0)))
 
     def _leaves(self, is_leaf: IsLeaf | None = None) -> list[Any]:
-        """The leaves of this tree in a fixed order; non-tensor entries are carried beside them."""
+        """Return the leaves of this tree in a fixed order, without non-tensor data."""
         out: list[Any] = []
         self._collect(out, is_leaf)
         return out
 
     def _leaf_keys(self, is_leaf: IsLeaf | None = None) -> list[tuple[str, ...]]:
-        """The paths of the leaves, in the order of ``_leaves``."""
+        """Return the paths of the leaves in the order of ``_leaves``."""
         out: list[tuple[str, ...]] = []
         self._collect_keys(out, (), is_leaf)
         return out
 
     def _pairs(self, other: Any) -> tuple[list[Tensor], list[Tensor]] | None:
-        """The leaves of both, matched, where a quick look shows that neither holds anything else; ``None`` otherwise.
+        """Return the matched leaves of two flat nodes of plain tensors; ``None`` for any others.
 
         Nodes without nodes below them are the usual operands, and the steps of ``_align`` cost as much as a sum.
         """
         return None
 
     def _align(self, other: Any, missing: Any, is_leaf: IsLeaf | None = None) -> list[Any]:
-        """The leaves of ``other`` matched by key to those of this tree, in the order of ``_leaves``."""
+        """Return the leaves of ``other`` matched by key to those of this tree, in the order of ``_leaves``."""
         out: list[Any] = []
         self._collect_aligned(other, out, missing, is_leaf, ())
         return out
@@ -443,7 +443,3 @@ def _holds_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
     if not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
         return True
     return bool(value._leaves(is_leaf))
-
-
-Primitives = Node
-"""Deprecated name of `Node`."""

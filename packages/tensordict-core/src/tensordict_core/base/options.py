@@ -89,6 +89,8 @@ class Setting:
         setattr(current, self._option, self._before.pop())
 
     def __call__(self, function: F) -> F:
+        """Return a function whose calls run with the option set."""
+
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             with self:
@@ -160,6 +162,7 @@ class set_get_defaults_to_none(Setting):
         return self
 
     def __call__(self, function: F) -> F:
+        """Return a function whose calls run with the option set."""
         setattr(current, self._option, self._old)
 
         @functools.wraps(function)

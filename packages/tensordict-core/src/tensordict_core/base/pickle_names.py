@@ -17,7 +17,7 @@ __all__ = ["register_pickle_names"]
 
 
 def register_pickle_names(names: Mapping[str, Any], *, weights_only: bool = False) -> None:
-    """Make classes and functions loadable under the names that earlier pickles hold.
+    r"""Make classes and functions loadable under the names that earlier pickles hold.
 
     Args:
         names: The class or function for each earlier name, ``module.name``.
@@ -26,7 +26,7 @@ def register_pickle_names(names: Mapping[str, Any], *, weights_only: bool = Fals
 
     >>> import pickle
     >>> register_pickle_names({"tensordict_core.earlier_place.Size": torch.Size})
-    >>> pickle.loads(b"ctensordict_core.earlier_place\\nSize\\n.")
+    >>> pickle.loads(b"ctensordict_core.earlier_place\nSize\n.")
     <class 'torch.Size'>
     """
     for name, item in names.items():

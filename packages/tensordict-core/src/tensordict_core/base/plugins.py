@@ -1,4 +1,4 @@
-"""Satellites: the one place that knows whether another distribution is installed.
+"""Optional distributions: imports tensordict-memmap, -nn and -class when a method needs them.
 
 Core names methods that satellites implement (``td.memmap``, ``from_module``); the satellite is imported when one is
 first called, and kept. One that is absent is an ``ImportError`` with the command that installs it; one that is
@@ -25,7 +25,7 @@ _loaded: dict[str, ModuleType] = {}
 
 
 def satellite(name: str, what: str) -> ModuleType:
-    """The module of a satellite.
+    """Return the module of a satellite and import it on first use.
 
     Args:
         name: Its import name.
@@ -47,5 +47,5 @@ def satellite(name: str, what: str) -> ModuleType:
 
 
 def is_loaded(name: str) -> bool:
-    """Whether a satellite was imported, so that its types can exist at all."""
+    """Whether a satellite has been imported, so that its types can exist."""
     return name in _loaded or sys.modules.get(name) is not None

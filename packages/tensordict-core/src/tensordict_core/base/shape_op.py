@@ -1,4 +1,4 @@
-"""Shape operations as records: what happens to a leaf, to a batch size and to names.
+"""Shape operations as records: how one changes a leaf, a batch size and dimension names.
 
 A record is made once per call; every node applies it as it is, because a nested node's batch size starts with the
 root's. ``through_stack`` says how an operation passes through a lazy stack, so containers that hold slices apart need
@@ -23,7 +23,7 @@ __all__ = ["BatchOp", "Expand", "Permute", "Reshape", "ShapeOp", "Squeeze", "Uns
 
 
 def normal_dim(dim: int, batch_size: torch.Size, extra: int = 0) -> int:
-    """A dimension counted from the front.
+    """Return a dimension as a non-negative number.
 
     Raises:
         IndexError: It is outside the batch dimensions.
@@ -57,11 +57,11 @@ class ShapeOp(WriteBack):
         self._made: Meta | None = None
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        """The operation on one leaf, whose shape starts with ``old``."""
+        """Apply the operation to a leaf, whose shape starts with ``old``."""
         raise TypeError(f"{type(self).__name__} has no operation on leaves; define leaf()")
 
     def entries(self, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """The operation on all entries of a node: ``leaf`` on those that are leaves."""
+        """Apply the operation to all entries of a node."""
         leaf = self.leaf
         return {
             key: leaf(value) if type(value) is Tensor or not isinstance(value, Node) else value._reshape(self)
@@ -69,15 +69,15 @@ class ShapeOp(WriteBack):
         }
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
-        """The names of the new batch dimensions, from those of the old ones; none by default."""
+        """Return the names of the new batch dimensions from those of the old ones; none by default."""
         return (None,) * len(self.new)
 
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
-        """For a stack along ``stack_dim``: the operation on each element, and the new stack dimension; or ``None``."""
+        """Return the operation on the elements of a lazy stack, and the new stack dimension, or ``None``."""
         return None
 
     def resized(self, old: torch.Size) -> ShapeOp:
-        """The same operation for another root of as many batch dimensions.
+        """Return the same operation for another root with as many batch dimensions.
 
         Raises:
             RuntimeError: The operation depends on the sizes.
@@ -88,10 +88,11 @@ class ShapeOp(WriteBack):
         )
 
     def inverse(self) -> ShapeOp:
-        """What gives an entry of the result the shape it has in the source."""
+        """Return the operation that restores the shape of an entry of the source."""
         return Reshape(self.new, self.old, True)
 
     def back(self, value: Any, old: Any) -> Any:
+        """Return an entry of the result in the shape that it has in the source."""
         inverse, node = self.inverse(), isinstance(value, Node)
         size = value._meta.batch_size if node else value.shape
         if size[: len(self.new)] != self.new:
@@ -99,12 +100,13 @@ class ShapeOp(WriteBack):
         return value._reshape(inverse) if node else inverse.leaf(value)
 
     def inside(self, source: Any, result: Any) -> ShapeOp | None:
+        """Return the operation for the elements of two lazy stacks."""
         op, dim = self.through_stack(source.stack_dim) or (None, None)
         alike = all(one._meta.batch_size == source.tensordicts[0]._meta.batch_size for one in source.tensordicts)
         return op if alike and dim == result.stack_dim else None
 
     def names(self, names: Names) -> Names:
-        """The names of a node of the result."""
+        """Return the names of a node of the result."""
         if names is None:
             return None
         dims = len(self.old)
@@ -112,9 +114,9 @@ class ShapeOp(WriteBack):
         return out if any(name is not None for name in out) else None
 
     def meta(self, meta: Meta) -> Meta:
-        """The metadata of a node of the result; nodes that share a record share the new one."""
+        """Return the metadata of a node of the result; nodes that share a record share the new one."""
         if meta is self._read:
-            return self._made  # type: ignore[return-value]  # set together with what is asked before
+            return self._made  # type: ignore[return-value]  # set together with _read
         own, dims = meta.batch_size, len(self.old)
         size = self.new if len(own) == dims else self.new + own[dims:]
         self._read = meta
@@ -127,26 +129,30 @@ def _without(size: Sequence[int], dim: int) -> torch.Size:
 
 
 class Unsqueeze(ShapeOp):
-    """A new dimension of size 1."""
+    """Adds a dimension of size 1."""
 
     __slots__ = ("dim",)
 
     def __init__(self, old: torch.Size, dim: int) -> None:
-        new = [*old]  # (slices of a torch.Size cost several times as much)
+        new = [*old]  # slices of a torch.Size are several times as slow
         new.insert(dim, 1)
-        ShapeOp.__init__(self, old, torch.Size(new))  # super() costs as much as all it would do here
+        ShapeOp.__init__(self, old, torch.Size(new))  # super() costs as much as the call
         self.dim = dim
 
     def leaf(self, tensor: Tensor) -> Tensor:
+        """Apply the operation to a leaf."""
         return torch.unsqueeze(tensor, self.dim)
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        """Return the names of the new batch dimensions."""
         return (*names[: self.dim], None, *names[self.dim :])
 
     def resized(self, old: torch.Size) -> ShapeOp:
+        """Return the same operation for another root."""
         return Unsqueeze(old, self.dim)
 
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        """Return the operation on the elements of a lazy stack, and the new stack dimension."""
         inner = _without(self.old, stack_dim)
         if self.dim <= stack_dim:
             return Unsqueeze(inner, self.dim), stack_dim + 1
@@ -154,7 +160,7 @@ class Unsqueeze(ShapeOp):
 
 
 class Squeeze(ShapeOp):
-    """Dimensions of size 1 taken away."""
+    """Removes dimensions of size 1."""
 
     __slots__ = ("dims",)
 
@@ -163,15 +169,19 @@ class Squeeze(ShapeOp):
         self.dims = dims
 
     def leaf(self, tensor: Tensor) -> Tensor:
+        """Apply the operation to a leaf."""
         return torch.squeeze(tensor, self.dims)
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        """Return the names of the new batch dimensions."""
         return tuple(name for i, name in enumerate(names) if i not in self.dims)
 
     def resized(self, old: torch.Size) -> ShapeOp:
+        """Return the same operation for another root."""
         return Squeeze(old, self.dims)
 
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        """Return the operation on the elements of a lazy stack, and the new stack dimension."""
         if stack_dim in self.dims:
             return None
         inner = tuple(d - (d > stack_dim) for d in self.dims)
@@ -179,7 +189,7 @@ class Squeeze(ShapeOp):
 
 
 class Permute(ShapeOp):
-    """The batch dimensions in another order."""
+    """Reorders the batch dimensions."""
 
     __slots__ = ("dims",)
 
@@ -188,34 +198,42 @@ class Permute(ShapeOp):
         self.dims = dims
 
     def leaf(self, tensor: Tensor) -> Tensor:
+        """Apply the operation to a leaf."""
         return torch.permute(tensor, (*self.dims, *range(len(self.dims), tensor.ndim)))
 
     def inverse(self) -> ShapeOp:
+        """Return the inverse operation."""
         return Permute(self.new, tuple(self.dims.index(dim) for dim in range(len(self.dims))))
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        """Return the names of the new batch dimensions."""
         return tuple(names[d] for d in self.dims)
 
     def resized(self, old: torch.Size) -> ShapeOp:
+        """Return the same operation for another root."""
         return Permute(old, self.dims)
 
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        """Return the operation on the elements of a lazy stack, and the new stack dimension."""
         inner = tuple(d - (d > stack_dim) for d in self.dims if d != stack_dim)
         return Permute(_without(self.old, stack_dim), inner), self.dims.index(stack_dim)
 
 
 class Expand(ShapeOp):
-    """The batch dimensions broadcast to a size, without a copy."""
+    """Broadcasts the batch dimensions to a size without a copy."""
 
     __slots__ = ()
 
     def leaf(self, tensor: Tensor) -> Tensor:
+        """Apply the operation to a leaf."""
         return tensor.expand((*self.new, *tensor.shape[len(self.old) :]))
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        """Return the names of the new batch dimensions."""
         return (None,) * (len(self.new) - len(self.old)) + names
 
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        """Return the operation on the elements of a lazy stack, and the new stack dimension."""
         new_dim = stack_dim + len(self.new) - len(self.old)
         if self.new[new_dim] != self.old[stack_dim]:
             return None
@@ -223,12 +241,12 @@ class Expand(ShapeOp):
 
 
 def _view(tensor: Tensor, shape: torch.Size) -> Tensor:
-    # a shape as one argument of a method costs torch twice as much to read, and view() without sizes is no call
+    # torch parses a shape tuple half as fast as separate sizes, and view() needs at least one size
     return tensor.view(*shape) if shape else torch.reshape(tensor, shape)
 
 
 class Reshape(ShapeOp):
-    """The batch dimensions in another shape: ``view`` (never copies) or ``reshape``."""
+    """Reshapes the batch dimensions by ``view``, which never copies, or ``reshape``."""
 
     __slots__ = ("_function", "copies")
 
@@ -238,10 +256,12 @@ class Reshape(ShapeOp):
         self._function = torch.reshape if copies else _view
 
     def leaf(self, tensor: Tensor) -> Tensor:
+        """Apply the operation to a leaf."""
         return self._function(tensor, self.new + tensor.shape[len(self.old) :])
 
     def entries(self, entries: Mapping[str, Any]) -> dict[str, Any]:
-        # leaf() for each, but neighbours often have one shape, and taking shapes apart costs as much as the view
+        """Apply the operation to all entries of a node."""
+        # entries in a row often have one shape, and computing the new shape costs as much as the view
         function, new, dims = self._function, self.new, len(self.old)
         known: torch.Size | None = None
         to = new
@@ -257,14 +277,16 @@ class Reshape(ShapeOp):
         return out
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
-        # dimensions before and behind the ones that are regrouped are what they were
+        """Return the names of the new batch dimensions."""
+        # the first and last dimensions that keep their sizes keep their names
         most = min(len(self.old), len(self.new))
         front = next((i for i in range(most) if self.old[i] != self.new[i]), most)
         back = next((i for i in range(most - front) if self.old[-1 - i] != self.new[-1 - i]), most - front)
         return names[:front] + (None,) * (len(self.new) - front - back) + names[len(names) - back :]
 
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
-        # the stack dimension passes where it stays whole: the sizes before it and behind it are regrouped apart
+        """Return the operation on the elements of a lazy stack, and the new stack dimension."""
+        # a stack dimension that stays whole is kept; the sizes before and after it are reshaped separately
         size = self.old[stack_dim]
         before = self.old[:stack_dim].numel()
         seen = 1
@@ -276,7 +298,7 @@ class Reshape(ShapeOp):
 
 
 class BatchOp(ShapeOp):
-    """Any other operation that changes the batch dimensions in one way for all leaves."""
+    """Any other operation that changes the batch dimensions of all leaves alike."""
 
     __slots__ = ("_names", "function")
 
@@ -294,16 +316,18 @@ class BatchOp(ShapeOp):
         self._names = names
 
     def leaf(self, tensor: Tensor) -> Tensor:
+        """Apply the operation to a leaf."""
         return self.function(tensor)
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        """Return the names of the new batch dimensions."""
         if self._names is not None:
             return self._names(names)
         return names if len(names) == len(self.new) else (None,) * len(self.new)
 
 
 def infer_size(shape: tuple[Any, ...], numel: int, what: str) -> torch.Size:
-    """A shape with its ``-1`` filled in.
+    """Return a shape with its ``-1`` filled in.
 
     Raises:
         RuntimeError: The shape does not hold ``numel`` elements.

@@ -39,7 +39,8 @@ def check_options(name: str, options: Mapping[str, object], known: Any) -> None:
     for key in options:
         if key not in known.__annotations__:
             raise TypeError(
-                f"{name}() got an unexpected keyword argument {key!r}; its options are {', '.join(known.__annotations__)}"
+                f"{name}() got an unexpected keyword argument {key!r}; "
+                f"its options are {', '.join(known.__annotations__)}"
             )
 
 

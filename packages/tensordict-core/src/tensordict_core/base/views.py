@@ -1,4 +1,4 @@
-"""Live views of keys, values and items, with nested keys and leaves only on request."""
+"""Live views of keys, values and items of a tensordict, optionally nested or of leaves only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _first(pair: tuple[str, Any]) -> str:
 def _walk(
     node: Any, prefix: tuple[str, ...], nested: bool, leaves: bool, is_leaf: IsLeaf | None, sort: bool, read: bool
 ) -> Iterator[tuple[Any, Any]]:
-    """Pairs of keys and entries (read only if ``read``), a nested tensordict before what it holds."""
+    """Yield keys and entries, a nested tensordict before its entries; entries are read only if ``read``."""
     pairs = node._items() if read else node._peek_items()
     for key, value in sorted(pairs, key=_first) if sort else pairs:
         kind = type(value)
@@ -34,12 +34,12 @@ def _walk(
 
 
 class _View:
-    """What the three views share: the arguments, the length, the representation."""
+    """The base class of the three views."""
 
     __slots__ = ("include_nested", "is_leaf", "leaves_only", "sort", "td")
 
     _reads = True
-    """Whether entries are looked at; keys alone cost a lazy stack nothing."""
+    """Whether entries are read; a lazy stack lists keys without reading."""
 
     def __init__(self, td: Any, include_nested: bool, leaves_only: bool, is_leaf: IsLeaf | None, sort: bool) -> None:
         self.td = td
@@ -59,7 +59,7 @@ class _View:
         return sum(1 for _ in self._pairs())
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError  # pragma: no cover - each view says what it yields
+        raise TypeError  # pragma: no cover - each view defines it
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self)})"
@@ -78,7 +78,7 @@ class KeysView(_View):
         return (key for key, _ in self._pairs())
 
     def __contains__(self, key: object) -> bool:
-        name = unravel_key(key)  # type: ignore[arg-type]  # what is no key is refused there
+        name = unravel_key(key)  # type: ignore[arg-type]  # it refuses other objects
         if type(name) is not str and not self.include_nested:
             return False
         value = self.td._peek_path((name,) if type(name) is str else name)
@@ -115,7 +115,7 @@ class KeysView(_View):
         return set(other) - set(self)
 
     def isdisjoint(self, other: Any) -> bool:
-        """Whether no key stands in ``other``."""
+        """Whether no key is in ``other``."""
         return set(self).isdisjoint(other)
 
 

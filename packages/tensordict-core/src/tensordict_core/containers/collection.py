@@ -1,4 +1,4 @@
-"""`TensorCollection`: the primitives and the families of operations, put together.
+"""`TensorCollection`: the base class of containers, which combines all families of operations.
 
 Every container inherits from it and implements the primitives; every operation is defined in the family that it belongs
 to, once. `TensorDictBase` is the part of the containers that are dictionaries; non-tensor data and tensorclasses are
@@ -86,10 +86,10 @@ class TensorCollection(
     __slots__ = ("__weakref__",)
 
     __array_ufunc__ = None
-    """NumPy leaves its operators to those of tensordicts: ``numpy.float64(2) * td`` is ``td * 2``."""
+    """Makes NumPy use the operators of tensordicts: ``numpy.float64(2) * td`` is ``td * 2``."""
 
     _combines_others = False
-    """Whether this container's ``_stack`` and ``_cat`` take columns with other containers in them."""
+    """Whether this container's ``_stack`` and ``_cat`` accept other containers among the items."""
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         """Check that a new container class implements the abstract methods of `Node`.
@@ -105,35 +105,35 @@ class TensorCollection(
         if not abstract:
             cls._check_complete()
 
-    # What a container may override, beside the primitives -------------------------------------------------------------
+    # What a container may override beside the methods of Node --------------------------------------------------
 
     def _new(self, entries: dict[str, Any], meta: Meta) -> Any:
         """A `TensorDict` of valid entries, whatever this container is."""
         return containers.dense._make(entries, meta)
 
     def _entry_value(self, holder: Any = None, key: str = "") -> Any:
-        """What ``td[key]`` gives for an entry that is this node.
+        """Return the result of ``td[key]`` for an entry that is this node.
 
         Given the container and the key that it was read by, what is written into it reaches them.
         """
         return self
 
     def _room(self, size: torch.Size, index: Index) -> Any:
-        """An empty node of batch size ``size`` that this node can be written into at ``index``."""
+        """Return an empty node of batch size ``size`` that this node can be written into at ``index``."""
         own = self._meta.batch_size[len(index.size) + len(size) - index.dims :]
         return self._new({}, Meta(torch.Size((*size, *own)), self._meta.device))
 
     @classmethod
     def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
-        """Nodes of this kind, stacked lazily; a tensorclass wraps the lazy stack of what it holds."""
+        """Stack nodes of this type lazily; a tensorclass wraps the lazy stack of the tensordicts that it holds."""
         return containers.lazy._make(items, dim)
 
     def _view_at(self, index: Index) -> Any:
-        """A live view of the part of this node that ``index`` selects; a tensorclass wraps that of what it holds."""
+        """Return a live view of the part that ``index`` selects; a tensorclass wraps the view of its tensordict."""
         return containers.view._make(self, index)
 
     def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """How a container that is no dictionary is stored: plain facts, and the nodes it is made of by name.
+        """Return what a save stores of a container that is not a dictionary: facts, and nodes by name.
 
         ``None`` stands for a dictionary of entries. A tensorclass is ``({}, {"_tensordict": what it holds})``. Facts
         are JSON values. The parts are the nodes themselves, not copies, so that entries can be replaced in place.
@@ -142,7 +142,7 @@ class TensorCollection(
 
     @classmethod
     def _from_disk_form(cls, facts: dict[str, Any], parts: dict[str, Any]) -> Any:
-        """The container of the facts and parts that ``_disk_form`` of one gave."""
+        """Return the container of the facts and parts that ``_disk_form`` has returned."""
         raise TypeError(f"{cls.__name__} is a dictionary of entries and is not put together from parts")
 
     # torch functions and blocks --------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class TensorCollection(
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Runs ``torch`` functions that have a meaning for tensordicts; others are a ``TypeError``."""
+        """Run the handler of a ``torch`` function; a function without one is a ``TypeError``."""
         handler = find_handler(func)
         if handler is None:
             return NotImplemented  # so that torch raises
@@ -179,7 +179,7 @@ class TensorCollection(
 
     def __exit__(self, kind: Any = None, *error: Any) -> None:
         """End the block."""
-        undo = self._annotations["exits"].pop()  # type: ignore[index]  # it was put there before
+        undo = self._annotations["exits"].pop()  # type: ignore[index]  # __enter__ has set it
         if undo is not None and (kind is None or not isinstance(undo, Block)):
             undo(self)
 

@@ -1,4 +1,4 @@
-"""Deferred: a `TensorDict` whose entries are put together when somebody first looks at them.
+"""Deferred tensordicts: a `TensorDict` whose entries are made when they are first read.
 
 An operation may return a tensordict that few callers read, such as the parameters that a ``with params.to_module(...)``
 block replaced. Making its nodes would cost more than the operation; the deferred one costs an object, and is a plain
@@ -17,12 +17,12 @@ __all__ = ["deferred", "is_deferred"]
 
 
 class _Deferred(TensorDict):
-    """A tensordict whose slot of entries is empty as yet."""
+    """A tensordict whose slot of entries is not set yet."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        # Python comes here for the one slot that `deferred` left empty, and only once.
+        # Python calls this once, for the slot that `deferred` leaves unset.
         if name != "_entries":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         entries = self._entries = self._annotations.pop("make")()  # type: ignore[union-attr]  # `deferred` put "make" there with the empty slot
@@ -31,7 +31,7 @@ class _Deferred(TensorDict):
 
 
 def deferred(make: Callable[[], dict[str, Any]], meta: Meta) -> TensorDict:
-    """A tensordict with the entries that ``make`` returns; called when they are first looked at.
+    """Return a tensordict with the entries that ``make`` returns; it is called when they are first read.
 
     Args:
         make: Returns entries that are valid for ``meta``.
@@ -51,7 +51,7 @@ def deferred(make: Callable[[], dict[str, Any]], meta: Meta) -> TensorDict:
 
 
 def is_deferred(td: Any) -> bool:
-    """Whether nobody has looked at the entries of a deferred tensordict yet.
+    """Whether the entries of a deferred tensordict have not been read yet.
 
     >>> is_deferred(TensorDict({}))
     False

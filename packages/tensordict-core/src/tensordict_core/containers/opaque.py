@@ -1,4 +1,4 @@
-"""Opaque nodes: entries as a whole, with no keys below them.
+"""Opaque nodes: nodes without entries, the base class of non-tensor data and unbatched tensors.
 
 Non-tensor data and unbatched tensors share this: they are nodes, because they have a batch size, a device and a lock,
 and hold nothing that a key could name.
@@ -17,7 +17,7 @@ __all__ = ["OpaqueNode"]
 
 
 class OpaqueNode(TensorCollection, abstract=True):
-    """A node without entries; what it holds, its subclasses say."""
+    """A node without entries; subclasses define its value."""
 
     __slots__ = ("_annotations", "_holders", "_last_exit", "_locked", "_meta")
 
@@ -37,7 +37,7 @@ class OpaqueNode(TensorCollection, abstract=True):
         return None
 
     def _plain_value(self) -> Any:
-        """What ``td[key]`` gives, with no list in it that is linked to the entry."""
+        """Return the result of ``td[key]`` without lists that write through to the entry."""
         return self._entry_value()
 
     def _del(self, key: str) -> None:

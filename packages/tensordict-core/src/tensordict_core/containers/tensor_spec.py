@@ -1,4 +1,4 @@
-"""`TensorAttrs`: where a tensor lives, its dtype and its shape, as a value that tensordicts carry.
+"""`TensorAttrs`: the device, dtype and shape of a tensor as a value in a tensordict.
 
 ``td.attrs()`` gives one for each leaf, and ``td.to(attrs)`` moves and casts each leaf to what is written under its key.
 A value of its own class rather than a tensordict of three entries, because nothing is ever done to one of the three
@@ -24,7 +24,7 @@ __all__ = ["TensorAttrs"]
 
 
 class Attrs(NamedTuple):
-    """What `TensorAttrs` holds; ``None`` where nothing is said."""
+    """The fields of `TensorAttrs`; ``None`` leaves one open."""
 
     tgt_device: torch.device | None = None
     tgt_dtype: torch.dtype | None = None
@@ -32,7 +32,7 @@ class Attrs(NamedTuple):
 
 
 class TensorAttrs(MetaData):
-    """Device, dtype and shape of a tensor, each ``None`` where nothing is said of it.
+    """Device, dtype and shape of a tensor; each may be ``None``.
 
     The names start with ``tgt_`` because ``device``, ``dtype`` and ``shape`` are those of the container itself.
 
@@ -82,7 +82,7 @@ class TensorAttrs(MetaData):
 
     @classmethod
     def from_tensor(cls, tensor: Tensor, *, fields: Sequence[str] = FIELDS) -> Self:
-        """What a tensor has.
+        """Return the device, dtype and shape of a tensor.
 
         Args:
             tensor: The tensor.
@@ -146,7 +146,7 @@ class TensorAttrs(MetaData):
         return self._value.tgt_shape
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """The three of them by name.
+        """Return the three fields by name.
 
         >>> TensorAttrs(tgt_dtype=torch.int8).to_dict()
         {'tgt_device': None, 'tgt_dtype': torch.int8, 'tgt_shape': None}

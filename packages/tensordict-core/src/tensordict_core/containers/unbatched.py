@@ -67,7 +67,7 @@ class UnbatchedTensor(OpaqueNode):
         return self
 
     @property  # type: ignore[misc]  # read-only here, where tensordicts have a setter
-    def data(self) -> Tensor:  # type: ignore[override]  # the tensor itself, where tensordicts give a tensordict
+    def data(self) -> Tensor:  # type: ignore[override]  # a tensor, where tensordicts return a tensordict
         """The tensor, detached, as ``Tensor.data``."""
         return self._tensor.data
 
@@ -95,7 +95,7 @@ class UnbatchedTensor(OpaqueNode):
         """The device of the tensor."""
         return self._tensor.device
 
-    # an entry as a whole ---------------------------------------------------------------------------------------------
+    # reads and writes ------------------------------------------------------------------------------------------------
 
     def _entry_value(self, holder: Any = None, key: str = "") -> Any:
         return self._tensor
@@ -159,7 +159,7 @@ class UnbatchedTensor(OpaqueNode):
         return self
 
     def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
-        """Itself: there is nothing to combine."""
+        """Return this object: there is no lazy stack to combine."""
         return self
 
     # shape: only the batch size follows ------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class UnbatchedTensor(OpaqueNode):
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
-        # a property of the whole has one value: the first stands for all, as it does when positions are selected
+        # the tensor belongs to the whole batch, so the first stands for all, as for an index
         size = items[0]._meta.batch_size
         return cls._make(items[0]._tensor, Meta(torch.Size((*size[:dim], len(items), *size[dim:]))))
 
@@ -216,7 +216,7 @@ class UnbatchedTensor(OpaqueNode):
         return self._make(self._tensor.clone() if recurse else self._tensor, self._meta)
 
     def is_empty(self) -> bool:
-        """Never: there is a tensor."""
+        """Return ``False``: there is a tensor."""
         return False
 
     def __repr__(self) -> str:

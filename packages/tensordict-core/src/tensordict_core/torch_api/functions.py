@@ -1,4 +1,4 @@
-"""Functions of torch that are methods of a tensordict under the same name, and those with an algorithm of their own.
+"""Handlers of ``torch`` functions that are methods of a tensordict, or have an algorithm of their own.
 
 Functions of operations on leaves are in `tensordict_core.torch_api.dispatch`.
 """
@@ -23,7 +23,7 @@ __all__ = ["register"]
 
 
 def _as_method(name: str, **renamed: str) -> Callable[..., Any]:
-    """A handler that calls the method ``name``; ``renamed`` says how torch calls its arguments."""
+    """Return a handler that calls the method ``name``; ``renamed`` maps torch's argument names to its own."""
 
     def handler(*args: Any, **kwargs: Any) -> Any:
         for theirs, ours in renamed.items():
@@ -74,7 +74,7 @@ METHODS: tuple[tuple[Any, str, dict[str, str]], ...] = (
     (torch.numel, "numel", {}),
     (torch.is_floating_point, "is_floating_point", {}),
 )
-"""Functions, the methods that stand for them, and how torch calls the arguments that are called otherwise here."""
+"""Functions, the methods that implement them, and the names of torch for arguments with another name."""
 
 ALIASES: tuple[tuple[Any, Any], ...] = (
     (torch.absolute, torch.abs),
@@ -84,7 +84,7 @@ ALIASES: tuple[tuple[Any, Any], ...] = (
     (torch.divide, torch.div),
     (torch.true_divide, torch.div),
 )
-"""Other names that torch has for operations of ours."""
+"""Aliases in torch of functions that have a handler."""
 
 LIKE: tuple[Any, ...] = (
     torch.zeros_like,
@@ -109,7 +109,7 @@ def register() -> None:
 
 
 def _like(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    """A handler for a function that takes a pattern, values if it needs any, and options of the result."""
+    """Return a handler for a function that takes a pattern, values and options of the result."""
 
     def handler(input: Any, *args: Any, device: Any = None, **options: Any) -> Any:
         if device is not None:
@@ -196,7 +196,7 @@ def _broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
 
 
 def _pairs(name: str, input: Any, other: Any) -> list[tuple[Any, Any]]:
-    """The leaves of two tensordicts under the same keys."""
+    """Return the pairs of leaves of two tensordicts under the same keys."""
     if not isinstance(input, Node) or not isinstance(other, Node):
         wrong = other if isinstance(input, Node) else input
         raise TypeError(f"torch.{name} compares two tensordicts, got {type(wrong).__name__}; compare with == instead")
@@ -246,14 +246,14 @@ def _isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, e
 
 
 def _flat(tensors: Any) -> list[Any]:
-    """The leaves of tensordicts, and tensors, in a sequence of both."""
+    """Return the tensors of a sequence of tensors and tensordicts."""
     if isinstance(tensors, Node | Tensor):
         tensors = (tensors,)
     return [leaf for one in tensors for leaf in (one._leaves() if isinstance(one, Node) else [one])]
 
 
 def _flat_grads(grads: Any, outputs: Sequence[Any]) -> list[Any] | None:
-    """The gradients of the outputs, in the order of their leaves."""
+    """Return the gradients of the outputs in the order of their leaves."""
     if grads is None:
         return None
     if isinstance(grads, Node | Tensor):
@@ -272,10 +272,10 @@ def _flat_grads(grads: Any, outputs: Sequence[Any]) -> list[Any] | None:
 
 
 def _restored(flat: Sequence[Any], like: Sequence[Any]) -> Any:
-    """Gradients in the structure of the inputs they belong to; entries without one are left out."""
+    """Return gradients in the structure of the inputs; entries without a gradient are left out."""
     leaves = iter(flat)
     results = [one._rebuild(leaves, UNLOCKED) if isinstance(one, Node) else next(leaves) for one in like]
-    # torch hands over one input in a tuple, so whether it stood alone is not known: one tensordict gives one tensordict
+    # torch passes a single input in a tuple, so one tensordict gives one tensordict
     return results[0] if len(results) == 1 and isinstance(like[0], Node) else tuple(results)
 
 
