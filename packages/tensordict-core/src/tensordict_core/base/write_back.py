@@ -1,8 +1,8 @@
-"""Blocks over what an operation returned: what is written to it in one goes back to the tensordict it was made from.
+"""Write-back: a ``with`` block over the result of an operation stores changed entries in the source of the result.
 
-``with td.view(-1) as flat:`` and its kind start a `Block`, which looks at the entries when it starts and when it ends,
-and stores those that were added or replaced in between, by the operation's `WriteBack`: its inverse for one entry, and
-what an entry is called in the source. Results know their source weakly, so a chain of them keeps none of them alive.
+``with td.view(-1) as flat:`` starts a `Block`. It compares the entries at the start and at the end of the block, and
+stores those that were added or replaced. The `WriteBack` of the operation has the inverse for one entry and the key of
+an entry in the source. Results hold weak references to their sources.
 """
 
 from __future__ import annotations
@@ -23,52 +23,52 @@ __all__ = ["Block", "WriteBack"]
 
 
 class WriteBack:
-    """How entries of a result become entries of its source again."""
+    """Converts entries of a result to entries of its source."""
 
     __slots__ = ("source",)
 
     copies = False
-    """Whether the result may hold copies, so that what is written into them is not in the source."""
+    """Whether the result may hold copies, so that writes into them do not reach the source."""
 
     leaves_only = False
-    """Whether a nested tensordict that a block adds is taken apart, since the source arranges keys otherwise."""
+    """Whether a new nested tensordict is stored entry by entry, because the source has other keys."""
 
     def remember(self, source: Any) -> None:
-        """Keep in mind, without keeping it alive, what the result was made from."""
+        """Hold a weak reference to the source of the result."""
         self.source = weakref.ref(source)
 
     def back(self, value: Any, old: Any) -> Any:
-        """The entry of the source that stands for an entry of the result; ``old`` is the one it has, or ``None``."""
+        """Returns the entry of the source for an entry of the result; ``old`` is the present one, or ``None``."""
         return value
 
     def path(self, path: tuple[str, ...]) -> tuple[str, ...]:
-        """Where an entry of the result belongs in the source."""
+        """Returns the path in the source of an entry of the result."""
         return path
 
     def inside(self, source: Any, result: Any) -> WriteBack | None:
-        """The same for the slices of lazy stacks; ``None`` where those of the result are made of other rows."""
+        """Returns the `WriteBack` of the elements of lazy stacks; ``None`` if the elements hold other rows."""
         return self
 
 
 class Block:
-    """One ``with`` block over a result: what it held at the start, compared with what it holds at the end."""
+    """One ``with`` block over a result, with a snapshot of the entries at its start."""
 
-    __slots__ = ("before", "way")
+    __slots__ = ("before", "write_back")
 
-    def __init__(self, way: WriteBack, result: Any) -> None:
-        self.way = way
-        self.before = _look(result)
+    def __init__(self, write_back: WriteBack, result: Any) -> None:
+        self.write_back = write_back
+        self.before = _snapshot(result)
 
     def __call__(self, result: Any) -> None:
-        """Store in the source what the block added or replaced.
+        """Store entries that the block added or replaced in the source.
 
         Raises:
-            RuntimeError: The source is locked, or what was written does not fit its batch size.
+            RuntimeError: The source is locked, or a new entry does not have its batch size.
             KeyError: Two entries of the result would be one in the source.
         """
-        source = self.way.source()
+        source = self.write_back.source()
         if source is not None:
-            _write_back(self.way, source, result, self.before)
+            _write_back(self.write_back, source, result, self.before)
 
 
 def _is_node(value: Any) -> bool:
@@ -80,48 +80,50 @@ def _slices(node: Any) -> list[Any]:
 
 
 def _version(value: Any) -> float:
-    """Counts the writes into a tensor; equal to nothing where torch does not, or where they pass by the counter."""
+    """Returns the number of writes into a tensor; NaN, equal to nothing, where torch does not count all of them."""
     if not isinstance(value, Tensor):
         return 0
     return math.nan if is_compiling() or value.is_inference() or isinstance(value, Parameter) else value._version
 
 
-def _look(node: Any) -> Any:
-    """The entries of a node with the state of each: of a lazy stack those of its slices, which are what it keeps."""
+def _snapshot(node: Any) -> Any:
+    """Returns a snapshot of the entries of a node; of a lazy stack, the snapshots of its elements."""
     slices = _slices(node)
     if slices:
-        return [_look(one) for one in slices]
-    return {key: (value, _look(value) if _is_node(value) else _version(value)) for key, value in node._items()}
+        return [_snapshot(one) for one in slices]
+    return {key: (value, _snapshot(value) if _is_node(value) else _version(value)) for key, value in node._items()}
 
 
-def _write_back(way: WriteBack, source: Any, result: Any, before: Any) -> None:
+def _write_back(write_back: WriteBack, source: Any, result: Any, before: Any) -> None:
     pairs = list(zip(_slices(source), _slices(result), strict=False))
-    inner = way.inside(source, result) if isinstance(before, list) and pairs else None
+    inner = write_back.inside(source, result) if isinstance(before, list) and pairs else None
     if inner is not None and len(pairs) == len(before):
         for (own, other), held in zip(pairs, before, strict=True):
             _write_back(inner, own, other, held)
         return
     targets: dict[tuple[str, ...], Any] = {}
-    for path, value in _changed(way, source, result, before, ()):
-        target = way.path(path)
-        targets[target] = way.back(value, source.get(target, None))
-    # all of them or none; what is new is stored as a whole, but for the dictionaries that update makes of nested keys
+    for path, value in _changed(write_back, source, result, before, ()):
+        target = write_back.path(path)
+        targets[target] = write_back.back(value, source.get(target, None))
+    # all or nothing; new nodes are stored as a whole, except the dictionaries that update makes of nested keys
     source.update(targets, is_leaf=lambda kind: kind is not dict)
 
 
-def _changed(way: WriteBack, source: Any, node: Any, before: Any, path: tuple[str, ...]) -> Iterator[Any]:
-    """The entries that are not what they were, each with its path: nodes as a whole where they are new."""
-    if isinstance(before, list):  # the entries of a lazy stack are made anew for each look, so its slices tell
-        if _is_untouched(node, before, way.copies):
+def _changed(write_back: WriteBack, source: Any, node: Any, before: Any, path: tuple[str, ...]) -> Iterator[Any]:
+    """Yields the path and value of each entry that changed; a new node as a whole."""
+    if isinstance(before, list):  # a lazy stack creates its entries at each read, so its elements are compared
+        if _is_untouched(node, before, write_back.copies):
             return
         before = {}
     for key, value in node._items():
         held, state = before.get(key, (None, None))
         here = (*path, key)
-        if _is_node(value) and (way.leaves_only or value is held):
-            yield from _changed(way, source, value, state if value is held else {}, here)
+        if _is_node(value) and (write_back.leaves_only or value is held):
+            yield from _changed(write_back, source, value, state if value is held else {}, here)
         elif value is not held or (
-            way.copies and _version(value) != state and _is_written(way, value, state, source.get(way.path(here), None))
+            write_back.copies
+            and _version(value) != state
+            and _is_written(write_back, value, state, source.get(write_back.path(here), None))
         ):
             yield here, value
 
@@ -140,8 +142,8 @@ def _is_untouched(node: Any, before: Any, copies: bool) -> bool:
     )
 
 
-def _is_written(way: WriteBack, value: Any, version: float, old: Any) -> bool:
-    """Whether a leaf was written in place and the source does not see it."""
+def _is_written(write_back: WriteBack, value: Any, version: float, old: Any) -> bool:
+    """Returns whether a leaf was written in place and the write did not reach the source."""
     if value is old:
         return False
     if is_compiling() or not isinstance(old, Tensor):
@@ -150,5 +152,5 @@ def _is_written(way: WriteBack, value: Any, version: float, old: Any) -> bool:
         return False
     if not math.isnan(version):
         return True
-    # what was not written must not come back rounded
-    return not torch.equal(way.back(value, old).to(value.dtype), old.to(value.dtype))
+    # values that were not written must not come back rounded
+    return not torch.equal(write_back.back(value, old).to(value.dtype), old.to(value.dtype))

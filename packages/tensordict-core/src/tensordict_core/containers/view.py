@@ -1,8 +1,8 @@
 """`SubTensorDict`: a live view of the part of a tensordict that an index selects.
 
-It keeps the parent and the index, nothing else: reading indexes the parent's entries, writing writes into them. A new
-key gets a place in the whole parent, with zeros where the view does not reach. Results of operations are tensordicts of
-their own.
+It holds the parent and the index only. A read indexes the entries of the parent, and a write is a write into the parent
+at the combined index. A new key is added to the whole parent, with zeros outside the view. Results of operations are
+tensordicts that do not depend on the view.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SubTensorDict(CustomContainer):
 
     @property
     def parent(self) -> Any:
-        """The tensordict that this is a part of.
+        """The tensordict that this is a view of.
 
         >>> td = TensorDict({"a": torch.zeros(3)}, [3])
         >>> td.view_at(0).parent is td
@@ -77,19 +77,19 @@ class SubTensorDict(CustomContainer):
 
     @property
     def idx(self) -> Any:
-        """The index of the part."""
+        """The index of the view."""
         return self._part.idx
 
     def get_parent_tensordict(self) -> Any:
-        """The tensordict that this is a part of, as ``parent``."""
+        """Returns the tensordict that this is a view of, as ``parent``."""
         return self._parent
 
     def _now(self) -> Any:
-        """The part as a tensordict of its own: views of the parent's entries, or copies where the index makes those."""
+        """Returns the part as a plain tensordict, of views or, for an index with tensors, of copies."""
         return self._named(self._parent._index(self._part))
 
     def _named(self, part: Any) -> Any:
-        """What the index gave, with the names of this view."""
+        """Returns an indexed tensordict with the names of this view."""
         if self._meta.names != part._meta.names:
             part._put_names(self._meta.names)
         return part
@@ -109,7 +109,7 @@ class SubTensorDict(CustomContainer):
         if isinstance(value, Node):
             part = value._view_at(self._part)
             names = self._meta.names
-            if names is not None:  # those of the parent may be others
+            if names is not None:  # the parent may have other names
                 part._set_meta(part._meta.named(names + (part._meta.names or (None,) * len(part.shape))[len(names) :]))
             return part
         return None if value is None else self._parent._read(key, self._part)
@@ -132,11 +132,11 @@ class SubTensorDict(CustomContainer):
 
     def _plan_set(self, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
         value = super()._plan_set(key, item, plan, prefix)
-        if value is not None:  # to store in a part is to write into the parent
+        if value is not None:  # storing an entry of a view writes into the parent
             self._parent._plan_entry(key, self._part, self._expanded(key, value, prefix), plan, prefix)
 
     def _expanded(self, key: str, value: Any, prefix: tuple[str, ...] = ()) -> Any:
-        """A valid entry in the shape of the leaf that it is written into, if there is one."""
+        """Returns a valid entry in the shape of the leaf that it is written into, if that exists."""
         if not isinstance(value, Tensor) or not isinstance(self._parent._peek(key), Tensor):
             return value
         return expand_to((*prefix, key) if prefix else key, value, self._shape_of(key))
@@ -159,7 +159,7 @@ class SubTensorDict(CustomContainer):
         self._parent._plan_entry(key, self._part, value, plan, prefix)
 
     def _within(self, index: Index) -> Index:
-        """The index of the parent that selects the same as an index of this view."""
+        """Returns the index of the parent that selects the same as an index of this view."""
         part, dims = self._part, self._part.dims + index.dims - len(self._part.size)
         if dims != part.dims:
             part = Index(part.idx, self._parent._meta.batch_size[:dims])
@@ -172,16 +172,16 @@ class SubTensorDict(CustomContainer):
         self._parent._rename(old, new)
 
     def _move(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
-        self._parent._move(old, new)  # keys are those of the whole
+        self._parent._move(old, new)  # a view has the keys of its parent
 
     def select(self, *keys: Any, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Any:
-        """The entries under some keys, in a tensordict of their own; ``inplace`` removes the others from the parent."""
+        """Returns the entries under some keys as a plain tensordict; ``inplace`` removes the others from the parent."""
         if inplace:
             return super().select(*keys, inplace=True, strict=strict)
         return self._named(self._parent.select(*keys, strict=strict, as_tensordict=as_tensordict)._index(self._part))
 
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
-        """The entries under other keys, in a tensordict of their own; ``inplace`` removes those of the parent."""
+        """Returns the entries under other keys as a plain tensordict; ``inplace`` removes the keys from the parent."""
         if inplace:
             return super().exclude(*keys, inplace=True)
         return self._named(self._parent.exclude(*keys)._index(self._part))
@@ -199,7 +199,7 @@ class SubTensorDict(CustomContainer):
     def _index(self, index: Index) -> Any:
         if not self._reads_copy:
             return self._now()._index(index)
-        part = self._parent._index(self._within(index))  # without a copy of what the index leaves out
+        part = self._parent._index(self._within(index))  # copies the selected rows only
         part._put_names(index.names(self._meta.names))
         return part
 
@@ -224,7 +224,7 @@ class SubTensorDict(CustomContainer):
         )
 
     def lock_(self) -> Self:
-        """Refused: a view is locked when its parent is.
+        """Raises an error unless the parent has this state: a view is locked with its parent.
 
         Raises:
             RuntimeError: The parent is not locked.
@@ -234,7 +234,7 @@ class SubTensorDict(CustomContainer):
         return self
 
     def unlock_(self) -> Self:
-        """Refused: a view is locked when its parent is.
+        """Raises an error unless the parent has this state: a view is locked with its parent.
 
         Raises:
             RuntimeError: The parent is locked.
@@ -244,7 +244,7 @@ class SubTensorDict(CustomContainer):
         return self
 
     def is_memmap(self) -> bool:
-        """Never: a view has no files of its own."""
+        """Returns ``False``: a view has no files of its own."""
         return False
 
 

@@ -1,4 +1,4 @@
-"""Access: reading and writing one entry by key, nested keys included.
+"""``get``, ``set``, ``keys`` and their kind: reading and writing one entry by key, nested keys included.
 
 A string key costs one dictionary operation; a tuple walks the nodes on its way.
 """
@@ -28,7 +28,7 @@ __all__ = ["Access"]
 
 
 def _as_plain(key: Any) -> str | tuple[str, ...]:
-    """A key that is no tuple as a plain string: members of enumerations, and other subclasses of ``str``."""
+    """Returns a key that is not a tuple as a plain string, from enumeration members and other subclasses of ``str``."""
     return str.__str__(key) if isinstance(key, str) else unravel_key(key)
 
 
@@ -40,7 +40,7 @@ class Access(Node):
     # reading ---------------------------------------------------------------------------------------------------------
 
     def get(self, key: NestedKey, default: Any = KEEP, **kwargs: Any) -> Any:
-        """The entry of a key as it is stored: a tensor or a node.
+        """Returns the entry of a key as it is stored: a tensor or a node.
 
         Non-tensor data come as `NonTensorData`; ``td[key]`` gives their value.
 
@@ -74,7 +74,7 @@ class Access(Node):
         return self._absent(key, default) if node is None else node
 
     def _absent(self, key: Any, default: Any) -> Any:
-        """What ``get`` gives where there is no entry."""
+        """Returns the result of ``get`` for a key that does not exist."""
         if default is KEEP:
             if options.get_defaults_to_none:
                 return None
@@ -83,7 +83,7 @@ class Access(Node):
         raise errors.missing_key(key, self._keys(), type(self).__name__)
 
     def _get_path_value(self, key: tuple[Any, ...]) -> Any:
-        """The value under a nested key, non-tensor data unwrapped."""
+        """Returns the value under a nested key, non-tensor data unwrapped."""
         path = unravel_key_to_tuple(key)
         holder: Any = self
         node: Any = self
@@ -97,7 +97,7 @@ class Access(Node):
         return node._entry_value(holder, path[-1]) if isinstance(node, Node) else node
 
     def get_non_tensor(self, key: NestedKey, default: Any = None) -> Any:
-        """The value of a non-tensor entry, unwrapped; other entries as ``get`` gives them.
+        """Returns the value of a non-tensor entry, unwrapped, and other entries as ``get`` does.
 
         >>> TensorDict({"s": "text"}).get_non_tensor("s")
         'text'
@@ -108,7 +108,7 @@ class Access(Node):
         return self._get_path_value((key,)) if isinstance(value, Node) else value
 
     def get_item_shape(self, key: NestedKey) -> Any:
-        """The shape of an entry, which is not read; -1 for sizes that differ between the elements of a lazy stack.
+        """Returns the shape of an entry without reading it; -1 for sizes that differ between lazy stack elements.
 
         Raises:
             KeyError: There is no such key.
@@ -123,7 +123,7 @@ class Access(Node):
         return parent._shape_of(name)
 
     def entry_class(self, key: NestedKey) -> type[Any]:
-        """The class of an entry, which is not read.
+        """Returns the class of an entry without reading it.
 
         Raises:
             KeyError: There is no such key.
@@ -134,7 +134,7 @@ class Access(Node):
         return type(self._peek_entry(key)[2])
 
     def _peek_entry(self, key: NestedKey) -> tuple[Any, str, Any]:
-        """The node that holds an entry, the entry's name in it, and the entry or its stand-in, unread.
+        """Returns the node that holds an entry, the name of the entry in it, and the result of ``_peek``.
 
         Raises:
             KeyError: There is no such key.
@@ -146,7 +146,7 @@ class Access(Node):
         return parent, name, entry
 
     def is_non_tensor(self, key: NestedKey) -> bool:
-        """Whether an entry is non-tensor data.
+        """Returns whether an entry is non-tensor data.
 
         >>> TensorDict({"s": "text"}).is_non_tensor("s")
         True
@@ -154,7 +154,7 @@ class Access(Node):
         return getattr(self.entry_class(key), "_is_non_tensor", False)
 
     def __contains__(self, key: Any) -> bool:
-        """Whether there is an entry under a key (nested keys included).
+        """Returns whether there is an entry under a key (nested keys included).
 
         >>> ("a", "b") in TensorDict({"a": {"b": 1}})
         True
@@ -175,7 +175,7 @@ class Access(Node):
         *,
         sort: bool = False,
     ) -> KeysView:
-        """A live view of the keys.
+        """Returns a live view of the keys.
 
         Args:
             include_nested: Whether keys of nested tensordicts are included, as tuples.
@@ -197,7 +197,7 @@ class Access(Node):
         *,
         sort: bool = False,
     ) -> ValuesView:
-        """A live view of the entries, in the order of ``keys`` with the same arguments.
+        """Returns a live view of the entries, in the order of ``keys`` with the same arguments.
 
         >>> [v.item() for v in TensorDict({"a": 1, "b": {"c": 2}}).values(True, True)]
         [1, 2]
@@ -212,7 +212,7 @@ class Access(Node):
         *,
         sort: bool = False,
     ) -> ItemsView:
-        """A live view of the pairs of keys and entries, in the order of ``keys`` with the same arguments.
+        """Returns a live view of the pairs of keys and entries, in the order of ``keys`` with the same arguments.
 
         >>> [(k, v.item()) for k, v in TensorDict({"a": 1, "b": {"c": 2}}).items(True, True)]
         [('a', 1), (('b', 'c'), 2)]
@@ -224,7 +224,7 @@ class Access(Node):
         return ItemsView(self, include_nested, leaves_only, is_leaf, sort)
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
-        """The pairs of keys and entries of non-tensor data.
+        """Returns the pairs of keys and entries of non-tensor data.
 
         >>> [k for k, _ in TensorDict({"a": 1, "s": "text"}).non_tensor_items()]
         ['s']
@@ -242,7 +242,7 @@ class Access(Node):
     def set(
         self, key: NestedKey, item: Any, inplace: bool | None = False, *, non_blocking: bool = False, **kwargs: Any
     ) -> Self:
-        """Store an entry, replacing the one that is there; nodes on the way of a nested key are made.
+        """Store an entry and replace an existing one; missing nodes of a nested key are created.
 
         Args:
             key: A string or a nested key.
@@ -264,7 +264,7 @@ class Access(Node):
             if self._locked:
                 if not inplace or self._peek(key) is None:
                     raise errors.locked(f"set({key!r})")
-            # asked without type(), by which Dynamo would come to Tensor again, and compare the two at each call
+            # isinstance instead of type(): with type(), Dynamo guards on the class Tensor at each call
             elif not inplace and inplace is not None and meta.device is None and isinstance(item, Tensor):
                 size = meta.batch_size
                 if size and not starts_with(item.shape, size):
@@ -302,19 +302,19 @@ class Access(Node):
         try:
             node._store(path[-1], item, inplace, non_blocking=non_blocking)
         except BaseException:
-            if made is not None:  # nodes on the way to an entry that is refused go again
+            if made is not None:  # remove the nodes that were created for an entry that is refused
                 parent, name = made
                 parent._del(name)
             raise
         return self
 
     _store = set
-    """`set` under a name that no field hides: a node that another one holds is written by it."""
+    """`set` under a name that no field of a tensorclass hides; nodes call it on nested nodes."""
 
     def _plan_set(self, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
-        """What is to be stored under a key by an update; ``None`` where it is planned to be written in place.
+        """Returns the entry that an update stores under a key; ``None`` if the value is written in place instead.
 
-        Refuses what ``set`` does. A container with a ``set`` of its own overrides it.
+        Raises the errors of ``set``. A container that defines ``set`` overrides it.
         """
         inplace = plan.inplace and self._peek(key) is not None
         if self._locked and not inplace:
@@ -338,7 +338,7 @@ class Access(Node):
         )
 
     def set_(self, key: NestedKey, item: Any, *, non_blocking: bool = False) -> Self:
-        """Write a value into an entry that exists; locked tensordicts allow it.
+        """Write a value into an entry that exists; locked tensordicts allow this.
 
         Raises:
             KeyError: There is no such entry.
@@ -353,7 +353,7 @@ class Access(Node):
         return self
 
     def set_non_tensor(self, key: NestedKey, value: Any) -> Self:
-        """Store a value as non-tensor data, even where ``set`` would make a tensor of it.
+        """Store a value as non-tensor data, even if ``set`` would convert it to a tensor.
 
         >>> TensorDict({}).set_non_tensor("n", 1)["n"]
         1
@@ -368,7 +368,7 @@ class Access(Node):
         return self.set(path, containers.non_tensor(value, batch_size=meta.batch_size, device=meta.device))
 
     def create_nested(self, key: NestedKey | Sequence[NestedKey]) -> Self:
-        """Make an empty nested tensordict of this batch size under each key.
+        """Create an empty nested tensordict of this batch size under each key.
 
         >>> td = TensorDict({}, batch_size=[3]).create_nested(("a", "b"))
         >>> td["a", "b"].batch_size
@@ -387,7 +387,7 @@ class Access(Node):
         self._put_entry(key, None, value, non_blocking)
 
     def _find_parent(self, key: NestedKey) -> tuple[Any, str]:
-        """The node that holds (or would hold) the last level of a key, and that level's name."""
+        """Returns the node that holds (or would hold) the last level of a key, and the name of that level."""
         if type(key) is str:
             return self, key
         path = unravel_key_to_tuple(key)

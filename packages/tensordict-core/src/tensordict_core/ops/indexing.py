@@ -20,11 +20,11 @@ __all__ = ["Indexing", "Rows"]
 Rows: TypeAlias = (
     int | slice | range | EllipsisType | Tensor | np.ndarray[Any, Any] | Sequence[int] | Sequence[Sequence[int]] | None
 )
-"""What selects along one batch dimension (or several, for a mask or ``...``)."""
+"""An index of one batch dimension (or of several, for a mask or ``...``)."""
 
 
 class Indexing(Node):
-    """``td[index]``, ``td[index] = value``, and what follows from them."""
+    """``td[index]``, ``td[index] = value``, ``len(td)``, iteration, ``get_at`` and ``set_at_``."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class Indexing(Node):
     @overload
     def __getitem__(self, index: Any) -> Any: ...
     def __getitem__(self, index: Any) -> Any:
-        """An entry by key, or the part of every entry that ``index`` selects along the batch dimensions.
+        """Returns an entry by key, or the part of every entry that ``index`` selects along the batch dimensions.
 
         Args:
             index: A key (a string or a tuple of strings), or an integer, slice, ``None``, ``...``, tensor, mask, array,
@@ -73,8 +73,8 @@ class Indexing(Node):
     def __setitem__(self, index: Any, value: Any) -> None:
         """Store an entry by key, or write ``value`` into the part of every entry that ``index`` selects.
 
-        Keys that ``value`` has and the tensordict lacks are made first, filled with zeros (empty values for non-tensor
-        data), so an empty tensordict can be filled row by row.
+        Keys that only ``value`` has are created with zeros elsewhere (with empty values for non-tensor data), so an
+        empty tensordict can be filled row by row.
 
         Raises:
             RuntimeError: The tensordict is locked and a key is new, or shapes do not fit.
@@ -90,11 +90,11 @@ class Indexing(Node):
         self._index_put(Index(index, self._meta.batch_size), value)
 
     def __getitems__(self, indices: Any) -> Any:
-        """The rows that a ``DataLoader`` asks for, in one indexing; collate them with ``lambda batch: batch``."""
+        """Returns the rows that a ``DataLoader`` requests by one index; collate them with ``lambda batch: batch``."""
         return self[torch.from_numpy(np.asarray(indices, dtype=np.int64))]  # faster than torch reads a list
 
     def __len__(self) -> int:
-        """The size of the first batch dimension (0 without one).
+        """Returns the size of the first batch dimension (0 without one).
 
         >>> len(TensorDict({}, batch_size=[3, 4]))
         3
@@ -103,7 +103,7 @@ class Indexing(Node):
         return size[0] if size else 0
 
     def __iter__(self) -> Iterator[Self]:
-        """The slices along the first batch dimension.
+        """Iterates over the slices along the first batch dimension.
 
         Raises:
             RuntimeError: There is no batch dimension.
@@ -116,7 +116,7 @@ class Indexing(Node):
         return iter(self._unbind(0))
 
     def get_at(self, key: Any, index: Any = ..., default: Any = ..., *, idx: Any = ...) -> Any:
-        """The entry of a key, indexed along the batch dimensions; ``default`` (``None``) where there is no such key.
+        """Returns the part of an entry that an index selects; ``default`` (``None``) if there is no such key.
 
         >>> td = TensorDict({"a": torch.arange(3)}, batch_size=[3])
         >>> td.get_at("a", 1), td.get_at("b", 1)
@@ -148,7 +148,7 @@ class Indexing(Node):
 
 
 def _is_path(index: tuple[Any, ...]) -> bool:
-    """Whether a tuple is a nested key (strings and tuples of strings only) and not an index."""
+    """Returns whether a tuple is a nested key (strings and tuples of strings only) and not an index."""
     for part in index:
         if type(part) is not str and not (type(part) is tuple and _is_path(part)):
             return False

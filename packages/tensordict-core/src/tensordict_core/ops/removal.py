@@ -1,6 +1,6 @@
-"""Removal: entries that go, or go by another name.
+"""``del_``, ``pop``, ``rename_key_`` and their kind: removing and renaming entries.
 
-Both change the keys of a node, so both are refused where it is locked; the entries themselves stay as they are.
+They change the keys of a node, so a locked node refuses them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Removal(Access):
         return keys[-1], self.pop(keys[-1])
 
     def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
-        """The entry of a key, after storing ``default`` there if it was absent.
+        """Returns the entry of a key; stores ``default`` first if there is none.
 
         >>> TensorDict({}).setdefault("a", torch.ones(1))
         tensor([1.])
@@ -88,7 +88,7 @@ class Removal(Access):
         return self.get(key)
 
     def rename_key_(self, old_key: NestedKey, new_key: NestedKey, safe: bool = False) -> Self:
-        """Give an entry another key (nested keys included).
+        """Rename an entry (nested keys included).
 
         Args:
             old_key: A key that exists.
@@ -119,10 +119,10 @@ class Removal(Access):
         return self
 
     def _move(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
-        """Take an entry from one node to another below this one."""
+        """Move an entry from one node to another below this one."""
         parent, name = self._find_parent(old)
         value = parent._get(name)
-        # the new key may lead through the entry's own name, which is free once the entry has gone
+        # the new key may pass through the name of the entry, which is free once the entry is removed
         parent._del(name)
         try:
             self.set(new, value)
@@ -131,7 +131,7 @@ class Removal(Access):
             raise
 
     def rename_keys(self, mapping: dict[NestedKey, NestedKey], *, strict: bool = True) -> Self:
-        """A shallow copy with some keys renamed, without the nested tensordicts that this left no entry in.
+        """Returns a shallow copy with some keys renamed; nested tensordicts that become empty are dropped.
 
         Args:
             mapping: New keys by old keys.
@@ -156,7 +156,7 @@ class Removal(Access):
             out.del_(old)
             moved.append((unravel_key_to_tuple(new), value))
             left.append(unravel_key_to_tuple(old)[:-1])
-        # a node that an entry moves into stays, with its batch size
+        # a node that receives an entry is kept, with its batch size
         entered = {new[:depth] for new, _ in moved for depth in range(len(new))}
         for path in left:
             while path and path not in entered and _has_nothing(out.get(path, None)):
@@ -183,7 +183,7 @@ class Removal(Access):
 
 
 def _has_nothing(node: Any) -> bool:
-    """Whether a node is there without any entry, and no element of a lazy stack has one of its own."""
+    """Returns whether a node exists and has no entry; elements of a lazy stack may have entries of their own."""
     inmost = None if node is None else node._inmost()
     if inmost is not None and inmost._is_lazy_stack:
         return all(map(_has_nothing, inmost.tensordicts))

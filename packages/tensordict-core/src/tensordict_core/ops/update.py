@@ -38,9 +38,9 @@ class Updating(InPlaceUpdating):
         ignore_lock: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """Store all entries of another tensordict or dictionary, or none; nested ones are merged.
+        """Store the entries of another tensordict or dictionary; nested ones are merged.
 
-        Every value is looked at before the first is stored or written.
+        All values are checked before the first one is stored or written, so a failed update changes nothing.
 
         Args:
             input_dict_or_td: Where the entries come from.
@@ -92,7 +92,7 @@ class Updating(InPlaceUpdating):
         return self
 
     def _take_batch_size(self, source: Any, whole: set[Any] | None) -> None:
-        """Take the metadata of a source that replaces all entries; ``whole``: the keys that it replaces as a whole."""
+        """Take the metadata of a source that replaces all entries; ``whole`` has the keys that it replaces entirely."""
         if self._locked:
             raise errors.locked("update() with update_batch_size=True would replace its entries")
         kept = {key for key in self._keys() if source._get(key) is None or (whole is not None and key not in whole)}
@@ -107,7 +107,7 @@ class Updating(InPlaceUpdating):
             self._del(key)
 
     def _plan_update(self, source: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> None:
-        """Plan to store a source, nested nodes merged; nothing has changed when it is refused."""
+        """Plan to store the entries of a source; nested nodes are merged."""
         items = pairs(source)
         if not all([type(key) is str for key, _ in items]):
             items = self._gathered(items)
@@ -145,11 +145,11 @@ class Updating(InPlaceUpdating):
             self._set(key, entry)
 
     def _storing_all(self, source: Any) -> Callable[[], None] | None:
-        """What stores a source at once, where all of it is plain tensors under plain keys, to be stored as they are."""
+        """Returns a function that stores a source of plain tensors under string keys at once; ``None`` for others."""
         meta = self._meta
         store = None if self._locked or meta.device is not None else self._storing()
         if store is None or (isinstance(source, Node) and type(source._entries) is not dict):
-            return None  # (to look at the entries of a lazy stack is to stack them)
+            return None  # (reading the entries of a lazy stack stacks them)
         items = pairs(source)
         size = meta.batch_size
         dims = len(size)
@@ -158,13 +158,13 @@ class Updating(InPlaceUpdating):
             if type(value) is not Tensor or type(key) is not str:
                 return None
             shape = value.shape
-            # what starts_with says, in place for one dimension: the call would be a third of what an entry costs
+            # starts_with, inlined for one dimension: the call would take a third of the time of an entry
             if not (shape and shape[0] == first if dims == 1 else starts_with(shape, size)):
                 return None
         return partial(store, items)
 
     def _gathered(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[str, Any]]:
-        """Items of a source with those of nested keys gathered in dictionaries, one for each node of this tree.
+        """Returns the items of a source; those under nested keys are collected in one dictionary for each node.
 
         Raises:
             KeyError: A nested key leads through an entry that is no node.
@@ -196,7 +196,7 @@ class Updating(InPlaceUpdating):
         return list(out.items())
 
     def replace(self, *args: Any, **kwargs: Any) -> Self:
-        """A shallow copy with some entries replaced.
+        """Returns a shallow copy with some entries replaced.
 
         Args:
             *args: A dictionary or tensordict with the new values.

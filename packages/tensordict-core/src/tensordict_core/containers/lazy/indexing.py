@@ -30,7 +30,7 @@ def _is_tensor(part: Any) -> bool:
 
 
 def _place_of_tensors(parts: Parts) -> int:
-    """The first dimension of the result that index tensors make; in front where something stands between them."""
+    """Returns the first dimension that index tensors create; 0 if they are not adjacent, as in NumPy."""
     place: int | None = None
     gap, size = False, 0
     for part in parts:
@@ -47,7 +47,7 @@ def _place_of_tensors(parts: Parts) -> int:
 
 
 def nest(numbers: Sequence[int], size: Sequence[int], dim: int, element: Callable[[int], Any]) -> Any:
-    """Elements by number, lazily stacked in the shape ``size`` from dimension ``dim`` on; there is at least one."""
+    """Returns at least one element by number, lazily stacked in the shape ``size`` from dimension ``dim`` on."""
     if not size:
         return element(numbers[0])
     n = len(numbers) // size[0]
@@ -56,7 +56,7 @@ def nest(numbers: Sequence[int], size: Sequence[int], dim: int, element: Callabl
 
 
 def _chosen(td: Any, parts: Parts) -> Any:
-    """An element, or what ``parts`` select of it."""
+    """Returns an element, or the part of it that ``parts`` select."""
     if all(type(part) is slice and part == slice(None) for part in parts):
         return td
     return td._index(Index(parts, td._meta.batch_size))
@@ -67,7 +67,7 @@ def _aim(td: Any, parts: Parts, piece: Any) -> tuple[Any, Index, Any]:
 
 
 class _Cut:
-    """An index, cut at the stack dimension.
+    """An index, split at the stack dimension.
 
     Attributes:
         part: What chooses the elements.
@@ -103,11 +103,11 @@ class _Cut:
 
     @property
     def others(self) -> bool:
-        """Whether index tensors stand at other dimensions too."""
+        """Whether other dimensions are indexed by tensors too."""
         return any(map(_is_tensor, self.rest))
 
     def positions(self) -> tuple[torch.Size, list[Parts]]:
-        """For several index tensors: the shape that they make together, and the integer index of each position."""
+        """Returns the broadcast shape of several index tensors, and the integer index of each position."""
         at = [i for i, part in enumerate(self.parts) if _is_tensor(part)]
         tensors: Any = torch.broadcast_tensors(*(self.parts[i] for i in at))
         columns = [tensor.reshape(-1).tolist() for tensor in tensors]
@@ -212,7 +212,7 @@ class LazyIndexing:
             td._plan_entry(key, at, piece, plan, prefix)
 
     def _aims(self: Any, index: Index, value: Any) -> list[tuple[Any, Index, Any]]:
-        """What a write comes down to: elements, where each of them is written to, and what goes there.
+        """Returns the writes into elements that a write consists of: each element, an index of it, and a value.
 
         Raises:
             RuntimeError: The batch size of the value does not fit.

@@ -1,6 +1,6 @@
-"""A list that writes through: replacing an element replaces the row of the tensordict that the list was made of.
+"""`LinkedList`: a list of rows that writes an element that is replaced into the tensordict.
 
-The values of a `NonTensorStack` are read as such a list, too: replacing one replaces the value of its position.
+The values of a `NonTensorStack` are read as such a list too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LinkedList(list[Any]):
         super().__setitem__(index, value)
 
     def _check(self, positions: range, values: list[Any]) -> None:
-        """Refuse lists of other lengths, before one element is written."""
+        """Refuse lists of other lengths before the first element is written."""
         if len(values) != len(positions):
             self._refuse(f"{len(positions)} elements were to be replaced by {len(values)}")
         for position, one in zip(positions, values, strict=True):
@@ -111,12 +111,12 @@ class LinkedList(list[Any]):
         self[:] = list(self)[::-1]
 
     def __reduce__(self) -> Any:
-        # a copy or a pickle is a list of its own: there is no tensordict on the other side
+        # a copy or a pickle is a plain list, because there is no tensordict to write to
         return list, (list(self),)
 
 
 class _Places:
-    """Where the values of a list go: neighbouring positions of a `NonTensorStack`."""
+    """The target of a list of values: adjacent positions of a `NonTensorStack`."""
 
     __slots__ = ("_first", "_flat", "_holder", "_key", "_stack")
 
@@ -152,7 +152,7 @@ class _Places:
 
 
 class _Rows:
-    """What stands for a list of lists, of which each is written by itself."""
+    """The target of a list of lists; only the inner lists are written."""
 
     __slots__ = ()
 
@@ -164,7 +164,7 @@ class _Rows:
 
 
 def linked_values(stack: Any, holder: Any, key: str) -> LinkedList:
-    """The values of a `NonTensorStack`, read from a container under a key, as nested lists that write through."""
+    """Returns the values of a `NonTensorStack`, read from a container, as nested lists that write through."""
     size, flat = stack._meta.batch_size, stack._flat
     n = size[-1]
     if len(size) == 1:
