@@ -1,9 +1,8 @@
-"""Loading: the descriptions of what was saved are read, its files checked and mapped, and nothing on disk is changed.
+"""Loading: `load_memmap`, `load_memmap_`, `memmap_refresh_` and `from_safetensors`.
 
-``reading.py`` opens each format, ``partial.py`` says what a part is, ``report.py`` what differs from what is wanted.
-
-Folders of the reference load too, those of its oldest layout included. Values that were pickled are unpickled only
-where the caller allows it; without that the error comes before a byte of any is.
+A load parses the descriptions of a save, checks its files and maps them; it changes nothing on the disk. Folders of the
+reference load too, also in its oldest layout. Pickled values are unpickled only with ``allow_pickle=True``; without it,
+the error comes before any of them is unpickled.
 """
 
 from __future__ import annotations
@@ -266,11 +265,11 @@ def from_safetensors(
     allow_pickle: bool = False,
     verify: str = "size",
 ) -> Any:
-    """Opens a safetensors file as a tensordict, without a copy: ours, the reference's, or any published checkpoint.
+    """Opens any safetensors file as a tensordict, without a copy.
 
     Args:
-        path: the file, or the ``.safetensors.index.json`` of several; `load_memmap` opens addresses. Without a
-            structure in it, names are split on ``.``.
+        path: the file, or the ``.safetensors.index.json`` of several; `load_memmap` opens URLs. Names of a
+            file without a recorded structure are split on ``.``.
         device: where tensors are moved; None leaves them mapped, and the result without a device.
         mode: ``"r"`` keeps writes to tensors in this process, ``"r+"`` writes them to the file, whose checksums of
             tensors are dropped first.
@@ -280,7 +279,7 @@ def from_safetensors(
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is damaged, or no safetensors file, or an address.
+        ValueError: The file is damaged, no safetensors file, or a URL.
 
     >>> from tensordict_memmap import to_safetensors
     >>> to_safetensors(TensorDict({"layer": {"weight": torch.ones(2, 2)}}), "model.safetensors")

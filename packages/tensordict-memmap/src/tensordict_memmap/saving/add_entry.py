@@ -1,8 +1,7 @@
-"""Adding an entry to a saved folder: its files, and the descriptions in which it stands, take their places together.
+"""Adding an entry to a saved folder: its files and the changed descriptions are committed in one transaction.
 
-What else is saved there is not looked at, so this takes as long for the thousandth entry as it does to describe a
-thousand. Where the folder lacks what the tensordict has, or is described in more than one place, all of it is saved
-again.
+Other files are neither read nor written, so the cost is that of a new description. A folder that lacks entries of the
+tensordict, or that several manifests list, is saved again as a whole.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ __all__ = ["add_entry"]
 
 
 def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor, *, copy_data: bool) -> Any:
-    """Saves one more entry of a dictionary node that is mapped onto a folder, and gives that entry, mapped.
+    """Saves one more entry to the folder of a tensordict, and returns the entry, mapped.
 
     Args:
-        td: the node, which does not get the entry.
+        td: the tensordict, which is not changed.
         place: its folder.
-        path: the key of the tensor; of several names the result is the tensordict under the first.
-        tensor: what is saved.
-        copy_data: whether its values are; else there are zeros.
+        path: the key of the tensor; with several names the result is the tensordict under the first.
+        tensor: the tensor.
+        copy_data: whether its values are saved; otherwise zeros.
     """
     entry: Any = tensor
     for name in reversed(path[1:]):
@@ -58,7 +57,7 @@ def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor,
 
 
 def _plan(td: Any, place: Path, name: str, copy_data: bool) -> tuple[TreeWriter, Leaf | Node]:
-    """The save of a node, and what it says of one of its entries."""
+    """The plan of a save of a tensordict, and the schema of one of its entries."""
     writer = TreeWriter(td, place, SaveOptions())
     assert isinstance(writer.schema, Dense)
     added = writer.schema.entries[name]

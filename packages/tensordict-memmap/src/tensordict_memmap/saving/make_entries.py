@@ -1,7 +1,7 @@
-"""New entries of a mapped tensordict: in its folder, or in shared memory where it has none.
+"""New entries of a mapped tensordict: in its folder, or in shared memory if it has none.
 
-The folder gets the entry all or nothing, like any save: files that are there already stay as they are, so mappings of
-them stay connected, in this process and in others.
+The folder gets the entry all or nothing, like any save. Earlier files stay as they are, so mappings of them stay
+connected, in this process and in others.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def make_memmap(
 ) -> torch.Tensor:
     """Makes a mapped entry of zeros in a mapped tensordict, which may be locked.
 
-    The entry is there to be written to, so a save with checksums has none afterwards; save it with ``checksum=True``
-    once it is filled.
+    The values of the entry are written later, so a save with checksums loses them; save again with ``checksum=True``
+    once the entry is filled.
 
     Args:
         td: the tensordict.
-        key: the new entry's key; tensordicts above it that are absent are made.
-        shape: its shape; a matrix of integers is the shapes of the components of a nested tensor.
+        key: the key of the new entry; missing tensordicts above it are made.
+        shape: its shape; a matrix of integers gives the shapes of the components of a nested tensor.
         dtype: its dtype, torch's default if None.
         robust_key: accepted for compatibility: file names always escape unusual characters of keys.
 
@@ -70,7 +70,7 @@ def make_memmap_from_tensor(
     copy_data: bool = True,
     robust_key: bool | None = None,
 ) -> torch.Tensor:
-    """As `make_memmap`, with the shape and dtype of a tensor, and its values if ``copy_data``.
+    """Like `make_memmap`, with the shape and dtype of a tensor, and its values if ``copy_data``.
 
     >>> from tensordict_core import TensorDict
     >>> td = TensorDict({"a": torch.ones(2)}).memmap()
@@ -89,7 +89,7 @@ def make_memmap_from_storage(
     dtype: torch.dtype | None = None,
     robust_key: bool | None = None,
 ) -> torch.Tensor:
-    """As `make_memmap`, with the values of a storage; in shared memory the entry is that storage itself.
+    """Like `make_memmap`, with the values of a storage; in shared memory the entry is that storage itself.
 
     >>> from tensordict_core import TensorDict
     >>> td = TensorDict({"a": torch.ones(2)}).memmap("with_storage")
@@ -105,7 +105,7 @@ def make_memmap_from_storage(
 
 
 def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
-    """The deepest dictionary node that is there above an entry, the key from it on, and the whole key."""
+    """The deepest existing tensordict above an entry, the key from there on, and the whole key."""
     path = (key,) if isinstance(key, str) else unravel_key_to_tuple(key)
     node = td._inmost()
     for depth, name in enumerate(path[:-1]):
@@ -114,7 +114,7 @@ def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, tuple[str, ...], tu
             return node, path[depth:], path
         if not isinstance(child, TensorCollection) or is_non_tensor(child):
             raise RuntimeError(
-                f"{show(path)} is to lie below {show(path[: depth + 1])}, which is no tensordict; choose another key"
+                f"key {show(path)} lies below key {show(path[: depth + 1])}, which is no tensordict; choose another key"
             )
         node = child._inmost()
     return node, path[-1:], path
@@ -125,18 +125,20 @@ def _put(td: Any, key: str | tuple[str, ...], tensor: torch.Tensor, *, copy_data
     place: Path | None = annotation(node, "saved_path")
     if place is None and not is_memmap(td):
         raise RuntimeError(
-            f"a mapped entry is made in a mapped tensordict, and the one for key {show(path)} is not; call memmap_() "
-            "first"
+            f"the tensordict of key {show(path)} is not mapped, and a mapped entry needs a mapped tensordict; call "
+            "memmap_() first"
         )
     if rest[0] in node._keys():
-        raise RuntimeError(f"a new entry has a new key, and {show(path)} exists; delete it first or write into it")
+        raise RuntimeError(
+            f"key {show(path)} exists, and a new entry needs a new key; delete it first or write into it"
+        )
     size = node.batch_size
     if tensor.shape[: len(size)] != size:
         raise RuntimeError(
-            f"an entry starts with the batch size {list(size)}, and {show(path)} is to have the shape "
-            f"{list(tensor.shape)}; give a shape that does"
+            f"the shape {list(tensor.shape)} of key {show(path)} does not start with the batch size {list(size)}; "
+            "pass a shape that does"
         )
-    # a mapped tensordict is locked, and nodes that are made join it there
+    # a mapped tensordict is locked, and new nodes are added to it
     with td.unlock_() if len(rest) > 1 else contextlib.nullcontext():
         if place is None:
             made: Any = (
