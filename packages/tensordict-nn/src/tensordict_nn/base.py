@@ -8,7 +8,7 @@ so that sequences can be connected and divided by keys. Selecting output keys is
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import torch
@@ -18,7 +18,7 @@ from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
 
-__all__ = ["TensorDictModuleBase", "as_keys"]
+__all__ = ["TensorDictModuleBase", "as_keys", "device_of", "require_inputs"]
 
 Keys = list[Any]
 
@@ -33,6 +33,19 @@ def as_keys(keys: NestedKey | Sequence[NestedKey] | None) -> Keys:
         return []
     # a tuple is one nested key; several keys are a list
     return [unravel_key(keys)] if isinstance(keys, str | tuple) else [unravel_key(key) for key in keys]
+
+
+def require_inputs(module: Any, keys: Iterable[Any], td: Any, cause: Exception | None = None) -> None:
+    """Checks that a tensordict has the inputs of a module.
+
+    Raises:
+        KeyError: A key is missing; ``cause`` is the error that the module raised without it.
+
+    >>> require_inputs(torch.nn.Linear(1, 1), ["a"], TensorDict({"a": 0}))
+    """
+    absent = [key for key in keys if key not in td]
+    if absent:
+        raise errors.missing_inputs(module, absent, td.keys()) from cause
 
 
 def _drop_unselected(module: Any, args: Any, output: Any) -> Any:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from tensordict_core import LazyStackedTensorDict, NestedKey
 from tensordict_core.extension import Node
 from tensordict_nn import errors
-from tensordict_nn.base import as_keys
+from tensordict_nn.base import as_keys, require_inputs
 from tensordict_nn.dispatch import dispatch
 from tensordict_nn.probabilistic.interaction import interaction_type
 from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
@@ -240,9 +240,7 @@ class CudaGraphModule:
         keys = self.in_keys
         # entries that it wrote in an earlier call are not inputs
         given = tensordict.select(*keys, strict=False) if keys else tensordict.exclude(*self._own_keys)
-        absent = [key for key in keys or () if key not in given]
-        if absent:
-            raise errors.missing_inputs(self.module, absent, tensordict.keys())
+        require_inputs(self.module, keys or (), tensordict)
         learning = self._recording is None and not keys
         read = _keys(given) if learning else set()
         if self._ready():

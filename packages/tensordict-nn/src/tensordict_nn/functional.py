@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +28,8 @@ from tensordict_core.extension import (
     to_entry,
 )
 from tensordict_nn import errors
-from tensordict_nn.plan import Slot, bind, find_plan
-
-if TYPE_CHECKING:
-    from tensordict_nn.plan import Plan
+from tensordict_nn.params import TensorDictParams
+from tensordict_nn.plan import Plan, Slot, bind, find_plan
 
 __all__ = ["from_module", "to_module"]
 
@@ -130,8 +128,6 @@ def from_module(
         if td is None:
             td = TensorDict({})
     if as_module:
-        from tensordict_nn.params import TensorDictParams
-
         return TensorDictParams(td, no_convert=True, lock=lock)
     return td.lock_() if lock else td
 

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from tensordict_nn import errors
-from tensordict_nn.base import TensorDictModuleBase
+from tensordict_nn.base import TensorDictModuleBase, require_inputs
 from tensordict_nn.dispatch import dispatch
 from tensordict_nn.module import TensorDictModule, TensorDictModuleWrapper
 from tensordict_nn.sequential import TensorDictSequential
@@ -47,9 +47,7 @@ class TDGraphModule(TensorDictModuleBase):
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any) -> Any:
         """Reads the inputs, runs the graph and writes the outputs."""
-        absent = [key for key in self.in_keys if key not in tensordict]
-        if absent:
-            raise errors.missing_inputs(self, absent, tensordict.keys())
+        require_inputs(self, self.in_keys, tensordict)
         results = self.graph_module(*(tensordict[key] for key in self.in_keys))
         for key, value in zip(self.out_keys_source, results, strict=True):
             tensordict.set(key, value)

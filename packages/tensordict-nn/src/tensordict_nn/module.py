@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tensordict_core import NestedKey, TensorDict, unravel_key
 from tensordict_core.extension import TensorCollection, is_compiling
 from tensordict_nn import errors
-from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys, device_of
+from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys, device_of, require_inputs
 from tensordict_nn.calls import CALL, goes_straight, is_bare, only_forwards, selects, traces_straight
 from tensordict_nn.dispatch import dispatch
 from tensordict_nn.form import Form, KeyList, parsed, written
@@ -266,7 +266,7 @@ def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: di
             value = value._entry_value()
         values.append(value)
     if strict:
-        _require(owner, tensordict, values)
+        require_inputs(_called(owner), _absent(owner, values), tensordict)
     if method is not None:
         module = getattr(module, method)
     elif directly and type(module).__call__ is CALL and is_bare(module.__dict__):
@@ -315,17 +315,9 @@ def _absent(owner: Any, values: list[Any]) -> Keys:
     return [key for key, value in zip(owner._in_keys, values, strict=True) if value is None]
 
 
-def _require(owner: Any, td: Any, values: list[Any]) -> None:
-    absent = [key for key in _absent(owner, values) if key not in td]
-    if absent:
-        raise errors.missing_inputs(_called(owner), absent, td.keys())
-
-
 def _explain(owner: Any, td: Any, values: list[Any], error: Exception) -> None:
     """Raises an error for missing inputs, if any; otherwise adds a note that names the module."""
-    absent = [key for key in _absent(owner, values) if key not in td]
-    if absent:
-        raise errors.missing_inputs(_called(owner), absent, td.keys()) from error
+    require_inputs(_called(owner), _absent(owner, values), td, error)
     error.add_note(f"while calling {type(_called(owner)).__name__} with in_keys {owner._in_keys}")
 
 

@@ -14,6 +14,7 @@ from tensordict_core import lazy_stack as stack_lazily
 from tensordict_core.extension import KEEP, Meta, dense
 from tensordict_nn import errors
 from tensordict_nn.functional import from_module
+from tensordict_nn.params import TensorDictParams
 
 __all__ = ["from_modules"]
 
@@ -88,8 +89,6 @@ def from_modules(
             raise
     td = _batched(tds, iter(leaves), Meta(torch.Size([len(modules)])))
     if as_module:
-        from tensordict_nn.params import TensorDictParams
-
         return TensorDictParams(td, no_convert=True, lock=lock)
     return td.lock_() if lock else td
 

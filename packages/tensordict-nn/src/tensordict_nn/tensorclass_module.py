@@ -15,7 +15,7 @@ from torch import nn
 from tensordict_core import TensorDict
 from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
-from tensordict_nn.base import TensorDictModuleBase
+from tensordict_nn.base import TensorDictModuleBase, require_inputs
 from tensordict_nn.dispatch import dispatch
 
 __all__ = ["TensorClassModuleBase", "TensorClassModuleWrapper"]
@@ -114,9 +114,7 @@ class TensorClassModuleWrapper(TensorDictModuleBase):
         try:
             result = self.module(given)
         except Exception as error:
-            absent = [key for key in self.in_keys if key not in tensordict]
-            if absent:
-                raise errors.missing_inputs(self.module, absent, tensordict.keys()) from error
+            require_inputs(self.module, self.in_keys, tensordict, error)
             raise
         out = TensorDict({}, batch_size=result.batch_size, device=result.device)
         for key in self.out_keys:

@@ -10,7 +10,7 @@ import torch
 from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
-from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys
+from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys, require_inputs
 from tensordict_nn.dispatch import dispatch
 from tensordict_nn.distributions.composite import CompositeDistribution, with_suffix
 from tensordict_nn.distributions.delta import Delta
@@ -137,9 +137,10 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         Raises:
             RuntimeError: There are several log-probabilities.
         """
-        if len(self._scored) > 1:
-            raise errors.no_sum_key(self._scored)
-        return self._scored[0]
+        keys = self.log_prob_keys
+        if len(keys) > 1:
+            raise errors.no_sum_key(keys)
+        return keys[0]
 
     @property
     def dist_params_keys(self) -> Keys:
@@ -168,9 +169,9 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         Normal(loc: tensor([0.]), scale: tensor([1.]))
         """
         values = [tensordict.get(key, None) for key in self.in_keys]
-        absent = [key for key, value in zip(self.in_keys, values, strict=True) if value is None]
-        if absent:
-            raise errors.missing_inputs(self, absent, tensordict.keys())
+        require_inputs(
+            self, [key for key, value in zip(self.in_keys, values, strict=True) if value is None], tensordict
+        )
         arguments = dict(zip(self._arguments, values, strict=True))
         extra = self.distribution_kwargs
         try:

@@ -114,17 +114,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         """The keys of log-probabilities, of all probabilistic modules."""
         return [key for module in self._probabilistic() for key in module.log_prob_keys]
 
-    @property
-    def log_prob_key(self) -> Any:
-        """The key of the single log-probability.
-
-        Raises:
-            RuntimeError: There are several log-probabilities.
-        """
-        keys = self.log_prob_keys
-        if len(keys) > 1:
-            raise errors.no_sum_key(keys)
-        return keys[0]
+    log_prob_key = ProbabilisticTensorDictModule.log_prob_key
 
     @property
     def dist_params_keys(self) -> Keys:
