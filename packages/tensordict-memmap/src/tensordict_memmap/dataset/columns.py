@@ -1,8 +1,7 @@
-"""Columns: the leaf files of a dataset as its writer sees them, a row a run of bytes in each.
+"""Columns of a dataset: the leaf files that its writer appends rows to, each row a run of bytes.
 
-Rows are written behind those that count, by positional writes, so that a full disk is an error and no signal, and a
-row that was half written is one that nobody sees. A batch is compared with the saved structure before a byte of it is
-written.
+Rows are written behind the committed ones by positional writes. So a full disk is an error and no signal, and readers
+never see a row that was written in part. A batch is checked against the saved structure before any byte is written.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, show
 from tensordict_memmap.storage.staging import replacing
 
-__all__ = ["Column", "check_growable", "line_up", "write_rows"]
+__all__ = ["Column", "check_growable", "match_batch", "write_rows"]
 
 
 class Column:
@@ -52,10 +51,10 @@ class Column:
         self.size = 0
 
     def open(self, rows: int) -> None:
-        """Opens the file; one with other names is copied first, for those names stand for what it holds now.
+        """Opens the file. One with other hard links is copied first, since those keep the present content.
 
         Raises:
-            ValueError: if it does not hold that many rows.
+            ValueError: The file does not hold that many rows.
         """
         if not self.row_bytes:
             return
@@ -68,37 +67,37 @@ class Column:
         self.size = os.fstat(self.fd).st_size
         if self.size < rows * self.row_bytes:
             raise ValueError(
-                f"key {self.key!r} takes {rows * self.row_bytes} bytes for {rows} rows, and its file {self.path} has "
-                f"{self.size}; restore it or save again"
+                f"{self.path} has {self.size} bytes where {rows} rows of key {self.key!r} take "
+                f"{rows * self.row_bytes}; restore it or save again"
             )
 
     def grow(self, rows: int) -> None:
-        """Makes the file long enough, with a hole for a tail."""
+        """Extends the file to a number of rows, without taking blocks."""
         if rows * self.row_bytes > self.size:
             with self.error_context():
                 os.ftruncate(self.fd, rows * self.row_bytes)
             self.size = rows * self.row_bytes
 
     def cut(self, rows: int) -> None:
-        """Gives back what lies behind a number of rows."""
+        """Truncates the file to a number of rows."""
         if self.fd >= 0 and self.size > rows * self.row_bytes:
             os.ftruncate(self.fd, rows * self.row_bytes)
             self.size = rows * self.row_bytes
 
     def reserve(self, rows: int) -> None:
-        """Takes the blocks for a number of rows in all."""
+        """Reserves the blocks for a number of rows in all."""
         if self.row_bytes:
             with self.error_context():
                 reserve_file(self.fd, rows * self.row_bytes)
             self.size = max(self.size, rows * self.row_bytes)
 
     def clear(self, start: int, stop: int) -> None:
-        """Makes rows zero that earlier writers may have left something in; holes stay holes."""
+        """Sets rows to zero where earlier writers may have left bytes; holes stay holes."""
         position, end = start * self.row_bytes, min(stop * self.row_bytes, self.size)
         while position < end:
             try:
                 data = os.lseek(self.fd, position, os.SEEK_DATA)
-            except (AttributeError, OSError) as error:  # without SEEK_DATA, everything may be data
+            except (AttributeError, OSError) as error:  # without SEEK_DATA all of it may be data
                 if getattr(error, "errno", None) == errno.ENXIO:
                     return
                 data = position
@@ -148,21 +147,21 @@ def write_rows(columns: Sequence[Column], tensors: Sequence[torch.Tensor], start
         column.size = max(column.size, start * column.row_bytes + source.nbytes)
 
 
-# --- what can be appended to, and what can be appended
+# --- checks of a saved structure and of batches
 
 
 def check_growable(node: Node, where: str) -> Dense:
-    """The dictionary at the root of a saved tree, which must be one whose leaves all have rows.
+    """Gives the dictionary at the root of a saved tree, after checking that all its leaves can grow by rows.
 
     Raises:
-        ValueError: if it cannot grow; the error names the key.
+        ValueError: It cannot grow; the error names the key.
     """
     content = node
     while isinstance(content, Parts) and WRAPPED in content.parts:
         content = content.parts[WRAPPED]
     if isinstance(content, Dense) and not content.batch_size:
         raise ValueError(
-            f"a dataset grows along its first batch dimension, and {where} has the batch size []; save it with rows"
+            f"{where} has the batch size [], and a dataset grows along its first batch dimension; save it with rows"
         )
     _check_node(node, where)
     assert isinstance(content, Dense)
@@ -173,12 +172,12 @@ def _check_node(node: Node, where: str) -> None:
     here = f"key {show(node.key)}" if node.key else where
     if isinstance(node, Parts):
         if WRAPPED not in node.parts:
-            raise ValueError(f"lazy stacks cannot grow, and {here} is one; save it as td.contiguous()")
+            raise ValueError(f"{here} is a lazy stack, which cannot grow; save it as td.contiguous()")
         _check_node(node.parts[WRAPPED], where)
     elif isinstance(node, Value):
         if node.stack:
             raise ValueError(
-                f"stacks of non-tensor values cannot grow, and {here} is one; store its rows as a tensor, or all of it "
+                f"{here} is a stack of non-tensor values, which cannot grow; store its rows as a tensor, or all of it "
                 "as one value"
             )
     else:
@@ -186,52 +185,46 @@ def _check_node(node: Node, where: str) -> None:
             if not isinstance(entry, Leaf):
                 _check_node(entry, where)
             elif entry.layout != "strided":
-                raise ValueError(f"nested tensors cannot grow, and key {show(entry.key)} is one; pad it to one shape")
+                raise ValueError(f"key {show(entry.key)} is a nested tensor, which cannot grow; pad it to one shape")
 
 
-def line_up(node: Node, batch_size: tuple[int, ...], rows: Any, *, one: bool) -> tuple[int, list[torch.Tensor]]:
-    """The number of rows of a batch and its leaves in the order of the saved ones; one row where ``one``.
+def match_batch(node: Node, batch_size: tuple[int, ...], rows: Any, *, one: bool) -> tuple[int, list[torch.Tensor]]:
+    """Gives the number of rows of a batch and its leaves in the order of the saved ones; ``one`` for a single row.
 
     Raises:
-        TypeError: if it is no tensordict or tensorclass.
-        ValueError: if keys, classes, dtypes, trailing shapes or non-tensor values differ; the error names the key.
+        TypeError: The batch is no tensordict or tensorclass.
+        ValueError: Keys, classes, dtypes, trailing shapes or non-tensor values differ; the error names the key.
     """
     if not isinstance(rows, TensorCollection):
-        raise TypeError(f"rows are a tensordict or a tensorclass, not {type(rows).__name__}; make one of them first")
+        raise TypeError(f"{type(rows).__name__} holds no rows, which a tensordict or tensorclass does; make one first")
     size, saved = tuple(rows.batch_size), batch_size[1:]
     if (size if one else size[1:]) != saved or not (one or size):
         wanted = ", ".join(map(str, saved)) if one else ", ".join(["n", *map(str, saved)])
-        raise ValueError(
-            f"rows have the batch size of the saved ones, [{wanted}], and these have {list(size)}; reshape them"
-        )
+        raise ValueError(f"the rows have the batch size {list(size)} where saved rows have [{wanted}]; reshape them")
     out: dict[str, torch.Tensor] = {}
     number = 1 if one else size[0]
-    _line_up(node, rows, () if one else (number,), out)
+    _match_batch(node, rows, () if one else (number,), out)
     return number, [out[leaf.file] for leaf in leaves(node)]
 
 
-def _line_up(node: Node, rows: Any, number: tuple[int, ...], out: dict[str, torch.Tensor]) -> None:
+def _match_batch(node: Node, rows: Any, number: tuple[int, ...], out: dict[str, torch.Tensor]) -> None:
     here = f"key {show(node.key)}" if node.key else "the rows"
     if isinstance(rows, LazyStackedTensorDict):
         rows = rows.contiguous()
     if isinstance(node, Parts):
         form = rows._disk_form() if isinstance(rows, TensorCollection) else None
         if form is None or WRAPPED not in form[1] or (node.cls is not None and type(rows) is not node.cls):
-            raise ValueError(
-                f"rows are what was saved, and {here}: {type(rows).__name__} where a {node.type_name} was; convert it"
-            )
-        _line_up(node.parts[WRAPPED], form[1][WRAPPED], number, out)
+            raise ValueError(f"{here}: {type(rows).__name__} where the saved rows have a {node.type_name}; convert it")
+        _match_batch(node.parts[WRAPPED], form[1][WRAPPED], number, out)
         return
     assert isinstance(node, Dense)
     if not isinstance(rows, TensorCollection) or is_non_tensor(rows) or rows._disk_form() is not None:
-        raise ValueError(
-            f"rows are what was saved, and {here}: {type(rows).__name__} where a tensordict was; convert it"
-        )
+        raise ValueError(f"{here}: {type(rows).__name__} where the saved rows have a tensordict; convert it")
     given = dict(rows._items())
     if given.keys() != node.entries.keys():
         raise ValueError(
-            f"rows have the keys that were saved, and {here} have {sorted(map(str, given))} where there are "
-            f"{sorted(node.entries)}; add or leave out what differs"
+            f"{here} have the keys {sorted(map(str, given))} where the saved rows have {sorted(node.entries)}; add or "
+            "remove keys"
         )
     for name, entry in node.entries.items():
         value = given[name]
@@ -243,14 +236,14 @@ def _line_up(node: Node, rows: Any, number: tuple[int, ...], out: dict[str, torc
             ):
                 kind = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
                 raise ValueError(
-                    f"rows have the dtypes and shapes of the saved ones, and key {show(entry.key)} is {kind} where "
-                    f"{entry.dtype} {list(number + entry.shape[1:])} fits; convert or reshape it"
+                    f"key {show(entry.key)} is {kind} where the saved rows have {entry.dtype} "
+                    f"{list(number + entry.shape[1:])}; convert or reshape it"
                 )
             out[entry.file] = value
         elif isinstance(entry, Value):
             _check_value(entry, value)
         else:
-            _line_up(entry, value, number, out)
+            _match_batch(entry, value, number, out)
 
 
 def _check_value(saved: Value, value: Any) -> None:
@@ -260,6 +253,6 @@ def _check_value(saved: Value, value: Any) -> None:
         found = [value.data if isinstance(value, NonTensorData) else value]
     if not all(nontensor.is_same(saved.value, one) for one in found):
         raise ValueError(
-            f"a non-tensor value stays as it was saved for all rows, and key {show(saved.key)} holds {found[0]!r:.100} "
-            f"where {saved.value!r:.100} was; store what differs by row as a tensor"
+            f"key {show(saved.key)} is {found[0]!r:.100} where all saved rows have {saved.value!r:.100}; store values "
+            "that differ by row as a tensor"
         )

@@ -28,10 +28,11 @@ __all__ = ["MemmapDataset", "append_memmap"]
 
 
 class MemmapDataset:
-    """Rows on disk: read by any number of processes, and grown by one, or by several that fill ranges of their own.
+    """Rows on disk, read by any number of processes and appended by one writer, or by several with ranges of their own.
 
-    Made by :meth:`create` and :meth:`open`. It has a length and is indexed as a tensordict is, so it goes into a
-    ``DataLoader`` as it is; ``collate_fn`` then gets a tensordict with the rows of a batch, read in one indexing.
+    Made by :meth:`create` and :meth:`open`. A dataset has a length and is indexed like a tensordict, so a
+    ``DataLoader`` takes it directly; ``collate_fn`` gets a tensordict with the rows of a batch, read by one indexing
+    operation.
 
     >>> import torch
     >>> from tensordict_core import TensorDict
@@ -51,7 +52,7 @@ class MemmapDataset:
         self._td = tensordict
         self._allow_pickle = allow_pickle
         self._writer: Writer | None = None
-        self._seen = seen  # the manifest that the tensordict is as new as, or newer
+        self._seen = seen  # the tensordict is at least as new as this manifest
 
     # --- making one
 
@@ -66,20 +67,20 @@ class MemmapDataset:
         durable: bool = False,
         existsok: bool = False,
     ) -> Self:
-        """Makes a dataset without rows, and opens it for writing.
+        """Makes an empty dataset and opens it for writing.
 
         Args:
             path: the folder. It appears whole or not at all.
             like: one row: a tensordict or tensorclass whose values are not used. Non-tensor values are the same for all
                 rows.
-            capacity: how many rows to make room for. They do not count yet, and take no space on the disk.
-            reserve: whether to take that space now, so that a full disk shows now.
-            durable: whether rows survive a power failure once they count.
+            capacity: how many rows to make room for. They are not committed yet, and take no space on the disk.
+            reserve: whether to reserve that space now, so that a full disk is an error now.
+            durable: whether committed rows survive a power failure.
             existsok: whether an earlier save may be replaced.
 
         Raises:
             RuntimeError: The folder holds something and ``existsok`` is False.
-            ValueError: The row holds what cannot grow: a lazy stack, a nested tensor, a stack of non-tensor values.
+            ValueError: An entry cannot grow: a lazy stack, a nested tensor, a stack of non-tensor values.
             OSError: The system refuses, a full disk among others; the error names the key, and nothing is left.
 
         >>> import torch
@@ -98,7 +99,7 @@ class MemmapDataset:
             return write_empty(node, folder, capacity, reserve, durable)
 
         transaction.save_folder(root, write, durable=durable, existsok=existsok)
-        return cls.open(root, mode="r+", durable=durable, allow_pickle=True)  # what this process has written
+        return cls.open(root, mode="r+", durable=durable, allow_pickle=True)  # of values that this process wrote
 
     @classmethod
     def open(
@@ -110,27 +111,27 @@ class MemmapDataset:
         durable: bool = False,
         allow_pickle: bool | None = None,
     ) -> Self:
-        """Opens a saved tensordict, whoever saved it, to read its rows or to add some.
+        """Opens a saved tensordict, ours or the reference's, to read its rows or to append some.
 
         Args:
             path: the folder.
-            mode: ``"r"`` reads, and keeps what is written to entries in this process; ``"r+"`` writes.
-            part: with ``"r+"``, the rows ``(start, stop)`` to fill as one of several writers. Rows count once all rows
-                before them do. A range that was begun is opened again under the same numbers and goes on where it
-                counts.
-            durable: whether rows survive a power failure once they count.
+            mode: ``"r"`` reads, and in-place changes of entries stay in this process; ``"r+"`` writes.
+            part: with ``"r+"``, the rows ``(start, stop)`` to fill as one of several writers. Rows are committed once
+                all rows before them are. A range that was begun is opened again under the same numbers, and continues
+                behind its committed rows.
+            durable: whether committed rows survive a power failure.
             allow_pickle: whether non-tensor values without a JSON form may be unpickled.
 
         Raises:
             BlockingIOError: Another writer holds some of the rows.
             FileNotFoundError: There is no saved tensordict.
-            ValueError: It cannot grow, or ``part`` overlaps rows that count or belong to another range.
+            ValueError: The tensordict cannot grow, or ``part`` overlaps committed rows or another range.
         """
         if mode not in ("r", "r+"):
-            raise ValueError(f"a dataset is opened with mode 'r' or 'r+', not {mode!r}; use 'r+' to write")
+            raise ValueError(f"mode {mode!r} is neither 'r' nor 'r+'; use 'r+' to write")
         if mode == "r":
             if part is not None:
-                raise ValueError("a part is filled, not read; pass mode='r+', or leave part out and index the dataset")
+                raise ValueError("part is for writers; pass mode='r+', or leave part out and index the dataset")
             seen = _stamp(path)
             return cls(path, load_memmap(path, mode="r", allow_pickle=allow_pickle), allow_pickle, seen)
         writer = Writer(os.path.realpath(path), part, durable, allow_pickle)
@@ -147,31 +148,31 @@ class MemmapDataset:
 
     @property
     def tensordict(self) -> Any:
-        """The rows that count, as a locked tensordict or tensorclass over the files."""
+        """The committed rows, as a locked tensordict or tensorclass over the files."""
         if self._td is None:
             mode = "r" if self._writer is None else "r+"
             self._td = load_memmap(self._path, mode=mode, allow_pickle=self._allow_pickle)
         return self._td
 
     def __len__(self) -> int:
-        """How many rows count."""
+        """The number of committed rows."""
         if self._td is None and self._writer is not None:
-            return self._writer.rows_committed.rows
+            return self._writer.committed.rows
         return len(self.tensordict)
 
     def __getitem__(self, index: Any) -> Any:
-        """Rows, or an entry by key, as a tensordict gives them."""
+        """Indexes the rows, or gets an entry by key, like a tensordict."""
         return self.tensordict[index]
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        """The rows that a ``DataLoader`` asks for, in one indexing."""
+        """The rows of a batch of a ``DataLoader``, in one indexing operation."""
         return self.tensordict.__getitems__(indices)
 
     def refresh(self) -> int:
-        """Takes in the rows that count by now; what was read before stays as it is.
+        """Sees the rows that were committed meanwhile; tensors that were read before stay as they are.
 
         Returns:
-            How many rows there are.
+            The number of rows.
 
         >>> import torch
         >>> from tensordict_core import TensorDict
@@ -192,8 +193,8 @@ class MemmapDataset:
         return len(self)
 
     def __reduce__(self) -> Any:
-        """Travels to other processes as a reader of the same rows."""
-        tensordict = self.tensordict  # of a writer, what counts now
+        """Pickles a reader of the same rows."""
+        tensordict = self.tensordict  # for a writer, the rows committed now
         return type(self), (self._path, tensordict, self._allow_pickle, self._seen)
 
     def __repr__(self) -> str:
@@ -203,26 +204,26 @@ class MemmapDataset:
     # --- writing
 
     def append(self, row: Any, *, commit: bool = True) -> None:
-        """Adds one row, of the batch size that a row has.
+        """Appends one row, of the batch size of a row.
 
         Args:
             row: the row, with the keys, classes, dtypes and shapes of the others.
-            commit: whether it counts at once. Counting takes longer than writing: rows that may wait for each other are
-                written with False, and counted by :meth:`commit`.
+            commit: whether to commit it at once. A commit takes longer than a write: write rows that belong together
+                with False, and call :meth:`commit` after the last.
 
         Raises:
-            ValueError: It is not like the others; the error names the key, and nothing was written.
-            OSError: The system refuses, a full disk among others; the rows that count are as they were.
+            ValueError: The row is not like the others; the error names the key, and nothing was written.
+            OSError: The system refuses a write, for a full disk among other reasons; committed rows are unchanged.
         """
         self._written(self._check_writer().write(row, one=True), commit)
 
     def extend(self, rows: Any, *, commit: bool = True, threads: int | None = None) -> None:
-        """Adds rows, along the first batch dimension; the arguments are those of :meth:`append`.
+        """Appends rows along the first batch dimension.
 
         Args:
             rows: the rows.
-            commit: whether they count at once.
-            threads: how many threads write, a good number for this machine if None.
+            commit: whether to commit them at once.
+            threads: the number of threads; None is a good number for this machine.
         """
         self._written(self._check_writer().write(rows, one=False, threads=threads), commit)
 
@@ -231,12 +232,12 @@ class MemmapDataset:
             self.commit()
 
     def commit(self) -> None:
-        """Makes all rows count that were written, in one step that readers see as a whole."""
+        """Commits all rows that were written, in one step."""
         if self._check_writer().commit():
             self._td = None
 
     def resize(self, rows: int) -> None:
-        """Makes a number of rows count: new ones are zeros and take no space yet, those cut off are gone for readers.
+        """Sets the number of committed rows: new ones are zeros and take no space yet, and rows behind it are dropped.
 
         Ranges that other writers began are given up.
         """
@@ -244,21 +245,21 @@ class MemmapDataset:
         self._td = None
 
     def reserve(self, rows: int) -> None:
-        """Takes the space on the disk for a number of rows in all, so that a full disk shows now.
+        """Reserves the space on the disk for a number of rows in all, so that a full disk is an error now.
 
         Raises:
-            OSError: There is not enough; the error names the key, and the files are as they were.
+            OSError: There is not enough; the error names the key, and the files are unchanged.
         """
         self._check_writer().reserve(rows)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Writes over rows that count, in place; readers may see a part of what is written."""
+        """Overwrites committed rows in place; readers may see a part of the change."""
         if self._check_writer().part is not None:
-            raise RuntimeError("rows that count are overwritten by the one writer of all; open it without a part")
+            raise RuntimeError("the writer of a part cannot overwrite committed rows; open the dataset without a part")
         self.tensordict[index] = value
 
     def close(self) -> None:
-        """Makes all rows count that were written, and lets others write. Reading goes on."""
+        """Commits all rows that were written, and releases the lock. The dataset can still be read."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
             try:
@@ -268,7 +269,7 @@ class MemmapDataset:
                 self._td = None
 
     def __enter__(self) -> Self:
-        """Closes the dataset at the end of the block; after an error, rows that do not count are given up."""
+        """Closes the dataset at the end of the block; after an error, rows that are not committed are dropped."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -280,7 +281,7 @@ class MemmapDataset:
 
     def _check_writer(self) -> Writer:
         if self._writer is None:
-            raise RuntimeError(f"rows are added by a writer, and this one reads; open {self._path} with mode='r+'")
+            raise RuntimeError(f"{self._path} is open for reading; open it with mode='r+' to write")
         return self._writer
 
 
@@ -289,18 +290,18 @@ def _stamp(path: str | os.PathLike[str]) -> syscalls.Stamp | None:
 
 
 def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bool | None = None) -> None:
-    """Appends rows to a saved tensordict, along its first batch dimension; all of them count at once, or none.
+    """Appends rows to a saved tensordict along its first batch dimension, all of them or none.
 
     Args:
-        prefix: the folder, whoever saved it.
+        prefix: the folder, saved by us or by the reference.
         rows: the rows, with the keys, classes, dtypes and trailing shapes of the saved ones. Non-tensor values stay as
             they were saved, and must be equal in ``rows``.
         allow_pickle: whether saved non-tensor values without a JSON form may be unpickled, to compare them.
 
     Raises:
-        ValueError: ``prefix`` is no folder, or ``rows`` cannot be appended to what it holds; the error names the key.
-        BlockingIOError: Another writer is at work.
-        OSError: The system refuses, a full disk among others; the saved rows are as they were.
+        ValueError: ``prefix`` is no folder, or the rows do not fit its content; the error names the key.
+        BlockingIOError: Another writer has the dataset open.
+        OSError: The system refuses a write, for a full disk among other reasons; saved rows are unchanged.
 
     >>> import torch
     >>> from tensordict_core import TensorDict
@@ -311,10 +312,10 @@ def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bo
     """
     if not os.path.isdir(prefix):
         raise ValueError(
-            f"rows are appended to a folder that was saved, and {os.fspath(prefix)} is none; an archive is unpacked "
-            "with unpack_memmap first"
+            f"{os.fspath(prefix)} is no saved folder, which rows are appended to; unpack an archive with unpack_memmap "
+            "first"
         )
     if not hasattr(rows, "batch_size"):
-        raise TypeError(f"rows are a tensordict or a tensorclass, not {type(rows).__name__}; make one of them first")
+        raise TypeError(f"{type(rows).__name__} holds no rows, which a tensordict or tensorclass does; make one first")
     with MemmapDataset.open(prefix, "r+", allow_pickle=allow_pickle) as dataset:
         dataset.extend(rows)

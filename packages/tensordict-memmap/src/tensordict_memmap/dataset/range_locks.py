@@ -1,8 +1,8 @@
 """Locks on ranges of rows: one writer of a whole dataset, or several of ranges that do not overlap.
 
-A byte of the lock file stands for a row. The system drops a lock when its process ends, however it ends, so a killed
-writer keeps nobody out. Locks belong to the open file, not to the process, where the system has such (Linux): two
-writers in one process exclude each other too, and a forked child is no second owner, since it closes its copy.
+Each byte of the lock file stands for a row. The system releases a lock when its process ends, however it ends, so a
+killed writer keeps no rows locked. On Linux, locks belong to the open file, not to the process: two writers in one
+process exclude each other too, and a forked child closes its copy, so it is no second owner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensordict_memmap.engine.syscalls import NO_LINK
 
 try:
     import fcntl
-except ImportError:  # Windows: that there is one writer is up to the user
+except ImportError:  # Windows: users ensure that there is one writer
     fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 __all__ = ["EVERY_ROW", "RowLock"]
@@ -27,7 +27,7 @@ EVERY_ROW = (0, 1 << 62)
 _OPEN_FILE_LOCK = getattr(fcntl, "F_OFD_SETLK", None)
 _BUSY = (errno.EAGAIN, errno.EACCES)
 _PATIENCE = 0.1
-"""Seconds to wait for a lock: a child that was just forked holds those of its parent until it runs."""
+"""Seconds to wait for a lock: a child that was just forked holds the locks of its parent until it runs."""
 
 
 class RowLock:
@@ -38,13 +38,13 @@ class RowLock:
         rows: the first row, and the one behind the last.
 
     Raises:
-        BlockingIOError: if another writer holds a row of these.
+        BlockingIOError: Another writer holds one of these rows.
 
     >>> lock = RowLock("rows.lock", (0, 10))
     >>> RowLock("rows.lock", (5, 6))
     Traceback (most recent call last):
         ...
-    BlockingIOError: [Errno 11] rows have one writer at a time, and another one holds some of 5 to 6; close it ...
+    BlockingIOError: [Errno 11] another writer holds some of the rows 5 to 6, which have one writer at a time; close ...
     >>> lock.close()
     """
 
@@ -58,10 +58,10 @@ class RowLock:
             self.close()
             if error.errno not in _BUSY:
                 raise
-            what = "all rows" if rows == EVERY_ROW else f"some of {rows[0]} to {rows[1]}"
+            what = "some of the rows" if rows == EVERY_ROW else f"some of the rows {rows[0]} to {rows[1]}"
             raise BlockingIOError(
                 errno.EAGAIN,
-                f"rows have one writer at a time, and another one holds {what}; close it first, or read with mode='r'",
+                f"another writer holds {what}, which have one writer at a time; close it first, or read with mode='r'",
                 path,
             ) from None
         _held.add(self)
@@ -89,17 +89,17 @@ class RowLock:
         except OSError as error:
             if error.errno in _BUSY:
                 raise
-            # a file system without locks
+            # the file system has no locks
 
     def is_held(self) -> bool:
-        """Whether it is held, by this process, on the file that has the name."""
+        """Whether this process holds the lock, on the file that has the name now."""
         try:
             return self.fd >= 0 and os.path.samestat(os.fstat(self.fd), os.stat(self.path))
         except OSError:
             return False
 
     def close(self) -> None:
-        """Lets others have the rows."""
+        """Releases the lock."""
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
@@ -112,10 +112,10 @@ class RowLock:
 _held: weakref.WeakSet[RowLock] = weakref.WeakSet()
 
 
-def _let_go_after_fork() -> None:
+def _close_after_fork() -> None:
     for lock in list(_held):
         lock.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go_after_fork)
+    os.register_at_fork(after_in_child=_close_after_fork)

@@ -1,4 +1,4 @@
-"""Writers: who adds rows to a dataset holds its lock and its open files, and knows what was written and what counts."""
+"""Writers append rows to a dataset: they hold its lock and its open files, and commit the rows that were written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from tensordict_memmap.dataset.columns import Column, check_growable, line_up, write_rows
+from tensordict_memmap.dataset.columns import Column, check_growable, match_batch, write_rows
 from tensordict_memmap.dataset.range_locks import EVERY_ROW, RowLock
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.sources import FileRange
@@ -29,7 +29,7 @@ __all__ = ["Writer", "write_empty"]
 
 
 class Writer:
-    """Holds the lock and the open files of a dataset, and knows what was written and what counts."""
+    """Holds the lock and the open files of a dataset, and counts written and committed rows."""
 
     def __init__(self, root: str, part: tuple[int, int] | None, durable: bool, allow_pickle: bool | None) -> None:
         self.root, self.durable = root, durable
@@ -37,12 +37,14 @@ class Writer:
         self.guard = threading.RLock()
         self.columns: list[Column] = []
         if part is not None and not 0 <= part[0] < part[1]:
-            raise ValueError(f"a part is a range of rows (start, stop), and {part} is none; pass start < stop")
+            raise ValueError(f"part {part} is no range of rows (start, stop); pass start < stop")
         transaction.recover(root)
         if not os.path.exists(os.path.join(root, META)):
-            raise FileNotFoundError(f"a dataset is opened where a tensordict was saved, and {root} has no {META}")
+            raise FileNotFoundError(
+                f"{root} has no {META}, so no tensordict was saved there; save one, or create a dataset"
+            )
         if ownership.read_manifest(root) is None and ownership.manifest_for(root) is not None:
-            raise ValueError(f"{root} is a part of a save, whose rows go with those beside it; open the whole")
+            raise ValueError(f"{root} is part of a larger save, whose rows grow together; open the whole save")
         self.lock = RowLock(os.path.join(root, LOCK), EVERY_ROW if part is None else part)
         try:
             self._open(part, allow_pickle)
@@ -55,9 +57,11 @@ class Writer:
             folder = SavedFolder(self.root)
             manifest = folder.count(ownership.read_manifest(self.root))
             if manifest is not None and not manifest.complete:
-                raise ValueError(f"the save in {self.root} was stopped while it overwrote files in place; save again")
+                raise ValueError(
+                    f"{self.root} holds a save that was stopped while it overwrote files in place; save again"
+                )
             self.node = parse(folder)
-            content = check_growable(self.node, "what was saved")
+            content = check_growable(self.node, "the saved tensordict")
             rows = content.batch_size[0]
             self.batch_size = content.batch_size
             self.columns = [Column(self.root, leaf) for leaf in leaves(self.node)]
@@ -71,18 +75,18 @@ class Writer:
             self._describe(manifest)
             old = manifest.rows_committed if manifest is not None else None
             kept = folder.rows is not None and old is not None
-            self.rows_committed = old if kept and old is not None else RowsCommitted(rows, rows)
+            self.committed = old if kept and old is not None else RowsCommitted(rows, rows)
             if part is not None:
                 self._take_part(part)
             if not kept or part is not None or self.documents != self._documents(rows):
-                self._publish(self.rows_committed)
-        self.counted = self.rows_committed.rows if self.part is None else self.part.done
+                self._publish(self.committed)
+        self.counted = self.committed.rows if self.part is None else self.part.done
         self.written = self.counted
         self.room = min((column.size // column.row_bytes for column in self.columns if column.row_bytes), default=0)
-        self.lasting = max(self.room, self.rows_committed.shown)
+        self.lasting = max(self.room, self.committed.shown)
 
     def _describe(self, manifest: Manifest | None) -> None:
-        """What the manifest and the descriptions hold beside the number of rows."""
+        """Reads the parts of the manifest and the descriptions that do not depend on the number of rows."""
         self.documents: dict[str, bytes] = {}
         self.files = dict(manifest.files) if manifest is not None else {}
         self.names: dict[str, dict[str, str]] = manifest.names if manifest is not None else {}
@@ -100,45 +104,48 @@ class Writer:
 
     def _take_part(self, part: tuple[int, int]) -> None:
         start, stop = part
-        for other in self.rows_committed.parts:
+        for other in self.committed.parts:
             if (other.start, other.stop) == part:
                 self.part = other
             elif start < other.stop and other.start < stop:
                 raise ValueError(
-                    f"parts do not overlap, and rows {other.start} to {other.stop} were begun by another writer; open "
-                    "them as they are"
+                    f"part {part} overlaps the rows {other.start} to {other.stop}, which another writer began; open "
+                    "them under the same numbers"
                 )
         if self.part is None:
-            if start < self.rows_committed.rows:
+            if start < self.committed.rows:
                 raise ValueError(
-                    f"part {part} starts within the {self.rows_committed.rows} committed rows; a part is filled behind "
+                    f"part {part} starts within the {self.committed.rows} committed rows; a part is filled behind "
                     "them: open the dataset without a part to overwrite rows"
                 )
             self.part = Part(start, stop, start)
-            self.rows_committed = replace(self.rows_committed, parts=(*self.rows_committed.parts, self.part))
+            self.committed = replace(self.committed, parts=(*self.committed.parts, self.part))
         for column in self.columns:
             column.grow(stop)
 
     def look(self) -> None:
-        """Takes in what other writers have counted since."""
+        """Reads the rows that other writers committed meanwhile."""
         if self.part is not None:
             with self.guard:
-                latest = ownership.read_manifest(self.root)
-                if latest is not None and latest.rows_committed is not None:
-                    self.rows_committed = latest.rows_committed
+                self.committed = self._latest()
+
+    def _latest(self) -> RowsCommitted:
+        """The committed rows as the manifest has them now."""
+        manifest = ownership.read_manifest(self.root)
+        return self.committed if manifest is None or manifest.rows_committed is None else manifest.rows_committed
 
     # --- rows
 
     def write(self, rows: Any, *, one: bool, threads: int | None = None) -> int:
-        """Writes rows behind those that were written, and says how many."""
-        number, tensors = line_up(self.node, self.batch_size, rows, one=one)
+        """Writes rows behind those that were written, and returns their number."""
+        number, tensors = match_batch(self.node, self.batch_size, rows, one=one)
         with self.guard:
             self._check_alive()
             end = self.written + number
             if self.part is not None and end > self.part.stop:
                 raise ValueError(
-                    f"this writer fills the rows {self.part.start} to {self.part.stop}, and {end - self.part.stop} of "
-                    "these are behind; open another part for them"
+                    f"{end - self.part.stop} of the rows are behind the part of this writer, rows {self.part.start} to "
+                    f"{self.part.stop}; open another part for them"
                 )
             if self.part is None:
                 self._check_no_parts()
@@ -158,7 +165,7 @@ class Writer:
         self.room = ahead
 
     def commit(self) -> bool:
-        """Counts what was written, and says whether there was any."""
+        """Commits the rows that were written, and returns whether there were any."""
         with self.guard:
             if self.written == self.counted:
                 return False
@@ -170,41 +177,33 @@ class Writer:
             with locks.locked(self.root):
                 if self.part is None:
                     self._publish(
-                        replace(
-                            self.rows_committed, rows=self.written, shown=max(self.written, self.rows_committed.shown)
-                        )
+                        replace(self.committed, rows=self.written, shown=max(self.written, self.committed.shown))
                     )
                 else:
                     self.part = replace(self.part, done=self.written)
-                    latest = ownership.read_manifest(self.root)
-                    growth = (
-                        self.rows_committed
-                        if latest is None or latest.rows_committed is None
-                        else latest.rows_committed
-                    )
-                    self._publish(growth.with_part(self.part))
+                    self._publish(self._latest().with_part(self.part))
             self.counted = self.written
             return True
 
     def resize(self, rows: int) -> None:
-        """Makes a number of rows count, new ones as zeros."""
+        """Sets the number of committed rows; new ones are zeros."""
         if rows < 0:
-            raise ValueError(f"a dataset has a number of rows, and {rows} is none; pass 0 or more")
+            raise ValueError(f"{rows} is no number of rows; pass 0 or more")
         with self.guard:
             self._check_alive()
             if self.part is not None:
-                raise RuntimeError("a dataset is resized by the one writer of all rows; open it without a part")
+                raise RuntimeError("the writer of a part cannot resize the dataset; open it without a part")
             self.commit()
             for column in self.columns:
                 column.clear(self.counted, rows)
                 column.grow(rows)
             with locks.locked(self.root):
-                self._publish(RowsCommitted(rows, max(rows, self.rows_committed.shown)))
+                self._publish(RowsCommitted(rows, max(rows, self.committed.shown)))
             self.counted = self.written = rows
             self.room = max(self.room, rows)
 
     def reserve(self, rows: int) -> None:
-        """Takes the space for a number of rows in all."""
+        """Reserves the space for a number of rows in all."""
         with self.guard:
             self._check_alive()
             sizes = [column.size for column in self.columns]
@@ -220,30 +219,28 @@ class Writer:
             self.room = max(self.room, rows)
             self.lasting = max(self.lasting, rows)
 
-    # --- what counts
+    # --- commits
 
-    def _publish(self, growth: RowsCommitted) -> None:
-        """Replaces the manifest, and then the descriptions; the lock above the folder is held."""
+    def _publish(self, committed: RowsCommitted) -> None:
+        """Replaces the manifest, and then the descriptions; the caller holds the lock of the folder."""
         if not self.lock.is_held():
-            raise RuntimeError(
-                f"rows are added to the dataset that was opened, and {self.root} was saved over since; open it again"
-            )
-        rows = growth.rows
+            raise RuntimeError(f"{self.root} was saved over since this writer opened it; open it again")
+        rows = committed.rows
         documents = self._documents(rows)
         described = row_description(self.root)
         current = syscalls.read_file(os.path.join(self.root, described)) or b""
-        growth = replace(growth, meta=(fingerprint(current), fingerprint(documents[described])))
+        committed = replace(committed, meta=(fingerprint(current), fingerprint(documents[described])))
         files = self.files | {path: Entry(len(document)) for path, document in documents.items()}
         files |= {column.leaf.file: Entry(rows * column.row_bytes) for column in self.columns if column.row_bytes}
-        manifest = Manifest(files, self.names, rows_committed=growth)
+        manifest = Manifest(files, self.names, rows_committed=committed)
         replace_file(os.path.join(self.root, NAME), manifest.dumps(), durable=self.durable)
-        # Whoever knows no manifest meets more rows below than above while this goes on, never fewer.
-        order = sorted(documents, key=lambda path: path.count("/"), reverse=rows >= self.rows_committed.rows)
+        # Readers that know no manifest see more rows in nested nodes than above meanwhile, never fewer.
+        order = sorted(documents, key=lambda path: path.count("/"), reverse=rows >= self.committed.rows)
         for path in order:
             place = os.path.join(self.root, *path.split("/"))
             if syscalls.read_file(place) != documents[path]:
                 replace_file(place, documents[path], durable=self.durable)
-        self.rows_committed = growth
+        self.committed = committed
 
     def _documents(self, rows: int) -> dict[str, bytes]:
         return {path: resized(document, rows) for path, document in self.documents.items()}
@@ -251,25 +248,25 @@ class Writer:
     def _check_alive(self) -> None:
         if self.lock.fd < 0:
             raise RuntimeError(
-                "a writer belongs to the process that opened it, and this one was closed, or forked with its process; "
-                "open the dataset again"
+                "the writer was closed, or forked with its process, and belongs to the process that opened it; open "
+                "the dataset again"
             )
 
     def _check_no_parts(self) -> None:
-        if self.rows_committed.parts:
-            first = self.rows_committed.parts[0]
+        if self.committed.parts:
+            first = self.committed.parts[0]
             raise RuntimeError(
-                f"rows are added behind all others, and rows {first.start} to {first.stop} were begun by a writer of a "
-                f"part; finish them with part=({first.start}, {first.stop}), or give them up with resize(len(dataset))"
+                f"rows {first.start} to {first.stop} were begun by the writer of a part, so no rows can be appended; "
+                f"finish them with part=({first.start}, {first.stop}), or give them up with resize(len(dataset))"
             )
 
     def close(self, *, cut: bool = True) -> None:
-        """Closes the files and lets others write; ``cut`` gives room back that nobody asked for."""
+        """Closes the files and releases the lock; ``cut`` truncates room that was not reserved."""
         with self.guard:
             for column in self.columns:
                 if cut and self.part is None and self.lock.is_held():
                     with contextlib.suppress(OSError):
-                        column.cut(max(self.lasting, self.rows_committed.shown))
+                        column.cut(max(self.lasting, self.committed.shown))
                 column.close()
             self.lock.close()
 
