@@ -101,6 +101,7 @@ def digits_of_ranges(addresses: Sequence[int], sizes: Sequence[int]) -> list[str
         addresses: the addresses of the ranges.
         sizes: the bytes of each.
 
+    >>> import ctypes
     >>> data = ctypes.create_string_buffer(b"abc-abc")
     >>> address = ctypes.addressof(data)
     >>> digits_of_ranges([address, address + 4], [3, 3]) == [checksum_of(b"abc")[-DIGITS:]] * 2
