@@ -179,7 +179,8 @@ class TensorCollection(
 
     def __exit__(self, kind: Any = None, *error: Any) -> None:
         """End the block."""
-        undo = self._annotations["exits"].pop()  # type: ignore[index]  # __enter__ has set it
+        annotations: Any = self._annotations  # __enter__ has set "exits"
+        undo = annotations["exits"].pop()
         if undo is not None and (kind is None or not isinstance(undo, Block)):
             undo(self)
 

@@ -25,7 +25,8 @@ class _Deferred(TensorDict):
         # Python calls this once, for the slot that `deferred` leaves unset.
         if name != "_entries":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        entries = self._entries = self._annotations.pop("make")()  # type: ignore[union-attr]  # `deferred` put "make" there with the empty slot
+        annotations: Any = self._annotations  # `deferred` has set "make"
+        entries = self._entries = annotations.pop("make")()
         self.__class__ = TensorDict  # type: ignore[assignment]  # a deferred tensordict becomes a plain one, of the same slots
         return entries
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tensordict_core.base.index import Index
     from tensordict_core.base.shape_op import ShapeOp
     from tensordict_core.containers.collection import TensorCollection
+    from tensordict_core.containers.view import SubTensorDict
 
 __all__ = ["TensorDict"]
 
@@ -139,6 +140,7 @@ class TensorDict(TensorDictBase):
     if TYPE_CHECKING:
         # every container's method gives a TensorDict, which only here is the class itself
         def to_tensordict(self, *, retain_none: bool | None = ...) -> Self: ...  # noqa: D102
+        def view_at(self, index: Any) -> SubTensorDict: ...  # noqa: D102
         @classmethod
         def from_dict(cls, input_dict: Any, **options: Unpack[BuildOptions]) -> Self: ...  # noqa: D102
         @classmethod
@@ -160,10 +162,11 @@ class TensorDict(TensorDictBase):
             raise ValueError(
                 f"pass entries as a dictionary or by name, not both; got a source and the names {sorted(kwargs)}"
             )
-        is_node = isinstance(source, Node)
+        given: Any = source  # what has no items() is refused below
+        is_node = isinstance(given, Node)
         if batch_size is None and is_node:
-            size = source._meta.batch_size  # type: ignore[union-attr]  # is_node says that it is a container
-            names = source._meta.names if names is None else names  # type: ignore[union-attr]  # as above
+            size = given._meta.batch_size
+            names = given._meta.names if names is None else names
         else:
             size = as_batch_size(batch_size)
         meta = (
@@ -183,7 +186,7 @@ class TensorDict(TensorDictBase):
         plain = meta.device is None
         try:
             # a field of a tensorclass may hide items(), but not _items()
-            items = source._items() if is_node else source.items()  # type: ignore[union-attr]  # what has no items() is refused below
+            items = given._items() if is_node else given.items()
         except AttributeError:
             raise TypeError(
                 f"TensorDict takes a mapping or a tensordict as source, got {type(source).__name__}; "

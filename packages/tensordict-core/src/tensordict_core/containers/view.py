@@ -102,7 +102,8 @@ class SubTensorDict(CustomContainer):
     # entries ---------------------------------------------------------------------------------------------------------
 
     def _keys(self) -> Iterable[str]:
-        return self._parent._keys()  # type: ignore[no-any-return]  # a primitive gives Any
+        keys: Iterable[str] = self._parent._keys()
+        return keys
 
     def _get(self, key: str) -> Any:
         value = self._parent._peek(key)
@@ -215,7 +216,7 @@ class SubTensorDict(CustomContainer):
 
     @property
     def _locked(self) -> bool:  # type: ignore[override]  # a slot elsewhere; a view is locked with its parent
-        return self._parent._locked  # type: ignore[no-any-return]  # a primitive gives Any
+        return bool(self._parent._locked)
 
     def _set_locked(self, locked: bool) -> None:
         raise RuntimeError(
