@@ -11,7 +11,7 @@ from typing import Any, assert_type
 import torch
 from torch import Tensor, nn
 
-from tensordict_core import TensorDict, cat, stack
+from tensordict_core import SubTensorDict, TensorDict, cat, from_dict, fromkeys, make_tensordict, stack
 
 td = TensorDict({"a": torch.ones(3), "b": {"c": torch.ones(3)}}, [3])
 
@@ -33,6 +33,14 @@ wrong: TensorDict = td["b"]  # type: ignore[assignment]  # pyright: ignore[repor
 print(td["a"].no_such_attribute)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 for row in td:
     assert_type(row, TensorDict)
+
+assert_type(td.view_at(0), SubTensorDict)
+assert_type(td.to_tensordict(), TensorDict)
+
+# from Python structures
+assert_type(from_dict({"a": [1, 2]}, auto_batch_size=True), TensorDict)
+assert_type(fromkeys(["a"], 0), TensorDict)
+assert_type(make_tensordict(a=torch.ones(3)), TensorDict)
 
 # saving and loading
 assert_type(td.memmap(), TensorDict)

@@ -25,6 +25,15 @@ from tensordict_core.base.predicates import (
 )
 from tensordict_core.base.rebuild import NO_DEFAULT
 from tensordict_core.containers.collection import TensorCollection, TensorDictBase
+from tensordict_core.containers.constructors import (
+    from_dict,
+    from_namedtuple,
+    from_tuple,
+    fromkeys,
+    make_tensordict,
+    merge_tensordicts,
+    parse_tensor_dict_string,
+)
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
 from tensordict_core.containers.nontensor.data import (
@@ -39,19 +48,9 @@ from tensordict_core.containers.unbatched import UnbatchedTensor
 from tensordict_core.containers.view import SubTensorDict
 from tensordict_core.ops.combine import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict_core.ops.compat.deprecated import lazy_legacy, set_lazy_legacy
-from tensordict_core.ops.io.from_python import (
-    from_any,
-    from_dict,
-    from_list,
-    from_namedtuple,
-    from_tuple,
-    fromkeys,
-    make_tensordict,
-    merge_tensordicts,
-)
+from tensordict_core.ops.io.from_python import from_any, from_list
 from tensordict_core.ops.io.from_pytree import from_pytree
 from tensordict_core.ops.io.linked_list import LinkedList
-from tensordict_core.ops.io.parse import parse_tensor_dict_string
 from tensordict_core.torch_api.closeness import assert_allclose_td, assert_close
 from tensordict_core.torch_api.collate import collate, dense_stack_tds
 from tensordict_core.torch_api.dispatch import register as _register_operations
