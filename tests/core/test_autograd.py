@@ -82,7 +82,7 @@ def test_backward_runs_once_from_all_leaves(td: TensorDict) -> None:
 def test_backward_refuses_what_has_no_gradient(td: TensorDict) -> None:
     for call, error, message in (
         (lambda: td.detach().backward(), RuntimeError, "none does"),
-        (lambda: (td * 2).backward(), RuntimeError, r"'x' has shape \[3\]; pass gradient="),
+        (lambda: (td * 2).backward(), RuntimeError, r"'x' has shape \[3\], .*; pass gradient="),
         (lambda: (td * 2).backward(TensorDict({"x": torch.ones(3)}, [3])), KeyError, "no entry for key"),
         (lambda: (td * 2).backward(td.apply(lambda x: x[:1], batch_size=[])), RuntimeError, "expand it"),
     ):

@@ -79,7 +79,7 @@ TABLE: list[tuple[str, Callable[[], Any], type[Exception], str, str, str]] = [
     ("from_namedtuple", lambda: from_namedtuple(3), TypeError, "takes a named tuple", "got int", "from_any takes"),
     ("merge one", lambda: merge_tensordicts(td()), RuntimeError, "at least 2", "got 1", "use clone"),
     ("merge", lambda: merge_tensordicts(td(), 3), TypeError, "takes tensordicts", "got int", "from_any takes"),
-    ("parse", lambda: parse_tensor_dict_string("x"), ValueError, "no printed tensordict", "at 'x'", "give what repr"),
+    ("parse", lambda: parse_tensor_dict_string("x"), ValueError, "a printed tensordict", "at 'x'", "give what repr"),
     ("attrs", lambda: TensorAttrs(tgt_dtype="x"), TypeError, "a torch.dtype or None", "got 'x'", "write torch.float32"),
     ("unbatched", lambda: UnbatchedTensor("x"), TypeError, "tensor or numeric data", "got str", "use NonTensorData"),
     (

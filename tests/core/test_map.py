@@ -140,7 +140,7 @@ def test_results_may_have_other_sizes_be_tensors_or_be_missing():
         ({"num_chunks": 0}, ValueError, "at least 1"),
         ({"num_workers": -1}, ValueError, "0 for this process"),
         ({"dim": 3}, IndexError, "dim 3"),
-        ({"pool": 3}, TypeError, "pool is a multiprocessing pool or an executor"),
+        ({"pool": 3}, TypeError, "pool must be a multiprocessing pool or an executor"),
         ({"out": TensorDict({}, [3])}, RuntimeError, "out has batch size"),
     ],
 )

@@ -157,7 +157,7 @@ def test_what_was_printed_is_read_back(compact):
 
 @pytest.mark.parametrize("text", ["hello", "TensorDict(fields={}, device=None)", repr(TensorDict({"a": "s"})), ""])
 def test_a_text_that_is_no_printed_tensordict_is_refused(text):
-    with pytest.raises(ValueError, match="no printed tensordict"):
+    with pytest.raises(ValueError, match="not a printed tensordict"):
         parse_tensor_dict_string(text)
 
 

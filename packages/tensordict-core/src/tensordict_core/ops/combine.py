@@ -36,6 +36,9 @@ def _nodes(items: Any, what: str) -> list[Any]:
 def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
     """Stack tensordicts of one batch size and one key set along a new batch dimension; every leaf is copied once.
 
+    ``torch.stack`` does the same for tensordicts, but torch annotates it for tensors alone; type checkers accept this
+    function, whose result has the type of the tensordicts.
+
     Args:
         input: The tensordicts.
         dim: Where the new dimension goes.
@@ -56,8 +59,7 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
             i = [node._meta.batch_size == size for node in nodes].index(False)
             raise RuntimeError(
                 f"stack needs congruent batch sizes, but tensordict {i} has {list(node._meta.batch_size)} and "
-                f"tensordict 0 has {list(size)}; "
-                "expand or index them to one batch size"
+                f"tensordict 0 has {list(size)}; expand or index them to one batch size"
             )
     result: N = _stack_same(nodes, normal_dim(dim, size, extra=1))
     return result if out is None else out.update_(result)

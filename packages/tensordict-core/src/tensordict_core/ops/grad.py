@@ -55,9 +55,8 @@ class Autograd(Node):
             # found before any leaf is changed, so a refused call changes nothing
             if not (leaf.is_floating_point() or leaf.is_complex()):
                 raise RuntimeError(
-                    f"key {unravel_key(self._leaf_keys()[i])!r} has dtype {leaf.dtype}, and only floating-point "
-                    "and complex leaves "
-                    "can require gradients; select those first"
+                    f"key {unravel_key(self._leaf_keys()[i])!r} has dtype {leaf.dtype}, and only "
+                    "floating-point and complex leaves can require gradients; select those first"
                 )
         for leaf in leaves:
             leaf.requires_grad_(requires_grad)
@@ -170,9 +169,8 @@ class Autograd(Node):
             for i in chosen:
                 if leaves[i].numel() != 1:
                     raise RuntimeError(
-                        "backward() can make up the gradient of leaves of one element only, but key "
-                        f"{unravel_key(keys[i])!r} has shape "
-                        f"{list(leaves[i].shape)}; pass gradient="
+                        f"key {unravel_key(keys[i])!r} has shape {list(leaves[i].shape)}, and backward() supplies the "
+                        "gradient of leaves of one element only; pass gradient="
                     )
         else:
             grads = self._gradients(gradient, chosen, leaves, keys)

@@ -193,9 +193,8 @@ class Masking(Node):
             )
         if len(sizes) > 2 * len(size):
             raise RuntimeError(
-                f"The length of pad_size must be <= 2 * the number of batch dimensions, got {sizes} for batch "
-                f"size {list(size)}; "
-                "pad the entries for their own dimensions"
+                f"The length of pad_size must be <= 2 * the number of batch dimensions, got {sizes} for batch size "
+                f"{list(size)}; pad the entries for their own dimensions"
             )
         ends = [(before, after) for before, after in zip(sizes[::2], sizes[1::2], strict=True)]
         new = [n + sum(ends[i]) if i < len(ends) else n for i, n in enumerate(size)]
@@ -248,8 +247,7 @@ class Masking(Node):
             if not ragged or not nested:
                 raise RuntimeError(
                     f"mask_key needs a ragged batch dimension, and the batch size is {list(size)}; densify a lazy "
-                    "stack of tensordicts with "
-                    "different batch sizes first"
+                    "stack of tensordicts with different batch sizes first"
                 )
             ones = torch.ones_like(nested[0], dtype=torch.int8)
             mask = torch.nested.to_padded_tensor(ones, 0).bool()

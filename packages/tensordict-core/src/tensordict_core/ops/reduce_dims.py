@@ -209,9 +209,8 @@ def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associ
             f"{unravel_key(key)!r}: {list(leaf.shape)}" for key, leaf in zip(td._leaf_keys(), td._leaves(), strict=True)
         )
         raise RuntimeError(
-            f"{name}(reduce=True, dim={dim}) concatenates the leaves along that dim, but their shapes differ in "
-            "another "
-            f"({shapes}); reduce without dim, or reduce each leaf first"
+            f"{name}(reduce=True, dim={dim}) concatenates the leaves along that dim, but their shapes "
+            f"differ in another ({shapes}); reduce without dim, or reduce each leaf first"
         ) from error
     return kernel(joined, _shortest(dims), keepdim)
 

@@ -36,8 +36,8 @@ class _Reader:
     def fail(self, expected: str) -> NoReturn:
         near = " ".join(self.text[self.at : self.at + 60].split())
         raise ValueError(
-            f"the text is no printed tensordict: {expected} expected at {near!r}; give what repr prints, with shapes, "
-            "dtypes and batch sizes and without non-tensor data"
+            f"the text is not a printed tensordict: {expected} expected at {near!r}; give what repr prints, with "
+            "shapes, dtypes and batch sizes and without non-tensor data"
         )
 
     def take(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:

@@ -43,7 +43,7 @@ class _Peer:
             raise ValueError(f"group_{name} is a rank within a group; pass group too, or {name} for a global rank")
         if rank is not None and not isinstance(rank, int):
             raise TypeError(
-                f"{name} is a rank or a pipe (an object with the methods send, recv, asend and arecv), got "
+                f"{name} must be a rank or a pipe (an object with the methods send, recv, asend and arecv), got "
                 f"{type(rank).__name__}"
             )
         self.rank = rank

@@ -209,8 +209,8 @@ def start(
     if pool is not None:
         if not isinstance(pool, (multiprocessing.pool.Pool, Executor)) and not callable(getattr(pool, "submit", None)):
             raise TypeError(
-                f"pool is a multiprocessing pool or an executor of concurrent.futures, got {type(pool).__name__}; pass "
-                "num_workers to have one made"
+                f"pool must be a multiprocessing pool or an executor of concurrent.futures, got {type(pool).__name__}; "
+                "pass num_workers to have processes started"
             )
         if job.seed is not None and isinstance(pool, _THREADS):
             raise ValueError(
