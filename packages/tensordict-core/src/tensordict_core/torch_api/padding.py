@@ -13,6 +13,7 @@ from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tup
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED, How
 from tensordict_core.containers.collection import TensorDictBase
+from tensordict_core.containers.lazy.columns import check_padding_side, padded_to
 from tensordict_core.ops.combine import lazy_stack, stack
 from tensordict_core.ops.masking import pad_values
 
@@ -46,17 +47,6 @@ def _ends(length: int, longest: int, side: str) -> _Ends:
     return (longest - length, 0) if side == "left" else (0, longest - length)
 
 
-def _pad_one(tensor: Tensor, dim: int, ends: tuple[int, int], value: float) -> Tensor:
-    if not any(ends):
-        return tensor
-    return torch.nn.functional.pad(tensor, [0, 0] * (tensor.ndim - dim - 1) + list(ends), value=value)
-
-
-def _check_side(side: str) -> None:
-    if side not in ("left", "right"):
-        raise ValueError(f"padding_side must be 'left' or 'right', got {side!r}")
-
-
 def pad_tensors(tensors: Sequence[Tensor], value: float) -> tuple[Tensor, Tensor]:
     """Pad tensors that differ in their first dimension, stack them, and return the mask of the data.
 
@@ -80,7 +70,8 @@ def _pad_rows(tensors: Sequence[Tensor], dim: int, value: float, side: str) -> t
     """Pad tensors that differ along ``dim`` to the longest; return them and the padding at both ends of each."""
     longest = max(tensor.shape[dim] for tensor in tensors)
     ends = [_ends(tensor.shape[dim], longest, side) for tensor in tensors]
-    return [_pad_one(t, dim, e, value) for t, e in zip(tensors, ends, strict=True)], ends
+    shapes = [(*tensor.shape[:dim], longest, *tensor.shape[dim + 1 :]) for tensor in tensors]
+    return [padded_to(tensor, shape, side, value) for tensor, shape in zip(tensors, shapes, strict=True)], ends
 
 
 def _mask(ends: Sequence[_Ends], length: int, device: torch.device) -> Tensor:
@@ -157,7 +148,7 @@ def pad_sequence(
              [1., 1.]]), tensor([[ True, False],
                                  [ True,  True]]))
     """
-    _check_side(padding_side)
+    check_padding_side(padding_side)
     nodes = [td._solid() for td in list_of_tensordicts]
     if not nodes:
         raise RuntimeError("list_of_tensordicts cannot be empty; give at least one tensordict")

@@ -16,7 +16,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 
-__all__ = ["as_nested", "as_padded", "combined", "stacked_lists"]
+__all__ = ["as_nested", "as_padded", "check_padding_side", "combined", "padded_to", "stacked_lists"]
 
 
 def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
@@ -62,21 +62,36 @@ def as_padded(column: Sequence[Tensor], dim: int, side: str, value: float) -> Te
     Raises:
         ValueError: ``side`` is neither ``"left"`` nor ``"right"``, or the tensors differ in rank.
     """
-    if side not in ("left", "right"):
-        raise ValueError(f"padding_side is 'left' or 'right', got {side!r}; choose one of the two")
+    check_padding_side(side)
     if len({tensor.ndim for tensor in column}) > 1:
         raise ValueError(
             f"padding needs tensors of one rank, got shapes {[list(t.shape) for t in column]}; "
             "read them with as_list=True"
         )
     longest = [max(sizes) for sizes in zip(*(tensor.shape for tensor in column), strict=True)]
-    padded = []
-    for tensor in column:
-        room: list[int] = []
-        for n, longest_n in zip(reversed(tensor.shape), reversed(longest), strict=True):
-            room.extend((longest_n - n, 0) if side == "left" else (0, longest_n - n))
-        padded.append(torch.nn.functional.pad(tensor, room, value=value) if any(room) else tensor)
-    return torch.stack(padded, dim)
+    return torch.stack([padded_to(tensor, longest, side, value) for tensor in column], dim)
+
+
+def padded_to(tensor: Tensor, shape: Sequence[int], side: str, value: float) -> Tensor:
+    """A tensor padded to a shape, in front (``"left"``) or behind (``"right"``) in every dimension.
+
+    >>> padded_to(torch.ones(1), [2], "left", 0.0)
+    tensor([0., 1.])
+    """
+    ends: list[int] = []
+    for n, length in zip(reversed(tensor.shape), reversed(shape), strict=True):
+        ends.extend((length - n, 0) if side == "left" else (0, length - n))
+    return torch.nn.functional.pad(tensor, ends, value=value) if any(ends) else tensor
+
+
+def check_padding_side(side: str) -> None:
+    """Check a ``padding_side`` option.
+
+    Raises:
+        ValueError: It is neither ``"left"`` nor ``"right"``.
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"padding_side is 'left' or 'right', got {side!r}; choose one of the two")
 
 
 def stacked_lists(columns: Sequence[Any], dim: int) -> list[Any]:
