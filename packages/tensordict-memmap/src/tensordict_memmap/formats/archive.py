@@ -41,7 +41,7 @@ _UTF8 = 0x800
 _ENCRYPTED = 0x1
 _VERSION = 45
 _DATE = (1 << 5) | 1
-"""The first day that the format has: when something was saved is no part of it."""
+"""The first day that the format can express: archives do not record when they were saved."""
 
 
 @dataclass(slots=True)
@@ -68,12 +68,12 @@ class Member:
 
     @property
     def stored(self) -> bool:
-        """Whether the payload lies in the archive as it is."""
+        """Whether the payload is stored without compression."""
         return self.method == zipfile.ZIP_STORED
 
 
 def local_header(member: Member, position: int, *, align: bool) -> bytes:
-    """The local header of a stored member that comes at ``position``; sets where header and payload start."""
+    """The local header of a stored member at ``position``; sets ``member.header`` and ``member.offset``."""
     name = member.name.encode()
     wide = struct.pack("<2H2Q", 1, 16, member.size, member.size) if member.size >= _WIDE else b""
     start = position + _LOCAL.size + len(name) + len(wide)

@@ -1,4 +1,4 @@
-"""The file of a consolidated tensordict, as the reference writes it: all bytes, a JSON description, and its length.
+"""Parser of consolidated files, in the reference's form: the bytes of all leaves, a JSON description, and its length.
 
 The bytes of each leaf start at a multiple of 8; the last 8 bytes of the file are the length of the description. Values
 that JSON would change have their exact form between the bytes and the description, where only ours looks. A file may be
@@ -22,10 +22,10 @@ from tensordict_memmap.schema.node import WRAPPED, find_class, show
 __all__ = ["EXTRA_START", "FIELDS", "LENGTHS", "OFFSETS", "VALUES", "end_of_leaves", "jagged", "parse_extra", "unpack"]
 
 VALUES, OFFSETS, LENGTHS = "<NJT_VALUES>", "<NJT_OFFSETS>", "<NJT_LENGTHS>"
-"""What the names of the parts of a jagged tensor start with."""
+"""The prefixes of the names of the parts of a jagged tensor."""
 
 FIELDS = ("cls", "non_tensors", "leaves", "cls_metadata")
-"""What a description says about the node itself: no node inside can have such a name."""
+"""The fields of a description that are about the node itself: no node inside can have such a name."""
 
 EXTRA = "tensordict_memmap"
 """The key of the list of exact forms, each with its path."""
@@ -70,7 +70,7 @@ def parse_extra(text: bytes) -> Exact:
 
 
 def jagged(flat: torch.Tensor, offsets: torch.Tensor, lengths: torch.Tensor | None, ragged: int) -> torch.Tensor:
-    """The jagged tensor of its parts."""
+    """A jagged tensor from its parts."""
     made: torch.Tensor = torch.nested.nested_tensor_from_jagged(flat, offsets, lengths, jagged_dim=ragged)
     return made
 

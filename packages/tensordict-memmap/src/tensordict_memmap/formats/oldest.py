@@ -1,6 +1,6 @@
-"""The oldest layout (the reference up to 0.2): a ``meta.pt`` a node and an ``x.meta.pt`` beside each ``x.memmap``.
+"""Parser of the oldest layout (the reference up to 0.2): ``meta.pt`` for each node, ``x.meta.pt`` for each leaf.
 
-Those files are read with ``weights_only=True``, so nothing in them is run. The layout is only ever read.
+Those files are read with ``weights_only=True``, so no code in them runs. The layout is read and never written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ META_PT = "meta.pt"
 
 
 class Folder(Protocol):
-    """What parsing asks of a saved folder; paths are relative, with ``/`` between folders."""
+    """The part of a saved folder that the parser needs; paths are relative, with ``/`` between folders."""
 
     def read(self, path: str) -> bytes | None:
         """The content of a regular file; None where there is none."""
@@ -36,10 +36,10 @@ class Folder(Protocol):
 
 
 def parse_oldest(folder: Folder, *, place: str = "", key: Path = ()) -> Node:
-    """The tree of a folder in the oldest layout.
+    """The schema of a folder in the oldest layout.
 
     Args:
-        folder: what reads it.
+        folder: reads its files.
         place: the node's path under it.
         key: the node's nested key.
 

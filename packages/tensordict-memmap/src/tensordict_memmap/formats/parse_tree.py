@@ -1,8 +1,8 @@
-"""From files to the tree of records: what each ``meta.json`` says, believed only as far as it can be checked.
+"""Parser of the tree format: from the ``meta.json`` of each node to a schema, with every field checked.
 
-Files may come from the reference, from an older version, or from someone who means harm: a description that is damaged
-is an error that names the key, no name in it leads out of the folder, no class is imported because it is named, and
-nothing is unpickled here. Entries without a file, or whose file has another size, are found when the tree is built.
+Files may come from the reference, from an older version, or from an attacker: a damaged description is an error that
+names the key, no name in it leads out of the folder, no class is imported because a file names it, and nothing is
+unpickled here. Leaves whose file is missing or has another size are found when the leaf is opened.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Folder", "damaged", "parse"]
 
 
 class Folder(Protocol):
-    """What parsing asks of a saved folder; paths are relative, with ``/`` between folders."""
+    """The part of a saved folder that the parser needs; paths are relative, with ``/`` between folders."""
 
     def read(self, path: str) -> bytes | None:
         """The content of a regular file; None where there is none."""
@@ -33,21 +33,21 @@ class Folder(Protocol):
         """Whether a file or folder has that path."""
 
     def numbered(self, path: str) -> list[int]:
-        """The numbers that name folders in a folder, in order."""
+        """The folders in a folder that are named by numbers, as sorted numbers."""
 
 
 def damaged(key: Path, folder: str, what: str) -> ValueError:
-    """The error for a description that cannot be."""
+    """The error for an invalid description."""
     where = f"key {show(key)}" if key else "the saved tensordict"
     place = f"{folder}/{META}" if folder else META
     return ValueError(f"{where} is described in {place}, which {what}; restore the file or save again")
 
 
 def parse(folder: Folder, *, place: str = "", key: Path = (), around: tuple[int, ...] = (), only: Path = ()) -> Node:
-    """The tree of a saved folder, or of what leads to one nested key of it.
+    """The schema of a saved folder, or of the nodes that lead to one nested key of it.
 
     Args:
-        folder: what reads it.
+        folder: reads its files.
         place: the node's path under it.
         key: the node's nested key.
         around: the batch size of the node that holds it, which non-tensor data takes.

@@ -1,4 +1,4 @@
-"""Reading archives: what is stored is mapped where it lies, and what is compressed is decompressed into memory."""
+"""Loads of archives: stored members are mapped in place, compressed ones are decompressed into memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError,
 
 
 class Archive(ListedFolder):
-    """An archive that is open: the small files in it, as parsing asks for them, and the mapping of all of it.
+    """An open archive: its members, and the mapping of the whole file.
 
     Args:
         path: its absolute path.
@@ -56,7 +56,7 @@ class Archive(ListedFolder):
         super().__init__(self.members)
 
     def renamed(self, path: str) -> None:
-        """Takes note of the name that its file was given since it was opened."""
+        """Sets the path of the file after it was renamed."""
         self.path = self.root = self.mapping.filename = path
 
     def read(self, path: str) -> bytes | None:
@@ -104,7 +104,7 @@ class Archive(ListedFolder):
 
 
 class _Reader(io.RawIOBase):
-    """Mapped bytes as a file: a save that meanwhile puts another archive at the path changes nothing of them."""
+    """A file object over the mapped bytes, which a save of another archive to the path does not change."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
@@ -162,5 +162,5 @@ class ArchiveOpener(LeafOpener):
 
 
 def bytes_of(mapping: Mapping) -> memoryview:
-    """All of what is mapped."""
+    """All bytes of a mapping."""
     return memoryview(mapping.buffer).cast("B") if mapping.nbytes else memoryview(b"")

@@ -46,7 +46,7 @@ def load_memmap(
     cast: bool = False,
     cls: type[Any] | None = None,
 ) -> Any:
-    """Opens what was saved, in any format, as a locked tensordict that is mapped onto its files.
+    """Opens a save of any format as a locked tensordict that is mapped onto its files.
 
     Args:
         prefix: the folder, or one inside for a nested tensordict alone; a safetensors file, archive or consolidated
@@ -126,7 +126,7 @@ def load_memmap(
 
 
 def _stays_locked(td: Any) -> None:
-    """What ends a block with what was loaded, whichever way it was locked."""
+    """Ends a ``with`` block over a loaded tensordict, which stays locked."""
 
 
 load = load_memmap
@@ -149,7 +149,7 @@ def load_memmap_(
     mode: str | None = None,
     verify: str = "size",
 ) -> Any:
-    """Writes what was saved into the entries of a tensordict, in place; keys that it lacks are added to it, mapped.
+    """Writes a save into the entries of a tensordict, in place; keys that it lacks are added, mapped.
 
     Raises:
         KeyError: The tensordict is locked and lacks a key; nothing was written then.
@@ -171,7 +171,7 @@ def load_memmap_(
 
 
 def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
-    """Takes in what was added to, or saved over, the folder that a tensordict is mapped onto.
+    """Updates a mapped tensordict with the entries that were added to, or saved over, its folder.
 
     Raises:
         RuntimeError: The tensordict is not mapped onto a folder.
@@ -213,7 +213,7 @@ def _strided(td: Any) -> list[Leaf]:
 
 
 def take_over(td: Any, fresh: Any) -> Any:
-    """Gives the nodes of ``td`` the entries of ``fresh``, node by node where they are of one kind, and locks it."""
+    """Gives the nodes of ``td`` the entries of ``fresh``, node by node if they are of one kind, and locks it."""
     old, new = plan(td), plan(fresh)
     _refresh_node(old, new)
     for name in ("mappings", "mode"):
@@ -222,7 +222,7 @@ def take_over(td: Any, fresh: Any) -> Any:
 
 
 def _refresh_node(old: Node, new: Node) -> bool:
-    """Whether the old node could take in the new one."""
+    """Updates a node; returns whether both nodes are of one kind."""
     if (
         isinstance(old, Parts)
         and isinstance(new, Parts)

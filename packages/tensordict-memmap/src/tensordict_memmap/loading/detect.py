@@ -24,7 +24,7 @@ _MOST_ATTEMPTS = 200
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
-    """The format of what is at a path; where nothing is, that of what a save would write there.
+    """The format of the save at a path; if there is none, the format that a save would have there.
 
     >>> _ = TensorDict({"a": torch.zeros(3)}).consolidate("any.name")
     >>> kind_of("any.name"), kind_of("nothing.tdz"), kind_of("nothing")
@@ -34,7 +34,7 @@ def kind_of(path: str | os.PathLike[str]) -> str:
 
 
 def opened(path: str | os.PathLike[str], open_kind: Callable[[str], _T]) -> _T:
-    """What is opened of a path in the format that it has, whatever that is by the time that it is opened.
+    """Opens a path in the format that it has when it is opened.
 
     Args:
         path: where it is.
@@ -55,7 +55,7 @@ def opened(path: str | os.PathLike[str], open_kind: Callable[[str], _T]) -> _T:
 
 
 def _presumed(path: str | os.PathLike[str]) -> tuple[str, _Witness] | None:
-    """What `_look` says of nearly every file with the ending of safetensors; who opens one reads its first bytes."""
+    """The result of `_look` for nearly every file with the ending of safetensors, without reading its first bytes."""
     if not str(path).endswith(ENDING):
         return None
     try:
@@ -70,7 +70,7 @@ def _witness(info: os.stat_result) -> _Witness:
 
 
 def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
-    """The format of what is at a path, and what tells it from what takes its name."""
+    """The format at a path, and the identity of the file."""
     try:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Comparing what was saved with what is wanted, and writing it there once it was seen to fit."""
+"""Comparison of a save with a structure, and loads into existing tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compare(
     values: bool = False,
     allow_pickle: bool | None = None,
 ) -> Report:
-    """Compares what was saved with a structure, without reading a value unless asked to.
+    """Compares a save with a structure, without reading a value unless asked to.
 
     Args:
         source: a path or address, or a tensordict.
@@ -79,7 +79,7 @@ def load_into(
     rows: Rows | None = None,
     allow_pickle: bool | None = None,
 ) -> Report:
-    """Writes what was saved into the tensors of a tensordict or a module, after all of it was seen to fit.
+    """Writes a save into the tensors of a tensordict or a module, after all of it was checked.
 
     Args:
         target: a tensordict, which may be locked, or a module.

@@ -1,4 +1,4 @@
-"""Opening leaves: each file is checked against what its description says, then mapped, and never changed.
+"""Leaf files: each is checked against its description, then mapped, and never changed.
 
 A file that is missing, short or long is an error that names the key; so is one that is no regular file, because a link
 could lead out of the folder and a pipe would wait forever.
@@ -32,11 +32,11 @@ _FLAGS = (
 
 
 _MANY = 10_000
-"""Files from which it is asked how many can be mapped."""
+"""The number of files from which the limit of mappings is checked."""
 
 
 def check_mappable(count: int, root: str) -> None:
-    """Refuses to map more files than a process may: when mappings run out, whatever needs memory next would fail.
+    """Refuses to map more files than a process may: without mappings left, the next allocation would fail.
 
     Raises:
         RuntimeError: There are more.

@@ -49,12 +49,12 @@ _MOST_ATTEMPTS = 20
 
 
 def open_any(path: str | os.PathLike[str], request: LoadRequest) -> Any:
-    """The tensordict, not locked, or the tensor that is asked for, of a path or an address."""
+    """The tensordict, not locked, or the tensor that is asked for, of a path or a URL."""
     return _open_remote(str(path), request) if is_remote(path) else _open_here(path, request)
 
 
 def describe(path: str | os.PathLike[str], request: LoadRequest) -> Node | Leaf:
-    """The tree of records of what is asked for; no data is looked at."""
+    """The schema of the part that is asked for; no data is read."""
     if is_remote(path):
         return _record(_open_remote(str(path), request), request)
     return opened(path, functools.partial(_describe_kind, path, request))
@@ -83,7 +83,7 @@ def _open_here(path: str | os.PathLike[str], request: LoadRequest) -> Any:
 
 
 def _open_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Any:
-    """All rows of it, in the format that it has."""
+    """All rows of a save of the given format."""
     if kind == TREE:
         return read_folder(path, lambda folder: _open_tree(folder, request))
     if kind == ARCHIVE:
@@ -106,7 +106,7 @@ def _open_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str) ->
 
 
 def _chosen(whole: Any, request: LoadRequest, notes: tuple[str, ...]) -> Any:
-    """The part of a loaded tensordict that is asked for; ``notes`` are the annotations that stay true of it."""
+    """The part of a loaded tensordict that is asked for; ``notes`` are the annotations that it keeps."""
     chosen = whole
     if request.cls is not None and _is_wrapper(request.cls) and not isinstance(chosen, request.cls):
         chosen = request.cls._from_disk_form({}, {WRAPPED: chosen})
@@ -181,7 +181,7 @@ def _from_remote(save: RemoteSave, request: LoadRequest) -> Any:
 
 
 def _fetch_rows(loaded: Any, request: LoadRequest, save: RemoteSave) -> Any:
-    """Rows of a tensordict whose bytes are still to be fetched: theirs alone are."""
+    """Rows of a remote tensordict; only their bytes are read."""
     assert request.rows is not None
     if request.is_meta:
         return take_rows(loaded, request.rows)
@@ -199,7 +199,7 @@ def _tensors(loaded: Any) -> list[torch.Tensor]:
 
 
 def _read_tree(folder: SavedFolder | Archive, request: LoadRequest) -> tuple[Node, Node | Leaf, Manifest | None]:
-    """A tree and the part of it that is asked for, and its manifest if that says more."""
+    """The schema of a save, the part that is asked for, and the manifest if it says more than the schema."""
     manifest = None
     with gc_paused():
         if isinstance(folder, Archive):
@@ -240,7 +240,7 @@ def _open_tree(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
 
 
 def _part(node: Node, request: LoadRequest) -> Node | Leaf:
-    """What is asked for of a tree."""
+    """The part of a schema that is asked for."""
     part: Node | Leaf = node
     for depth, key in enumerate(request.only, 1):
         part = _below(part, key)
@@ -256,7 +256,7 @@ def _part(node: Node, request: LoadRequest) -> Node | Leaf:
 
 
 def _built(part: Node | Leaf, opener: LeafOpener, request: LoadRequest, saved: Path | None) -> Any:
-    """The tensordict or tensor over files."""
+    """The tensordict or tensor over the files."""
     if isinstance(part, Leaf):
         return opener(part)
     found = list(leaves(part))
@@ -294,7 +294,7 @@ def _below(node: Node | Leaf, key: str) -> Node | Leaf:
 
 
 def _find_manifest(root: str) -> Manifest | None:
-    """The manifest, where it says more than descriptions do."""
+    """The manifest, if it says more than the descriptions do."""
     document = read_file(f"{root}/{NAME}")
     if document is not None and _says_nothing_more(document):
         return None
@@ -317,7 +317,7 @@ def _tie(node: Node, manifest: Manifest | None, root: str) -> None:
 
 
 def _says_nothing_more(document: bytes) -> bool:
-    """Whether a manifest only lists files, which their descriptions do too; checking thousands of lines takes time."""
+    """Whether a manifest lists files only, as the descriptions do too; parsing thousands of lines takes time."""
     try:
         record = orjson.loads(document)
     except orjson.JSONDecodeError:
@@ -333,7 +333,7 @@ def _describes(manifest: Manifest, root: str) -> bool:
 
 
 def _unpickle(node: Node, folder: SavedFolder | Archive | RemoteFolder, allowed: bool | None) -> None:
-    """Reads the values of a tree that were pickled; None leaves them out."""
+    """Reads the pickled values of a schema; None leaves them out."""
     pickled = [one for one in nodes(node) if isinstance(one, Value) and one.pickle is not None]
     if allowed is None:
         for value in pickled:
@@ -361,6 +361,6 @@ def _unpickle(node: Node, folder: SavedFolder | Archive | RemoteFolder, allowed:
 
 
 def _is_wrapper(cls: type[Any]) -> bool:
-    """Whether a class is put together from the tensordict that it holds, as tensorclasses are."""
+    """Whether a class wraps a tensordict, as tensorclasses do."""
     own, default = getattr(cls, "_from_disk_form", None), TensorCollection._from_disk_form
     return own is not None and getattr(own, "__func__", None) is not getattr(default, "__func__", None)

@@ -1,4 +1,4 @@
-"""Opening safetensors files: one mapping of each, over which all of its tensors lie as plain ones.
+"""Loads of safetensors files: one mapping for each file, and plain tensors over it.
 
 Each has a version counter and a storage of its own, so that autograd, pickling and ``torch.save`` see a tensor and not
 a whole file. A folder of shards is opened as its index says, each file as one alone is; what an index names lies beside
@@ -126,7 +126,7 @@ def assembled(
 
 
 def lies_in_its_file(td: Any, leaves: Sequence[torch.Tensor]) -> bool:
-    """Whether tensors of a loaded tensordict still are those of its file, copies of the same values no longer are."""
+    """Whether tensors of a loaded tensordict still are views of its file, and not copies."""
     mappings = annotation(td, "mappings")
     if not mappings:
         return False
@@ -150,7 +150,7 @@ def _open_files(where: str, mode: str, verify: str, choice: Choice | None) -> tu
 
 
 def _shard(folder: str, name: str) -> str:
-    """The path of a shard. Folders of ours hold files; caches of published ones are made of links, manifest and all."""
+    """The path of a shard: a file in a folder of ours; caches of published checkpoints consist of links."""
     path, manifest = os.path.join(folder, name), os.path.join(folder, NAME)
     if os.path.islink(path) and os.path.lexists(manifest) and not os.path.islink(manifest):
         raise ValueError(f"shards lie inside the saved folder, and {path} is a link; put the file itself there")
@@ -196,7 +196,7 @@ def _read(fd: int, nbytes: int) -> bytes:
 
 
 _MOST_DIMS = 32
-"""As many as arrays of every version of NumPy have."""
+"""The number of dimensions that arrays of every version of NumPy can have."""
 
 # What NumPy has it makes with its shape at once, in half the time that torch takes for a tensor over a buffer.
 _NUMPY = {
@@ -243,7 +243,7 @@ def _one_by_one(buffer: Any, kinds: Sequence[Kind], begin: int) -> list[torch.Te
 def open_shards(
     path: str, document: bytes, open_one: Callable[[str], Opened], choice: Choice | None = None
 ) -> tuple[list[Opened], Part | None]:
-    """Opens the files that an index names, or those of them that hold what is wanted.
+    """Opens the files that an index names, or those that hold the part that is asked for.
 
     Args:
         path: what errors call the index.

@@ -1,4 +1,4 @@
-"""From the tree of records to the tensordict over its files; saving and loading end here."""
+"""Build: from a schema to the tensordict over its files, by the one walk that saves and loads share."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def build(
     device: torch.device | None = None,
     fallback: type[Any] | None = None,
 ) -> Any:
-    """The tensordict, lazy stack, tensorclass or non-tensor data of a tree.
+    """The tensordict, lazy stack, tensorclass or non-tensor data of a schema.
 
     Args:
-        node: the tree.
+        node: the schema.
         open_leaf: gives the tensor of a leaf.
-        saved: the folder that the tree lies in, which each node remembers as its ``saved_path``.
+        saved: the folder of the save, which each node remembers as its ``saved_path``.
         device: the device of every node.
         fallback: the class of a root whose class is not known, where the caller has one.
 
@@ -106,7 +106,7 @@ def _remember(made: Any, node: Node, saved: Path, open_leaf: OpenLeaf) -> None:
 
 
 def fill(node: Node, open_leaf: OpenLeaf, *, saved: Path | None = None) -> None:
-    """Puts the tensors over the files into the containers that the tree was planned from."""
+    """Puts the tensors over the files into the containers that the schema was planned from."""
     origin = node.origin
     if isinstance(node, Dense):
         for name, entry in node.entries.items():

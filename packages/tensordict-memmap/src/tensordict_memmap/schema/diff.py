@@ -1,7 +1,7 @@
-"""Reports: how what was saved differs from what is wanted, said before anything is written.
+"""Differences between two schemas: missing and unexpected keys, other shapes, dtypes and values.
 
-Both sides are trees of records, so nothing is read for a report but descriptions. Names and rules are those of
-``Module.load_state_dict``: ``strict`` refuses keys that are missing or unexpected, and another shape is refused always.
+Only descriptions are read for a comparison. Names and rules are those of ``Module.load_state_dict``: ``strict`` refuses
+keys that are missing or unexpected, and another shape is refused always.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Key = str | Path
 
 @dataclass(slots=True)
 class Report:
-    """How one structure differs from another; it is true where it does.
+    """The differences between a save and the structure that is wanted; true if there are any.
 
     Attributes:
         missing: keys that are wanted and are not there.
@@ -93,7 +93,7 @@ def _listed(lines: Any) -> str:
 
 
 def fit(loaded: Any, like: Any, *, strict: bool, fill: float | None, cast: bool) -> Any:
-    """What was loaded in the structure of ``like``; `load_memmap` says what the arguments are."""
+    """A loaded tensordict in the structure of ``like``; `load_memmap` explains the arguments."""
     if not isinstance(like, Primitives):
         raise TypeError(f"like= takes a tensordict of the structure that is wanted, not a {type(like).__name__}")
     made: Any = like._clone(False)
@@ -107,7 +107,7 @@ def fit(loaded: Any, like: Any, *, strict: bool, fill: float | None, cast: bool)
 
 
 def refuse(report: Report, *, strict: bool, cast: bool, filled: bool = False) -> None:
-    """Raises where a report holds what is not allowed.
+    """Raises if a report holds differences that are not allowed.
 
     Args:
         report: what differs.
@@ -129,7 +129,7 @@ def refuse(report: Report, *, strict: bool, cast: bool, filled: bool = False) ->
 
 
 def table(node: Node) -> dict[Path, Leaf | Value]:
-    """The leaves and values of a tree by their keys, which start at the tree where it is a part of another."""
+    """The leaves and values of a schema by their keys, relative to the schema."""
     found: dict[Path, Leaf | Value] = {}
     start = len(node.key)
     for one in nodes(node):
@@ -141,12 +141,12 @@ def table(node: Node) -> dict[Path, Leaf | Value]:
 
 
 def plain(key: Path) -> Key:
-    """A nested key as tensordicts give it: a string where it has one part."""
+    """A nested key as tensordicts give it: a string if it has one part."""
     return key[0] if len(key) == 1 else key
 
 
 def differences(new: Node, old: Node) -> Report:
-    """How a tree differs from the one that is wanted."""
+    """The differences between a schema and the one that is wanted."""
     found, wanted = table(new), table(old)
     report = Report(
         [plain(key) for key in wanted if key not in found], [plain(key) for key in found if key not in wanted]
@@ -171,7 +171,7 @@ def differences(new: Node, old: Node) -> Report:
 
 
 def other_components(new: Node, old: Node) -> dict[Key, tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """The shapes of components of nested tensors where they differ, the ones found and the ones wanted."""
+    """The shapes of components of nested tensors that differ: the ones found and the ones wanted."""
     found: dict[Key, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
     twins = table(new)
     for key, want in table(old).items():
@@ -192,7 +192,7 @@ def _components(leaf: Leaf) -> tuple[tuple[int, ...], ...]:
 
 
 def _pairs(old: Node, new: Node) -> Iterator[tuple[Any, str, Leaf | Value, Any]]:
-    """Each leaf and value of a tree: the container that holds it, its name, itself, and its twin or None."""
+    """Each leaf and value of a schema: its container, its name, the record, and its twin in ``new`` or None."""
     twins, start = table(new), len(old.key)
     for one in nodes(old):
         for name, entry in one.entries.items() if isinstance(one, Dense) else ():
@@ -201,7 +201,7 @@ def _pairs(old: Node, new: Node) -> Iterator[tuple[Any, str, Leaf | Value, Any]]
 
 
 def write(old: Node, new: Node) -> None:
-    """Writes the values of a tree over those of another, in place, where both have the key."""
+    """Writes the values of ``new`` over those of ``old``, in place, for keys that both have."""
     for container, name, entry, twin in _pairs(old, new):
         if isinstance(entry, Leaf) and isinstance(twin, Leaf):
             assert entry.source is not None and twin.source is not None
@@ -248,7 +248,7 @@ def _take(old: Node, new: Node, fill: float | None, cast: bool) -> None:
 
 
 def _wrapped(node: Node) -> Any:
-    """The container of a tree whose entries were replaced: what wraps a tensordict wraps what is in it now."""
+    """The container of a schema whose entries were replaced; tensorclasses are made anew around their content."""
     made = node.origin
     if isinstance(node, Dense):
         for name, entry in node.entries.items():

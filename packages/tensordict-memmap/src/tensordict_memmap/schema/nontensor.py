@@ -1,4 +1,4 @@
-"""Values that are no tensors, as JSON: what JSON has is written as it is, what it lacks as an object with a type tag.
+"""Non-tensor values as JSON: types that JSON lacks are objects with a type tag.
 
 Two forms of a value exist. The *plain* form is what any JSON reader understands, with tuples as lists; the *exact* form
 gives back the very value, types included: ``{"$": "tuple", "items": [1, 2]}``. Where they differ, both are stored.

@@ -1,7 +1,7 @@
-"""Which tensors of a safetensors save are wanted, so that shards that hold nothing else are not opened.
+"""Pruning of safetensors saves: the tensors that a load needs, so that other shards are not opened.
 
-Keys are those of the record, or names split on dots where there is none. Where that leaves a question open (a pattern
-that names nothing, a key that is not there), all is wanted, and who loads it says what is wrong.
+Keys are those of the structure, or names split on dots if there is none. If a pattern names nothing or a key is
+missing, everything is loaded, and the load raises the error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Choice", "Part", "part_of_names", "part_of_record"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is asked for: the part under a nested key, and of it what patterns name."""
+    """The keys that a load asks for: a nested key, and patterns of keys below it."""
 
     only: Path
     selection: Selection | None
@@ -42,7 +42,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is wanted of a save.
+    """The part of a save that a load asks for.
 
     Attributes:
         names: all tensors that it holds.
@@ -56,7 +56,7 @@ class Part:
 
 
 def part_of_names(keys: dict[str, Path], choice: Choice) -> Part | None:
-    """What is wanted of tensors without a record.
+    """The part of a save without a structure.
 
     Args:
         keys: the key of each tensor by its name.
@@ -72,7 +72,7 @@ def part_of_names(keys: dict[str, Path], choice: Choice) -> Part | None:
 
 
 def part_of_record(root: dict[str, Any], names: Collection[str], choice: Choice) -> Part | None:
-    """What is wanted of tensors that a record places.
+    """The part of a save with a structure.
 
     Args:
         root: the record of the root. What is damaged in it stays, for who reads it.
@@ -90,7 +90,7 @@ def part_of_record(root: dict[str, Any], names: Collection[str], choice: Choice)
 
 
 def _pruned(record: dict[str, Any], path: Path, choice: Choice) -> tuple[dict[str, Any], bool]:
-    """A record without what is not wanted, and whether anything is."""
+    """A node of the structure with only the chosen entries, and whether there are any."""
     parts, entries = record.get("parts"), record.get("keys")
     if isinstance(parts, list):
         cut = [_pruned(part, path, choice) if isinstance(part, dict) else (part, True) for part in parts]
@@ -111,7 +111,7 @@ def _pruned(record: dict[str, Any], path: Path, choice: Choice) -> tuple[dict[st
 
 
 def _stored(record: dict[str, Any]) -> set[str]:
-    """The names of the tensors that a record places."""
+    """The names of the tensors in a structure."""
     found: set[str] = set()
     stack: list[Any] = [record]
     while stack:

@@ -1,4 +1,4 @@
-"""Parts of what was saved: which keys and which rows, said once for every format.
+"""Selection of keys and rows of a save, for every format.
 
 A pattern is a nested key whose parts may hold wildcards. A tuple is taken part by part, a string is split on ``.`` as
 names of state dicts are; ``*``, ``?`` and ``[...]`` stand for characters within one part, and the part ``**`` for any
@@ -21,10 +21,10 @@ from tensordict_memmap.schema.plan import plan
 __all__ = ["Keys", "Rows", "Selection", "as_index", "prune", "row_runs", "select", "take_rows"]
 
 Keys = str | tuple[str, ...] | Iterable[str | tuple[str, ...]]
-"""What ``keys=`` takes: a pattern, or several."""
+"""The type of ``keys=``: a pattern, or several."""
 
 Rows = int | slice | range | Sequence[int] | torch.Tensor
-"""What ``rows=`` takes: an index of the first batch dimension."""
+"""The type of ``rows=``: an index of the first batch dimension."""
 
 _END = "\0"
 
@@ -119,7 +119,7 @@ def _expression(part: str) -> str:
 
 
 def prune(node: Node, selection: Selection) -> Node:
-    """The tree with only what a selection names; nodes that only lead there stay.
+    """The schema with only the entries that a selection names, and the nodes that lead to them.
 
     Raises:
         KeyError: A pattern names nothing.
@@ -159,7 +159,7 @@ def _prune(node: Node, selection: Selection, path: Path, known: list[Path]) -> N
 
 
 def _emptied(node: Node) -> Node:
-    """An element of a stack none of whose entries is wanted: the stack keeps its length."""
+    """An element of a stack without its entries: the stack keeps its length."""
     if isinstance(node, Dense):
         node.entries = {}
     elif isinstance(node, Parts):
@@ -168,7 +168,7 @@ def _emptied(node: Node) -> Node:
 
 
 def select(td: Any, selection: Selection) -> Any:
-    """A tensordict with only what a selection names.
+    """A tensordict with only the entries that a selection names.
 
     Raises:
         KeyError: A pattern names nothing.
@@ -201,7 +201,7 @@ def _choose(node: Node, selection: Selection, path: Path, known: list[Path], cho
 
 
 def take_rows(loaded: Any, rows: Rows) -> Any:
-    """Rows of what was loaded: a slice stays mapped, and other rows are read into memory, no row beside them.
+    """Rows of a loaded tensordict: a slice stays mapped, other rows are read into memory.
 
     Raises:
         ValueError: There is no batch dimension to take rows of.
@@ -214,7 +214,7 @@ def take_rows(loaded: Any, rows: Rows) -> Any:
 
 
 def row_runs(loaded: Any, rows: Rows) -> list[slice]:
-    """The runs of neighbours that rows consist of, in order.
+    """The runs of neighbouring rows, in order.
 
     >>> row_runs(torch.zeros(10), [7, 2, 3, 2])
     [slice(2, 4, None), slice(7, 8, None)]

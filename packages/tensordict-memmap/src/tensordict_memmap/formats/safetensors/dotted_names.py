@@ -1,8 +1,9 @@
-"""Structures that the dots in the names of tensors tell: published files have no other, most records say no more.
+"""Dotted names: nested structures that follow from the names of tensors alone, as in published checkpoints.
 
-To write such a record, to parse it and to follow it takes longer than to go by the names. So a save has none where
-names say all, and a digest of them, by which a load finds out whether somebody changed one. Where all nodes have a
-batch size, the digest lies beside the record: a load that finds it right goes by the names, any other reads the record.
+Names take less time to read than a description of the structure. A save whose names tell the whole structure has no
+description, and a digest of its names, by which a load notices names that were changed. If all nodes share a batch
+size, the digest lies beside the description: a load that finds the digest right uses the names, any other load the
+description.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _START = '{"version":1,"root":{"batch_size":['
 
 
 def digest(record: str, names: Collection[str]) -> str:
-    """The digest of a record and of the names of the tensors, in the order of their bytes.
+    """The digest of a description and of the names of the tensors, in the order of their bytes.
 
     Args:
         record: the record; an empty text where there is none.
@@ -58,7 +59,7 @@ def is_dotted(root: Node, names: Sequence[str]) -> bool:
 
 
 def _add_names(node: Node, start: str, size: tuple[int, ...], found: list[str]) -> bool:
-    """Adds the names that a node would have if it were told by them, or says that it is not."""
+    """Adds the names of the tensors below a node; returns whether they tell all about it."""
     if not isinstance(node, Dense) or node.names is not None or node.batch_size != size or not node.entries:
         return False
     if not all(node.entries) or "." in "".join(node.entries) or start.count(".") >= _DEEPEST:
@@ -77,7 +78,7 @@ def _add_names(node: Node, start: str, size: tuple[int, ...], found: list[str]) 
 def from_digest(
     record: str, tensors: Mapping[str, torch.Tensor], found: str, device: torch.device | None, *, locked: bool
 ) -> TensorDict | None:
-    """The tensordict of a save whose record says no more than its names; None where that is not certain.
+    """The tensordict of a save whose names tell its structure; None if that is not certain.
 
     Args:
         record: the record.
@@ -99,7 +100,7 @@ def from_digest(
 
 
 class _Places:
-    """The entries of the nodes by what comes before the last dot; those of the root where that makes no node.
+    """The entries of each node by the part of a name before its last dot; those of the root if there is no such node.
 
     Args:
         root: an empty tensordict, made just now.
@@ -113,7 +114,7 @@ class _Places:
         self.nodes = {"": root}
 
     def add(self, start: str) -> dict[str, Any]:
-        """The place of what was not asked for before."""
+        """Makes the node of a prefix that is new, and returns its entries."""
         above, dot, key = start.rpartition(".")
         place = self.root
         if key and start not in self.known and start.count(".") < _DEEPEST - 1:
@@ -130,7 +131,7 @@ class _Places:
 def by_names(
     tensors: Mapping[str, torch.Tensor], meta: Meta = _META, *, names: Collection[str] = (), locked: bool = False
 ) -> TensorDict:
-    """A nested tensordict by the dots in names; one whose beginning is a tensor itself stays as it is.
+    """A nested tensordict by the dots in names; a name whose prefix is a tensor itself is not split.
 
     Args:
         tensors: by name.

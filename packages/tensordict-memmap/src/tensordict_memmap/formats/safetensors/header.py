@@ -1,8 +1,8 @@
-"""The safetensors format: a length, a JSON header and the bytes of all tensors. Nothing here reads or writes a file.
+"""Header of safetensors files: writer and parser. Nothing here reads or writes a file.
 
 A file is 8 bytes with the length of the header, little-endian; the header, which gives each tensor a dtype, a shape and
 the range of its bytes; then those bytes, without holes (https://github.com/huggingface/safetensors, "Format"). The
-header of a file may be anybody's: every number in it is checked before it is used.
+header of a file may come from anyone: every number in it is checked before it is used.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ INDEX_NAME = "model" + INDEX_ENDING
 """The files in a folder of shards: the only one, or the index of several."""
 
 METADATA = "__metadata__"
-"""The name in the header that stands for text about the file, so that no tensor can have it."""
+"""The name in the header that holds texts about the file, so that no tensor can have it."""
 
 LONGEST_HEADER = 100_000_000
 """The most bytes of a header, by the specification."""
@@ -78,7 +78,7 @@ CODES: dict[torch.dtype, str] = {
     torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
     torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
 }
-"""What the format calls the dtypes that it has and that its own library for torch reads."""
+"""The names of the dtypes of the format that its own library for torch reads."""
 
 _DTYPES = {code: (dtype, dtype.itemsize) for dtype, code in CODES.items()}
 if hasattr(torch, "float8_e8m0fnu"):
@@ -86,7 +86,7 @@ if hasattr(torch, "float8_e8m0fnu"):
 
 
 class Slot(NamedTuple):
-    """A tensor in a file: what it is, and the range of its bytes, counted from the end of the header."""
+    """A tensor in a file: name, dtype, shape, and the range of its bytes, counted from the end of the header."""
 
     name: str
     dtype: torch.dtype
@@ -96,7 +96,7 @@ class Slot(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What many tensors may be: a dtype and a shape, and the bytes that they take."""
+    """A dtype and a shape, and the bytes that they take."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -105,7 +105,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file holds: tensors one after the other, without holes.
+    """A parsed header: tensors one after the other, without holes.
 
     Args:
         names: theirs, in the order of their bytes.
@@ -118,7 +118,7 @@ class Header:
     metadata: dict[str, str]
 
     def slots(self) -> Iterator[Slot]:
-        """The tensors and where they lie."""
+        """The tensors and their ranges."""
         begin = 0
         for name, (dtype, shape, nbytes) in zip(self.names, self.kinds, strict=True):
             yield Slot(name, dtype, shape, begin, begin + nbytes)
@@ -127,7 +127,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """What all tensors of one dtype and shape have in common.
+    """The part of the header that all tensors of one dtype and shape share.
 
     Args:
         dtype: one of `CODES`.
@@ -144,7 +144,7 @@ class Form:
     width: int = 0
     nbytes: int = field(init=False)
     text: str = field(init=False)
-    """What is in the header between the name of such a tensor and where it begins."""
+    """The text in the header between the name of such a tensor and its offsets."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "width", self.width or self.dtype.itemsize)
@@ -154,7 +154,7 @@ class Form:
 
 
 def ranks(forms: Iterable[Form]) -> dict[Form, int]:
-    """The place of each form in the order that keeps every tensor aligned without holes: widest first.
+    """The position of each form in the order that keeps every tensor aligned without holes: widest first.
 
     >>> byte, pair = Form(torch.uint8, (3,)), Form(torch.float64, (1, 2), width=16)
     >>> [rank for rank in ranks([byte, Form(torch.float64, (1,)), pair]).values()]
@@ -235,7 +235,7 @@ def header_length(start: bytes, size: int, where: str) -> int:
 
 
 def load_header(text: bytes, data_size: int, where: str) -> Header:
-    """Reads a header and trusts nothing in it.
+    """Parses a header, with every field checked.
 
     Args:
         text: the header without its length.
@@ -268,7 +268,7 @@ _BETWEEN_NAMES = re.compile(
 
 
 def _in_usual_form(text: bytes) -> Header | None:
-    """What a header says that has the usual form; None of any other, valid or not.
+    """Parses a header in the usual form; returns None for any other, valid or not.
 
     Thousands of entries are taken apart at once. A parser would make a dictionary and two lists of each, and to make
     them, look into them and drop them takes longer than all the rest of a load.

@@ -1,8 +1,8 @@
-"""From the record in a file, and the tensors of that file, to the tensordict; what `packing` wrote, and the reference.
+"""Parser of safetensors saves: from the metadata and the tensors of a file to the tensordict.
 
-A file may be anybody's: a record that does not fit the tensors is an error that names the key, no class is imported
-because it is named, and nothing is unpickled unless the caller allows it. Published
-checkpoints, which have no record, become nested tensordicts by the dots in their names.
+A file may come from anyone: a structure that does not fit the tensors is an error that names the key, no class is
+imported because a file names it, and nothing is unpickled unless the caller allows it. Published checkpoints, which
+have no structure in their metadata, become nested tensordicts by the dots in their names.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def unpack(
     Args:
         tensors: its tensors by name.
         metadata: its texts.
-        where: what errors call it.
+        where: its path, which errors name.
         device: the device of every node.
         allow_pickle: whether values without a JSON form may be unpickled; None puts None in their place.
         part: what of it is wanted, where not all tensors were opened.
@@ -115,13 +115,13 @@ def _parse(text: str, where: str) -> Any:
 
 
 def wanted(names: Collection[str], metadata: Mapping[str, str], choice: Choice, where: str) -> Part | None:
-    """What of the tensors of several files is wanted; None where that is all of them.
+    """The part of the tensors of several files that is asked for; None if that is all.
 
     Args:
         names: the tensors.
         metadata: the texts of the file that holds the record, if any does.
-        choice: what is asked for.
-        where: what errors call the files.
+        choice: the keys that are asked for.
+        where: the path of the files, which errors name.
     """
     text = metadata.get(RECORD)
     if text is None:
@@ -160,7 +160,7 @@ class _Reader:
     allow_pickle: bool | None
     used: set[str] = field(default_factory=set)
     plain: Meta = field(init=False)
-    """What nodes without a batch size have in common."""
+    """The meta of nodes without a batch size."""
 
     def __post_init__(self) -> None:
         self.plain = Meta(torch.Size(()), self.device)
