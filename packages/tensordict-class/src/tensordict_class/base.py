@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import types
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ from tensordict_class.casting import Annotation, check_tensor_type, rule_for
 from tensordict_class.construct import write_init
 from tensordict_class.derive import convert_dataclass
 from tensordict_class.fields import Declaration, declare, install_readers
-from tensordict_class.flags import BRACKET_FLAGS, NO_FLAGS, Flags
+from tensordict_class.flags import BRACKET_FLAGS, NO_FLAGS, Flags, flagged
 from tensordict_class.forward import make_known
 from tensordict_class.instance import Instance
 from tensordict_class.shadow import reach_past
@@ -112,7 +111,7 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
     def __class_getitem__(cls, item: Any) -> Any:
         flags = item if isinstance(item, tuple) else (item,)
         if all(isinstance(flag, str) and flag in BRACKET_FLAGS for flag in flags):
-            return _flagged(cls, flags)
+            return flagged(cls, flags)
         parameters = getattr(super(), "__class_getitem__", None)
         if parameters is None:
             raise errors.unknown_flag(item, BRACKET_FLAGS, cls.__name__)
@@ -139,16 +138,6 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
         """
         instance: Self = convert_dataclass(dataclass, TensorClass, dest_cls=cls, **kwargs)
         return instance
-
-
-@functools.cache
-def _flagged(cls: Any, flags: tuple[str, ...]) -> type[Any]:
-    """Makes a base class with flags, for brackets."""
-    body: dict[str, Any] = {
-        "__module__": cls.__module__,
-        "__qualname__": f"{cls.__name__}[{', '.join(map(repr, flags))}]",
-    }
-    return types.new_class(cls.__name__, (cls,), dict.fromkeys(flags, True), lambda namespace: namespace.update(body))
 
 
 def _inherited(cls: type[Any]) -> Flags:

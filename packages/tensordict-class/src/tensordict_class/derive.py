@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol
 
 from tensordict_class.construct import WRITTEN
+from tensordict_class.fields import has_no_default
 from tensordict_core import TensorDict
 
 __all__ = ["convert_dataclass", "derive", "make_instance", "move_cells"]
@@ -62,7 +63,7 @@ def _body(cls: type[Any], base: type[Any]) -> dict[str, Any]:
     fields = vars(cls).get("__dataclass_fields__", {})
     for name in inspect.get_annotations(cls):
         field = fields.get(name)
-        if field is not None and (name in body or not _has_no_default(field)):
+        if field is not None and (name in body or not has_no_default(field)):
             body[name] = _field_call(field)
     return body
 
@@ -73,10 +74,6 @@ def _is_generated(member: Any, by_dataclass: bool, base: type[Any]) -> bool:
         return True
     code = getattr(member, "__code__", None)
     return by_dataclass and code is not None and code.co_filename in ("<string>", dataclasses.__file__)
-
-
-def _has_no_default(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _field_call(field: dataclasses.Field[Any]) -> Any:

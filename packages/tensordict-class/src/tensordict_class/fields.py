@@ -16,7 +16,7 @@ from torch import Tensor
 from tensordict_class import errors
 from tensordict_core.extension import TensorCollection
 
-__all__ = ["Declaration", "declare", "install_readers", "reader"]
+__all__ = ["Declaration", "declare", "has_no_default", "install_readers", "reader"]
 
 _ALWAYS_FREE = frozenset({"data", "isinf", "long", "short"})
 """Members that a field may hide without ``shadow``: classes of saved data have fields of these names."""
@@ -90,6 +90,11 @@ def _same_default(parent: dataclasses.Field[Any] | None) -> Any:
     if parent.default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=parent.default_factory)
     return dataclasses.field(default=parent.default)
+
+
+def has_no_default(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field has neither a default nor a factory for one."""
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _is_init_var(field: dataclasses.Field[Any]) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tensordict_class import errors
 
-__all__ = ["BRACKET_FLAGS", "NO_FLAGS", "Flags"]
+__all__ = ["BRACKET_FLAGS", "NO_FLAGS", "Flags", "flagged"]
 
 
 class Flags(NamedTuple):
@@ -50,3 +52,10 @@ class Flags(NamedTuple):
 NO_FLAGS = Flags()
 BRACKET_FLAGS = tuple(name for name in Flags._fields if name != "cast_filter")
 """The flags that brackets take: ``TensorClass["nocast", "frozen"]``."""
+
+
+@functools.cache
+def flagged(cls: Any, flags: tuple[str, ...]) -> type[Any]:
+    """Makes a subclass with flags, for brackets: ``TensorClass["frozen"]``."""
+    body = {"__module__": cls.__module__, "__qualname__": f"{cls.__name__}[{', '.join(map(repr, flags))}]"}
+    return types.new_class(cls.__name__, (cls,), dict.fromkeys(flags, True), lambda namespace: namespace.update(body))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict_class import errors
 from tensordict_class.casting import Annotation, Rule, class_of
-from tensordict_class.fields import Declaration
+from tensordict_class.fields import Declaration, has_no_default
 from tensordict_class.flags import NO_FLAGS, Flags
 from tensordict_class.forward import Forwarding
 from tensordict_core import NestedKey, TensorDict, TensorDictBase
@@ -396,12 +396,8 @@ def _with_classes(cls: type[Any], tensordict: Any) -> Any:
 
 def run_post_init(self: Any) -> None:
     """Runs the ``__post_init__`` of an instance that no constructor made, if it needs no arguments."""
-    if hasattr(self, "__post_init__") and not any(_required(f) for f in self._declaration.init_vars):
+    if hasattr(self, "__post_init__") and not any(has_no_default(f) for f in self._declaration.init_vars):
         self.__post_init__(*[_value(f) for f in self._declaration.init_vars])
-
-
-def _required(field: Any) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _value(field: Any) -> Any:

@@ -8,14 +8,13 @@ of any kind, like a tensorclass.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
-import types
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self, get_origin
 
 from tensordict_class import errors
+from tensordict_class.flags import flagged
 from tensordict_class.forward import Forwarding, make_known
 from tensordict_class.transform import Constructed, TransformingByKeyword
 from tensordict_core import TensorDict, TensorDictBase
@@ -86,7 +85,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
         flags = item if isinstance(item, tuple) else (item,)
         if not all(flag in (*_FLAGS, *_WITHOUT_EFFECT) for flag in flags):
             raise errors.unknown_flag(item, _FLAGS, cls.__name__)
-        return _flagged(cls, flags)
+        return flagged(cls, flags)
 
     if not TYPE_CHECKING:  # type checkers derive the constructor from the annotations
 
@@ -204,9 +203,3 @@ def _check_required(cls: type[TypedTensorDict], tensordict: Any) -> None:
             f"{cls.__name__} is missing the required fields {missing}; give them, or declare them as "
             "NotRequired or with a default"
         )
-
-
-@functools.cache
-def _flagged(cls: Any, flags: tuple[str, ...]) -> type[Any]:
-    body = {"__module__": cls.__module__, "__qualname__": f"{cls.__name__}[{', '.join(map(repr, flags))}]"}
-    return types.new_class(cls.__name__, (cls,), dict.fromkeys(flags, True), lambda namespace: namespace.update(body))
