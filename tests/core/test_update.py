@@ -146,6 +146,20 @@ def test_a_source_and_values_by_name_are_both_taken() -> None:
         tree().update({"a": torch.ones(2)}, b=torch.ones(3))
 
 
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("as_dict", [False, True])
+@pytest.mark.parametrize("method", ["update", "update_"])
+def test_the_keys_to_update_may_be_nested_and_given_by_an_iterator(method: str, as_dict: bool, stacked: bool) -> None:
+    td: Any = LazyStackedTensorDict(*tree().unbind(0)) if stacked else tree()
+    source: Any = tree().apply(torch.ones_like)
+    source = source.to_dict() if as_dict else source
+    keys: Any = iter(["a", ("n", "deep"), "absent"])
+    assert getattr(td, method)(source, keys_to_update=keys) is td
+    assert td["a"].all() and td["n", "deep", "c"].all() and not td["n", "b"].any()
+    getattr(td, method)(source, keys_to_update="n")
+    assert td["n", "b"].all()
+
+
 # sets of keys --------------------------------------------------------------------------------------------------------
 
 

@@ -9,13 +9,13 @@ from typing import Any, Self
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
+from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.meta import starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import UpdatePlan
-from tensordict_core.ops.update_inplace import InPlaceUpdating, pairs, restricted
+from tensordict_core.ops.update_inplace import InPlaceUpdating, as_paths, pairs, restricted
 
 __all__ = ["Updating"]
 
@@ -78,12 +78,12 @@ class Updating(InPlaceUpdating):
             if store is not None:
                 store()
                 return self
-        whole = None if keys_to_update is None else {unravel_key(key) for key in keys_to_update}
-        source, more = restricted(source, keys_to_update), restricted(more, keys_to_update)
+        chosen = as_paths(keys_to_update)
+        source, more = restricted(source, chosen), restricted(more, chosen)
         if update_batch_size and isinstance(source, Node) and source._meta.batch_size != self._meta.batch_size:
             if more:  # checked before the old entries go
                 source, more = source.replace(more), {}
-            self._take_batch_size(source, whole)
+            self._take_batch_size(source, chosen)
         plan = UpdatePlan(clone, inplace, non_blocking, is_leaf)
         self._plan_update(source, plan, ())
         if more:
@@ -91,11 +91,13 @@ class Updating(InPlaceUpdating):
         plan.run(non_blocking)
         return self
 
-    def _take_batch_size(self, source: Any, whole: set[Any] | None) -> None:
-        """Take the metadata of a source that replaces all entries; ``whole`` has the keys that it replaces entirely."""
+    def _take_batch_size(self, source: Any, chosen: list[tuple[str, ...]] | None) -> None:
+        """Take the metadata of a source that replaces all entries."""
         if self._locked:
             raise errors.locked("update() with update_batch_size=True would replace its entries")
-        kept = {key for key in self._keys() if source._get(key) is None or (whole is not None and key not in whole)}
+        kept = {
+            key for key in self._keys() if source._get(key) is None or (chosen is not None and (key,) not in chosen)
+        }
         if kept:
             raise RuntimeError(
                 "update_batch_size needs a source with all keys, "

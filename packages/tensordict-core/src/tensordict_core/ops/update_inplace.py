@@ -23,7 +23,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import WritePlan, broadcast_to, broadcasts, expand_to
 
-__all__ = ["InPlaceUpdating", "over_rows", "pairs", "restricted"]
+__all__ = ["InPlaceUpdating", "as_paths", "over_rows", "pairs", "restricted"]
 
 
 def pairs(source: Any) -> Iterable[tuple[Any, Any]]:
@@ -40,15 +40,19 @@ def pairs(source: Any) -> Iterable[tuple[Any, Any]]:
         raise errors.not_a_source(source) from None
 
 
-def restricted(source: Any, keys: Iterable[NestedKey] | None) -> Any:
-    """The part of a source of values under some keys; keys that it lacks are passed over.
+def as_paths(keys: Iterable[NestedKey] | None) -> list[tuple[str, ...]] | None:
+    """Returns keys as tuples; ``None`` stands for all keys."""
+    return None if keys is None else [unravel_key_to_tuple(key) for key in ([keys] if isinstance(keys, str) else keys)]
+
+
+def restricted(source: Any, chosen: list[tuple[str, ...]] | None) -> Any:
+    """Returns the part of a source of values under some keys; keys that it lacks are ignored.
 
     >>> restricted({"a": 1, "b": {"c": 2, "d": 3}}, [("b", "c")])
     {'b': {'c': 2}}
     """
-    if keys is None:
+    if chosen is None:
         return source
-    chosen = [unravel_key_to_tuple(key) for key in ([keys] if isinstance(keys, str) else keys)]
     if isinstance(source, Node):
         return source.select(*chosen, strict=False)
     out = {}
@@ -105,14 +109,15 @@ class InPlaceUpdating(Node):
         tensor([0., 0.])
         """
         source = kwargs if input_dict_or_td is None or input_dict_or_td is self else input_dict_or_td
-        if keys_to_update is not None:
-            source = restricted(source, keys_to_update)
+        chosen = as_paths(keys_to_update)
+        if chosen is not None:
+            source = restricted(source, chosen)
         elif isinstance(source, Node) and source._meta.batch_size != self._meta.batch_size:
             source = source.expand(self._meta.batch_size)
         plan = WritePlan()
         self._plan_write(None, source, plan, ())
         if kwargs and source is not kwargs:
-            self._plan_write(None, restricted(kwargs, keys_to_update), plan, ())
+            self._plan_write(None, restricted(kwargs, chosen), plan, ())
         plan.run(non_blocking)
         return self
 
