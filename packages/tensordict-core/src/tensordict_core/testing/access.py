@@ -1,4 +1,4 @@
-"""Access: entries by key, updates, and what is refused."""
+"""Tests of keys, entries, updates, and of the errors of wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a suite must know of a container: how to make one, and what it cannot do."""
+"""Configuration of the container suite: how to make the container under test, and flags for what it cannot do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH = (2, 3)
 
 
 class ContainerCase:
-    """How the suite gets its containers; a test class overrides `wrap`, and the flags that are not true of it.
+    """Makes the containers of the suite; a test class overrides `wrap`, and the flags that do not hold for it.
 
     >>> class TestMine(ContainerCase):
     ...     def wrap(self, td):
@@ -30,13 +30,13 @@ class ContainerCase:
     supports_batch_size = True
     """Whether the batch size may be set to a shorter or longer one."""
     supports_lock = True
-    """Whether the container is locked and unlocked by itself, and starts unlocked."""
+    """Whether the container can be locked and unlocked, and starts unlocked."""
     ragged = False
-    """Whether entries have no dense form, so nothing reads them whole."""
+    """Whether entries have no dense form, so no test reads them as one tensor."""
     copies_shallowly = True
-    """Whether ``clone(False)`` is a container of its own around the very same tensors."""
+    """Whether ``clone(False)`` returns a new container of the same tensors."""
     shares_slices = True
-    """Whether entries are kept and not copied from elsewhere when they are read."""
+    """Whether reads share memory with the container instead of copying."""
     fills_rows = True
     """Whether a key that is written to some rows exists in all of them."""
     holds_values = True
@@ -45,7 +45,7 @@ class ContainerCase:
     """The batch size of the samples."""
 
     def sample(self, kind: str = "mixed") -> TensorDict:
-        """The entries of the containers under test: ``"mixed"``, ``"floating"`` only or ``"integral"`` only."""
+        """Returns the entries of the containers under test: ``"mixed"``, ``"floating"`` only or ``"integral"`` only."""
         generator = torch.Generator().manual_seed(0)
 
         def floats(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -69,23 +69,23 @@ class ContainerCase:
         return TensorDict(entries, batch_size=self.batch)
 
     def wrap(self, td: TensorDict) -> Any:
-        """The container under test, with the entries of ``td``."""
+        """Returns the container under test, with the entries of ``td``."""
         return td
 
     def make(self, kind: str = "mixed") -> Any:
-        """A new container under test."""
+        """Returns a new container under test."""
         return self.wrap(self.sample(kind))
 
     def dense(self, kind: str = "mixed") -> TensorDict:
-        """The plain tensordict of the same entries."""
+        """Returns a plain tensordict of the same entries."""
         return self.sample(kind)
 
     def tensor_key(self, td: Any) -> str:
-        """A key under which the container has a floating-point tensor."""
+        """Returns a key of a floating-point tensor."""
         tensors = ((key, value) for key, value in td._peek_items() if not isinstance(value, Node))
         return next(str(key) for key, value in tensors if value.is_floating_point())
 
     def node_key(self, td: Any) -> str | None:
-        """A key under which the container has a nested one, if it has."""
+        """Returns a key of a nested container; ``None`` if there is none."""
         found = (key for key, value in td._peek_items() if isinstance(value, Node) and not value._is_opaque)
         return next(found, None)

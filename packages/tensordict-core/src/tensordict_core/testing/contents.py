@@ -1,4 +1,4 @@
-"""What a container holds, said in a way that all containers share: position by position, key by key.
+"""Contents of a container in a form that all containers share: position by position, key by key.
 
 A container of batch size ``[2, 3]`` is six rows, and a row is a dictionary from paths to tensors and values. Ragged
 stacks have no dense form, but they have rows; so laws about rows ("what indexing selects are these rows, unchanged")
@@ -22,7 +22,7 @@ Row: TypeAlias = dict[tuple[str, ...], Any]
 
 
 def contents(td: Any, prefix: tuple[str, ...] = ()) -> Row:
-    """Every entry without entries of its own, by its path: tensors, and the values of non-tensor data.
+    """Returns tensors and the values of non-tensor data by their paths.
 
     >>> contents(TensorDict({"a": {"b": 1}, "s": "text"}))
     {('a', 'b'): tensor(1), ('s',): 'text'}
@@ -33,7 +33,7 @@ def contents(td: Any, prefix: tuple[str, ...] = ()) -> Row:
         if not isinstance(value, Node):
             out[path] = value
         elif value._is_non_tensor:
-            # one value for all positions and as many equal ones say the same
+            # one value for all positions equals a list of as many equal values
             out[path] = value.tolist()
         elif value._is_opaque:
             out[path] = value._entry_value()
@@ -43,7 +43,7 @@ def contents(td: Any, prefix: tuple[str, ...] = ()) -> Row:
 
 
 def positions(batch_size: torch.Size) -> Tensor:
-    """The number of each position of a batch; what an operation does to it is what it must do to rows.
+    """Returns the number of each position of a batch; an operation must move rows as it moves these numbers.
 
     >>> positions(torch.Size([2, 2]))
     tensor([[0, 1],
@@ -53,7 +53,7 @@ def positions(batch_size: torch.Size) -> Tensor:
 
 
 def rows(td: Any) -> list[Row]:
-    """The contents of each position of the batch, in order.
+    """Returns the contents of each position of the batch, in order.
 
     >>> [row["a",].item() for row in rows(TensorDict({"a": torch.arange(2)}, [2]))]
     [0, 1]
@@ -67,7 +67,7 @@ def _copied(value: Any) -> Any:
 
 
 def map_rows(function: Callable[..., Any], *tables: list[Row]) -> list[Row]:
-    """The function of each tensor (and of those at its place in the other tables); other values as they are."""
+    """Returns the rows with a function applied to each tensor (and to the tensors at its place in other tables)."""
     out = []
     for group in zip(*tables, strict=True):
         first, *others = group

@@ -1,4 +1,4 @@
-"""Indexing: what an index selects are those rows, and what is written there is all that changes."""
+"""Tests of indexing: an index selects the expected rows, and an indexed write changes these rows only."""
 
 from __future__ import annotations
 

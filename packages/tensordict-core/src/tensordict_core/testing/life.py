@@ -1,4 +1,4 @@
-"""Life of a container: clones, copies, pickles, locks, printing, and being forgotten."""
+"""Tests of clones, copies, pickles, locks, printing and garbage collection."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LifeTests(ContainerCase):
         assert all(key in text for key in td.keys())
         assert "batch_size" in text
 
-    def test_it_is_freed_when_nobody_holds_it(self) -> None:
+    def test_it_is_freed_when_it_is_not_referenced(self) -> None:
         td = self.make()
         seen = weakref.ref(td)
         td[0], td + 1, td.reshape(-1), list(td.keys(True))

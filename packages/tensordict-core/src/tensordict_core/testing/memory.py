@@ -1,4 +1,4 @@
-"""Memory: an operation that torch does without a copy is done without a copy in every container."""
+"""Tests of memory: operations that are views in torch are views in every container."""
 
 from __future__ import annotations
 

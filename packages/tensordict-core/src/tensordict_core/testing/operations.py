@@ -1,4 +1,4 @@
-"""Operations by their records: on every container, each does to each row what it does to a tensor."""
+"""Tests of operations by their records: each changes a row as it changes a tensor."""
 
 from __future__ import annotations
 

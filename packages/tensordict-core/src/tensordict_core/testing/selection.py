@@ -1,4 +1,4 @@
-"""Choosing and filling rows: where, gather, masks, and what is computed of all leaves at once."""
+"""Tests of where, gather, masks, padding, and of functions of all leaves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _mixed(one: list[Row], other: list[Row]) -> list[Row]:
 
 
 class SelectionTests(ContainerCase):
-    """What masks and indices along a dimension choose, row by row."""
+    """Selection by masks and by indices along a dimension, row by row."""
 
     def test_where_takes_each_row_from_one_of_two(self) -> None:
         td = self.make()

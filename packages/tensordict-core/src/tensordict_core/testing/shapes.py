@@ -1,4 +1,4 @@
-"""Shape operations: each puts rows where it puts the positions of a tensor of the batch size."""
+"""Tests of shape operations: each moves rows as it moves the positions of a tensor of the batch size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite that every container passes: inherit it, say how to make the container, and what it cannot do."""
+"""`ContainerSuite`: the tests that every container passes; a test class inherits it and defines `wrap`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["ContainerSuite"]
 class ContainerSuite(
     AccessTests, IndexTests, ShapeTests, MemoryTests, OperationTests, SelectionTests, LifeTests, TransformTests
 ):
-    """Every law of containers, as tests for pytest.
+    """The tests of containers, for pytest.
 
     A test module inherits it once for each container, under a name that starts with ``Test``, and overrides `wrap`
     (a container with the entries of a tensordict), `sample` where the container cannot hold those entries, and the
-    flags that are not true of it.
+    flags that do not hold for it.
 
     >>> class TestDense(ContainerSuite):
     ...     def wrap(self, td):

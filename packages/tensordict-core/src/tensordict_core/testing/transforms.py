@@ -1,4 +1,4 @@
-"""Functions of whole containers: apply, vmap, torch.compile, pytrees."""
+"""Tests of apply, vmap, torch.compile and pytrees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TransformTests"]
 
 
 class TransformTests(ContainerCase):
-    """``apply`` and what PyTorch does to programs."""
+    """``apply`` and the transforms of PyTorch."""
 
     compiles = True
     """Whether programs with it compile as one graph."""
