@@ -35,6 +35,9 @@ BINARY: int = getattr(os, "O_BINARY", 0)
 NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 """The flag that refuses to open a symbolic link."""
 
+NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
+"""The flag that opens pipes and devices without waiting for them."""
+
 _IOV_MAX = 1024
 _AT_FDCWD = -100
 _STATX_BTIME = 0x800
@@ -354,7 +357,7 @@ def read_file(path: str, stamps: dict[str, Stamp] | None = None) -> bytes | None
         stamps: gets the stamp of the file, by path.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | BINARY | NO_LINK | getattr(os, "O_NONBLOCK", 0))
+        fd = os.open(path, os.O_RDONLY | BINARY | NO_LINK | NO_WAIT)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:

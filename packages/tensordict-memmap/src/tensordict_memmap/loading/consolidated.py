@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tensordict_core.extension import annotate
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats.consolidated import Exact, end_of_leaves, parse_extra, unpack
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.tensor.mapping import MODES, Mapping, check_mode
@@ -47,7 +48,7 @@ def bytes_of(mapping: Mapping) -> torch.Tensor:
 
 
 def _open(where: str, mode: str) -> tuple[dict[str, Any], Exact, Mapping]:
-    flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    flags = syscalls.NO_WAIT | syscalls.BINARY
     fd = os.open(where, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY))
     try:
         info = os.fstat(fd)

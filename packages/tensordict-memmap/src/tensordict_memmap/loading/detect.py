@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable
 from typing import TypeVar
 
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats.detect import SAFETENSORS, TREE, format_by_name, kind_of_bytes
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT
@@ -72,7 +73,7 @@ def _witness(info: os.stat_result) -> _Witness:
 def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
     """The format at a path, and the identity of the file."""
     try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        fd = os.open(path, os.O_RDONLY | syscalls.NO_WAIT | syscalls.BINARY)
     except (OSError, ValueError):
         return format_by_name(os.fspath(path)), None
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.schema.build import check_on_meta
 from tensordict_memmap.schema.dtypes import is_possible
 from tensordict_memmap.schema.node import Leaf, show
@@ -23,12 +23,7 @@ from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["LeafOpener", "check_mappable"]
 
-_FLAGS = (
-    getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_BINARY", 0)
-)
+_FLAGS = syscalls.NO_LINK | syscalls.NO_WAIT | syscalls.BINARY
 
 
 _MANY = 10_000
@@ -41,7 +36,7 @@ def check_mappable(count: int, root: str) -> None:
     Raises:
         RuntimeError: There are more.
     """
-    most = system.most_mappings() if count >= _MANY else None
+    most = syscalls.most_mappings() if count >= _MANY else None
     if most is not None and count > 0.95 * most:
         raise RuntimeError(
             f"each leaf of a saved folder is mapped by itself, and {root} has {count:,} where a process may have "
@@ -152,7 +147,7 @@ class LeafOpener:
 
     def _document(self, path: str) -> bytes | None:
         """The content of a small file under the root; None where there is none."""
-        return system.read_file(f"{self.root}/{path}")
+        return syscalls.read_file(f"{self.root}/{path}")
 
     # --- nested tensors: the components' values one after the other, and their shapes in a second file
 

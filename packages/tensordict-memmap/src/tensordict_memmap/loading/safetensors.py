@@ -20,6 +20,7 @@ import orjson
 import torch
 
 from tensordict_core.extension import annotate, annotation
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.formats.safetensors.describe import RECORD
 from tensordict_memmap.formats.safetensors.header import (
@@ -161,7 +162,7 @@ Opened = tuple[dict[str, torch.Tensor], dict[str, str], Mapping]
 
 
 def _open(path: str, mode: str, verify: str) -> Opened:
-    flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    flags = syscalls.NO_WAIT | syscalls.BINARY
     fd = os.open(path, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY))
     try:
         info = os.fstat(fd)

@@ -12,6 +12,8 @@ import os
 import threading
 from collections.abc import Iterator
 
+from tensordict_memmap.engine import syscalls
+
 try:
     import fcntl
 except ImportError:  # Windows: saves are whole, but two at once to one place are not kept apart
@@ -19,10 +21,10 @@ except ImportError:  # Windows: saves are whole, but two at once to one place ar
 
 __all__ = ["FILE", "FOLDER", "close", "lock", "locked", "open_for_lock", "open_locked", "try_locked"]
 
-FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | syscalls.NO_LINK
 """How a folder is opened to be locked."""
 
-FILE = os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+FILE = os.O_RDWR | syscalls.BINARY | syscalls.NO_LINK
 """How a file is opened to be locked."""
 
 _held: set[int] = set()

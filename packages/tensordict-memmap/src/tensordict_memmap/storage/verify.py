@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tensordict_memmap.engine import executor as pool
+from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import BLOCK, Extent, read_checksum
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.schema.node import Leaf, Node, Value, leaves, nodes, show
@@ -152,7 +152,7 @@ def verify_ranges(ranges: Iterable[Range], where: str) -> None:
             jobs[-1].append((one, extent, start, nbytes))
             room -= nbytes
     failed: list[Range] = []
-    pool.run([[functools.partial(_hash_blocks, job, failed)] for job in jobs])
+    executor.run([[functools.partial(_hash_blocks, job, failed)] for job in jobs])
     bad.update((one.name, None) for one in failed)
     bad.update((one.name, None) for one, extent in extents if extent.checksum() != one.checksum)
     if bad:
@@ -176,9 +176,8 @@ def _open(one: Range) -> int | None:
     """A descriptor of its file, None where the file is not regular or has another size."""
     if isinstance(one.file, int):
         return os.dup(one.file)
-    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        fd = os.open(one.file, flags | getattr(os, "O_BINARY", 0))
+        fd = os.open(one.file, os.O_RDONLY | syscalls.NO_LINK | syscalls.NO_WAIT | syscalls.BINARY)
     except OSError:
         return None
     info = os.fstat(fd)
