@@ -28,7 +28,7 @@ __all__ = ["Access"]
 
 
 def _as_plain(key: Any) -> str | tuple[str, ...]:
-    """Returns a key that is not a tuple as a plain string, from enumeration members and other subclasses of ``str``."""
+    """Return a key that is not a tuple as a plain string, from enumeration members and other subclasses of ``str``."""
     return str.__str__(key) if isinstance(key, str) else unravel_key(key)
 
 
@@ -40,7 +40,7 @@ class Access(Node):
     # reading ---------------------------------------------------------------------------------------------------------
 
     def get(self, key: NestedKey, default: Any = KEEP, **kwargs: Any) -> Any:
-        """Returns the entry of a key as it is stored: a tensor or a node.
+        """Return the entry of a key as it is stored: a tensor or a node.
 
         Non-tensor data come as `NonTensorData`; ``td[key]`` gives their value.
 
@@ -74,7 +74,7 @@ class Access(Node):
         return self._absent(key, default) if node is None else node
 
     def _absent(self, key: Any, default: Any) -> Any:
-        """Returns the result of ``get`` for a key that does not exist."""
+        """Return the result of ``get`` for a key that does not exist."""
         if default is KEEP:
             if options.get_defaults_to_none:
                 return None
@@ -83,7 +83,7 @@ class Access(Node):
         raise errors.missing_key(key, self._keys(), type(self).__name__)
 
     def _get_path_value(self, key: tuple[Any, ...]) -> Any:
-        """Returns the value under a nested key, non-tensor data unwrapped."""
+        """Return the value under a nested key, non-tensor data unwrapped."""
         path = unravel_key_to_tuple(key)
         holder: Any = self
         node: Any = self
@@ -97,7 +97,7 @@ class Access(Node):
         return node._entry_value(holder, path[-1]) if isinstance(node, Node) else node
 
     def get_non_tensor(self, key: NestedKey, default: Any = None) -> Any:
-        """Returns the value of a non-tensor entry, unwrapped, and other entries as ``get`` does.
+        """Return the value of a non-tensor entry, unwrapped, and other entries as ``get`` does.
 
         >>> TensorDict({"s": "text"}).get_non_tensor("s")
         'text'
@@ -108,7 +108,7 @@ class Access(Node):
         return self._get_path_value((key,)) if isinstance(value, Node) else value
 
     def get_item_shape(self, key: NestedKey) -> Any:
-        """Returns the shape of an entry without reading it; -1 for sizes that differ between lazy stack elements.
+        """Return the shape of an entry without reading it; -1 for sizes that differ between lazy stack elements.
 
         Raises:
             KeyError: There is no such key.
@@ -123,7 +123,7 @@ class Access(Node):
         return parent._shape_of(name)
 
     def entry_class(self, key: NestedKey) -> type[Any]:
-        """Returns the class of an entry without reading it.
+        """Return the class of an entry without reading it.
 
         Raises:
             KeyError: There is no such key.
@@ -134,7 +134,7 @@ class Access(Node):
         return type(self._peek_entry(key)[2])
 
     def _peek_entry(self, key: NestedKey) -> tuple[Any, str, Any]:
-        """Returns the node that holds an entry, the name of the entry in it, and the result of ``_peek``.
+        """Return the node that holds an entry, the name of the entry in it, and the result of ``_peek``.
 
         Raises:
             KeyError: There is no such key.
@@ -146,7 +146,7 @@ class Access(Node):
         return parent, name, entry
 
     def is_non_tensor(self, key: NestedKey) -> bool:
-        """Returns whether an entry is non-tensor data.
+        """Return whether an entry is non-tensor data.
 
         >>> TensorDict({"s": "text"}).is_non_tensor("s")
         True
@@ -154,7 +154,7 @@ class Access(Node):
         return getattr(self.entry_class(key), "_is_non_tensor", False)
 
     def __contains__(self, key: Any) -> bool:
-        """Returns whether there is an entry under a key (nested keys included).
+        """Return whether there is an entry under a key (nested keys included).
 
         >>> ("a", "b") in TensorDict({"a": {"b": 1}})
         True
@@ -175,7 +175,7 @@ class Access(Node):
         *,
         sort: bool = False,
     ) -> KeysView:
-        """Returns a live view of the keys.
+        """Return a live view of the keys.
 
         Args:
             include_nested: Whether keys of nested tensordicts are included, as tuples.
@@ -197,7 +197,7 @@ class Access(Node):
         *,
         sort: bool = False,
     ) -> ValuesView:
-        """Returns a live view of the entries, in the order of ``keys`` with the same arguments.
+        """Return a live view of the entries, in the order of ``keys`` with the same arguments.
 
         >>> [v.item() for v in TensorDict({"a": 1, "b": {"c": 2}}).values(True, True)]
         [1, 2]
@@ -212,7 +212,7 @@ class Access(Node):
         *,
         sort: bool = False,
     ) -> ItemsView:
-        """Returns a live view of the pairs of keys and entries, in the order of ``keys`` with the same arguments.
+        """Return a live view of the pairs of keys and entries, in the order of ``keys`` with the same arguments.
 
         >>> [(k, v.item()) for k, v in TensorDict({"a": 1, "b": {"c": 2}}).items(True, True)]
         [('a', 1), (('b', 'c'), 2)]
@@ -224,7 +224,7 @@ class Access(Node):
         return ItemsView(self, include_nested, leaves_only, is_leaf, sort)
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
-        """Returns the pairs of keys and entries of non-tensor data.
+        """Return the pairs of keys and entries of non-tensor data.
 
         >>> [k for k, _ in TensorDict({"a": 1, "s": "text"}).non_tensor_items()]
         ['s']
@@ -312,7 +312,7 @@ class Access(Node):
     """`set` under a name that no field of a tensorclass hides; nodes call it on nested nodes."""
 
     def _plan_set(self, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
-        """Returns the entry that an update stores under a key; ``None`` if the value is written in place instead.
+        """Return the entry that an update stores under a key; ``None`` if the value is written in place instead.
 
         Raises the errors of ``set``. A container that defines ``set`` overrides it.
         """
@@ -387,7 +387,7 @@ class Access(Node):
         self._put_entry(key, None, value, non_blocking)
 
     def _find_parent(self, key: NestedKey) -> tuple[Any, str]:
-        """Returns the node that holds (or would hold) the last level of a key, and the name of that level."""
+        """Return the node that holds (or would hold) the last level of a key, and the name of that level."""
         if type(key) is str:
             return self, key
         path = unravel_key_to_tuple(key)

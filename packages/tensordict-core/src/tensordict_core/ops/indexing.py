@@ -35,7 +35,7 @@ class Indexing(Node):
     @overload
     def __getitem__(self, index: Any) -> Any: ...
     def __getitem__(self, index: Any) -> Any:
-        """Returns an entry by key, or the part of every entry that ``index`` selects along the batch dimensions.
+        """Return an entry by key, or the part of every entry that ``index`` selects along the batch dimensions.
 
         Args:
             index: A key (a string or a tuple of strings), or an integer, slice, ``None``, ``...``, tensor, mask, array,
@@ -90,11 +90,11 @@ class Indexing(Node):
         self._index_put(Index(index, self._meta.batch_size), value)
 
     def __getitems__(self, indices: Any) -> Any:
-        """Returns the rows that a ``DataLoader`` requests by one index; collate them with ``lambda batch: batch``."""
+        """Return the rows that a ``DataLoader`` requests by one index; collate them with ``lambda batch: batch``."""
         return self[torch.from_numpy(np.asarray(indices, dtype=np.int64))]  # faster than torch reads a list
 
     def __len__(self) -> int:
-        """Returns the size of the first batch dimension (0 without one).
+        """Return the size of the first batch dimension (0 without one).
 
         >>> len(TensorDict({}, batch_size=[3, 4]))
         3
@@ -103,7 +103,7 @@ class Indexing(Node):
         return size[0] if size else 0
 
     def __iter__(self) -> Iterator[Self]:
-        """Iterates over the slices along the first batch dimension.
+        """Iterate over the slices along the first batch dimension.
 
         Raises:
             RuntimeError: There is no batch dimension.
@@ -116,7 +116,7 @@ class Indexing(Node):
         return iter(self._unbind(0))
 
     def get_at(self, key: Any, index: Any = ..., default: Any = ..., *, idx: Any = ...) -> Any:
-        """Returns the part of an entry that an index selects; ``default`` (``None``) if there is no such key.
+        """Return the part of an entry that an index selects; ``default`` (``None``) if there is no such key.
 
         >>> td = TensorDict({"a": torch.arange(3)}, batch_size=[3])
         >>> td.get_at("a", 1), td.get_at("b", 1)
@@ -148,7 +148,7 @@ class Indexing(Node):
 
 
 def _is_path(index: tuple[Any, ...]) -> bool:
-    """Returns whether a tuple is a nested key (strings and tuples of strings only) and not an index."""
+    """Return whether a tuple is a nested key (strings and tuples of strings only) and not an index."""
     for part in index:
         if type(part) is not str and not (type(part) is tuple and _is_path(part)):
             return False

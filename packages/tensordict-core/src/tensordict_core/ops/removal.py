@@ -78,7 +78,7 @@ class Removal(Access):
         return keys[-1], self.pop(keys[-1])
 
     def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
-        """Returns the entry of a key; stores ``default`` first if there is none.
+        """Return the entry of a key; stores ``default`` first if there is none.
 
         >>> TensorDict({}).setdefault("a", torch.ones(1))
         tensor([1.])
@@ -131,7 +131,7 @@ class Removal(Access):
             raise
 
     def rename_keys(self, mapping: dict[NestedKey, NestedKey], *, strict: bool = True) -> Self:
-        """Returns a shallow copy with some keys renamed; nested tensordicts that become empty are dropped.
+        """Return a shallow copy with some keys renamed; nested tensordicts that become empty are dropped.
 
         Args:
             mapping: New keys by old keys.
@@ -183,7 +183,7 @@ class Removal(Access):
 
 
 def _has_nothing(node: Any) -> bool:
-    """Returns whether a node exists and has no entry; elements of a lazy stack may have entries of their own."""
+    """Return whether a node exists and has no entry; elements of a lazy stack may have entries of their own."""
     inmost = None if node is None else node._inmost()
     if inmost is not None and inmost._is_lazy_stack:
         return all(map(_has_nothing, inmost.tensordicts))

@@ -22,7 +22,7 @@ class KeySelection(Node):
     __slots__ = ()
 
     def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Self:
-        """Returns a new tensordict with the entries under some keys (nested keys included), not copied.
+        """Return a new tensordict with the entries under some keys (nested keys included), not copied.
 
         Args:
             *keys: The keys, or one list of them.
@@ -58,7 +58,7 @@ class KeySelection(Node):
         return self._with_entries(entries, inplace, as_tensordict)
 
     def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:
-        """Returns a new tensordict without the entries under some keys (nested keys included), not copied.
+        """Return a new tensordict without the entries under some keys (nested keys included), not copied.
 
         Missing keys are ignored.
 
@@ -85,7 +85,7 @@ class KeySelection(Node):
         return self._with_entries(entries, inplace, False)
 
     def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Self:
-        """Returns a new node of some entries of this one; or this one, without the others."""
+        """Return a new node of some entries of this one; or this one, without the others."""
         if not inplace:
             return self._new(entries, self._meta)
         if self._locked:
@@ -103,7 +103,7 @@ class KeySelection(Node):
         strict: bool = True,
         reproduce_struct: bool = False,
     ) -> tuple[Self, ...]:
-        """Returns one tensordict per set of keys, and one of the remaining entries.
+        """Return one tensordict per set of keys, and one of the remaining entries.
 
         Args:
             *key_sets: Sequences of keys, dictionaries from keys to their new names, or functions that are called with
@@ -154,7 +154,7 @@ class KeySelection(Node):
         return (*out, rest)
 
     def _as_key_sets(self, key_sets: Iterable[Any]) -> list[Any]:
-        """Returns the sets of keys; a function is replaced by the paths of the leaves that it selects."""
+        """Return the sets of keys; a function is replaced by the paths of the leaves that it selects."""
         out: list[Any] = []
         taken: set[tuple[str, ...]] = set()
         for key_set in key_sets:
@@ -194,7 +194,7 @@ class KeySelection(Node):
         return self
 
     def filter_non_tensor_data(self) -> Self:
-        """Returns a shallow copy without non-tensor entries.
+        """Return a shallow copy without non-tensor entries.
 
         >>> TensorDict({"a": 1, "s": "text"}).filter_non_tensor_data().sorted_keys
         ['a']
@@ -217,7 +217,7 @@ class KeySelection(Node):
         device: Any = KEEP,
         names: Any = None,
     ) -> Self:
-        """Returns a tensordict of the same metadata without entries (``recurse``: with empty nested nodes).
+        """Return a tensordict of the same metadata without entries (``recurse``: with empty nested nodes).
 
         >>> TensorDict({"a": torch.zeros(3)}, [3]).empty().batch_size
         torch.Size([3])
@@ -240,7 +240,7 @@ class KeySelection(Node):
         return self._new(entries, meta)
 
     def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
-        """Returns an unlocked copy; its tensors are copied too if ``recurse``.
+        """Return an unlocked copy; its tensors are copied too if ``recurse``.
 
         >>> td = TensorDict({"a": torch.zeros(1)})
         >>> td.clone(False)["a"] is td["a"], td.clone()["a"] is td["a"]
@@ -249,7 +249,7 @@ class KeySelection(Node):
         return self._clone(recurse)
 
     def copy(self) -> Self:
-        """Returns a shallow copy: new nodes, the same tensors."""
+        """Return a shallow copy: new nodes, the same tensors."""
         return self._clone(False)
 
     def __copy__(self) -> Self:

@@ -147,7 +147,7 @@ class Updating(InPlaceUpdating):
             self._set(key, entry)
 
     def _storing_all(self, source: Any) -> Callable[[], None] | None:
-        """Returns a function that stores a source of plain tensors under string keys at once; ``None`` for others."""
+        """Return a function that stores a source of plain tensors under string keys at once; ``None`` for others."""
         meta = self._meta
         store = None if self._locked or meta.device is not None else self._storing()
         if store is None or (isinstance(source, Node) and type(source._entries) is not dict):
@@ -166,7 +166,7 @@ class Updating(InPlaceUpdating):
         return partial(store, items)
 
     def _gathered(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[str, Any]]:
-        """Returns the items of a source; those under nested keys are collected in one dictionary for each node.
+        """Return the items of a source; those under nested keys are collected in one dictionary for each node.
 
         Raises:
             KeyError: A nested key leads through an entry that is no node.
@@ -198,7 +198,7 @@ class Updating(InPlaceUpdating):
         return list(out.items())
 
     def replace(self, *args: Any, **kwargs: Any) -> Self:
-        """Returns a shallow copy with some entries replaced.
+        """Return a shallow copy with some entries replaced.
 
         Args:
             *args: A dictionary or tensordict with the new values.

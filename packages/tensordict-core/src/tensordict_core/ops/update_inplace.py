@@ -41,12 +41,12 @@ def pairs(source: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def as_paths(keys: Iterable[NestedKey] | None) -> list[tuple[str, ...]] | None:
-    """Returns keys as tuples; ``None`` stands for all keys."""
+    """Return keys as tuples; ``None`` stands for all keys."""
     return None if keys is None else [unravel_key_to_tuple(key) for key in ([keys] if isinstance(keys, str) else keys)]
 
 
 def restricted(source: Any, chosen: list[tuple[str, ...]] | None) -> Any:
-    """Returns the part of a source of values under some keys; keys that it lacks are ignored.
+    """Return the part of a source of values under some keys; keys that it lacks are ignored.
 
     >>> restricted({"a": 1, "b": {"c": 2, "d": 3}}, [("b", "c")])
     {'b': {'c': 2}}

@@ -164,7 +164,7 @@ class _Rows:
 
 
 def linked_values(stack: Any, holder: Any, key: str) -> LinkedList:
-    """Returns the values of a `NonTensorStack`, read from a container, as nested lists that write through."""
+    """Return the values of a `NonTensorStack`, read from a container, as nested lists that write through."""
     size, flat = stack._meta.batch_size, stack._flat
     n = size[-1]
     if len(size) == 1:
