@@ -11,7 +11,21 @@ from typing import Any, assert_type
 import torch
 from torch import Tensor, nn
 
-from tensordict_core import SubTensorDict, TensorDict, cat, from_dict, fromkeys, make_tensordict, stack
+from tensordict_core import (
+    LazyStackedTensorDict,
+    SubTensorDict,
+    TensorDict,
+    cat,
+    from_any,
+    from_dict,
+    from_list,
+    from_namedtuple,
+    from_tuple,
+    fromkeys,
+    make_tensordict,
+    merge_tensordicts,
+    stack,
+)
 
 td = TensorDict({"a": torch.ones(3), "b": {"c": torch.ones(3)}}, [3])
 
@@ -41,6 +55,17 @@ assert_type(td.to_tensordict(), TensorDict)
 assert_type(from_dict({"a": [1, 2]}, auto_batch_size=True), TensorDict)
 assert_type(fromkeys(["a"], 0), TensorDict)
 assert_type(make_tensordict(a=torch.ones(3)), TensorDict)
+assert_type(merge_tensordicts(td, td), TensorDict)
+assert_type(from_tuple((1, 2), batch_dims=0), TensorDict)
+assert_type(from_namedtuple(torch.ones(3).max(0)), TensorDict)
+assert_type(from_list([{"a": 1}]), TensorDict | LazyStackedTensorDict)
+assert_type(from_list([{"a": 1}], lazy=False), TensorDict)
+assert_type(from_list([{"a": 1}], lazy=True, device="cpu"), LazyStackedTensorDict)
+assert_type(from_any({"a": (1, 2)}), TensorDict)
+assert_type(from_any(torch.ones(3)), Tensor)
+assert_type(from_any(td, auto_batch_size=True), TensorDict)
+assert_type(TensorDict.from_tuple((1, 2)), TensorDict)
+assert_type(TensorDict.from_namedtuple(torch.ones(3).max(0)), TensorDict)
 
 # saving and loading
 assert_type(td.memmap(), TensorDict)
@@ -102,6 +127,9 @@ assert_type(td.float(), TensorDict)
 assert_type(td + 1, TensorDict)
 assert_type(1 - td / td, TensorDict)
 assert_type(td.apply(torch.sin), TensorDict | Any)
+assert_type(td.named_apply(lambda key, leaf: leaf, nested_keys=True, batch_size=[3]), TensorDict | Any)
+assert_type(td.apply_(torch.sin, is_leaf=None), TensorDict)
+td.apply(torch.sin, inplce=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 assert_type(td.size(), torch.Size)
 assert_type(td.size(0), int)
 assert_type(td.to_tensordict(), TensorDict)

@@ -26,7 +26,9 @@ from tensordict_core.base.predicates import (
 from tensordict_core.base.rebuild import NO_DEFAULT
 from tensordict_core.containers.collection import TensorCollection, TensorDictBase
 from tensordict_core.containers.constructors import (
+    from_any,
     from_dict,
+    from_list,
     from_namedtuple,
     from_tuple,
     fromkeys,
@@ -48,7 +50,6 @@ from tensordict_core.containers.unbatched import UnbatchedTensor
 from tensordict_core.containers.view import SubTensorDict
 from tensordict_core.ops.combine import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict_core.ops.compat.deprecated import lazy_legacy, set_lazy_legacy
-from tensordict_core.ops.io.from_python import from_any, from_list
 from tensordict_core.ops.io.from_pytree import from_pytree
 from tensordict_core.ops.io.linked_list import LinkedList
 from tensordict_core.torch_api.closeness import assert_allclose_td, assert_close

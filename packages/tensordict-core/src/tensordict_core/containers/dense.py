@@ -138,13 +138,17 @@ class TensorDict(TensorDictBase):
     __slots__ = ("_annotations", "_entries", "_holders", "_last_exit", "_locked", "_meta")
 
     if TYPE_CHECKING:
-        # every container's method gives a TensorDict, which only here is the class itself
+        # the methods return a TensorDict whatever the container; only here that is the class itself
         def to_tensordict(self, *, retain_none: bool | None = ...) -> Self: ...  # noqa: D102
         def view_at(self, index: Any) -> SubTensorDict: ...  # noqa: D102
         @classmethod
         def from_dict(cls, input_dict: Any, **options: Unpack[BuildOptions]) -> Self: ...  # noqa: D102
         @classmethod
         def fromkeys(cls, keys: Iterable[NestedKey], value: Any = ...) -> Self: ...  # noqa: D102
+        @classmethod
+        def from_tuple(cls, obj: tuple[Any, ...], **options: Unpack[BuildOptions]) -> Self: ...  # noqa: D102
+        @classmethod
+        def from_namedtuple(cls, named_tuple: Any, **options: Unpack[BuildOptions]) -> Self: ...  # noqa: D102
 
     def __init__(
         self,

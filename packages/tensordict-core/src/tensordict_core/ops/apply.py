@@ -1,13 +1,13 @@
 """`apply`: map a function over the leaves of a tensordict.
 
 The results of the function replace the leaves, and ``None`` drops the entry. Other tensordicts are matched by key and
-give the function more arguments. One algorithm serves all variants: by name, in place, into ``out``, on nested nodes.
+supply further arguments. One algorithm serves all variants: by name, in place, into ``out``, on nested nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -16,46 +16,60 @@ from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import as_batch_size, as_device, as_names
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, SAME, SHAPE_KEEPING, UNLOCKED, How, IsLeaf
+from tensordict_core.base.signature import with_options
 
-__all__ = ["Applying"]
-
+__all__ = ["ApplyOptions", "Applying"]
 
 _PLAIN = How(prune=True, check=True)
 _LOCKED = How(prune=True, check=True, lock=True)
 _HASHABLE = (type(torch.sin), type(torch.Tensor.sin))
+_SIMPLE = ("default", "propagate_lock")
+"""Options that leave batch size, device, names and leaves of the result to the usual rules."""
+
+
+class ApplyOptions(TypedDict, total=False):
+    """The options of ``apply``, ``named_apply`` and ``apply_``; the docstring of ``apply`` explains each."""
+
+    batch_size: Sequence[int] | None
+    device: Any
+    names: Any
+    inplace: bool
+    default: Any
+    filter_empty: bool | None
+    propagate_lock: bool
+    call_on_nested: bool
+    is_leaf: IsLeaf | None
+    out: Any
 
 
 def _any_node(kind: type[Any]) -> bool:
     return issubclass(kind, Node)
 
 
+def _argument(entry: Any) -> Any:
+    """Return the argument that an entry of another tensordict becomes: the value of a `NonTensorData`, or the entry."""
+    single = isinstance(entry, Node) and entry._is_non_tensor and not entry._holds_values
+    return entry._entry_value() if single else entry
+
+
+def _leaf_types(options: ApplyOptions) -> IsLeaf | None:
+    """Return the predicate on the types of nodes that the function is called with."""
+    return _any_node if options.get("call_on_nested") else options.get("is_leaf")
+
+
 class Applying(Node):
-    """Functions on leaves."""
+    """``apply`` and its variants."""
 
     __slots__ = ()
 
-    def apply(
-        self,
-        fn: Callable[..., Any],
-        *others: Any,
-        batch_size: Sequence[int] | None = None,
-        device: Any = KEEP,
-        names: Any = KEEP,
-        inplace: bool = False,
-        default: Any = KEEP,
-        filter_empty: bool | None = None,
-        propagate_lock: bool = False,
-        call_on_nested: bool = False,
-        is_leaf: IsLeaf | None = None,
-        out: Any = None,
-        **constructor_kwargs: Any,
-    ) -> Self | Any:
+    @with_options(ApplyOptions)
+    def apply(self, fn: Callable[..., Any], *others: Any, **options: Unpack[ApplyOptions]) -> Self | Any:
         """Return the results of ``fn`` for every leaf, in the structure of this tensordict.
 
         Args:
             fn: Called with a leaf, and those of ``others`` under the same key. Its result replaces the leaf; ``None``
                 drops the entry.
-            *others: Tensordicts matched by key. A `NonTensorData` gives its value, a function for one.
+            *others: Tensordicts matched by key. `NonTensorData` is passed as its value.
             batch_size: The batch size of the result, if it changes.
             device: The device of the result, if it changes.
             names: The dim names of the result, if they change.
@@ -67,7 +81,6 @@ class Applying(Node):
             call_on_nested: Whether ``fn`` is called with nested tensordicts instead of their leaves.
             is_leaf: Predicate on types; ``fn`` is called with instances of the types for which it is true.
             out: A tensordict of the same structure that the results are written into.
-            **constructor_kwargs: Accepted for compatibility.
 
         Raises:
             RuntimeError: A result does not start with the batch size.
@@ -79,97 +92,68 @@ class Applying(Node):
         >>> td.apply(lambda x, y: x - y, td)["a"]
         tensor([0., 0., 0.])
         """
-        kind = _any_node if call_on_nested else is_leaf
-        if batch_size is not None and not inplace:
-            self = self._solid()
-        leaves = self._leaves(kind)
-        if others:
-            results = list(map(fn, leaves, *[self._operands(other, default, kind) for other in others]))
-        else:
-            results = list(map(fn, leaves))
-        if (
-            results
-            and kind is None
-            and out is None
-            and batch_size is None
-            and filter_empty is None
-            and not inplace
-            and device is KEEP
-            and names is KEEP
-        ):
-            if type(fn) in _HASHABLE and fn in SHAPE_KEEPING:  # a look at the shapes of results costs a tenth of them
-                return self._rebuild(iter(results), SAME if propagate_lock else UNLOCKED)
-            return self._rebuild(iter(results), _LOCKED if propagate_lock else _PLAIN)
-        return self._put_results(results, kind, batch_size, device, names, inplace, filter_empty, propagate_lock, out)
+        kind, td = _leaf_types(options), self._apply_source(options)
+        operands = td._operands(others, kind, options) if others else ()
+        results = list(map(fn, td._leaves(kind), *operands))
+        if results and (not options or all([name in _SIMPLE for name in options])):
+            locks = options.get("propagate_lock", False)
+            # the check of the results' shapes would cost a tenth of the call
+            if type(fn) in _HASHABLE and fn in SHAPE_KEEPING:
+                return td._rebuild(iter(results), SAME if locks else UNLOCKED)
+            return td._rebuild(iter(results), _LOCKED if locks else _PLAIN)
+        return td._put_results(results, kind, options)
 
+    @with_options(ApplyOptions)
     def named_apply(
-        self,
-        fn: Callable[..., Any],
-        *others: Any,
-        nested_keys: bool = False,
-        batch_size: Sequence[int] | None = None,
-        device: Any = KEEP,
-        names: Any = KEEP,
-        inplace: bool = False,
-        default: Any = KEEP,
-        filter_empty: bool | None = None,
-        propagate_lock: bool = False,
-        call_on_nested: bool = False,
-        is_leaf: IsLeaf | None = None,
-        out: Any = None,
-        **constructor_kwargs: Any,
+        self, fn: Callable[..., Any], *others: Any, nested_keys: bool = False, **options: Unpack[ApplyOptions]
     ) -> Self | Any:
-        """As ``apply``, with the key of the leaf as first argument of ``fn``.
+        """Apply a function that takes the key of the leaf as first argument; other arguments are those of ``apply``.
 
-        The key is its last level, or all of it if ``nested_keys``.
+        Args:
+            fn: Called with the key, the leaf, and the leaves of ``others`` under the same key.
+            *others: Tensordicts matched by key.
+            nested_keys: Whether ``fn`` gets the whole nested key rather than its last level.
 
         >>> TensorDict({"a": 1, "b": {"c": 2}}).named_apply(lambda k, x: x if k == "c" else None)["b", "c"]
         tensor(2)
         """
-        kind = _any_node if call_on_nested else is_leaf
-        if batch_size is not None and not inplace:
-            self = self._solid()
-        keys = self._leaf_keys(kind)
-        shown = [unravel_key(key) for key in keys] if nested_keys else [key[-1] for key in keys]
-        columns = [shown, self._leaves(kind), *(self._operands(other, default, kind) for other in others)]
-        results = [fn(*column) for column in zip(*columns, strict=True)]
-        return self._put_results(results, kind, batch_size, device, names, inplace, filter_empty, propagate_lock, out)
+        kind, td = _leaf_types(options), self._apply_source(options)
+        keys = td._leaf_keys(kind)
+        names = [unravel_key(key) for key in keys] if nested_keys else [key[-1] for key in keys]
+        results = list(map(fn, names, td._leaves(kind), *td._operands(others, kind, options)))
+        return td._put_results(results, kind, options)
 
-    def apply_(self, fn: Callable[..., Any], *others: Any, **kwargs: Any) -> Self:
-        """``apply`` with ``inplace=True``.
+    @with_options(ApplyOptions)
+    def apply_(self, fn: Callable[..., Any], *others: Any, **options: Unpack[ApplyOptions]) -> Self:
+        """Write the results of a function into the leaves, as ``apply`` with ``inplace=True``.
 
         >>> TensorDict({"a": torch.zeros(2)}).apply_(lambda x: x + 1)["a"]
         tensor([1., 1.])
         """
-        self.apply(fn, *others, inplace=True, **kwargs)
+        in_place: ApplyOptions = {**options, "inplace": True}
+        self.apply(fn, *others, **in_place)
         return self
 
-    def _operands(self, other: Any, default: Any, is_leaf: IsLeaf | None) -> list[Any]:
-        """Return the argument from ``other`` for each leaf: a tensor, or the value of a `NonTensorData`."""
-        found = self._align(other, default, is_leaf)
-        if is_leaf is not None or all(type(one) is Tensor for one in found):
-            return found
-        return [
-            one._entry_value() if isinstance(one, Node) and one._is_non_tensor and not one._holds_values else one
-            for one in found
-        ]
+    def _apply_source(self, options: ApplyOptions) -> Any:
+        """Return the tree whose leaves the function is called with; a new batch size needs a dense one."""
+        if options.get("batch_size") is not None and not options.get("inplace"):
+            return self._solid()
+        return self
 
-    def _put_results(
-        self,
-        results: list[Any],
-        is_leaf: IsLeaf | None,
-        batch_size: Sequence[int] | None,
-        device: Any,
-        names: Any,
-        inplace: bool,
-        filter_empty: bool | None,
-        propagate_lock: bool,
-        out: Any,
-    ) -> Any:
-        if inplace or out is not None:
+    def _operands(self, others: Sequence[Any], is_leaf: IsLeaf | None, options: ApplyOptions) -> list[list[Any]]:
+        """Return for each of ``others`` the argument for each leaf: a tensor, or the value of a `NonTensorData`."""
+        columns = [self._align(other, options.get("default", KEEP), is_leaf) for other in others]
+        if is_leaf is not None:
+            return columns
+        return [[one if type(one) is Tensor else _argument(one) for one in column] for column in columns]
+
+    def _put_results(self, results: list[Any], is_leaf: IsLeaf | None, options: ApplyOptions) -> Any:
+        """Return a tree with the results as leaves, or write them into this tensordict or ``out``."""
+        out, filter_empty = options.get("out"), options.get("filter_empty")
+        if options.get("inplace") or out is not None:
             target: Any = self if out is None else out
             leaves = self._leaves(is_leaf)
-            # one number stands for all of a leaf
+            # a number fills its leaf
             results = [
                 torch.full_like(leaf, new)
                 if isinstance(new, int | float | complex) and isinstance(leaf, Tensor)
@@ -180,6 +164,7 @@ class Applying(Node):
             return target
         meta = self._meta
         dims = len(meta.batch_size)
+        batch_size, device, names = options.get("batch_size"), options.get("device", KEEP), options.get("names", KEEP)
         size = None if batch_size is None else as_batch_size(batch_size)
         new_names = names if names is KEEP else as_names(names, dims if size is None else len(size))
         how = How(
@@ -188,7 +173,7 @@ class Applying(Node):
             if new_names is KEEP
             else lambda own: new_names if new_names is None or own is None else new_names + own[dims:],
             device=device if device is KEEP else as_device(device),
-            lock=propagate_lock,
+            lock=options.get("propagate_lock", False),
             is_leaf=is_leaf,
             prune=filter_empty is not False,
             check=True,
