@@ -262,7 +262,7 @@ def test_a_lazy_stack_takes_results_in_place() -> None:
         assert lazy["s"] == expected["s"] and len(lazy.tensordicts) == expected.batch_size[1]
     index = torch.tensor([[1], [0], [1]])
     assert lazy_stack(tds, 1).gather(1, index, inplace=True)["a"].tolist() == [[10], [1], [12]]
-    with pytest.raises(RuntimeError, match="without inplace=True"):
+    with pytest.raises(RuntimeError, match="leave out inplace=True"):
         lazy_stack(tds, 1).masked_select(torch.ones(3, 2) > 0, inplace=True)
 
 

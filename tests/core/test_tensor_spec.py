@@ -34,7 +34,7 @@ def test_only_the_fields_that_are_asked_for_are_written(td: TensorDict) -> None:
         "tgt_shape": None,
     }
     assert td.attrs(fields="shape")["a"].tgt_shape == torch.Size([3, 4])
-    with pytest.raises(ValueError, match=r"'device', 'dtype' and 'shape', got 'stride'; name those"):
+    with pytest.raises(ValueError, match=r"'device', 'dtype' and 'shape', got 'stride'; pass some"):
         td.attrs(fields=["stride"])
 
 
@@ -63,7 +63,7 @@ def test_the_device_of_the_result_is_the_one_that_all_leaves_are_on(td: TensorDi
 
 def test_nothing_else_goes_with_attrs(td: TensorDict) -> None:
     for arguments, options in (((torch.int8,), {}), ((), {"device": "cpu"}), ((), {"cast_filter": lambda *_: True})):
-        with pytest.raises(TypeError, match=r"from attrs, so no other"):
+        with pytest.raises(TypeError, match=r"from attrs and allows no other"):
             td.to(td.attrs(), *arguments, **options)
 
 

@@ -1,6 +1,6 @@
-"""``get``, ``set``, ``keys`` and their kind: reading and writing one entry by key, nested keys included.
+"""Access by key: ``get``, ``set``, ``keys`` and related methods, for nested keys too.
 
-A string key costs one dictionary operation; a tuple walks the nodes on its way.
+A string key costs one dictionary operation; a nested key costs one for each level.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ def _as_plain(key: Any) -> str | tuple[str, ...]:
 
 
 class Access(Node):
-    """Entries by key: ``get``, ``set`` and their kind."""
+    """Methods that read and write one entry by key."""
 
     __slots__ = ()
 
     # reading ---------------------------------------------------------------------------------------------------------
 
     def get(self, key: NestedKey, default: Any = KEEP, **kwargs: Any) -> Any:
-        """Return the entry of a key as it is stored: a tensor or a node.
+        """Return the entry stored under a key: a tensor or a node.
 
-        Non-tensor data come as `NonTensorData`; ``td[key]`` gives their value.
+        Non-tensor data are returned as `NonTensorData`; ``td[key]`` returns their value.
 
         Args:
             key: A string or a nested key.
-            default: What to return where there is no such entry; by default ``None`` (see `set_get_defaults_to_none`);
+            default: The result if the key is missing; by default ``None`` (see `set_get_defaults_to_none`);
                 ``NO_DEFAULT`` raises a ``KeyError``.
-            **kwargs: What a container takes beside (a lazy stack: how to combine ragged entries).
+            **kwargs: Further arguments of the container (for a lazy stack, how to combine ragged entries).
 
         >>> td = TensorDict({"a": {"b": torch.zeros(2)}}, batch_size=[2])
         >>> td.get(("a", "b")), td.get("c") is None
@@ -74,7 +74,7 @@ class Access(Node):
         return self._absent(key, default) if node is None else node
 
     def _absent(self, key: Any, default: Any) -> Any:
-        """Return the result of ``get`` for a key that does not exist."""
+        """Return the result of ``get`` for a missing key, or raise its error."""
         if default is KEEP:
             if options.get_defaults_to_none:
                 return None
@@ -154,7 +154,7 @@ class Access(Node):
         return getattr(self.entry_class(key), "_is_non_tensor", False)
 
     def __contains__(self, key: Any) -> bool:
-        """Return whether there is an entry under a key (nested keys included).
+        """Return whether a key, nested or not, has an entry.
 
         >>> ("a", "b") in TensorDict({"a": {"b": 1}})
         True
@@ -179,8 +179,8 @@ class Access(Node):
 
         Args:
             include_nested: Whether keys of nested tensordicts are included, as tuples.
-            leaves_only: Whether only leaves count: tensors, or what ``is_leaf`` says.
-            is_leaf: Says of a type whether its instances count as leaves.
+            leaves_only: Whether only the keys of leaves are included.
+            is_leaf: Predicate on types; instances of the types for which it is true are leaves. By default tensors.
             sort: Whether keys come in alphabetical order.
 
         >>> td = TensorDict({"a": 1, "b": {"c": 2}})
@@ -242,15 +242,15 @@ class Access(Node):
     def set(
         self, key: NestedKey, item: Any, inplace: bool | None = False, *, non_blocking: bool = False, **kwargs: Any
     ) -> Self:
-        """Store an entry and replace an existing one; missing nodes of a nested key are created.
+        """Store an entry, or replace the existing one; missing nodes of a nested key are created.
 
         Args:
             key: A string or a nested key.
             item: A tensor of shape ``[*batch_size, ...]``, a number, an array, a dictionary or tensordict, or anything
                 else as non-tensor data.
-            inplace: Whether the value is written into the entry that is there (``None``: only where it fits).
+            inplace: Whether the value is written into the existing entry (``None``: if shape, dtype and device fit).
             non_blocking: Whether a move to the tensordict's device may be asynchronous.
-            **kwargs: What a container takes beside.
+            **kwargs: Further arguments of the container.
 
         Raises:
             RuntimeError: The value does not start with the batch size, or the tensordict is locked.
@@ -302,7 +302,7 @@ class Access(Node):
         try:
             node._store(path[-1], item, inplace, non_blocking=non_blocking)
         except BaseException:
-            if made is not None:  # remove the nodes that were created for an entry that is refused
+            if made is not None:  # the entry is refused, so the nodes created for it are removed
                 parent, name = made
                 parent._del(name)
             raise
@@ -338,7 +338,7 @@ class Access(Node):
         )
 
     def set_(self, key: NestedKey, item: Any, *, non_blocking: bool = False) -> Self:
-        """Write a value into an entry that exists; locked tensordicts allow this.
+        """Write a value into an existing entry; locked tensordicts allow it.
 
         Raises:
             KeyError: There is no such entry.
@@ -380,7 +380,7 @@ class Access(Node):
         return self
 
     def _write_entry(self, key: str, old: Any, value: Any, non_blocking: bool = False) -> None:
-        """Write a value into the entry ``old``."""
+        """Write a value into the entry ``old`` of a key."""
         if type(old) is Tensor and type(value) is Tensor and old.shape == value.shape and type(self._entries) is dict:
             old.copy_(value, non_blocking)
             return

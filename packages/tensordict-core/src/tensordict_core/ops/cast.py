@@ -1,6 +1,6 @@
 """Casts to another device or dtype: `to`, `type`, and a method for each dtype (``float()``, ``int8()``, ...).
 
-Leaves that need no change are shared with the source, as in torch.
+Leaves that need no change are shared with the source, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ CastFilter: TypeAlias = "Callable[[tuple[str, ...], Any], bool]"
 
 
 def _cast_leaves(td: Any, leaves: list[Tensor], dtype: Any, cast_filter: CastFilter | None) -> list[Tensor]:
-    """Return the leaves cast to a dtype, those of ``td`` or copies of them, if the filter takes the leaf of ``td``."""
+    """Return ``leaves`` cast to a dtype, except those whose leaf of ``td`` the filter rejects."""
     if cast_filter is None:
-        # type() does what to() does, and is the faster of the two to call
+        # type() does the same as to() and is faster to call
         return [leaf.type(dtype) for leaf in leaves]
     chosen = [cast_filter(*pair) for pair in zip(td._leaf_keys(), td._leaves(), strict=True)]
     return [leaf.type(dtype) if is_cast else leaf for leaf, is_cast in zip(leaves, chosen, strict=True)]
 
 
 class _Uncast(WriteBack):
-    """Write-back of a cast: entries return to the device and dtype of the source; the source places new ones."""
+    """Write-back of a cast: entries return to the device and dtype that they have in the source."""
 
     __slots__ = ()
 
@@ -74,7 +74,7 @@ def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
         return _cast_from(self, self._rebuild(iter(leaves), SAME))
 
     example = f'>>> TensorDict({{"a": torch.ones(1)}}).{name}().dtype\n    {dtype}'
-    if dtype is torch.complex32:  # torch warns of it, rightly, so the example shows no more than the call
+    if dtype is torch.complex32:  # torch warns that this dtype is experimental, so the example converts no tensor
         example = ">>> TensorDict({}).complex32().is_empty()\n    True"
     method.__doc__ = f"""Every leaf cast to `{dtype}`; leaves that have it are shared.
 
@@ -96,7 +96,7 @@ class Target(NamedTuple):
 
 
 def _read_target(args: tuple[Any, ...], device: Any, dtype: Any, non_blocking: bool | None) -> Target:
-    """Return the positional forms of `torch.Tensor.to`, and their names."""
+    """Return the target that the arguments ask for, which have the forms of `torch.Tensor.to`."""
     rest = list(args)
     if rest:
         first = rest.pop(0)
@@ -150,7 +150,7 @@ def _move(leaves: list[Tensor], device: torch.device, non_blocking: bool | None)
 
 @owns_methods
 class DtypeCasts(Node):
-    """A cast for each dtype (a class of its own, because its names hide those of Python's types from annotations)."""
+    """A cast for each dtype, in a separate class because names such as ``int`` would hide Python's types."""
 
     __slots__ = ()
 
@@ -179,7 +179,7 @@ class DtypeCasts(Node):
 
 
 class Casting(DtypeCasts):
-    """``to`` and its kind."""
+    """``to``, ``cpu``, ``cuda``, ``type`` and the casts."""
 
     __slots__ = ()
 
@@ -199,28 +199,28 @@ class Casting(DtypeCasts):
     ) -> Self:
         """Return this tensordict on another device, with another dtype, or with another batch size.
 
-        The result is the tensordict itself where nothing is left to do; else a new one, which shares leaves that need
-        no change, and is locked if this one is. As a context manager it casts the entries that the block adds or
-        writes back to what they were, and stores them in this tensordict.
+        If nothing changes, the result is this tensordict. Otherwise it is a new one, which shares the leaves that need
+        no change and is locked if this one is. As a context manager, it casts the entries that the block adds or
+        replaces back and stores them in this tensordict.
 
         Args:
             *args: A device, a device and a dtype, a dtype, a tensor or a tensordict whose device and dtype are taken
-                (the dtype if all its leaves share one), as in `torch.Tensor.to`; then ``non_blocking``. From what
-                ``attrs()`` gives, each leaf takes device and dtype of the leaf under its key.
+                (the dtype if all its leaves share one), as in `torch.Tensor.to`; then ``non_blocking``. If it is the
+                result of ``attrs()``, each leaf takes the device and dtype described under its key.
             device: The device, by name.
             dtype: The dtype, by name.
             other: A tensor or a tensordict whose device and dtype are taken.
-            non_blocking: Whether copies between devices may be asynchronous. By default they are, and results on the
-                host are waited for, once; if true, nothing is waited for.
+            non_blocking: Whether copies between devices may be asynchronous. By default they are asynchronous, and
+                the call waits once for results on the host; if true, it does not wait.
             memory_format: The memory format of leaves with four or five dimensions.
-            batch_size: The batch size of the result; alone, it is set on this tensordict, which is returned.
+            batch_size: The batch size of the result; without other arguments it is set on this tensordict.
             cast_filter: Called with the key (a tuple) and the leaf; leaves for which it is false keep their dtype.
             non_blocking_pin: Whether leaves on the host are copied to pinned memory first.
             num_threads: How many threads pin; by default the calling one.
             inplace: Whether the new leaves replace those of this tensordict, which is returned.
 
         Raises:
-            TypeError: The first argument says neither where nor what, or more than one argument does.
+            TypeError: The first argument is neither a device nor a dtype, or arguments contradict each other.
             RuntimeError: ``inplace`` on a locked tensordict.
 
         >>> td = TensorDict({"a": torch.ones(2)})
@@ -234,8 +234,8 @@ class Casting(DtypeCasts):
         if args and isinstance(args[0], Node) and describes(args[0]):
             if len(args) > 1 or any(given is not None for given in (device, dtype, cast_filter, memory_format)):
                 raise TypeError(
-                    "to(attrs) takes device and dtype of each leaf from attrs, so no other device, dtype, filter or "
-                    "memory format goes with it; call to() again for those"
+                    "to(attrs) takes device and dtype of each leaf from attrs and allows no other device, dtype, "
+                    "filter or memory format; call to() again for those"
                 )
             leaves, common = as_described(self, args[0], non_blocking)
             result = self._rebuild(iter(leaves), How(device=common, lock=True))
@@ -278,7 +278,7 @@ class Casting(DtypeCasts):
         return self._rebuild(iter(leaves), How(device=KEEP if device is None else device, lock=True))
 
     def cpu(self, **kwargs: Any) -> Self:
-        """Return this tensordict on the CPU; takes the options of ``to``.
+        """Return this tensordict on the CPU; options are those of ``to``.
 
         >>> TensorDict({"a": 1}).cpu().device
         device(type='cpu')
@@ -286,7 +286,7 @@ class Casting(DtypeCasts):
         return self.to("cpu", **kwargs)
 
     def cuda(self, device: int | str | torch.device | None = None, **kwargs: Any) -> Self:
-        """Return this tensordict on a CUDA device (the current one by default); takes the options of ``to``.
+        """Return this tensordict on a CUDA device (the current one by default); options are those of ``to``.
 
         Raises:
             RuntimeError: ``device`` is not a CUDA device.
@@ -320,7 +320,7 @@ class Casting(DtypeCasts):
     def as_tensor(self) -> Self:
         """Return the same entries with every leaf as a plain tensor, without a copy.
 
-        Subclasses (memory-mapped tensors, parameters, ...) are seen through their data.
+        Subclasses of `torch.Tensor` (memory-mapped tensors, parameters, ...) become views of their data.
 
         >>> td = TensorDict({"a": torch.nn.Parameter(torch.zeros(2))})
         >>> type(td.as_tensor()["a"]) is torch.Tensor

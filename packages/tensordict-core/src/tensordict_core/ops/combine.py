@@ -1,6 +1,6 @@
 """Combining tensordicts: ``stack``, ``cat`` and their lazy and mixed forms.
 
-Nested nodes of a column are combined by the same functions as whole tensordicts.
+Nested tensordicts under one key are combined by the same functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensordict_core.base.shape_op import normal_dim
 __all__ = ["cat", "lazy_stack", "maybe_dense_stack", "stack"]
 
 N = TypeVar("N", bound=Node)
-"""The type of the tensordicts that are combined, which the result has too."""
+"""The type of the tensordicts and of the result."""
 
 
 def _nodes(items: Any, what: str) -> list[Any]:
@@ -36,8 +36,8 @@ def _nodes(items: Any, what: str) -> list[Any]:
 def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
     """Stack tensordicts of one batch size and one key set along a new batch dimension; every leaf is copied once.
 
-    ``torch.stack`` does the same for tensordicts, but torch annotates it for tensors alone; type checkers accept this
-    function, whose result has the type of the tensordicts.
+    ``torch.stack`` does the same at run time, but its annotations allow tensors only; this function has useful static
+    types.
 
     Args:
         input: The tensordicts.
@@ -45,7 +45,7 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
         out: A tensordict that the result is written into.
 
     Raises:
-        RuntimeError: Batch sizes, keys or shapes differ; ``lazy_stack`` and ``maybe_dense_stack`` take those.
+        RuntimeError: Batch sizes, keys or shapes differ; ``lazy_stack`` and ``maybe_dense_stack`` allow that.
 
     >>> tds = [TensorDict({"a": torch.zeros(3)}, [3]) for _ in range(2)]
     >>> stack(tds, 1)["a"].shape
@@ -66,12 +66,12 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
 
 
 def _stack_same(nodes: list[Any], dim: int) -> Any:
-    """Stack nodes of one batch size with the container that can hold all of them."""
+    """Stack nodes of one batch size by the container that can hold all of them."""
     return _common_container(nodes)._stack(nodes, dim)
 
 
 def _common_container(nodes: Sequence[Any]) -> Any:
-    """Return the type whose ``_stack`` and ``_cat`` combine these nodes: the first's, or that of a lazy stack."""
+    """Return the type whose ``_stack`` and ``_cat`` combine these nodes: a lazy stack's, or the first's."""
     for node in nodes:
         if node._combines_others:
             return type(node)
@@ -79,7 +79,7 @@ def _common_container(nodes: Sequence[Any]) -> Any:
 
 
 def _all_nodes(column: Sequence[Any], what: str) -> list[Any]:
-    """Return the nodes under one key, after a check that all are nodes."""
+    """Check that all entries under one key are nodes, and return them as a list."""
     nodes = list(column)
     for i, node in enumerate(nodes):
         if not isinstance(node, Node):
@@ -109,7 +109,7 @@ def cat(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
     """Concatenate tensordicts of one key set along a batch dimension; every leaf is copied once.
 
     Args:
-        input: The tensordicts; their batch sizes agree but for ``dim``.
+        input: The tensordicts; their batch sizes may differ in ``dim`` only.
         dim: The batch dimension.
         out: A tensordict that the result is written into.
 
@@ -132,7 +132,7 @@ def cat(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
             continue
         if len(own) != len(size) or own[:at] != size[:at] or own[at + 1 :] != size[at + 1 :]:
             raise RuntimeError(
-                f"cat needs batch sizes that agree but for dimension {at}, "
+                f"cat needs batch sizes that differ in dimension {at} only, "
                 f"got {list(own)} at position {i} and {list(size)} at position 0"
             )
     result: N = _common_container(nodes)._cat(nodes, at)
@@ -147,7 +147,7 @@ def lazy_stack(
     stack_dim_name: str | None = None,
     strict_shape: bool = False,
 ) -> Any:
-    """Stack tensordicts without a copy: the result keeps them apart and combines an entry when it is read.
+    """Stack tensordicts without a copy: the result holds them as elements and combines an entry when it is read.
 
     Args:
         input: The tensordicts; entries may differ in shape and keys.
@@ -180,7 +180,7 @@ def lazy_stack(
 
 
 def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-    """``stack`` where the tensordicts allow it, else ``lazy_stack``.
+    """Stack tensordicts densely if ``stack`` allows it, and lazily otherwise.
 
     Args:
         input: The tensordicts.

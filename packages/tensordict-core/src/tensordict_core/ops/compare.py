@@ -36,10 +36,10 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
             _compare_values(result, self, other, name == "__eq__")
         return result
 
-    method.__doc__ = f"""``leaf {symbol} operand`` for every leaf, as bool leaves.
+    method.__doc__ = f"""Return ``leaf {symbol} operand`` for every leaf, as bool leaves.
 
     Args:
-        other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.
+        other: A number or a tensor, aligned with the batch dimensions, or a tensordict, matched by key.
 
     Raises:
         KeyError: The keys of ``other`` differ.
@@ -49,7 +49,7 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
 
 
 def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:
-    """Replace non-tensor entries of ``result`` by whether their values are equal."""
+    """Replace the non-tensor entries of ``result`` by the result of comparing their values."""
     for key, mine in left._peek_items():
         if type(mine) is Tensor or not isinstance(mine, Node):
             continue
@@ -62,13 +62,13 @@ def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:
 
 
 def _test(name: str) -> UnaryMethod:
-    """Return a test of every element of every leaf."""
+    """Return the method ``name`` that tests every element of every leaf."""
     function = getattr(torch, name)
 
     def method(self: Any) -> Any:
         return self._rebuild(iter([function(leaf) for leaf in self._leaves()]), UNLOCKED)
 
-    method.__doc__ = f"""`torch.{name}` of every leaf, as bool leaves.
+    method.__doc__ = f"""Return the result of `torch.{name}` for every leaf, as bool leaves.
 
     >>> TensorDict({{"a": torch.tensor(1.0)}}).{name}()["a"].dtype
     torch.bool
@@ -84,9 +84,9 @@ class Comparison(Node):
     __slots__ = ()
 
     if TYPE_CHECKING:
-        # checkers take the comparisons of object for generated ones
-        def __eq__(self, other: object) -> Self: ...  # type: ignore[override]  # that of object gives a bool
-        def __ne__(self, other: object) -> Self: ...  # type: ignore[override]  # that of object gives a bool
+        # type checkers would give generated operators the signatures of object
+        def __eq__(self, other: object) -> Self: ...  # type: ignore[override]  # object returns a bool
+        def __ne__(self, other: object) -> Self: ...  # type: ignore[override]  # object returns a bool
         def __lt__(self, other: Any) -> Self: ...
         def __le__(self, other: Any) -> Self: ...
         def __gt__(self, other: Any) -> Self: ...
@@ -144,10 +144,10 @@ class Comparison(Node):
         return over_leaves(self, lambda leaf, dims, keep: torch.any(leaf, dims, keep), dim, False)
 
     def __bool__(self) -> bool:
-        """Not defined.
+        """Refuse a truth value, which would be ambiguous.
 
         Raises:
-            RuntimeError: Always; ``len``, ``is_empty`` and ``(a == b).all()`` say what was meant.
+            RuntimeError: Always; use ``len``, ``is_empty`` or ``(a == b).all()``.
         """
         raise errors.ambiguous_bool()
 

@@ -1,4 +1,4 @@
-"""`new_zeros` and its kind: tensordicts with the keys and dtypes of another and a batch size of their own."""
+"""Creation: ``new_zeros``, ``new_full``, ... return tensordicts with the keys and dtypes of another one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ N = TypeVar("N", bound=Node)
 
 
 class NewOptions(TypedDict, total=False):
-    """The options of ``new_zeros`` and its kind."""
+    """The options of ``new_zeros``, ``new_ones``, ``new_empty`` and ``new_full``."""
 
     dtype: torch.dtype | None
     device: torch.device | str | int | None
@@ -39,7 +39,7 @@ def _as_size(size: tuple[Any, ...]) -> torch.Size:
 
 
 def _blank_values(result: Any, source: Any) -> None:
-    """Replace each `NonTensorStack` of a new tensordict by one of ``None``: its positions have no value yet."""
+    """Replace each `NonTensorStack` of a new tensordict by one of ``None``: its positions have no values yet."""
     for key in source._keys():
         value = source._get(key)
         if isinstance(value, Node) and value._holds_values:
@@ -56,7 +56,7 @@ def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
         if at >= len(new):
             raise RuntimeError(
                 f"empty_lazy=True keeps the stack dimension {at}, which the new batch size {list(new)} does not "
-                "have; give it one"
+                "have; add that dimension"
             )
         rest = torch.Size((*new[:at], *new[at + 1 :]))
         items = [td._new({}, Meta(rest, td._meta.device)) for _ in range(new[at])]
@@ -74,7 +74,7 @@ def _new(name: str, td: N, size: torch.Size, create: Callable[..., Tensor], opti
     dims = len(td._meta.batch_size)
     asked = options.get("device", KEEP)
     device = td._meta.device if asked is KEEP else as_device(asked)
-    # each option costs torch time, so defaults are left out
+    # torch takes time for each option, so defaults are left out
     kwargs: dict[str, Any] = {} if asked is KEEP else {"device": device}
     kwargs |= {key: options[key] for key in ("dtype", "layout", "pin_memory") if options.get(key)}
     requires_grad = options.get("requires_grad", False)
@@ -96,7 +96,7 @@ def _new(name: str, td: N, size: torch.Size, create: Callable[..., Tensor], opti
         names=(lambda own: own) if len(size) == dims else None,
         device=device,
     )
-    # an unbatched tensor keeps its values where the batch size changes, so it is replaced before
+    # an unbatched tensor keeps its values when the batch size changes, so it is replaced first
     renewed = td if all(flags) else td._rebuild(iter(leaves), How(device=device))
     result = renewed._rebuild(iter(leaves), how)
     if size != td._meta.batch_size:
@@ -125,13 +125,13 @@ def _new_without_slices(td: Any, size: torch.Size, new: Callable[[Tensor, torch.
 
 
 class Creation(Node):
-    """``new_zeros`` and its kind."""
+    """``new_zeros``, ``new_ones``, ``new_empty``, ``new_full`` and ``new_tensor``."""
 
     __slots__ = ()
 
     @with_options(NewOptions)
     def new_zeros(self, *size: Any, **options: Unpack[NewOptions]) -> Self:
-        """Return zeros of another batch size: a leaf of shape ``[*batch_size, *own]`` becomes one of ``[*size, *own]``.
+        """Return zeros of another batch size: a leaf of shape ``[*batch_size, *own]`` becomes ``[*size, *own]``.
 
         Args:
             *size: The batch size, as integers or as one sequence.
@@ -149,7 +149,7 @@ class Creation(Node):
 
     @with_options(NewOptions)
     def new_ones(self, *size: Any, **options: Unpack[NewOptions]) -> Self:
-        """Return ones of another batch size; arguments as of ``new_zeros``.
+        """Return ones of another batch size; arguments are those of ``new_zeros``.
 
         >>> TensorDict({"a": torch.zeros(3)}, [3]).new_ones(2)["a"]
         tensor([1., 1.])
@@ -158,7 +158,7 @@ class Creation(Node):
 
     @with_options(NewOptions)
     def new_empty(self, *size: Any, **options: Unpack[NewOptions]) -> Self:
-        """Return leaves of another batch size whose values are not set; arguments as of ``new_zeros``.
+        """Return uninitialized leaves of another batch size; arguments are those of ``new_zeros``.
 
         >>> TensorDict({"a": torch.zeros(3)}, [3]).new_empty(2, 2)["a"].shape
         torch.Size([2, 2])
@@ -167,7 +167,7 @@ class Creation(Node):
 
     @with_options(NewOptions)
     def new_full(self, size: Any, fill_value: float | bool, **options: Unpack[NewOptions]) -> Self:
-        """Return one number in every leaf, of another batch size.
+        """Return leaves of another batch size, filled with one number.
 
         Args:
             size: The batch size, an integer or a sequence.
@@ -197,11 +197,11 @@ class Creation(Node):
         requires_grad: bool = False,
         pin_memory: bool | None = None,
     ) -> Self:
-        """Return copies of ``data``, one for each leaf and in its dtype.
+        """Return a copy of ``data`` for each leaf, in its dtype.
 
         Args:
-            data: A tensor, array, number or list: the batch size of the result is its shape; or a tensordict, from
-                which each leaf takes the entry of its key.
+            data: A tensor, array, number or list, whose shape is the batch size of the result; or a tensordict, whose
+                entries are matched by key.
             dtype: The dtype of all leaves; by default each keeps its own.
             device: The device of all leaves; by default that of ``data``.
             requires_grad: Whether autograd records operations on the leaves.

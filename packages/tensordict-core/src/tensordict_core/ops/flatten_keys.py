@@ -1,4 +1,4 @@
-"""`flatten_keys` and `unflatten_keys`, and the concatenation or stacking of several entries into one.
+"""Key flattening: `flatten_keys` and `unflatten_keys`, and several entries concatenated or stacked into one.
 
 Flattening and unflattening rename entries without a copy, and raise a ``KeyError`` if two entries would get one name.
 """
@@ -22,7 +22,7 @@ __all__ = ["KeyFlattening"]
 
 
 def _is_entry(value: Any, is_leaf: IsLeaf | None) -> bool:
-    """Return whether a value stays whole: a tensor, non-tensor data, or what ``is_leaf`` says."""
+    """Return whether a value is not flattened: a tensor, non-tensor data, or an instance of a type of ``is_leaf``."""
     return isinstance(value, Tensor) or value._is_opaque or (is_leaf is not None and is_leaf(type(value)))
 
 
@@ -47,7 +47,7 @@ def _flatten(
 
 
 def _nest(root: Any, key: str, value: Any, separator: str, clone: bool) -> None:
-    """Store an entry under the path that its flat key spells; the path must be free."""
+    """Store an entry under the path that its flat key names; the path must be free."""
     path = key.split(separator)
     node = root
     for depth, name in enumerate(path[:-1]):
@@ -75,11 +75,11 @@ def _nest(root: Any, key: str, value: Any, separator: str, clone: bool) -> None:
 
 
 class _Renamed(WriteBack):
-    """Write-back of renamed entries: the paths of known ones are kept, those of new ones follow from their names."""
+    """Write-back of renamed entries: known entries keep their paths in the source, new keys are converted."""
 
     __slots__ = ("found", "separator")
 
-    copies = True  # of what lazy stacks below hold
+    copies = True  # reading an entry of a lazy stack copies
     leaves_only = True
 
     def __init__(self, source: Any, separator: str) -> None:
@@ -88,12 +88,12 @@ class _Renamed(WriteBack):
         self.found: dict[tuple[str, ...], tuple[str, ...]] | None = None
 
     def known(self) -> dict[tuple[str, ...], tuple[str, ...]]:
-        """Return the paths in the source by those in the result."""
-        raise TypeError(f"{type(self).__name__} knows no paths; define known()")
+        """Return the paths in the source by their paths in the result."""
+        raise NotImplementedError
 
     def spelled(self, path: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the path in the source of an entry that the ``with`` block adds."""
-        raise TypeError(f"{type(self).__name__} has no rule for new keys; define spelled()")
+        """Return the path in the source for an entry that the ``with`` block adds."""
+        raise NotImplementedError
 
     def path(self, path: tuple[str, ...]) -> tuple[str, ...]:
         if self.found is None:
@@ -124,7 +124,7 @@ class _Unflattened(_Renamed):
     __slots__ = ()
 
     def known(self) -> dict[tuple[str, ...], tuple[str, ...]]:
-        source: Any = self.source()  # it is alive where it is written to
+        source: Any = self.source()  # the write-back runs only while the source is alive
         return {(*path[0].split(self.separator), *path[1:]): path for path in source._leaf_keys()}
 
     def spelled(self, path: tuple[str, ...]) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class _Unflattened(_Renamed):
 
 
 class KeyFlattening(Node):
-    """``flatten_keys``, ``unflatten_keys`` and what combines entries under one key."""
+    """``flatten_keys``, ``unflatten_keys``, and methods that combine several entries into one."""
 
     __slots__ = ()
 
@@ -141,15 +141,15 @@ class KeyFlattening(Node):
     def flatten_keys(
         self, separator: str = KEY_SEPARATOR, inplace: bool = False, is_leaf: IsLeaf | None = None
     ) -> Self:
-        """Return the entries of all levels in one, under keys joined with a separator. Nothing is copied.
+        """Return the entries of all levels in one level, under keys joined with a separator. Nothing is copied.
 
-        Nested tensordicts without entries have no key in the result. As a context manager it writes the entries that
-        the block adds or replaces back into this tensordict (``inplace``: it nests the keys again).
+        Nested tensordicts without entries are dropped. As a context manager, the result writes the entries that the
+        block adds or replaces back into this tensordict (with ``inplace``, it nests the keys again).
 
         Args:
             separator: The string between the levels of a key.
             inplace: Whether this tensordict is changed instead.
-            is_leaf: Predicate on types whose instances stay whole; tensors and non-tensor data always do.
+            is_leaf: Predicate on types whose instances are not flattened, as tensors and non-tensor data never are.
 
         Returns:
             An unlocked tensordict of the same batch size; this one if ``inplace``.
@@ -193,10 +193,10 @@ class KeyFlattening(Node):
         return self
 
     def unflatten_keys(self, separator: str = KEY_SEPARATOR, inplace: bool = False) -> Self:
-        """Return the entries whose keys hold a separator, in nested tensordicts of this batch size. Nothing is copied.
+        """Return a tree of nested tensordicts from keys joined with a separator. Nothing is copied.
 
-        As a context manager it writes the entries that the block adds or replaces back into this tensordict
-        (``inplace``: it flattens the keys again).
+        As a context manager, the result writes the entries that the block adds or replaces back into this tensordict
+        (with ``inplace``, it flattens the keys again).
 
         Args:
             separator: The string between the levels of a key.
@@ -206,7 +206,7 @@ class KeyFlattening(Node):
             An unlocked tensordict of the same batch size; this one if ``inplace``.
 
         Raises:
-            KeyError: Two entries would get one key, or one would stand below another.
+            KeyError: Two entries would get one key, or an entry would be nested in a tensor.
             RuntimeError: The tensordict is locked and ``inplace``.
 
         >>> TensorDict({"a.b": 1, "a.c.d": 2}).unflatten_keys(".")["a", "c", "d"]
@@ -238,7 +238,7 @@ class KeyFlattening(Node):
     # several entries as one ------------------------------------------------------------------------------------------
 
     def _chosen_leaves(self, what: str, order: bool | Sequence[NestedKey] | None) -> list[Tensor]:
-        """Return the tensors of all levels, in the order asked for."""
+        """Return the tensors of all levels in the given order: ``True`` for alphabetical, or a list of all keys."""
         found: dict[Any, Tensor] = dict(self.items(True, True))
         if not found:
             raise RuntimeError(f"{what} needs at least one tensor, and this tensordict has none; set an entry first")
@@ -249,14 +249,14 @@ class KeyFlattening(Node):
         keys = [unravel_key(key) for key in order]
         if set(keys) != set(found) or len(keys) != len(found):
             raise RuntimeError(
-                f"{what} takes every key once in sorted, got {keys} for the keys {list(found)}; select the keys first"
+                f"{what} needs every key once in sorted, got {keys} for the keys {list(found)}; select the keys first"
             )
         return [found[key] for key in keys]
 
     def cat_from_tensordict(
         self, dim: int = 0, *, sorted: bool | Sequence[NestedKey] | None = None, out: Tensor | None = None
     ) -> Tensor:
-        """Return all tensors (nested ones included) concatenated to one; non-tensor data are left out.
+        """Return all tensors, nested ones included, concatenated into one; non-tensor data are left out.
 
         Args:
             dim: The dimension of the tensors, batch dimensions counted.
@@ -275,7 +275,7 @@ class KeyFlattening(Node):
     def stack_from_tensordict(
         self, dim: int = 0, *, sorted: bool | Sequence[NestedKey] | None = None, out: Tensor | None = None
     ) -> Tensor:
-        """Return all tensors (nested ones included) stacked to one; non-tensor data are left out.
+        """Return all tensors, nested ones included, stacked into one; non-tensor data are left out.
 
         Args:
             dim: Where the new dimension goes, batch dimensions counted.
@@ -293,7 +293,7 @@ class KeyFlattening(Node):
         return torch.stack(self._chosen_leaves("stack_from_tensordict", sorted), dim, out=out)
 
     def cat_tensors(self, *keys: NestedKey, out_key: NestedKey, dim: int = 0, keep_entries: bool = False) -> Self:
-        """Replace some entries by one: their concatenation.
+        """Replace several entries by one, their concatenation.
 
         Args:
             *keys: The keys of the entries.
@@ -314,7 +314,7 @@ class KeyFlattening(Node):
         return self._combine(torch.cat, "cat_tensors", keys, out_key, dim, keep_entries)
 
     def stack_tensors(self, *keys: NestedKey, out_key: NestedKey, dim: int = 0, keep_entries: bool = False) -> Self:
-        """Replace some entries by one: their stack.
+        """Replace several entries by one, their stack.
 
         Args:
             *keys: The keys of the entries.

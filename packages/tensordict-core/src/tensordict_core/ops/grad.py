@@ -18,12 +18,12 @@ __all__ = ["Autograd"]
 
 
 class Autograd(Node):
-    """``detach``, ``backward`` and their kind."""
+    """``detach``, ``backward``, ``grad`` and ``requires_grad_``."""
 
     __slots__ = ()
 
     def detach(self) -> Self:
-        """Return the same data outside the graph: every leaf detached, sharing its storage.
+        """Return every leaf detached from the graph, sharing its storage.
 
         >>> td = TensorDict({"a": torch.ones(1, requires_grad=True)})
         >>> td.detach()["a"].requires_grad
@@ -52,7 +52,7 @@ class Autograd(Node):
         """
         leaves = self._leaves()
         for i, leaf in enumerate(leaves if requires_grad else ()):
-            # found before any leaf is changed, so a refused call changes nothing
+            # all leaves are checked first, so a refused call changes nothing
             if not (leaf.is_floating_point() or leaf.is_complex()):
                 raise RuntimeError(
                     f"key {unravel_key(self._leaf_keys()[i])!r} has dtype {leaf.dtype}, and only "
@@ -64,7 +64,7 @@ class Autograd(Node):
 
     @property
     def data(self) -> Self:
-        """The data of every leaf, sharing its storage, outside the graph; assigning rebinds the leaves' data.
+        """The data of every leaf, outside the graph and sharing its storage; assigning replaces the leaves' data.
 
         Raises:
             KeyError: On assignment, the keys differ.
@@ -84,9 +84,9 @@ class Autograd(Node):
 
     @property
     def grad(self) -> Self | None:
-        """The gradient of every leaf that has one; ``None`` where none has.
+        """The gradients of the leaves that have one; ``None`` if no leaf has one.
 
-        Assigning sets those that the other tensordict has (copies them where there is one already).
+        Assigning sets the gradients that the other tensordict has; existing gradients are overwritten in place.
 
         Raises:
             KeyError: On assignment, the other tensordict has a key that this one lacks.
@@ -143,7 +143,7 @@ class Autograd(Node):
         """Run `torch.autograd.backward` once, from all leaves that require gradients.
 
         Args:
-            gradient: The gradient of each of those leaves, by key; by default 1 for leaves of one element.
+            gradient: A tensordict with the gradient of each of those leaves; by default 1, for leaves of one element.
             retain_graph: Whether the graph is kept.
             create_graph: Whether the graph of the gradients is built.
             inputs: A tensordict or tensors; gradients are accumulated into these only.
@@ -186,7 +186,7 @@ class Autograd(Node):
             key, grad = unravel_key(keys[i]), found[i]
             if grad is None:
                 raise KeyError(
-                    f"gradient has no entry for key {key!r}, which requires gradients; give one, zeros if need be"
+                    f"gradient has no entry for key {key!r}, which requires gradients; add one, of zeros if need be"
                 )
             if grad.shape != leaves[i].shape:
                 raise RuntimeError(
@@ -196,7 +196,7 @@ class Autograd(Node):
         return [found[i] for i in chosen]
 
     def record_stream(self, stream: Any) -> Self:
-        """Tell the allocator that a stream uses the leaves: their memory is not used again before its work is done.
+        """Tell the allocator that a stream uses the leaves, so that it does not reuse their memory too early.
 
         Args:
             stream: A ``torch.cuda.Stream``.

@@ -1,4 +1,4 @@
-"""``td[index]`` and ``td[index] = value``: an index is read once (`Index`) and applied to every entry."""
+"""Indexing: ``td[index]`` and ``td[index] = value``, for an index that is parsed once and applied to every entry."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Indexing(Node):
                 list, range, bool, or a tuple of them.
 
         Returns:
-            For a key the entry: a tensor, a nested tensordict, or a non-tensor value. For an index a tensordict of this
-            kind; a lazy stack gives one of its elements for an integer. What a key holds is known at run time only, and
-            is a tensor nearly always, so that is what type checkers see. For the other entries there are ``td.get``,
-            whose result they take for any type, and nested keys (``td["next", "reward"]``).
+            For a key, the entry: a tensor, a nested tensordict, or a non-tensor value. For an index, a tensordict of
+            this type (of a lazy stack and an integer, an element of the stack). Type checkers assume that an entry is a
+            tensor, because that is the usual case; for other entries use ``td.get``, whose static type is ``Any``, or
+            a nested key (``td["next", "reward"]``).
 
         Raises:
             KeyError: There is no such key.
@@ -73,8 +73,8 @@ class Indexing(Node):
     def __setitem__(self, index: Any, value: Any) -> None:
         """Store an entry by key, or write ``value`` into the part of every entry that ``index`` selects.
 
-        Keys that only ``value`` has are created with zeros elsewhere (with empty values for non-tensor data), so an
-        empty tensordict can be filled row by row.
+        Keys that only ``value`` has are created, with zeros in the other rows (empty values for non-tensor data), so
+        an empty tensordict can be filled row by row.
 
         Raises:
             RuntimeError: The tensordict is locked and a key is new, or shapes do not fit.
@@ -90,8 +90,8 @@ class Indexing(Node):
         self._index_put(Index(index, self._meta.batch_size), value)
 
     def __getitems__(self, indices: Any) -> Any:
-        """Return the rows that a ``DataLoader`` requests by one index; collate them with ``lambda batch: batch``."""
-        return self[torch.from_numpy(np.asarray(indices, dtype=np.int64))]  # faster than torch reads a list
+        """Return the rows of a ``DataLoader`` batch by one index; use it with ``collate_fn=lambda batch: batch``."""
+        return self[torch.from_numpy(np.asarray(indices, dtype=np.int64))]  # faster than reading the list with torch
 
     def __len__(self) -> int:
         """Return the size of the first batch dimension (0 without one).

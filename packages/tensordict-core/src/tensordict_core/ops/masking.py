@@ -1,7 +1,7 @@
 """Masking, gathering and padding: ``where``, ``gather``, ``masked_select``, ``pad``, ``to_padded_tensor``.
 
-Conditions, indices and masks are lined up with the batch dimensions, so they select whole rows of every leaf.
-Non-tensor values are selected with them, position by position.
+Conditions, indices and masks are aligned with the batch dimensions and select whole rows of every leaf. Non-tensor
+values are selected by the same positions.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tensordict_core.ops.reduce_dims import batched
 __all__ = ["Masking", "pad_values"]
 
 
-def _where_apart(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
-    """``where`` on each element of a lazy stack."""
+def _where_by_element(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
+    """Apply ``where`` to each element of a lazy stack."""
     dim, count = td._stack_dim, len(td.tensordicts)
 
     def parts(operand: Any) -> Sequence[Any]:
@@ -55,12 +55,12 @@ class Masking(Node):
         """Return the entries of this tensordict where ``condition`` is true, those of ``other`` elsewhere.
 
         Args:
-            condition: A bool tensor, lined up with the batch dimensions.
-            other: A tensordict, matched by key; a number; or a tensor, lined up with the batch dimensions unless it has
-                more dimensions than the batch.
+            condition: A bool tensor, aligned with the batch dimensions.
+            other: A tensordict, matched by key; a number; or a tensor, aligned with the batch dimensions
+                unless it has more dimensions than the batch.
             out: A tensordict that the result is written into, in place where it has an entry.
-            pad: The value for a leaf that one side lacks; by default a missing leaf is an error. Non-tensor entries
-                need none: an entry that one side lacks is taken from the other.
+            pad: The value for a leaf that one side lacks; by default a missing leaf is an error. A non-tensor entry
+                that one side lacks is always taken from the other.
             update_batch_size: Whether ``out`` takes the batch size of the result.
 
         Raises:
@@ -80,8 +80,8 @@ class Masking(Node):
         except RuntimeError:
             if not self._is_lazy_stack:
                 raise
-            apart = _where_apart(self, condition, other, pad)  # elements of several shapes stay apart
-            return cast(Self, apart if out is None else _write_out(apart, out, update_batch_size))
+            stack = _where_by_element(self, condition, other, pad)  # elements of different shapes cannot be stacked
+            return cast(Self, stack if out is None else _write_out(stack, out, update_batch_size))
         if isinstance(other, Node):
             other = other._solid()
             td, other = (td, other) if pad is None else complete(td, other, pad)
@@ -107,12 +107,12 @@ class Masking(Node):
         return cast(Self, result if out is None else _write_out(result, out, update_batch_size))
 
     def gather(self, dim: int, index: Tensor, out: Any = None, *, inplace: bool = False) -> Self:
-        """Return the rows that ``index`` names along a batch dimension, as `torch.gather` does.
+        """Return the rows at the positions ``index`` along a batch dimension, as `torch.gather` does.
 
         Args:
             dim: The batch dimension.
-            index: An integer tensor with as many dimensions as the batch (batch dimensions behind its own are taken
-                whole). Its shape is the batch size of the result.
+            index: An integer tensor with as many dimensions as the batch, or fewer (later batch dimensions are kept
+                whole). Its shape becomes the leading batch size of the result.
             out: A tensordict of that batch size that the result is written into.
             inplace: Whether this tensordict takes the result.
 
@@ -140,7 +140,7 @@ class Masking(Node):
         new = torch.Size((*index.shape, *size[dims:]))
 
         def leaf(tensor: Tensor) -> Tensor:
-            if dims == 1:  # whole rows, which are copied as runs of bytes, of any dtype
+            if dims == 1:  # copies whole rows, of any dtype
                 return torch.index_select(tensor, 0, index)
             own = tensor.shape[dims:]
             return torch.gather(tensor, at, index.reshape(index.shape + (1,) * len(own)).expand(*index.shape, *own))
@@ -149,7 +149,7 @@ class Masking(Node):
         return cast(Self, result._replaces(self) if inplace else result if out is None else out.update_(result))
 
     def masked_select(self, mask: Tensor, *, inplace: bool = False) -> Self:
-        """Return the positions of the batch where ``mask`` is true, as one batch dimension; a copy.
+        """Return a copy of the positions of the batch where ``mask`` is true, as one batch dimension.
 
         Args:
             mask: A bool tensor of the batch size, or of its first dimensions.
@@ -168,15 +168,14 @@ class Masking(Node):
         return cast(Self, result._replaces(self) if inplace else result)
 
     def pad(self, pad_size: Sequence[int], value: float = 0.0, inplace: bool = False, safe: bool = True) -> Self:
-        """Return the batch made longer, at both ends of each dimension, with positions that hold ``value``.
+        """Return the batch padded with ``value`` at both ends of its dimensions.
 
         Args:
-            pad_size: How many positions are added before and behind the first batch dimension, the second, ...;
-                negative numbers cut positions off.
+            pad_size: The numbers of positions added before and after the first batch dimension, the second, ...;
+                negative numbers remove positions.
             value: The value of the new positions; non-tensor entries are ``None`` there.
             inplace: Whether this tensordict takes the result.
-            safe: Whether ``pad_size`` is checked against the batch size before anything is done; without it, torch says
-                what is wrong.
+            safe: Whether ``pad_size`` is checked against the batch size first; otherwise torch raises the errors.
 
         Raises:
             RuntimeError: ``pad_size`` does not fit the batch dimensions.
@@ -216,13 +215,13 @@ class Masking(Node):
         return cast(Self, result._replaces(self) if inplace else result)
 
     def to_padded_tensor(self, padding: float = 0.0, mask_key: NestedKey | None = None) -> Self:
-        """Return leaves that are nested tensors as padded ones; other leaves as they are.
+        """Return the tensordict with nested tensors padded to dense ones; other leaves are unchanged.
 
-        Where the batch size has a ragged dimension (``-1``), that of the result is taken from the padded leaves.
+        A ragged batch dimension (``-1``) takes its size from the padded leaves.
 
         Args:
-            padding: The value that fills shorter rows up.
-            mask_key: Where a bool mask of the positions that are no padding is stored.
+            padding: The value after the end of shorter rows.
+            mask_key: The key under which a bool mask of the positions without padding is stored.
 
         Raises:
             RuntimeError: ``mask_key`` without a nested leaf that is ragged in a batch dimension.
@@ -255,7 +254,7 @@ class Masking(Node):
         return result
 
     def _replaces(self, target: Any) -> Any:
-        """``target``, after it took the entries and the metadata of this tensordict."""
+        """Replace the entries and metadata of ``target`` by those of this tensordict, and return ``target``."""
         return target._in_place(self, True)
 
 
@@ -278,7 +277,7 @@ def _write_out(result: Any, out: Any, update_batch_size: bool) -> Any:
 
 
 def _choose_values(result: Any, left: Any, right: Any, condition: Tensor) -> None:
-    """Take the non-tensor values of ``right`` into ``result`` where the condition is false."""
+    """Set the non-tensor values of ``result`` to those of ``right`` where the condition is false."""
     for key in left._keys():
         mine, theirs = left._get(key), right._get(key)
         if not isinstance(mine, Node) or theirs is None:
@@ -298,7 +297,7 @@ def pad_values(result: Any, source: Any, ends: Sequence[tuple[int, int]]) -> Non
     Args:
         result: The padded tensordict.
         source: The tensordict before padding.
-        ends: How many positions were added before and behind the first batch dimension, the second, ...
+        ends: The numbers of positions added before and after the first batch dimension, the second, ...
     """
     for key in source._keys():
         entry = source._get(key)

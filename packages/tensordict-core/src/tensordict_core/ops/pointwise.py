@@ -1,7 +1,7 @@
-"""Pointwise operations and operators: ``abs``, ``add``, ``clamp``, ``lerp``, ``__add__`` and their kind.
+"""Pointwise operations and operators: ``abs``, ``add``, ``clamp``, ``lerp``, ``__add__``, ...
 
-Most are one line, because factories hold the algorithms. Operations of three operands, and those that treat leaves by
-their kind, are written by hand.
+Most are one line, because factories hold the algorithms. Operations with three operands, masks or dimensions are
+written by hand.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ def _minimum(tensor: Tensor, other: Any) -> Tensor:
     return torch.minimum(tensor, other) if isinstance(other, Tensor) else tensor.clamp_max(other)
 
 
-def _kept(tensor: Tensor) -> Tensor:
+def _saved(tensor: Tensor) -> Tensor:
     """Return the tensor, or a copy if autograd needs its values after the tensor is overwritten."""
     return tensor.clone() if tensor.requires_grad else tensor
 
 
 def _maximum_(tensor: Tensor, other: Any) -> Tensor:
-    return tensor.copy_(_maximum(_kept(tensor), other))
+    return tensor.copy_(_maximum(_saved(tensor), other))
 
 
 def _minimum_(tensor: Tensor, other: Any) -> Tensor:
-    return tensor.copy_(_minimum(_kept(tensor), other))
+    return tensor.copy_(_minimum(_saved(tensor), other))
 
 
 def _logical(name: str) -> Any:
+    """Return the function of one leaf for a logical operation, which takes numbers too."""
     function = getattr(torch if not name.endswith("_") else Tensor, name)
 
     def leaf(tensor: Tensor, other: Any) -> Tensor:
@@ -114,10 +115,10 @@ class Pointwise(Node):
     logical_xor, logical_xor_ = binary("logical_xor", leaf=_logical("logical_xor"), leaf_=_logical("logical_xor_"))
 
     def rsub(self, other: Operand, *, alpha: float | None = None, default: Any = None) -> Self:
-        """``other - alpha * leaf`` for every leaf.
+        """Return ``other - alpha * leaf`` for every leaf.
 
         Args:
-            other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.
+            other: A number or a tensor, aligned with the batch dimensions, or a tensordict, matched by key.
             alpha: A factor for the leaves.
             default: The value for a leaf that one side lacks, as in ``add``.
 
@@ -125,7 +126,7 @@ class Pointwise(Node):
         tensor(2.)
         """
         scaled_self = self if alpha is None else self.mul(alpha)
-        return scaled_self.neg().add(other, default=None if default is None else default)
+        return scaled_self.neg().add(other, default=default)
 
     def clamp(self, min: Any = None, max: Any = None, *, out: Self | None = None) -> Self:
         """Return every leaf with its values limited to the range from ``min`` to ``max``.
@@ -148,7 +149,7 @@ class Pointwise(Node):
         return result if out is None else out.update_(result)
 
     def addcmul(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
-        """``leaf + value * other1 * other2`` for every leaf.
+        """Return ``leaf + value * other1 * other2`` for every leaf.
 
         >>> td = TensorDict({"a": torch.tensor(1.0)})
         >>> td.addcmul(td, td, value=2)["a"]
@@ -157,11 +158,11 @@ class Pointwise(Node):
         return _ternary(self, "addcmul", torch.addcmul, other1, other2, value=value)
 
     def addcmul_(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
-        """``addcmul``, written into the leaves."""
+        """Write the result of ``addcmul`` into the leaves."""
         return _ternary_(self, "addcmul_", Tensor.addcmul_, other1, other2, value=value)
 
     def addcdiv(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
-        """``leaf + value * other1 / other2`` for every leaf.
+        """Return ``leaf + value * other1 / other2`` for every leaf.
 
         >>> td = TensorDict({"a": torch.tensor(1.0)})
         >>> td.addcdiv(td, td, value=2)["a"]
@@ -170,14 +171,14 @@ class Pointwise(Node):
         return _ternary(self, "addcdiv", torch.addcdiv, other1, other2, value=value)
 
     def addcdiv_(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
-        """``addcdiv``, written into the leaves."""
+        """Write the result of ``addcdiv`` into the leaves."""
         return _ternary_(self, "addcdiv_", Tensor.addcdiv_, other1, other2, value=value)
 
     def lerp(self, end: Any, weight: Any) -> Self:
-        """``leaf + weight * (end - leaf)`` for every leaf.
+        """Return ``leaf + weight * (end - leaf)`` for every leaf.
 
         Args:
-            end: A tensordict of the same keys, or a tensor lined up with the batch dimensions.
+            end: A tensordict of the same keys, or a tensor aligned with the batch dimensions.
             weight: A number, a tensor or a tensordict.
 
         >>> td = TensorDict({"a": torch.tensor(1.0)})
@@ -187,11 +188,11 @@ class Pointwise(Node):
         return _ternary(self, "lerp", torch.lerp, end, weight)
 
     def lerp_(self, end: Any, weight: Any) -> Self:
-        """``lerp``, written into the leaves."""
+        """Write the result of ``lerp`` into the leaves."""
         return _ternary_(self, "lerp_", Tensor.lerp_, end, weight)
 
     def masked_fill(self, mask: Tensor, value: float | bool) -> Self:
-        """Return every leaf with ``value`` where the mask, lined up with the batch dimensions, is true.
+        """Return every leaf with ``value`` where the mask, aligned with the batch dimensions, is true.
 
         Args:
             mask: A bool tensor over the batch dimensions, or the first of them.
@@ -206,7 +207,7 @@ class Pointwise(Node):
         return self._rebuild(iter([leaf.masked_fill(m, value) for leaf, m in zip(leaves, masks, strict=True)]), SAME)
 
     def masked_fill_(self, mask: Tensor, value: float | bool) -> Self:
-        """``masked_fill``, written into the leaves."""
+        """Write the result of ``masked_fill`` into the leaves."""
         leaves = self._leaves()
         masks = batch_operand(self, leaves, over_batch_size(mask, self._meta.batch_size))
         for leaf, m in zip(leaves, masks, strict=True):
@@ -308,8 +309,7 @@ class Pointwise(Node):
 
     def __rpow__(self, other: Any) -> Self:
         leaves = self._leaves()
-        operands, scalar = match("__rpow__", self, leaves, other)
-        bases = [operands] * len(leaves) if scalar else operands
+        bases = _operand_of_each("__rpow__", self, leaves, other)
         return self._rebuild(iter([torch.pow(base, leaf) for base, leaf in zip(bases, leaves, strict=True)]), SAME)
 
     def __and__(self, other: Any) -> Self:
@@ -341,20 +341,22 @@ class Pointwise(Node):
         return self.pow_(other)
 
 
-def _each(name: str, td: Any, leaves: list[Tensor], other: Any) -> list[Any]:
+def _operand_of_each(name: str, td: Any, leaves: list[Tensor], other: Any) -> list[Any]:
+    """Return the operand for each leaf, a number repeated."""
     operands, scalar = match(name, td, leaves, other)
     return [operands] * len(leaves) if scalar else operands
 
 
 def _ternary(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:
     leaves = td._leaves()
-    columns = zip(leaves, _each(name, td, leaves, other1), _each(name, td, leaves, other2), strict=True)
-    return td._rebuild(iter([leaf(*column, **kwargs) for column in columns]), SAME)
+    operands = [_operand_of_each(name, td, leaves, other) for other in (other1, other2)]
+    return td._rebuild(iter([leaf(*column, **kwargs) for column in zip(leaves, *operands, strict=True)]), SAME)
 
 
 def _ternary_(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:
     leaves = td._leaves()
-    for column in zip(leaves, _each(name, td, leaves, other1), _each(name, td, leaves, other2), strict=True):
+    operands = [_operand_of_each(name, td, leaves, other) for other in (other1, other2)]
+    for column in zip(leaves, *operands, strict=True):
         leaf(*column, **kwargs)
     return td
 

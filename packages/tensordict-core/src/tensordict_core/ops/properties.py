@@ -24,7 +24,7 @@ class Properties(Node):
 
     @property
     def batch_size(self) -> torch.Size:
-        """The leading dimensions that all entries share; settable to any that all entries start with.
+        """The leading dimensions that all entries share; it can be set to any shape that all entries start with.
 
         Raises:
             RuntimeError: On setting, an entry does not start with the new batch size.
@@ -109,7 +109,7 @@ class Properties(Node):
 
     @property
     def device(self) -> torch.device | None:
-        """Where all entries are, or ``None`` where they may differ."""
+        """The device of all entries, or ``None`` if entries may be on several devices."""
         return self._meta.device
 
     @device.setter
@@ -120,7 +120,7 @@ class Properties(Node):
         )
 
     def clear_device_(self) -> Self:
-        """Unset the device here and below: entries stay where they are, new ones are no longer moved.
+        """Unset the device of this and all nested tensordicts: entries stay on their devices, new ones are not moved.
 
         >>> TensorDict({"a": 1}, device="cpu").clear_device_().device is None
         True
@@ -131,7 +131,7 @@ class Properties(Node):
         return self
 
     def auto_device_(self) -> Self:
-        """Set the device to the one that all leaves are on; unset it where they differ.
+        """Set the device to the common device of all leaves, or unset it if they differ.
 
         >>> TensorDict({"a": 1}).auto_device_().device
         device(type='cpu')
@@ -150,7 +150,7 @@ class Properties(Node):
 
         Args:
             batch_dims: The most batch dimensions to take.
-            keep_compliant_size: Whether a batch size with that many dimensions is kept.
+            keep_compliant_size: Whether a batch size that has ``batch_dims`` dimensions already is kept.
 
         Raises:
             ValueError: ``batch_dims`` is not a number of dimensions.
@@ -160,7 +160,7 @@ class Properties(Node):
         torch.Size([3])
         """
         if batch_dims is not None and (type(batch_dims) is not int or batch_dims < 0):
-            raise ValueError(f"batch_dims is a number of dimensions or None, got {batch_dims!r}; give 0 or more")
+            raise ValueError(f"batch_dims is a number of dimensions or None, got {batch_dims!r}; pass 0 or more")
         if keep_compliant_size and batch_dims is not None and self.batch_dims == batch_dims:
             return self
         for node in self._nodes():
@@ -182,9 +182,9 @@ class Properties(Node):
         if new != self._meta.batch_size:
             self._set_meta(Meta(new, self._meta.device))
             for node in self._nodes():
-                # one value goes with any batch size; a value for each position keeps the positions that it has
-                spreads = node._is_opaque and not node._holds_values
-                if spreads or node._meta.batch_size[: len(new)] != new:
+                # a single value fits any batch size; values for each position fix the number of positions
+                fits_any = node._is_opaque and not node._holds_values
+                if fits_any or node._meta.batch_size[: len(new)] != new:
                     node._change_batch_size(new)
         return self
 
@@ -219,8 +219,8 @@ class Properties(Node):
         """Set the dim names: all of them in order, or some of them by their old name.
 
         Raises:
-            RuntimeError: The number of names is not that of the batch dimensions.
-            ValueError: An old name is not there.
+            RuntimeError: The number of names differs from the number of batch dimensions.
+            ValueError: No dimension has an old name.
 
         >>> TensorDict({}, [3], names=["a"]).rename_(a="b").names
         ['b']
@@ -229,25 +229,25 @@ class Properties(Node):
         return self
 
     def rename(self, *names: str | None, **rename_map: str) -> Self:
-        """As ``rename_``, on a shallow copy."""
+        """Return a shallow copy with other dim names; arguments are those of ``rename_``."""
         out = self._clone(False)
         out.names = self._renamed(names, rename_map)
         return out
 
     def _renamed(self, names: tuple[str | None, ...], rename_map: dict[str, str]) -> list[str | None] | None:
         if names and rename_map:
-            raise ValueError("give names in order or by old name, not both")
+            raise ValueError("rename takes names in order or by old name, not both; pass one of them")
         if names == (None,) and self.batch_dims != 1:
             return None
         if not rename_map:
             return list(names)
         unknown = [old for old in rename_map if old not in self.names]
         if unknown:
-            raise ValueError(f"no dimension is named {unknown[0]!r}; the names are {self.names}; use one of them")
+            raise ValueError(f"{unknown[0]!r} names no batch dimension; use one of the names {self.names}")
         return [rename_map.get(name, name) if name is not None else None for name in self.names]
 
     def refine_names(self, *names: Any) -> Self:
-        """Name dimensions that have no name yet; ``...`` keeps those in its place.
+        """Name dimensions that have no name yet; ``...`` skips the dimensions in its place.
 
         Raises:
             RuntimeError: A dimension has another name already.
@@ -263,7 +263,7 @@ class Properties(Node):
         if len(given) != len(own):
             raise RuntimeError(
                 f"refine_names got {len(given)} names for {len(own)} batch dimensions; "
-                "give one per dimension or use '...'"
+                "pass one per dimension or use '...'"
             )
         for old, new in zip(own, given, strict=True):
             if old is not None and new != old:
@@ -274,7 +274,7 @@ class Properties(Node):
     # leaves ----------------------------------------------------------------------------------------------------------
 
     def is_empty(self) -> bool:
-        """Return whether there is no leaf and no non-tensor value here or below.
+        """Return whether the tree has no leaves and no non-tensor values.
 
         >>> TensorDict({"a": {}}).is_empty()
         True
@@ -290,7 +290,7 @@ class Properties(Node):
         return all(leaf.is_floating_point() for leaf in self._leaves())
 
     def is_shared(self) -> bool:
-        """Whether there are leaves and all are in shared memory (or on an accelerator, which processes share)."""
+        """Return whether all leaves are in shared memory or on CUDA, which processes share; false without leaves."""
         leaves = self._leaves()
         return bool(leaves) and all(
             isinstance(leaf, Tensor) and (leaf.is_cuda or in_shared_memory(leaf)) for leaf in leaves
@@ -313,7 +313,7 @@ class Properties(Node):
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """The dtype of all leaves, or ``None`` where they differ.
+        """The dtype of all leaves, or ``None`` if they differ.
 
         >>> TensorDict({"a": 1.0, "b": 1}).dtype is None
         True
@@ -342,10 +342,10 @@ class Properties(Node):
         return max(depths, default=0)
 
     def bytes(self, *, count_duplicates: bool = True) -> int:
-        """Return the bytes of all leaves.
+        """Return the size of all leaves in bytes.
 
         Args:
-            count_duplicates: Whether a leaf that stands under several keys counts each time.
+            count_duplicates: Whether a leaf under several keys counts once for each key.
 
         >>> TensorDict({"a": torch.zeros(3)}).bytes()
         12
@@ -354,6 +354,9 @@ class Properties(Node):
 
     def param_count(self, *, count_duplicates: bool = True) -> int:
         """Return the number of elements of all leaves.
+
+        Args:
+            count_duplicates: Whether a leaf under several keys counts once for each key.
 
         >>> TensorDict({"a": torch.zeros(3, 4)}).param_count()
         12
@@ -367,10 +370,10 @@ class Properties(Node):
     def data_ptr(self, *, storage: bool = False) -> Any:
         """Return the address of each leaf, as a plain tensordict of integers without batch dimensions.
 
-        The elements of a lazy stack, which hold its leaves, have the keys ``"0"``, ``"1"``, ...
+        The elements of a lazy stack have the keys ``"0"``, ``"1"``, ...
 
         Args:
-            storage: Whether the address is that of the storage, which views share, rather than of the first element.
+            storage: Whether to return the address of the storage, which views share, rather than of the first element.
 
         >>> td = TensorDict({"a": torch.zeros(3)}, [3])
         >>> (td[1:].data_ptr(storage=True) == td.data_ptr(storage=True)).all()

@@ -87,7 +87,7 @@ def reduction(
         what: A noun phrase for the result.
         example: The result of the docstring's example.
         each_dim: Whether the ``torch`` function takes one dimension only, so that several are reduced in turn.
-        associative: Whether leaves may be reduced apart before they are reduced together.
+        associative: Whether leaves may be reduced one by one before their results are reduced together.
     """
     function = getattr(torch, name)
 
@@ -110,7 +110,7 @@ def reduction(
                 leaf = function(leaf, dim=d, keepdim=keep, dtype=dtype)
             return leaf
 
-        direct = dtype is None and isinstance(dim, int)  # then torch's function is the kernel as it is
+        direct = dtype is None and isinstance(dim, int)  # torch's function then is the kernel
         return run(self, function if direct else kernel, dim, keepdim, reduce, key_transform, name, associative)
 
     option = "dtype: The dtype that leaves are cast to first.\n        "
@@ -165,7 +165,7 @@ def _with_dims(function: Callable[..., Tensor]) -> Kernel:
 
 
 def extreme_and_index(name: str, what: str, example: str) -> IndexedReduction:
-    """Return the method ``name``: the values of ``torch.<name>``, and along a dimension their indices too."""
+    """Return the method ``name``: the values of ``torch.<name>``, and along a dimension also their indices."""
     function, values_only = getattr(torch, name), getattr(torch, f"a{name}")
 
     def method(
@@ -186,14 +186,14 @@ def extreme_and_index(name: str, what: str, example: str) -> IndexedReduction:
 
         return run(self, kernel, dim, keepdim, True, None, name)
 
-    method.__doc__ = f"""{what} of every leaf; along a dimension, with the index where it stands.
+    method.__doc__ = f"""{what} of every leaf; along a dimension, with its index.
 
     Args:
         dim: A batch dimension, or ``"feature"`` (then indices count in the leaf's own dimensions, flattened); by
             default everything.
         keepdim: Whether the reduced dimension stays as size 1.
         reduce: Whether all leaves are reduced together, concatenated along ``dim`` if it is given.
-        return_indices: Whether indices are given too, where ``dim`` is.
+        return_indices: Whether indices are returned too if ``dim`` is given.
 
     Returns:
         A tensordict; with ``dim``, the named tuple ``(values, indices)`` of two; a tensor (or such a tuple of two)
@@ -208,7 +208,7 @@ def extreme_and_index(name: str, what: str, example: str) -> IndexedReduction:
 
 
 def cumulative(name: str, what: str, example: str) -> CumulativeMethod:
-    """Return the method ``name`` that runs ``torch.<name>`` along a batch dimension, which gives values and indices."""
+    """Return the method ``name`` that returns values and indices of ``torch.<name>`` along a batch dimension."""
     function = getattr(torch, name)
 
     def method(self: Any, dim: int, *, reduce: bool | None = None, return_indices: bool = True) -> Any:
@@ -224,12 +224,12 @@ def cumulative(name: str, what: str, example: str) -> CumulativeMethod:
             pair = _with_indices(self, name, kernel, dim, False, UNLOCKED)
         return pair if return_indices else pair.values
 
-    method.__doc__ = f"""{what} so far along a batch dimension, of every leaf, with the index where it stands.
+    method.__doc__ = f"""{what} so far along a batch dimension, of every leaf, with its index.
 
     Args:
         dim: A batch dimension.
-        reduce: Whether the leaves are concatenated along ``dim`` first; the result is then one of tensors.
-        return_indices: Whether indices are given too.
+        reduce: Whether the leaves are concatenated along ``dim`` first; the result then holds tensors.
+        return_indices: Whether indices are returned too.
 
     Returns:
         The named tuple ``(values, indices)`` of two tensordicts (of two tensors if ``reduce``), or the values alone.
@@ -258,14 +258,14 @@ def _with_indices(td: Any, name: str, function: Any, dim: Dim, keepdim: bool, ho
     td = td._solid()
     values = over_leaves(td, kernel, dim, keepdim, how)
     found = iter(indices)
-    # an unbatched tensor is left alone, so there is no index to give for it
+    # an unbatched tensor is not reduced, so it takes the place of an index
     at = [next(found) if has_batch else leaf for leaf, has_batch in zip(td._leaves(), batched(td), strict=True)]
     named = getattr(torch.return_types, name)
     return named((values, values._rebuild(iter(at), UNLOCKED)))
 
 
 def _one(name: str, dims: Any) -> int:
-    """Return the only one of the dimensions that a kernel is given."""
+    """Return the single dimension of a kernel's argument, or raise."""
     dims = as_tuple(dims)
     if len(dims) != 1:
         raise TypeError(f"{name} with indices takes one dim, got {dims}; use amax or amin for several")
@@ -274,7 +274,7 @@ def _one(name: str, dims: Any) -> int:
 
 @owns_methods
 class Reduction(Node):
-    """Sums, means, extremes and their kind."""
+    """Sums, means, extremes, norms and quantiles."""
 
     __slots__ = ()
 
@@ -302,7 +302,7 @@ class Reduction(Node):
         """Return the 2-norm of all elements of every leaf.
 
         Args:
-            out: A tensordict of the result's keys that it is written into.
+            out: A tensordict of the same keys that the result is written into.
             dtype: The dtype that leaves are cast to first.
             key_transform: Renames the key of each entry, at every level.
 
@@ -323,7 +323,7 @@ class Reduction(Node):
         Args:
             dim: Batch dimensions (one, or a tuple) or ``"feature"``; by default all batch dimensions.
             keepdim: Whether reduced dimensions stay as size 1.
-            out: A tensordict of the result's keys that it is written into.
+            out: A tensordict of the same keys that the result is written into.
 
         Raises:
             IndexError: ``dim`` is outside the batch dimensions.
@@ -367,8 +367,8 @@ class Reduction(Node):
         """Return the ``q``-th quantile of every leaf.
 
         Args:
-            q: The quantile, from 0 to 1; a tensor of ``n`` of them gives every leaf a leading dimension of size ``n``,
-                and the batch too where ``dim`` is given.
+            q: The quantile, from 0 to 1; a tensor of ``n`` quantiles adds a leading dimension of size ``n`` to every
+                leaf, and to the batch size if ``dim`` is given.
             dim: Batch dimensions (one, or a tuple), or ``"feature"``; by default everything.
             keepdim: Whether reduced dimensions stay as size 1.
             interpolation: The value between two elements: ``"linear"``, ``"lower"``, ``"higher"``, ``"midpoint"``,
@@ -406,6 +406,7 @@ def _logsumexp(leaf: Tensor, dims: Any, keep: bool) -> Tensor:
 
 
 def _leading(q: float | Tensor) -> int:
+    """Return the number of dimensions that quantiles add in front."""
     return q.ndim if isinstance(q, Tensor) else 0
 
 

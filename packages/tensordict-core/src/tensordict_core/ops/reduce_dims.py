@@ -1,6 +1,6 @@
 """Reduction driver: applies a reduction of one tensor to a tree, and computes batch sizes and names of the result.
 
-A reduction takes everything (``dim=None``), batch dimensions, or each leaf's own dimensions (``"feature"``). Each
+A reduction is over all dimensions (``dim=None``), batch dimensions, or each leaf's own dimensions (``"feature"``). Each
 reduction supplies a kernel, a function of a tensor and dimensions.
 """
 
@@ -46,7 +46,7 @@ Dims: TypeAlias = "int | tuple[int, ...] | None"
 N = TypeVar("N", bound=Node)
 
 Kernel = Callable[[Tensor, Dims, bool], Any]
-"""A reduction of one tensor over dimensions, which it keeps as size 1 or not; the signature of torch's functions."""
+"""A reduction of one tensor: ``kernel(tensor, dims, keepdim)``, as torch's functions."""
 
 
 def batch_dims(td: Any, dim: Any) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ def as_tuple(dims: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _shortest(dims: tuple[int, ...]) -> int | tuple[int, ...]:
-    """Return one dimension as a number: torch reads it faster, and not every reduction takes several."""
+    """Return a single dimension as a number: torch parses it faster, and not every reduction takes several."""
     return dims[0] if len(dims) == 1 else dims
 
 
@@ -92,7 +92,7 @@ def _reduced(dims: tuple[int, ...], keepdim: bool) -> How:
 
 
 _ONE_LESS = tuple(_reduced((dim,), False) for dim in range(4))
-"""The usual cases, made once."""
+"""The rules for one dimension of the first four, which are cached because they are the most frequent."""
 
 
 def _collapsed(keepdim: bool) -> How:
@@ -103,7 +103,7 @@ def _collapsed(keepdim: bool) -> How:
 
 
 def batched(td: Any, is_leaf: Any = None) -> list[bool]:
-    """Return for each leaf whether it has the batch dimensions of ``td``; unbatched tensors have none."""
+    """Return for each leaf whether it has the batch dimensions of ``td``, which unbatched tensors lack."""
     sizes: list[torch.Size] = []
     td._collect_sizes(sizes, is_leaf)
     dims = len(td._meta.batch_size)
@@ -127,14 +127,14 @@ def _each(td: Any, kernel: Kernel, dims: Dims, keepdim: bool, is_leaf: Any = Non
 
 
 def is_everything(dim: Dim) -> bool:
-    """Return whether a reduction takes everything: no dimension is named."""
+    """Return whether a reduction is over all dimensions, because none is given."""
     return dim is None or (not isinstance(dim, int | str) and not len(dim))
 
 
 def over_leaves(td: N, kernel: Kernel, dim: Dim, keepdim: bool, how: How | None = None) -> N:
     """Return the reduction of each leaf, in the structure of ``td``.
 
-    ``how`` says what becomes of the nodes where the kernel keeps its dimension.
+    ``how`` is the rule for the nodes if the kernel keeps its dimension.
     """
     td = td._solid()
     if isinstance(dim, str):
@@ -155,11 +155,13 @@ def check_feature(dim: str, keepdim: bool) -> None:
     if dim != "feature":
         raise TypeError(f"dim is an integer, a tuple of integers, 'feature' or None, got {dim!r}")
     if keepdim:
-        raise TypeError("dim='feature' reduces dimensions of which leaves have different numbers; leave keepdim out")
+        raise TypeError(
+            "dim='feature' reduces all own dimensions, whose number differs between leaves; leave keepdim out"
+        )
 
 
 def over_features(td: N, kernel: Kernel, dim: str, keepdim: bool) -> N:
-    """Return the reduction of each leaf over the dimensions behind its node's batch dimensions."""
+    """Return the reduction of each leaf over its own dimensions, those after its node's batch dimensions."""
     check_feature(dim, keepdim)
     at = len(td._meta.batch_size)
 
@@ -172,20 +174,20 @@ def over_features(td: N, kernel: Kernel, dim: str, keepdim: bool) -> N:
 
 
 def features(leaf: Tensor, batch_dims: int) -> Tensor:
-    """Return the dimensions of a leaf behind its batch dimensions, as one (of size 1 where there is none)."""
+    """Return a leaf with its own dimensions flattened into one, of size 1 if it has none."""
     return leaf.unsqueeze(-1) if leaf.ndim == batch_dims else leaf.flatten(batch_dims)
 
 
 def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associative: bool) -> Any:
-    """Return one tensor of all leaves together.
+    """Return the reduction of all leaves together, a tensor.
 
     Raises:
         ValueError: There is no leaf.
     """
     if is_everything(dim):
         if keepdim:
-            raise TypeError(f"{name}(reduce=True) without dim gives a tensor without dimensions; leave keepdim out")
-        leaves = _some(td._leaves(), name)
+            raise TypeError(f"{name}(reduce=True) without dim returns a tensor without dimensions; leave keepdim out")
+        leaves = _not_empty(td._leaves(), name)
         if len(leaves) == 1:
             return kernel(leaves[0], None, False)
         if associative and sum(leaf.numel() for leaf in leaves) > _JOINED:
@@ -196,7 +198,7 @@ def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associ
             return kernel(torch.stack([part.to(dtype) for part in parts]), None, False)
         return kernel(torch.cat([leaf.reshape(-1) for leaf in leaves]), None, False)
     td = td._solid()
-    leaves = _some([leaf for leaf, has_batch in zip(td._leaves(), batched(td), strict=True) if has_batch], name)
+    leaves = _not_empty([leaf for leaf, has_batch in zip(td._leaves(), batched(td), strict=True) if has_batch], name)
     if isinstance(dim, str):
         check_feature(dim, keepdim)
         size = len(td._meta.batch_size)
@@ -216,10 +218,10 @@ def over_all(td: Any, kernel: Kernel, dim: Dim, keepdim: bool, name: str, associ
 
 
 _JOINED = 1 << 16
-"""The most elements that are joined in a copy: one call beats many on few elements, and costs memory on many."""
+"""The largest number of elements that are copied together: for few elements one call is faster than many."""
 
 
-def _some(leaves: list[Tensor], name: str) -> list[Tensor]:
+def _not_empty(leaves: list[Tensor], name: str) -> list[Tensor]:
     if not leaves:
         raise ValueError(
             f"{name}(reduce=True) reduces all leaves to one tensor, and this tensordict has none; check "
@@ -245,10 +247,10 @@ def run(
         kernel: The reduction of one tensor.
         dim: The reduced dimensions.
         keepdim: Whether reduced batch dimensions stay as size 1.
-        reduce: Whether all leaves give one tensor together.
+        reduce: Whether all leaves are reduced together, to one tensor.
         key_transform: Renames the keys of the result.
         name: The operation, for messages.
-        associative: Whether leaves may be reduced apart before they are reduced together.
+        associative: Whether leaves may be reduced one by one before their results are reduced together.
     """
     if reduce:
         return over_all(td, kernel, dim, keepdim, name, associative)
@@ -257,7 +259,7 @@ def run(
 
 
 def rename_levels(td: Any, rename: Callable[[str], str]) -> Any:
-    """Return the same entries with every key, at every level, replaced by what ``rename`` makes of it.
+    """Return the same entries with every key, at every level, replaced by ``rename(key)``.
 
     Raises:
         TypeError: The new key is not a string.
@@ -269,7 +271,7 @@ def rename_levels(td: Any, rename: Callable[[str], str]) -> Any:
         if type(new) is not str:
             raise errors.bad_key(new)
         if new in entries:
-            raise KeyError(f"key_transform gives the name {new!r} to two keys, {key!r} and another; make it injective")
+            raise KeyError(f"key_transform returns {new!r} for two keys, {key!r} and another; return different names")
         value = td._get(key)
         nested = isinstance(value, Node) and not value._is_opaque
         entries[new] = rename_levels(value, rename) if nested else value

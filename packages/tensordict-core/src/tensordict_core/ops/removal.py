@@ -1,4 +1,4 @@
-"""``del_``, ``pop``, ``rename_key_`` and their kind: removing and renaming entries.
+"""Removing and renaming entries: ``del_``, ``pop``, ``rename_key_`` and related methods.
 
 They change the keys of a node, so a locked node refuses them.
 """
@@ -16,7 +16,7 @@ __all__ = ["Removal"]
 
 
 class Removal(Access):
-    """``del_``, ``pop``, ``rename_key_`` and their kind."""
+    """Methods that remove and rename entries."""
 
     __slots__ = ()
 
@@ -43,7 +43,7 @@ class Removal(Access):
         self.del_(key)
 
     def pop(self, key: NestedKey, default: Any = KEEP) -> Any:
-        """Remove an entry and return it, as ``get`` would.
+        """Remove an entry and return it; non-tensor data are returned as their value.
 
         Raises:
             KeyError: There is no such entry and no ``default``.
@@ -78,7 +78,7 @@ class Removal(Access):
         return keys[-1], self.pop(keys[-1])
 
     def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
-        """Return the entry of a key; stores ``default`` first if there is none.
+        """Return the entry of a key; a missing key gets ``default`` first.
 
         >>> TensorDict({}).setdefault("a", torch.ones(1))
         tensor([1.])
@@ -135,10 +135,10 @@ class Removal(Access):
 
         Args:
             mapping: New keys by old keys.
-            strict: Whether a key that is not there is an error rather than passed over.
+            strict: Whether a missing key is an error rather than ignored.
 
         Raises:
-            KeyError: A key is not there (``strict``), or two entries would get one name.
+            KeyError: A key is missing (``strict``), or two entries would get one name.
 
         >>> list(TensorDict({"a": 1}).rename_keys({"a": "b"}).keys())
         ['b']
@@ -146,7 +146,7 @@ class Removal(Access):
         ['c']
         """
         out = self._clone(False)
-        moved, left = [], []
+        moved, parents = [], []
         for old, new in mapping.items():
             value = out.get(old, None)
             if value is None:
@@ -155,10 +155,10 @@ class Removal(Access):
                 continue
             out.del_(old)
             moved.append((unravel_key_to_tuple(new), value))
-            left.append(unravel_key_to_tuple(old)[:-1])
+            parents.append(unravel_key_to_tuple(old)[:-1])
         # a node that receives an entry is kept, with its batch size
         entered = {new[:depth] for new, _ in moved for depth in range(len(new))}
-        for path in left:
+        for path in parents:
             while path and path not in entered and _has_nothing(out.get(path, None)):
                 out.del_(path)
                 path = path[:-1]
@@ -183,7 +183,7 @@ class Removal(Access):
 
 
 def _has_nothing(node: Any) -> bool:
-    """Return whether a node exists and has no entry; elements of a lazy stack may have entries of their own."""
+    """Return whether a node exists and has no entries; a lazy stack is empty if all its elements are."""
     inmost = None if node is None else node._inmost()
     if inmost is not None and inmost._is_lazy_stack:
         return all(map(_has_nothing, inmost.tensordicts))

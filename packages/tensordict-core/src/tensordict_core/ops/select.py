@@ -1,4 +1,4 @@
-"""Selection by key: ``select``, ``exclude``, ``split_keys`` and their kind, and copies of a tensordict."""
+"""Selection by key (``select``, ``exclude``, ``split_keys``, ...), and copies of a tensordict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["KeySelection"]
 
 
 class KeySelection(Node):
-    """``select``, ``exclude``, ``split_keys``, ``empty``, ``clone`` and their kind."""
+    """``select``, ``exclude``, ``split_keys``, ``empty``, ``clone`` and related methods."""
 
     __slots__ = ()
 
@@ -26,12 +26,12 @@ class KeySelection(Node):
 
         Args:
             *keys: The keys, or one list of them.
-            inplace: Whether the others are removed from this tensordict instead.
-            strict: Whether a key that is not there is an error rather than passed over.
-            as_tensordict: Whether the result is a plain tensordict whatever this container is.
+            inplace: Whether all other entries are removed from this tensordict instead.
+            strict: Whether a missing key is an error rather than ignored.
+            as_tensordict: Whether the result is a `TensorDict` even if this container is of another type.
 
         Raises:
-            KeyError: A key is not there (``strict``).
+            KeyError: A key is missing (``strict``).
 
         >>> TensorDict({"a": 1, "b": {"c": 2, "d": 3}}).select("a", ("b", "c"))["b"].sorted_keys
         ['c']
@@ -85,7 +85,7 @@ class KeySelection(Node):
         return self._with_entries(entries, inplace, False)
 
     def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Self:
-        """Return a new node of some entries of this one; or this one, without the others."""
+        """Return a new node with some entries of this one; or with ``inplace`` this one, without its other entries."""
         if not inplace:
             return self._new(entries, self._meta)
         if self._locked:
@@ -106,16 +106,16 @@ class KeySelection(Node):
         """Return one tensordict per set of keys, and one of the remaining entries.
 
         Args:
-            *key_sets: Sequences of keys, dictionaries from keys to their new names, or functions that are called with
-                the path of each tensor that no set before has taken (a tuple of strings) and the tensor, and say
-                whether it is taken.
-            inplace: Whether this tensordict is the last one, with the others' entries removed.
-            default: What stands for a key that is not there; by default that is an error.
-            strict: Whether a key that is not there is an error rather than passed over.
-            reproduce_struct: Whether nested structure without entries left is kept in the last tensordict.
+            *key_sets: Sequences of keys, dictionaries from keys to their new names, or predicates. A predicate is
+                called with the path (a tuple of strings) and the value of each tensor that no earlier set contains, and
+                is true for the tensors that the set contains.
+            inplace: Whether the selected entries are removed from this tensordict, which then is the last result.
+            default: The value for a missing key; by default a missing key is an error.
+            strict: Whether a missing key is an error rather than ignored.
+            reproduce_struct: Whether nested tensordicts that become empty are kept in the last result.
 
         Raises:
-            KeyError: A key is not there, or stands in two sets.
+            KeyError: A key is missing, or is in two sets.
 
         >>> a, rest = TensorDict({"a": 1, "b": 2}).split_keys(["a"])
         >>> a.sorted_keys, rest.sorted_keys
@@ -136,7 +136,7 @@ class KeySelection(Node):
                     left.del_(path)
                     used.append(path)
                 elif path in self:
-                    raise KeyError(f"key {key!r} stands in several sets; name it once")
+                    raise KeyError(f"key {key!r} is in several sets; name it once")
                 elif default is not ...:
                     value = default
                 elif strict:
@@ -154,7 +154,7 @@ class KeySelection(Node):
         return (*out, rest)
 
     def _as_key_sets(self, key_sets: Iterable[Any]) -> list[Any]:
-        """Return the sets of keys; a function is replaced by the paths of the leaves that it selects."""
+        """Return the sets of keys; a predicate is replaced by the paths of the leaves that it selects."""
         out: list[Any] = []
         taken: set[tuple[str, ...]] = set()
         for key_set in key_sets:
@@ -170,7 +170,7 @@ class KeySelection(Node):
         return out
 
     def separates(self, *keys: NestedKey, default: Any = ..., strict: bool = True, filter_empty: bool = True) -> Self:
-        """Remove the entries under some keys and return them in a tensordict of their own.
+        """Remove the entries under some keys and return them in a new tensordict.
 
         >>> td = TensorDict({"a": 1, "b": 2})
         >>> td.separates("a").sorted_keys, td.sorted_keys
@@ -217,7 +217,7 @@ class KeySelection(Node):
         device: Any = KEEP,
         names: Any = None,
     ) -> Self:
-        """Return a tensordict of the same metadata without entries (``recurse``: with empty nested nodes).
+        """Return a tensordict of the same metadata without entries; with ``recurse`` it has empty nested tensordicts.
 
         >>> TensorDict({"a": torch.zeros(3)}, [3]).empty().batch_size
         torch.Size([3])
@@ -240,7 +240,7 @@ class KeySelection(Node):
         return self._new(entries, meta)
 
     def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
-        """Return an unlocked copy; its tensors are copied too if ``recurse``.
+        """Return an unlocked copy; tensors are copied only if ``recurse``.
 
         >>> td = TensorDict({"a": torch.zeros(1)})
         >>> td.clone(False)["a"] is td["a"], td.clone()["a"] is td["a"]
@@ -249,7 +249,7 @@ class KeySelection(Node):
         return self._clone(recurse)
 
     def copy(self) -> Self:
-        """Return a shallow copy: new nodes, the same tensors."""
+        """Return a shallow copy: new nodes with the same tensors."""
         return self._clone(False)
 
     def __copy__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Shape operations of a tensordict: they change the batch dimensions and leave every leaf's own dimensions alone."""
+"""Shape operations on batch dimensions: ``reshape``, ``permute``, ``expand``, ``repeat``, ..."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ class Shape(Node):
     # views -----------------------------------------------------------------------------------------------------------
 
     def _rearranged(self, op: ShapeOp) -> Self:
-        """Return the result of an invertible operation, prepared to write back at the end of a ``with`` block."""
+        """Return the result of an invertible operation, which writes back at the end of a ``with`` block."""
         result = self._reshape(op)
         op.remember(self)
         result._set_exit(op)
         return result
 
     def _unchanged(self) -> Self:
-        """Return this tensordict, for an operation that has nothing to do and nothing to write back."""
+        """Return this tensordict, as the result of an operation that changes nothing."""
         self._set_exit(None)
         return self
 
     def view(self, *shape: Any, size: Sequence[int] | None = None, batch_size: Sequence[int] | None = None) -> Self:
-        """Return the same data with the batch dimensions in another shape; never copies.
+        """Return a view of the data with another batch size, or with another dtype.
 
         Args:
-            *shape: The new batch size, one size inferred if ``-1``; or a dtype, to view every leaf as.
+            *shape: The new batch size, in which one size may be ``-1`` and is inferred; or the dtype of the view.
             size: The new batch size, by name.
             batch_size: The same under another name; with a dtype, the batch size of the result.
 
@@ -75,7 +75,7 @@ class Shape(Node):
         return self._regroup(shape, "view", False)
 
     def reshape(self, *shape: Any, size: Sequence[int] | None = None) -> Self:
-        """Return the batch dimensions in another shape; copies only where a view is impossible.
+        """Return the data with another batch size; leaves that cannot be viewed are copied.
 
         Raises:
             RuntimeError: The sizes do not fit.
@@ -142,7 +142,7 @@ class Shape(Node):
         if sorted(normal) != list(range(len(size))):
             raise ValueError(
                 f"permute needs each of the {len(size)} batch dimensions once, got {list(order)}; "
-                "a tensordict has no access to the entries' own dimensions"
+                "the entries' own dimensions cannot be permuted"
             )
         if normal == tuple(range(len(size))):
             return self._unchanged()
@@ -161,11 +161,11 @@ class Shape(Node):
         return self.permute(order)
 
     def swapaxes(self, axis0: int, axis1: int) -> Self:
-        """``transpose`` under the name of NumPy."""
+        """Swap two batch dimensions, as ``transpose``."""
         return self.transpose(axis0, axis1)
 
     def swapdims(self, axis0: int, axis1: int) -> Self:
-        """``transpose`` under another name."""
+        """Swap two batch dimensions, as ``transpose``."""
         return self.transpose(axis0, axis1)
 
     def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
@@ -184,11 +184,11 @@ class Shape(Node):
         return self.permute([placed[i] if i in placed else next(rest) for i in range(len(size))])
 
     def moveaxis(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
-        """``movedim`` under the name of NumPy."""
+        """Move batch dimensions, as ``movedim``."""
         return self.movedim(source, destination)
 
     def expand(self, *args: Any, size: Sequence[int] | None = None) -> Self:
-        """Return the batch dimensions broadcast to a shape, without a copy; ``-1`` keeps a size.
+        """Broadcast the batch dimensions to a shape without a copy; ``-1`` keeps a size.
 
         Raises:
             RuntimeError: A size other than 1 would change.
@@ -201,7 +201,7 @@ class Shape(Node):
         extra = len(target) - len(old)
         if extra < 0:
             raise RuntimeError(
-                f"expand to {target} has fewer dimensions than the batch size {list(old)}; name at least as many"
+                f"expand to {target} has fewer dimensions than the batch size {list(old)}; pass at least as many"
             )
         for i, n in enumerate(old):
             wanted = target[extra + i]
@@ -216,10 +216,10 @@ class Shape(Node):
         return self if new == old else self._reshape(Expand(old, new))
 
     def expand_as(self, other: Any) -> Self:
-        """``expand`` to the shape of a tensor, or to the batch size and the leaves of a tensordict.
+        """Expand to the shape of a tensor, or to the batch size and the leaf shapes of a tensordict.
 
         Args:
-            other: The tensor or the tensordict; entries that this tensordict lacks count for nothing.
+            other: The tensor or the tensordict; entries that this tensordict lacks are ignored.
 
         Raises:
             KeyError: ``other`` lacks a leaf.
@@ -233,7 +233,7 @@ class Shape(Node):
         return with_leaves_as(expanded, other) if isinstance(other, Node) else expanded
 
     def broadcast_to(self, shape: Sequence[int]) -> Self:
-        """``expand`` under the name of NumPy."""
+        """Broadcast the batch dimensions to a shape, as ``expand``."""
         return self.expand(*shape)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1, *, inplace: bool = False) -> Self:
@@ -251,7 +251,7 @@ class Shape(Node):
         return self._in_place(self.reshape(*size[:start], size[start : end + 1].numel(), *size[end + 1 :]), inplace)
 
     def unflatten(self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False) -> Self:
-        """Return the batch dimension ``dim`` as several, one size inferred if ``-1``.
+        """Return the batch dimension ``dim`` split into several; one size may be ``-1`` and is inferred.
 
         >>> TensorDict({"a": torch.zeros(6, 4)}, [6]).unflatten(0, (2, 3)).batch_size
         torch.Size([2, 3])
@@ -282,7 +282,7 @@ class Shape(Node):
         return self._reshape(BatchOp(size, size if new is None else torch.Size(new), function, names=names))
 
     def flip(self, *dims: Any) -> Self:
-        """Return the batch dimensions ``dims`` in reverse order (a copy, as in torch).
+        """Return a copy with the positions along the batch dimensions ``dims`` in reverse order.
 
         >>> TensorDict({"a": torch.arange(3)}, [3]).flip(0)["a"]
         tensor([2, 1, 0])
@@ -292,17 +292,17 @@ class Shape(Node):
         return self._batch_op(lambda leaf: leaf.flip(normal))
 
     def fliplr(self) -> Self:
-        """Return the second batch dimension in reverse order."""
+        """Return a copy with the positions along the second batch dimension in reverse order."""
         return self.flip(1)
 
     def flipud(self) -> Self:
-        """Return the first batch dimension in reverse order."""
+        """Return a copy with the positions along the first batch dimension in reverse order."""
         return self.flip(0)
 
     def roll(
         self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None, *, inplace: bool = False
     ) -> Self:
-        """Return the entries rolled along batch dimensions; without ``dims`` the batch is rolled as if flat.
+        """Return the entries rolled along batch dimensions; without ``dims`` the flattened batch is rolled.
 
         >>> TensorDict({"a": torch.arange(3)}, [3]).roll(1, 0)["a"]
         tensor([2, 0, 1])
@@ -329,7 +329,7 @@ class Shape(Node):
         return self._batch_op(lambda leaf: leaf.rot90(k, (a, b)), new, lambda names: tuple(names[i] for i in order))
 
     def repeat(self, *repeats: Any, inplace: bool = False) -> Self:
-        """Repeat the batch along each batch dimension (a copy, as in torch).
+        """Return a copy with the batch repeated along each batch dimension.
 
         >>> TensorDict({"a": torch.arange(2)}, [2]).repeat(2)["a"]
         tensor([0, 1, 0, 1])
@@ -347,7 +347,7 @@ class Shape(Node):
         )
 
     def tile(self, *dims: Any) -> Self:
-        """``repeat`` with missing leading counts taken as 1."""
+        """Return a copy with the batch repeated, as ``repeat``; missing leading counts are 1."""
         counts = _ints(dims)
         missing = len(self._meta.batch_size) - len(counts)
         return self.repeat(*(1,) * max(missing, 0), *counts)
@@ -358,10 +358,10 @@ class Shape(Node):
         """Return each slice along a batch dimension repeated; without ``dim`` the batch is flattened first.
 
         Args:
-            repeats: How often: one number, or one per slice.
+            repeats: The number of repetitions: one number, or a tensor with one number for each slice.
             dim: The batch dimension.
             output_size: The size of the result along ``dim``, if known.
-            inplace: Whether this tensordict takes the result.
+            inplace: Whether the result replaces the entries of this tensordict.
 
         >>> TensorDict({"a": torch.arange(2)}, [2]).repeat_interleave(2, 0)["a"]
         tensor([0, 0, 1, 1])
@@ -381,7 +381,7 @@ class Shape(Node):
         )
 
     def _in_place(self, result: Self, inplace: bool) -> Self:
-        """Return the result, or this tensordict after it took the result's entries."""
+        """Return the result; with ``inplace``, replace the entries of this tensordict by its entries."""
         if not inplace:
             return result
         if self._locked:
@@ -391,8 +391,8 @@ class Shape(Node):
             at = stack.stack_dim
             if at >= len(result._meta.batch_size):
                 raise RuntimeError(
-                    f"the result of batch size {list(result._meta.batch_size)} has no dimension {at} for a lazy stack "
-                    "to hold its elements along; take it without inplace=True"
+                    f"the result of batch size {list(result._meta.batch_size)} has no dimension {at}, the stack "
+                    "dimension of this lazy stack; leave out inplace=True"
                 )
             stack.tensordicts[:] = result._inmost().unbind(at)
             self._set_meta(result._meta)

@@ -17,7 +17,7 @@ __all__ = ["Splitting"]
 
 
 class Splitting(Node):
-    """Taking apart along a batch dimension."""
+    """Methods that split a tensordict along a batch dimension."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class Splitting(Node):
         return self._unbind(normal_dim(dim, size))
 
     def narrow(self, dim: int, start: int | Tensor, length: int) -> Self:
-        """Return the ``length`` slices along a batch dimension from ``start`` on, as a view.
+        """Return a view of ``length`` slices along a batch dimension, beginning at ``start``.
 
         >>> TensorDict({"a": torch.arange(4)}, [4]).narrow(0, 1, 2)["a"]
         tensor([1, 2])
@@ -46,7 +46,8 @@ class Splitting(Node):
         first = int(start) + (size[at] if int(start) < 0 else 0)
         if not 0 <= first <= first + length <= size[at]:
             raise RuntimeError(
-                f"narrow: start {int(start)} and length {length} exceed size {size[at]} of dimension {at}"
+                f"narrow: start {int(start)} and length {length} exceed size {size[at]} of dimension {at}; "
+                "pass a smaller start or length"
             )
         return self._index(Index((*(slice(None),) * at, slice(first, first + length)), size))
 
@@ -74,7 +75,7 @@ class Splitting(Node):
             given: Any = split_size
             sizes = list(given) if isinstance(given, Iterable) else [given]
             if not all(hasattr(n, "__index__") for n in sizes):
-                raise TypeError(f"split takes an integer or a sequence of integers, got {split_size!r}; give sizes")
+                raise TypeError(f"split takes an integer or a sequence of integers, got {split_size!r}; pass integers")
             if sum(sizes) != total or any(n < 0 for n in sizes):
                 raise RuntimeError(
                     f"split sizes {sizes} must not be negative and must add up to {total}, the size of dimension {at}; "
@@ -108,11 +109,13 @@ class Splitting(Node):
         size = self._meta.batch_size
         total = size[normal_dim(dim, size)] if size else 0
         if not total:
-            return self.split([0] * chunks if size else 1, dim)  # as of a tensor: nothing makes any number of pieces
+            return self.split(
+                [0] * chunks if size else 1, dim
+            )  # an empty dimension has as many empty chunks as requested, as in torch
         return self.split(-(-total // chunks), dim)
 
     def tensor_split(self, indices_or_sections: Any, dim: int = 0) -> tuple[Self, ...]:
-        """Return pieces along a batch dimension: a number of nearly equal ones, or cut at the given indices.
+        """Return pieces along a batch dimension: a number of pieces of nearly equal size, or pieces cut at indices.
 
         >>> [td.batch_size[0] for td in TensorDict({"a": torch.arange(5)}, [5]).tensor_split(2)]
         [3, 2]

@@ -17,7 +17,7 @@ __all__ = ["Stacking"]
 
 
 class Stacking(Node):
-    """``stack``, ``cat``, their lazy forms, and conversions between dense and lazy."""
+    """``stack``, ``cat``, their lazy forms, and conversions between dense and lazy stacks."""
 
     __slots__ = ()
 
@@ -27,9 +27,9 @@ class Stacking(Node):
     maybe_dense_stack = staticmethod(combine.maybe_dense_stack)
 
     def to_lazystack(self, dim: int = 0) -> Any:
-        """Return the slices along a batch dimension, as a lazy stack that shares their memory.
+        """Return the slices along a batch dimension as a lazy stack that shares their memory.
 
-        A lazy stack along that dimension is returned as it is.
+        A lazy stack along that dimension is returned unchanged.
 
         Args:
             dim: The batch dimension.
@@ -68,12 +68,12 @@ class Stacking(Node):
         return self if out is None else out
 
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Self:
-        """Return this tree with contiguous leaves: others are copied, and lazy stacks are combined.
+        """Return this tree with contiguous leaves: other leaves are copied, and lazy stacks become dense.
 
         Args:
-            canonical: Whether a leaf must have the strides that a new tensor of its shape has, dimensions of size 1
+            canonical: Whether a leaf must have the strides of a new tensor of its shape, dimensions of size 1
                 included.
-            inplace: Whether this tensordict takes the copies, and is returned.
+            inplace: Whether the copies replace the leaves of this tensordict, which is returned.
 
         Raises:
             RuntimeError: It is locked and ``inplace``, or entries of a lazy stack do not stack.
@@ -95,8 +95,8 @@ class Stacking(Node):
     def view_at(self, index: Any) -> Any:
         """Return a live view of the part of every entry that ``index`` selects.
 
-        Reading it indexes the entries of this tensordict; writing to it writes into them, and a new key gets a place in
-        all of it.
+        Reading it indexes the entries of this tensordict, and writing to it writes into them. A new key is added to the
+        whole tensordict.
 
         Args:
             index: As in ``td[index]``.
@@ -113,5 +113,5 @@ class Stacking(Node):
         return self._view_at(Index(index, self._meta.batch_size))
 
     def _get_sub_tensordict(self, idx: Any) -> Any:
-        """``view_at`` under the name that programs of this field know."""
+        """Return a live view, as ``view_at``; existing programs use this name."""
         return self.view_at(idx)

@@ -1,6 +1,6 @@
-"""Tensor specs: ``attrs()`` gives device, dtype and shape of each leaf as a tensordict, which ``to`` reads.
+"""Tensor specs: ``attrs()`` returns device, dtype and shape of each leaf as a tensordict, which ``to`` accepts.
 
-A `TensorAttrs` describes one leaf. This module makes trees of them from trees of tensors, and applies them to the
+A `TensorAttrs` describes one leaf. This module builds trees of them from trees of tensors, and applies them to the
 leaves of another tree.
 """
 
@@ -30,15 +30,15 @@ class TensorSpecs(Node):
         """Return device, dtype and shape of each leaf, as a tensordict of `TensorAttrs` under the same keys.
 
         The result has no batch size and no device; non-tensor data are kept. A field in which the elements of a lazy
-        stack differ is ``None``; a shape that they share includes the stack dimension. ``other.to(td.attrs())``
-        gives each leaf of another tensordict the device and the dtype of the leaf of this one.
+        stack differ is ``None``; a common shape includes the stack dimension. ``other.to(td.attrs())`` moves and casts
+        each leaf of another tensordict to the device and dtype of the leaf of this one.
 
         Args:
             fields: Any of ``"device"``, ``"dtype"`` and ``"shape"``; the others are ``None``.
             num_threads: Accepted for compatibility; nothing is copied.
 
         Raises:
-            ValueError: A field is none of the three.
+            ValueError: A field has another name.
 
         >>> attrs = TensorDict({"a": torch.zeros(2), "b": {"c": torch.ones(2).bool()}}, [2]).attrs(fields=["dtype"])
         >>> attrs["b", "c"]
@@ -48,16 +48,16 @@ class TensorSpecs(Node):
 
 
 def _wanted(fields: Sequence[str]) -> tuple[bool, ...]:
-    """Return which of `FIELDS` are asked for."""
+    """Return for each of `FIELDS` whether it is requested."""
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     for name in names:
         if name not in FIELDS:
-            raise ValueError(f"attrs() knows the fields 'device', 'dtype' and 'shape', got {name!r}; name those")
+            raise ValueError(f"attrs() has the fields 'device', 'dtype' and 'shape', got {name!r}; pass some of those")
     return tuple(field in names for field in FIELDS)
 
 
 def describe_leaf(leaf: Tensor, fields: Sequence[str]) -> Any:
-    """Return the description of one tensor.
+    """Return the spec of one tensor.
 
     >>> describe_leaf(torch.zeros(2), ("dtype",)).tgt_dtype
     torch.float32
@@ -76,12 +76,12 @@ def _described(node: Any, wanted: tuple[bool, ...]) -> Any:
     inmost = node._inmost()
     if inmost._is_lazy_stack and inmost.tensordicts:
         parts = [_described(part, wanted) for part in inmost.tensordicts]
-        return _merged(parts, inmost._stack_dim)
+        return _spec_of_stack(parts, inmost._stack_dim)
     return containers.dense({key: _described(value, wanted) for key, value in node._items()})
 
 
-def _merged(parts: list[Any], dim: int) -> Any:
-    """Return the description of a lazy stack from those of its elements."""
+def _spec_of_stack(parts: list[Any], dim: int) -> Any:
+    """Return the specs of a lazy stack from the specs of its elements."""
     first = parts[0]
     if any(type(part) is not type(first) for part in parts):
         return first
@@ -93,11 +93,11 @@ def _merged(parts: list[Any], dim: int) -> Any:
         return first._stack(parts, dim) if all(p.batch_size == first.batch_size for p in parts) else first
     keys = dict.fromkeys(key for part in parts for key in part._keys())
     columns = {key: [part._get(key) for part in parts if part._get(key) is not None] for key in keys}
-    return containers.dense({key: _merged(column, dim) for key, column in columns.items()})
+    return containers.dense({key: _spec_of_stack(column, dim) for key, column in columns.items()})
 
 
 def describes(other: Any) -> bool:
-    """Return whether a tensordict holds descriptions of leaves rather than leaves.
+    """Return whether a tensordict holds specs of leaves rather than leaves.
 
     >>> describes(TensorDict({"a": {"b": 1}}).attrs()), describes(TensorDict({"a": {"b": 1}}))
     (True, False)

@@ -43,7 +43,7 @@ class Updating(InPlaceUpdating):
         All values are checked before the first one is stored or written, so a failed update changes nothing.
 
         Args:
-            input_dict_or_td: Where the entries come from.
+            input_dict_or_td: The tensordict or dictionary with the new entries.
             clone: Whether tensors are copied.
             inplace: Whether values are written into entries that exist.
             non_blocking: Whether moves may be asynchronous.
@@ -51,7 +51,7 @@ class Updating(InPlaceUpdating):
             is_leaf: Node types that are stored as a whole rather than merged.
             update_batch_size: Whether this tensordict takes the batch size of the source.
             ignore_lock: Whether entries of a locked tensordict may be replaced.
-            **kwargs: Entries by name, after those of ``input_dict_or_td`` or instead of it.
+            **kwargs: Entries by name; they follow those of ``input_dict_or_td``, which may be omitted.
 
         Raises:
             RuntimeError: A value does not fit the batch size, or the tensordict is locked.
@@ -81,7 +81,7 @@ class Updating(InPlaceUpdating):
         chosen = as_paths(keys_to_update)
         source, more = restricted(source, chosen), restricted(more, chosen)
         if update_batch_size and isinstance(source, Node) and source._meta.batch_size != self._meta.batch_size:
-            if more:  # checked before the old entries go
+            if more:  # both are checked before the old entries are removed
                 source, more = source.replace(more), {}
             self._take_batch_size(source, chosen)
         plan = UpdatePlan(clone, inplace, non_blocking, is_leaf)
@@ -92,7 +92,7 @@ class Updating(InPlaceUpdating):
         return self
 
     def _take_batch_size(self, source: Any, chosen: list[tuple[str, ...]] | None) -> None:
-        """Take the metadata of a source that replaces all entries."""
+        """Take over the batch size and metadata of a source that replaces all entries."""
         if self._locked:
             raise errors.locked("update() with update_batch_size=True would replace its entries")
         kept = {
@@ -151,7 +151,7 @@ class Updating(InPlaceUpdating):
         meta = self._meta
         store = None if self._locked or meta.device is not None else self._storing()
         if store is None or (isinstance(source, Node) and type(source._entries) is not dict):
-            return None  # (reading the entries of a lazy stack stacks them)
+            return None  # reading the entries of a lazy stack would stack them
         items = pairs(source)
         size = meta.batch_size
         dims = len(size)
@@ -160,7 +160,7 @@ class Updating(InPlaceUpdating):
             if type(value) is not Tensor or type(key) is not str:
                 return None
             shape = value.shape
-            # starts_with, inlined for one dimension: the call would take a third of the time of an entry
+            # starts_with is inlined for one dimension, because the call takes a third of the time of an entry
             if not (shape and shape[0] == first if dims == 1 else starts_with(shape, size)):
                 return None
         return partial(store, items)
@@ -169,7 +169,7 @@ class Updating(InPlaceUpdating):
         """Return the items of a source; those under nested keys are collected in one dictionary for each node.
 
         Raises:
-            KeyError: A nested key leads through an entry that is no node.
+            KeyError: A nested key has a parent that is a leaf.
         """
         out: dict[str, Any] = {}
         for key, value in items:
@@ -192,7 +192,7 @@ class Updating(InPlaceUpdating):
                     break
                 if not isinstance(inner, dict):
                     raise errors.not_a_node(path[: depth + 1], inner)
-                level[name] = level = dict(inner)  # a copy: it may be the caller's
+                level[name] = level = dict(inner)  # a copy, because it may be the caller's
             else:
                 level[path[-1]] = value
         return list(out.items())
@@ -208,6 +208,6 @@ class Updating(InPlaceUpdating):
         tensor(2)
         """
         if args and kwargs:
-            raise ValueError("replace takes one dictionary or values by name, not both")
+            raise ValueError("replace takes one dictionary or values by name, not both; pass one of them")
         out = self._clone(False)
         return out.update(args[0] if args else kwargs)

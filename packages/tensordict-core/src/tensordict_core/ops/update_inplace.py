@@ -1,6 +1,6 @@
-"""In-place writes: ``update_``, ``update_at_`` and the one algorithm behind all writes into entries that exist.
+"""In-place writes: ``update_``, ``update_at_`` and the algorithm behind all writes into existing entries.
 
-``_plan_write`` walks a source of values and the tree that they go into, and collects the writes in a `WritePlan`, which
+``_plan_write`` walks a source of values and the target tree together and collects the writes in a `WritePlan`, which
 checks all of them before it writes the first. An index restricts a write to a part of the batch.
 """
 
@@ -27,10 +27,10 @@ __all__ = ["InPlaceUpdating", "as_paths", "over_rows", "pairs", "restricted"]
 
 
 def pairs(source: Any) -> Iterable[tuple[Any, Any]]:
-    """The keys and values of a source of values: a tensordict, a dictionary, or another mapping.
+    """Return the keys and values of a tensordict, a dictionary, or another mapping.
 
     Raises:
-        TypeError: It has no items.
+        TypeError: The source has no items.
     """
     if isinstance(source, Node):
         return source._items()
@@ -41,7 +41,7 @@ def pairs(source: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def as_paths(keys: Iterable[NestedKey] | None) -> list[tuple[str, ...]] | None:
-    """Return keys as tuples; ``None`` stands for all keys."""
+    """Return keys as tuples; ``None`` means all keys."""
     return None if keys is None else [unravel_key_to_tuple(key) for key in ([keys] if isinstance(keys, str) else keys)]
 
 
@@ -67,14 +67,14 @@ def restricted(source: Any, chosen: list[tuple[str, ...]] | None) -> Any:
 
 
 def over_rows(value: Any, index: Index, ndim: int) -> Any:
-    """A tensor over batch dimensions with dimensions of size 1 behind them, for a leaf; other values as they are."""
+    """Return a tensor of batch shape with trailing dimensions of size 1, to broadcast to a leaf; or another value."""
     if isinstance(value, Tensor) and 0 < value.ndim <= len(index.size):
         return value.reshape(value.shape + (1,) * (ndim - index.dims))
     return value
 
 
 class InPlaceUpdating(Node):
-    """``update_``, ``update_at_``, their other names, and the plan of every in-place write."""
+    """``update_``, ``update_at_``, ``copy_``, ``copy_at_``, and the plan of every in-place write."""
 
     __slots__ = ()
 
@@ -87,16 +87,16 @@ class InPlaceUpdating(Node):
         keys_to_update: Sequence[NestedKey] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Write the values of another tensordict or dictionary into the entries that exist, all of them or none.
+        """Write the values of another tensordict or dictionary into the existing entries, all of them or none.
 
         Locked tensordicts allow it. Keys and shapes are checked before anything is written.
 
         Args:
-            input_dict_or_td: Where the values come from. Each has the shape of its entry, or 1 where it is repeated.
-            clone: Of no effect, because values are copied.
+            input_dict_or_td: The tensordict or dictionary with the values, which broadcast to their entries.
+            clone: Has no effect, because values are always copied.
             non_blocking: Whether copies between devices may be asynchronous.
             keys_to_update: The keys to take; by default all.
-            **kwargs: Values by name, after those of ``input_dict_or_td`` or instead of it.
+            **kwargs: Values by name; they follow those of ``input_dict_or_td``, which may be omitted.
 
         Raises:
             KeyError: The source has an entry that this tensordict lacks.
@@ -124,17 +124,17 @@ class InPlaceUpdating(Node):
     def _plan_write(self, index: Index | None, source: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
         """Plan to write every entry of ``source`` into the entry of the same key, or into a part of it.
 
-        Containers that hold other containers override it: they pass the parts of ``source`` on.
+        Containers that hold other containers override it and pass on the parts of ``source``.
 
         Args:
-            index: The part of the batch that is written, with ``source`` a tensordict or a dictionary of that batch
-                size, or a tensor or number for every leaf; ``None``: all of it.
+            index: The part of the batch that is written; ``None`` for the whole batch. With an index, ``source`` is a
+                tensordict or dictionary of its batch size, or a tensor or number for every leaf.
             source: The values.
             plan: Where the writes are collected.
             prefix: The path of this node, for errors.
 
         Raises:
-            KeyError: There is no such entry, or one of the two is a tensor and the other a node.
+            KeyError: There is no such entry, or a value is a tensor and its entry a node, or the reverse.
             RuntimeError: A shape does not fit, or an entry would be added to a locked node.
         """
         if index is not None:
@@ -182,7 +182,7 @@ class InPlaceUpdating(Node):
     def _plan_entry(self, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
         """Plan to write a value into one entry, or into the part of it that an index selects.
 
-        Arguments and errors are those of ``_plan_write``, which containers override with it.
+        Arguments and errors are those of ``_plan_write``; a container overrides both.
         """
         path = (*prefix, key) if prefix else key
         old = self._peek(key)
@@ -210,7 +210,7 @@ class InPlaceUpdating(Node):
                 plan.add_at(path, old, index, value)
 
     def _plan_copy(self, key: str, index: Index | None, value: Any, plan: WritePlan, path: NestedKey) -> None:
-        """Plan to write into an entry whose reads copy."""
+        """Plan to write into an entry that can only be read as a copy."""
         shape = self._shape_of(key)
         if index is None:
             value = value if value.shape == shape else expand_to(path, value, shape)
@@ -286,7 +286,7 @@ class InPlaceUpdating(Node):
         return self
 
     def copy_(self, tensordict: Any, non_blocking: bool = False) -> Self:
-        """Write the values of another tensordict into the entries that exist, as ``update_``."""
+        """Write the values of another tensordict into the existing entries, as ``update_``."""
         return self.update_(tensordict, non_blocking=non_blocking)
 
     def copy_at_(self, tensordict: Any, idx: Any, non_blocking: bool = False, *, fast: bool = True) -> Self:

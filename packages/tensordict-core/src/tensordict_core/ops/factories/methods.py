@@ -187,7 +187,7 @@ def _binary(
     method.__doc__ = f"""Return the result of `torch.{torch_name}` for every leaf and its operand.
 
     Args:
-        other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.{alpha}
+        other: A number or a tensor, aligned with the batch dimensions, or a tensordict, matched by key.{alpha}
 {_DEFAULT_DOC}
 
     Raises:
@@ -201,7 +201,7 @@ def _binary(
     method_.__doc__ = f"""Apply `torch.{torch_name}` to every leaf and its operand, in place.
 
     Args:
-        other: A number or a tensor, lined up with the batch dimensions, or a tensordict, matched by key.{alpha}
+        other: A number or a tensor, aligned with the batch dimensions, or a tensordict, matched by key.{alpha}
 
     Returns:
         The tensordict itself.

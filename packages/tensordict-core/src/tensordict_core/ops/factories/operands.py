@@ -1,6 +1,6 @@
 """Operands of binary operations, matched to the leaves of a tensordict.
 
-A number or a tensor of one element goes to every leaf; a tensor is lined up with the batch dimensions, so a tensor of
+A number or a tensor of one element goes to every leaf; a tensor is aligned with the batch dimensions, so a tensor of
 the batch size scales whole rows of every leaf; a tensordict is matched by key. ``default`` is the value for leaves
 that one side lacks.
 """
@@ -25,7 +25,7 @@ __all__ = ["batch_operand", "complete", "lined_up", "match", "over_batch_size", 
 
 
 def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
-    """Return the tensor ``other``, lined up with the batch dimensions, once per leaf."""
+    """Return the tensor ``other``, aligned with the batch dimensions, once per leaf."""
     if other.ndim == 0:
         return [other] * len(leaves)
     out: list[Tensor] = []
