@@ -261,6 +261,9 @@ class Forwarding(TensorCollection):
     def _plan_entry(self, *plan: Any) -> None:
         self._tensordict._plan_entry(*plan)
 
+    def _plan_leaf(self, *plan: Any) -> None:
+        self._tensordict._plan_leaf(*plan)
+
     def _shape_of(self, key: str) -> torch.Size:
         return self._tensordict._shape_of(key)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import Buffer, Parameter
 
-from tensordict_core import LazyStackedTensorDict, TensorDict
+from tensordict_core import LazyStackedTensorDict, NestedKey, TensorDict
 from tensordict_core.extension import (
     Delegating,
     Index,
@@ -206,14 +206,10 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         else:
             self._put_below(key, value, {})
 
-    def _plan_entry(self, key: str, index: Index | None, value: Any, *plan: Any) -> None:
-        old = self._peek(key)
-        if not isinstance(old, Tensor):
-            super()._plan_entry(key, index, value, *plan)
-            return
+    def _plan_leaf(self, path: NestedKey, key: str, leaf: Tensor, index: Index | None, value: Any, plan: Any) -> None:
         # the same memory without gradients, so that autograd does not record the write
         value = value.detach() if isinstance(value, Tensor) else value
-        dense({key: old.detach()}, self._meta)._plan_entry(key, index, value, *plan)
+        super()._plan_leaf(path, key, leaf.detach(), index, value, plan)
 
     def _del(self, key: str) -> None:
         self._forget(key, None)

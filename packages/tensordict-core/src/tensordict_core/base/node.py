@@ -146,6 +146,7 @@ class Node:
         _peek_entry: Callable[..., tuple[Any, str, Any]]
         _plain_value: Callable[..., Any]
         _plan_entry: Callable[..., None]
+        _plan_leaf: Callable[..., None]
         _plan_set: Callable[..., Any]
         _plan_value: Callable[..., None]
         _plan_update: Callable[..., None]

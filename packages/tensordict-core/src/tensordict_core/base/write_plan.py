@@ -75,23 +75,22 @@ class WritePlan:
         keys: The nested keys of the leaves that are written as a whole, or through views of a part of them.
         targets: These leaves or views, in order.
         sources: What goes into each.
+        new: Entries that are added, each with its node, by the identity of the node and the key.
     """
 
-    # defaults of the class: a plan is made for each write, and most writes need none of these
-    new: dict[tuple[int, str], tuple[Any, Any]] | None = None
-    """Entries that are added, each with its node, by the identity of the node and the key."""
-    _parts: list[tuple[NestedKey, Tensor, Any, Any]] | None = None
-    _calls: list[Callable[[], object]] | None = None
-    _owned: dict[Writer, tuple[list[NestedKey], list[Tensor], list[Tensor]]] | None = None
-    _first: list[Callable[[], object]] | None = None
-    _last: list[Callable[[], object]] | None = None
-    _fuses = True
+    __slots__ = ("_first", "_fuses", "_last", "_owned", "_parts", "adds", "keys", "new", "sources", "targets")
 
     def __init__(self, adds: bool = False) -> None:
         self.adds = adds
         self.keys: list[NestedKey] = []
         self.targets: list[Tensor] = []
         self.sources: list[Tensor] = []
+        self._parts: list[tuple[NestedKey, Tensor, Any, Any]] = []
+        self._owned: dict[Writer, tuple[list[NestedKey], list[Tensor], list[Tensor]]] | None = None
+        self._fuses = True
+        self.new: dict[tuple[int, str], tuple[Any, Any]] | None = None
+        self._first: list[Callable[[], object]] | None = None
+        self._last: list[Callable[[], object]] | None = None
 
     def add(self, key: NestedKey, target: Tensor, source: Tensor) -> None:
         """Plan to write a tensor into a leaf; a leaf into itself is nothing to write."""
@@ -121,30 +120,27 @@ class WritePlan:
         Raises:
             RuntimeError: The tensor does not broadcast to the part, or differs in dtype where torch converts none.
         """
-        if index.gives_views and isinstance(source, Tensor):
-            part = leaf[index.idx] if index.parts else leaf
-            self.add(key, part, source if source.shape == part.shape else broadcast_to(key, source, part.shape))
-            return
         if isinstance(source, Tensor):
-            shape = index.part_of(leaf.shape)
-            source = source if source.shape == shape else broadcast_to(key, source, shape)
-            if type(leaf) is Tensor:
-                if leaf.requires_grad and leaf.is_leaf and torch.is_grad_enabled():
-                    raise errors.in_place_leaf(key)
-                if leaf.dtype != source.dtype:
+            if index.gives_views and type(leaf) is not Tensor:  # leaves of one type may be written together
+                part = leaf[index.idx] if index.parts else leaf
+                self.add(key, part, source if source.shape == part.shape else broadcast_to(key, source, part.shape))
+                return
+            got = source.shape
+            if got:  # one number fits everywhere
+                shape = index.part_of(leaf.shape)
+                if got != shape and not broadcasts(got, shape):
+                    raise errors.indexed_write_shape(unravel_key(key), got, shape)
+            if not index.gives_views:
+                if source.dtype != leaf.dtype and type(leaf) is Tensor:
                     raise errors.indexed_write_dtype(key, source.dtype, leaf.dtype)
-            if source.device != leaf.device:
-                source = source.to(leaf.device)
-        self._parts = [] if self._parts is None else self._parts
+                if source.device != leaf.device:
+                    source = source.to(leaf.device)
+        if leaf.requires_grad:
+            _check_grad(key, leaf)
         self._parts.append((key, leaf, index.idx, source))
 
-    def call(self, write: Callable[[], object]) -> None:
-        """Plan a write that was checked and that a function does."""
-        self._calls = [] if self._calls is None else self._calls
-        self._calls.append(write)
-
     def before(self, change: Callable[[], object]) -> None:
-        """Plan a change that may fail: it runs before leaves are written."""
+        """Plan a change that may fail, such as a write into a file: it runs before leaves are written."""
         self._first = [] if self._first is None else self._first
         self._first.append(change)
 
@@ -159,36 +155,43 @@ class WritePlan:
         Raises:
             RuntimeError: A value has another shape than its leaf, or a leaf requires gradients.
         """
-        fuses = False
-        if self.keys or self._owned:
-            fuse = may_fuse()
-            fuses = _check(self.keys, self.targets, self.sources, fuse) and self._fuses
-            for owned in self._owned.values() if self._owned else ():
-                _check(*owned, fuse)
-        for change in self._first or ():
-            change()
+        whole = bool(self.targets or self._owned)
+        fuses = whole and self._check()
+        if self._first:
+            for change in self._first:
+                change()
+        if whole:
+            self._copy(fuses, non_blocking)
+        for key, leaf, idx, source in self._parts:
+            try:
+                leaf[idx] = source
+            except RuntimeError as error:
+                error.add_note(f"while writing into part of key {key!r}")
+                raise
+        if self.new:
+            for (_, name), (node, entry) in self.new.items():
+                node._set(name, entry)
+        if self._last:
+            for change in self._last:
+                change()
+
+    def _check(self) -> bool:
+        """Check the leaves that are written as a whole; return whether one call of torch may write them."""
+        fuse = may_fuse()
+        fuses = _check(self.keys, self.targets, self.sources, fuse)
+        for owned in self._owned.values() if self._owned else ():
+            _check(*owned, fuse)
+        return fuses and self._fuses
+
+    def _copy(self, fuses: bool, non_blocking: bool) -> None:
         targets, sources = self.targets, self.sources
         if fuses and len(targets) > 1 and (targets[0].is_cpu or _are_apart(targets, sources)):
             torch._foreach_copy_(targets, sources, non_blocking)
         else:
             for target, source in zip(targets, sources, strict=True):
                 target.copy_(source, non_blocking)
-        if self._owned is not None:
-            for writer, owned in self._owned.items():
-                writer(*owned)
-        for key, leaf, idx, source in self._parts or ():
-            try:
-                leaf[idx] = source
-            except RuntimeError as error:
-                error.add_note(f"while writing into part of key {key!r}")
-                raise
-        for write in self._calls or ():
-            write()
-        if self.new is not None:
-            for (_, name), (node, entry) in self.new.items():
-                node._set(name, entry)
-        for change in self._last or ():
-            change()
+        for writer, owned in self._owned.items() if self._owned else ():
+            writer(*owned)
 
 
 class UpdatePlan(WritePlan):
@@ -200,6 +203,8 @@ class UpdatePlan(WritePlan):
         non_blocking: Whether moves may be asynchronous.
         is_leaf: Node types that are stored as a whole.
     """
+
+    __slots__ = ("clone", "inplace", "is_leaf", "non_blocking")
 
     def __init__(self, clone: bool, inplace: bool, non_blocking: bool, is_leaf: IsLeaf | None) -> None:
         super().__init__(adds=True)
@@ -220,10 +225,16 @@ def _check(keys: Sequence[NestedKey], targets: Sequence[Tensor], sources: list[T
     if not _any_requires_grad(*targets, *sources):
         return True
     for key, target in zip(keys, targets, strict=True):
-        base = target._base if target.requires_grad else None  # what it is a view of
-        if target.requires_grad and (target if base is None else base).is_leaf:
-            raise errors.in_place_leaf(key)
+        if target.requires_grad:
+            _check_grad(key, target)
     return False  # torch._foreach_copy_ has no derivative
+
+
+def _check_grad(key: NestedKey, target: Tensor) -> None:
+    """Refuse a tensor that requires gradients and is a leaf of autograd, or a view of one."""
+    base = target._base
+    if torch.is_grad_enabled() and (target if base is None else base).is_leaf:
+        raise errors.in_place_leaf(key)
 
 
 _any_requires_grad: Callable[..., bool] = torch._C._any_requires_grad
@@ -245,12 +256,8 @@ def expand_to(key: NestedKey, source: Tensor, shape: torch.Size) -> Tensor:
 
 def broadcasts(got: Sequence[int], expected: torch.Size) -> bool:
     """Whether an indexed write takes a value of one shape where another one is selected, by the rules of torch."""
-    while len(got) > len(expected) and got[0] == 1:
-        got = got[1:]
-    try:
-        return bool(torch.broadcast_shapes(got, expected) == expected)
-    except RuntimeError:
-        return False
+    beyond = len(got) - len(expected)
+    return all(n == 1 or (i >= beyond and n == expected[i - beyond]) for i, n in enumerate(got))
 
 
 def broadcast_to(key: NestedKey, source: Tensor, shape: torch.Size) -> Tensor:

@@ -286,24 +286,29 @@ class TensorDict(TensorDictBase):
         if kind is not TensorDict and (kind is not dict or index is not None):
             super()._plan_write(index, source, plan, prefix)
             return
+        theirs: dict[Any, Any] = source if kind is dict else source._entries
+        get = self._entries.get
         if index is not None:
             self._check_fits(index, source)
-        theirs: dict[Any, Any] = source if kind is dict else source._entries
-        values: list[Any] = list(theirs.values())
-        olds: list[Any] = list(map(self._entries.get, theirs))
-        # the usual leaves at once: the calls that find out the kind of each cost half of a copy
-        if may_fuse() and _PLAIN.issuperset(map(type, values)) and _PLAIN.issuperset(map(type, olds)):
-            keys = [(*prefix, key) for key in theirs] if prefix else theirs
-            if index is None and not any(map(is_, olds, values)):
-                plan.extend(keys, olds, values)
-                return
-            for key, old, value in zip(keys, olds, values, strict=True):
-                if index is None:
-                    plan.add(key, old, value)
+            for key, value in theirs.items():
+                old: Any = get(key)
+                if type(old) is Tensor and type(value) is Tensor:  # the result of _plan_entry
+                    plan.add_at((*prefix, key) if prefix else key, old, index, value)
                 else:
-                    plan.add_at(key, old, index, value)
+                    self._plan_entry(key, index, value, plan, prefix)
             return
-        super()._plan_write(index, source, plan, prefix)
+        values: list[Any] = list(theirs.values())
+        olds: list[Any] = list(map(get, theirs))
+        # the usual leaves at once: the calls that find out the kind of each cost half of a copy
+        if (
+            may_fuse()
+            and _PLAIN.issuperset(map(type, values))
+            and _PLAIN.issuperset(map(type, olds))
+            and not any(map(is_, olds, values))
+        ):
+            plan.extend([(*prefix, key) for key in theirs] if prefix else theirs, olds, values)
+        else:
+            super()._plan_write(None, source, plan, prefix)
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         entries: dict[str, Any] = {}

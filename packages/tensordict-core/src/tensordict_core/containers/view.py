@@ -120,16 +120,15 @@ class SubTensorDict(CustomContainer):
         return self._get(key) if isinstance(value, Node) else value
 
     def _shape_of(self, key: str) -> torch.Size:
-        if isinstance(self._parent._peek(key), Node):
-            return self._get(key).shape  # type: ignore[no-any-return]  # an entry is Any
-        shape: torch.Size = self._parent._shape_of(key)
-        return self._part.size + shape[self._part.dims :]
+        return self._part.part_of(self._parent._shape_of(key))
 
     def _read(self, key: str, index: Index | None) -> Any:
         return self._get(key) if index is None else self._parent._read(key, self._within(index))
 
     def _set(self, key: str, value: Any) -> None:
-        self._parent._put_entry(key, self._part, self._expanded(key, value))
+        plan = WritePlan(adds=True)
+        self._parent._plan_entry(key, self._part, self._expanded(key, value), plan, ())
+        plan.run()
 
     def _plan_set(self, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
         value = super()._plan_set(key, item, plan, prefix)
@@ -140,7 +139,8 @@ class SubTensorDict(CustomContainer):
         """Returns a valid entry in the shape of the leaf that it is written into, if that exists."""
         if not isinstance(value, Tensor) or not isinstance(self._parent._peek(key), Tensor):
             return value
-        return expand_to((*prefix, key) if prefix else key, value, self._shape_of(key))
+        shape = self._shape_of(key)
+        return value if value.shape == shape else expand_to((*prefix, key) if prefix else key, value, shape)
 
     def _plan_write(self, index: Index | None, source: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
         if index is None:
@@ -150,14 +150,15 @@ class SubTensorDict(CustomContainer):
 
     def _plan_entry(self, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
         if index is not None:
-            self._parent._plan_entry(key, self._within(index), value, plan, prefix)
-            return
-        old = self._parent._peek(key)
-        if old is None or (isinstance(old, Node) and not old._is_opaque):
-            super()._plan_entry(key, None, value, plan, prefix)
-            return
-        value = self._expanded(key, to_entry(self._meta, (*prefix, key) if prefix else key, value), prefix)
-        self._parent._plan_entry(key, self._part, value, plan, prefix)
+            index = self._within(index)
+        else:
+            old = self._parent._peek(key)
+            if old is None or (isinstance(old, Node) and not old._is_opaque):
+                super()._plan_entry(key, None, value, plan, prefix)
+                return
+            value = self._expanded(key, to_entry(self._meta, (*prefix, key) if prefix else key, value), prefix)
+            index = self._part
+        self._parent._plan_entry(key, index, value, plan, prefix)
 
     def _within(self, index: Index) -> Index:
         """Returns the index of the parent that selects the same as an index of this view."""

@@ -7,6 +7,7 @@ supply further arguments. One algorithm serves all variants: by name, in place, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any, Self, TypedDict, Unpack
 
 import torch
@@ -153,14 +154,17 @@ class Applying(Node):
         if options.get("inplace") or out is not None:
             target: Any = self if out is None else out
             leaves = self._leaves(is_leaf)
+            if target is self and all(map(is_, results, leaves)):
+                return self  # the function wrote into the leaves
             # a number fills its leaf
             results = [
-                torch.full_like(leaf, new)
-                if isinstance(new, int | float | complex) and isinstance(leaf, Tensor)
-                else new
+                new
+                if isinstance(new, Tensor) or not (isinstance(new, int | float | complex) and isinstance(leaf, Tensor))
+                else torch.full_like(leaf, new)
                 for leaf, new in zip(leaves, results, strict=True)
             ]
-            target.update_(self._rebuild(iter(results), How(is_leaf=is_leaf, check=True)))
+            how = _PLAIN if is_leaf is None else How(is_leaf=is_leaf, check=True)
+            target.update_(self._rebuild(iter(results), how))
             return target
         meta = self._meta
         dims = len(meta.batch_size)

@@ -142,8 +142,9 @@ class Indexing(Node):
         >>> td.set_at_("a", 1.0, [0, 2])["a"]
         tensor([1., 0., 1.])
         """
-        parent, name, _ = self._peek_entry(key)
-        parent._put_entry(name, Index(index, parent._meta.batch_size), value, non_blocking)
+        parent, name = self._find_parent(key)
+        prefix = () if type(key) is str else unravel_key_to_tuple(key)[:-1]
+        parent._put_entry(name, Index(index, parent._meta.batch_size), value, non_blocking, prefix)
         return self
 
 

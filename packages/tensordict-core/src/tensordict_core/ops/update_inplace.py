@@ -167,15 +167,15 @@ class InPlaceUpdating(Node):
 
     def _plan_fill(self, index: Index, value: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
         """Plan to write one tensor or number into a part of every leaf; non-tensor entries stay."""
-        if value is None or isinstance(value, str | bytes | list):
+        if value is None or isinstance(value, (str, bytes, list)):
             raise errors.bad_indexed_value(value)
         if isinstance(value, np.ndarray):
             value = torch.as_tensor(value)
-        is_number = not isinstance(value, Tensor)
+        is_over_rows = isinstance(value, Tensor) and 0 < value.ndim <= len(index.size)
         for key, entry in self._peek_items():
             if not isinstance(entry, Node):
-                new = value if is_number else over_rows(value, index, entry.ndim)
-                self._plan_entry(key, index, new, plan, prefix)
+                new = over_rows(value, index, entry.ndim) if is_over_rows else value
+                self._plan_leaf((*prefix, key) if prefix else key, key, entry, index, new, plan)
             elif not entry._is_opaque:
                 entry._plan_write(index, value, plan, (*prefix, key))
 
@@ -184,39 +184,40 @@ class InPlaceUpdating(Node):
 
         Arguments and errors are those of ``_plan_write``; a container overrides both.
         """
-        path = (*prefix, key) if prefix else key
         old = self._peek(key)
+        path = (*prefix, key) if prefix else key
         if old is None:
             if index is None or not plan.adds:
                 raise errors.missing_key(path, self._keys(), type(self).__name__)
             self._plan_new(key, index, value, plan, prefix)
-        elif isinstance(old, Node):
-            if old._is_opaque:
-                old._plan_value(self, key, index, value, plan, prefix)
-            elif isinstance(value, dict) or (isinstance(value, Node) and not value._is_opaque):
-                old._plan_write(index, value, plan, (*prefix, key))
-            else:
-                raise errors.not_a_node(path, value)
-        else:
+        elif not isinstance(old, Node):
             if index is None:
                 value = to_entry(self._meta, path, value)
-            if isinstance(value, Node | dict):
+            if isinstance(value, (Node, dict)):
                 raise errors.not_a_node(path, old)
-            if self._reads_copy:
-                self._plan_copy(key, index, value, plan, path)
-            elif index is None:
-                plan.add(path, old, value)
-            else:
-                plan.add_at(path, old, index, value)
-
-    def _plan_copy(self, key: str, index: Index | None, value: Any, plan: WritePlan, path: NestedKey) -> None:
-        """Plan to write into an entry that can only be read as a copy."""
-        shape = self._shape_of(key)
-        if index is None:
-            value = value if value.shape == shape else expand_to(path, value, shape)
+            self._plan_leaf(path, key, old, index, value, plan)
+        elif old._is_opaque:
+            old._plan_value(self, key, index, value, plan, prefix)
+        elif isinstance(value, dict) or (isinstance(value, Node) and not value._is_opaque):
+            old._plan_write(index, value, plan, (*prefix, key))
         else:
-            value = broadcast_to(path, torch.as_tensor(value), index.part_of(shape))
-        plan.call(partial(self._write, key, index, value.to(self._peek(key).dtype)))
+            raise errors.not_a_node(path, value)
+
+    def _plan_leaf(
+        self, path: NestedKey, key: str, leaf: Tensor, index: Index | None, value: Any, plan: WritePlan
+    ) -> None:
+        """Plan to write a tensor (with an index, also a number) into a leaf or a part of it."""
+        if self._reads_copy:
+            shape = leaf.shape
+            if index is None:
+                value = value if value.shape == shape else expand_to(path, value, shape)
+            else:
+                value = broadcast_to(path, torch.as_tensor(value), index.part_of(shape))
+            plan.before(partial(self._write, key, index, value.to(leaf.dtype)))
+        elif index is None:
+            plan.add(path, leaf, value)
+        else:
+            plan.add_at(path, leaf, index, value)
 
     def _plan_new(self, key: str, index: Index, source: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
         """Plan to add an entry of this node's batch size whose part at ``index`` is ``source``."""
@@ -247,14 +248,16 @@ class InPlaceUpdating(Node):
         self._plan_write(index, value, plan, ())
         plan.run()
 
-    def _put_entry(self, key: str, index: Index | None, value: Any, non_blocking: bool = False) -> None:
-        """Write a value into an entry, or into the part of it that an index selects."""
-        plan = WritePlan(adds=True)
-        entry = self._peek(key)
-        if index is not None and isinstance(entry, Node) and not entry._is_opaque:
-            entry._plan_write(index, value, plan, (key,))
+    def _put_entry(
+        self, key: str, index: Index | None, value: Any, non_blocking: bool = False, prefix: tuple[str, ...] = ()
+    ) -> None:
+        """Write a value into an entry, or into the part of it that an index selects; ``prefix`` is for errors."""
+        plan = WritePlan()
+        entry = None if index is None else self._peek(key)
+        if isinstance(entry, Node) and not entry._is_opaque:
+            entry._plan_write(index, value, plan, (*prefix, key))
         else:
-            self._plan_entry(key, index, value, plan, ())
+            self._plan_entry(key, index, value, plan, prefix)
         plan.run(non_blocking)
 
     def update_at_(
