@@ -155,7 +155,7 @@ def test_opening_never_changes_a_file_and_refuses_a_short_one(path):
     with pytest.raises(FileNotFoundError):
         MemoryMappedTensor.from_filename(path + "-absent", torch.float32, (4, 3))
     assert not os.path.exists(path + "-absent")
-    with pytest.raises(ValueError, match="'r', 'c' and 'r\\+'"):
+    with pytest.raises(ValueError, match="unknown mode 'w'; the modes of a mapping are 'r', 'c', 'r\\+'"):
         MemoryMappedTensor.from_filename(path, torch.float32, (4, 3), mode="w")
     MemoryMappedTensor.from_filename(path, torch.float32, (4, 3)).clone()
     after = os.stat(path)

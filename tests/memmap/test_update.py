@@ -134,7 +134,7 @@ def test_leaves_of_one_file_are_written_together(tmp_path, threads, written_to_f
 
 
 def test_more_files_than_are_opened_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(update, "_OPEN", 2)
+    monkeypatch.setattr(update, "_MOST_OPEN_FILES", 2)
     source = TensorDict({f"{i}": torch.full((LARGE,), i, dtype=torch.uint8) for i in range(5)})
     disk = memmap_like(source, tmp_path / "disk")
     before = len(os.listdir("/proc/self/fd")) if syscalls.LINUX else 0

@@ -141,11 +141,13 @@ def test_empty_targets_and_absent_parents(target, writer, found):
     assert found(deep) == 1
 
 
-def test_what_is_in_the_way_is_an_error_before_anything_changes(target, writer, found, leftovers, put_foreign):
+def test_a_conflicting_file_or_folder_is_an_error_before_anything_changes(
+    target, writer, found, leftovers, put_foreign
+):
     save_folder(target, writer(0))
     foreign = put_foreign(target)
     os.makedirs(os.path.join(target, "only1.memmap"))
-    with pytest.raises(FileExistsError, match="folder has its name"):
+    with pytest.raises(FileExistsError, match="a folder has the name of the file of a leaf"):
         save_folder(target, writer(1))
     assert found(target, foreign) == 0 and not leftovers(target)
     with open(target + "-file", "w"), pytest.raises(FileExistsError):

@@ -46,7 +46,7 @@ def test_few_names_are_listed_each_time(tmp_path, clock):
 
 
 def test_many_names_are_listed_for_a_twentieth_of_the_time(tmp_path, clock, monkeypatch):
-    monkeypatch.setattr(staging, "_MANY", 3)
+    monkeypatch.setattr(staging, "_CACHED_LISTING_MIN", 3)
     there = [staging_name("run"), staging_name("other"), "sample", "run"]
     for name in there:
         (tmp_path / name).touch()
@@ -66,7 +66,7 @@ def test_many_names_are_listed_for_a_twentieth_of_the_time(tmp_path, clock, monk
 
 @pytest.mark.parametrize("ending", [".safetensors", ""], ids=["one file", "a folder"])
 def test_what_was_killed_goes_with_a_later_save_among_many(tmp_path, clock, monkeypatch, ending):
-    monkeypatch.setattr(staging, "_MANY", 3)
+    monkeypatch.setattr(staging, "_CACHED_LISTING_MIN", 3)
     td = TensorDict({"a": torch.arange(3)})
 
     def leave():

@@ -1,9 +1,9 @@
-"""Checksums of files and tensors, recorded by a save with ``checksum=True`` so that damage is found and located.
+"""Checksums of files and tensors, which a save with ``checksum=True`` records to detect corruption.
 
-The algorithm is XXH3 with 64 bits (https://github.com/Cyan4973/xxHash), fast enough to hide behind a copy. Bytes are
-cut into blocks, each block has a hash, and the checksum is the hash of those hashes, eight little-endian bytes each. So
-any thread can hash a block while it has it in the cache, in any order. The text form starts with the size of a block:
-``xxh3_64/4194304:0f2c..``. A checksum detects damage; it is not a signature.
+The algorithm is XXH3 with 64 bits (https://github.com/Cyan4973/xxHash), which is faster than writing the bytes. Bytes
+are split into blocks, each block is hashed, and the checksum is the hash of those hashes, eight little-endian bytes
+each. So threads can hash blocks in any order, while these are in the cache. The text form starts with the block size:
+``xxh3_64/4194304:0f2c..``. A checksum detects corruption; it is not a signature.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ __all__ = [
 ]
 
 BLOCK = 4 << 20
-"""The default number of bytes of a block."""
+"""The default block size in bytes."""
 
 DIGITS = 16
 """The number of hexadecimal digits at the end of a checksum."""
 
 _HOT = 256 << 10
-"""Bytes that are read at once and then hashed, while they are in the cache."""
+"""Number of bytes to read at once, so that they are hashed while they are in the cache."""
 
 _FORM = re.compile(r"xxh3_64/([1-9][0-9]{0,8}):([0-9a-f]{16})")
 _SMALLEST, _LARGEST = 1 << 20, 64 << 20
 
 
 class Extent:
-    """A part of a file that gets a checksum: it collects the hashes of its blocks while they are written.
+    """A range of a file that gets a checksum; collects the hashes of its blocks while they are written.
 
     Args:
-        offset: where it starts in the file.
-        nbytes: how long it is.
-        block: the bytes of a block.
+        offset: the offset of its first byte in the file.
+        nbytes: its length in bytes.
+        block: the block size in bytes.
     """
 
     __slots__ = ("_hashes", "block", "nbytes", "offset")
@@ -57,7 +57,7 @@ class Extent:
         self._hashes: list[int | None] = [None] * -(-nbytes // block)
 
     def put(self, start: int, value: int) -> None:
-        """Records the hash of the block that starts at ``start``."""
+        """Records the hash of the block that starts at ``start``, relative to the range."""
         self._hashes[start // self.block] = value
 
     def missing(self) -> Iterator[tuple[int, int]]:
@@ -68,19 +68,19 @@ class Extent:
                 yield start, min(self.block, self.nbytes - start)
 
     def read_back(self, fd: int, start: int, nbytes: int) -> None:
-        """Reads the block that starts at ``start`` from the file, and records its hash."""
+        """Reads the block that starts at ``start`` from the file and records its hash."""
         state = xxh3_64()
         for position in range(start, start + nbytes, _HOT):
             state.update(syscalls.read_at(fd, min(_HOT, start + nbytes - position), self.offset + position))
         self.put(start, state.intdigest())
 
     def checksum(self) -> str:
-        """The checksum, once every block has a hash."""
+        """Returns the checksum, once every block has a hash."""
         return _join(self.block, [value for value in self._hashes if value is not None])
 
 
 def checksum_of(data: bytes | memoryview) -> str:
-    """The checksum of bytes.
+    """Returns the checksum of bytes.
 
     >>> checksum_of(b"abc")
     'xxh3_64/4194304:f267cda02014e7eb'
@@ -90,16 +90,16 @@ def checksum_of(data: bytes | memoryview) -> str:
 
 
 def hash_bytes(data: bytes | memoryview) -> int:
-    """The hash of the bytes of one block."""
+    """Returns the hash of the bytes of one block."""
     return xxh3_64_intdigest(data)
 
 
 def digits_of_ranges(addresses: Sequence[int], sizes: Sequence[int]) -> list[str]:
-    """The digits of the checksums of many ranges of memory, each of at most one block.
+    """Returns the digits of the checksums of many ranges of memory, each of at most one block.
 
     Args:
         addresses: the addresses of the ranges.
-        sizes: the bytes of each.
+        sizes: their sizes in bytes.
 
     >>> import ctypes
     >>> data = ctypes.create_string_buffer(b"abc-abc")
@@ -110,9 +110,9 @@ def digits_of_ranges(addresses: Sequence[int], sizes: Sequence[int]) -> list[str
     if not addresses:
         return []
     first = min(addresses)
-    # Slicing one view takes a fifth of the time of making many; bytes between the ranges are never read.
+    # Slicing one view takes a fifth of the time of creating many; bytes between the ranges are never read.
     span = syscalls.view(first, max(addresses) - first + max(sizes))
-    # A digest is big-endian, and the hash of the hashes takes them as little-endian.
+    # A digest is big-endian, and the checksum hashes little-endian digests.
     return [
         xxh3_64_hexdigest(xxh3_64_digest(span[(start := address - first) : start + nbytes])[::-1])
         for address, nbytes in zip(addresses, sizes, strict=True)
@@ -120,22 +120,22 @@ def digits_of_ranges(addresses: Sequence[int], sizes: Sequence[int]) -> list[str
 
 
 class BlockHash:
-    """The hash of one block that is taken in parts."""
+    """Hashes one block in parts."""
 
     def __init__(self) -> None:
         self._state = xxh3_64()
 
     def add(self, address: int, nbytes: int) -> None:
-        """Adds the next bytes, from memory."""
+        """Adds the next bytes, at an address."""
         self._state.update(syscalls.view(address, nbytes))
 
     def value(self) -> int:
-        """The hash."""
+        """Returns the hash."""
         return self._state.intdigest()
 
 
 def read_checksum(text: str) -> int | None:
-    """The size of the blocks of a checksum; None for a checksum of an unknown kind.
+    """Returns the block size of a checksum; None if its algorithm is unknown.
 
     >>> read_checksum("xxh3_64/4194304:f267cda02014e7eb"), read_checksum("md5:0")
     (4194304, None)

@@ -1,8 +1,7 @@
-"""Executor: runs jobs on a pool of threads that is kept between saves and rebuilt after a fork.
+"""Executor: runs jobs on a thread pool that is kept between saves and rebuilt after a fork.
 
-Several threads may use it at once. No threading layer of Numba or OpenMP is involved: kernels and system calls release
-the GIL, so plain threads suffice. The caller's thread works too, so a call never waits for a pool that others keep
-busy.
+Several threads may use it at once. Kernels and system calls release the GIL, so plain threads suffice, without the
+threading layers of Numba or OpenMP. The calling thread runs jobs too, so a call never waits for a busy pool.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def default_threads() -> int:
-    """The number of threads where none is given: one for each processor that this process may use, at most 8.
+    """Returns the default number of threads: one for each processor that this process may use, at most 8.
 
     >>> default_threads() >= 1
     True
@@ -52,7 +51,7 @@ Job = Callable[[], None]
 
 
 class _Queues:
-    """Decides which job a thread takes next."""
+    """Queues of jobs that threads share, each thread on a queue of its own while there are enough."""
 
     def __init__(self, queues: Iterable[Iterable[Job]]) -> None:
         self._untouched = deque(deque(queue) for queue in queues)
@@ -66,10 +65,10 @@ class _Queues:
         """Takes the next job for a thread that worked on ``queue``.
 
         The job comes from that queue, else from one that no thread has begun, else from the longest. A thread that
-        joins the queue of another works from its end, so that the two meet only when all jobs are done.
+        joins the queue of another thread takes jobs from its end, far from those of the other thread.
 
         Returns:
-            The queue that the thread works on now, whether it works from the end, and the job; None if there is none.
+            The queue that the thread works on now, whether it works from the end, and the job; None if no job is left.
         """
         with self._lock:
             while not queue and self._untouched:
@@ -95,9 +94,9 @@ def run(
     The first job that raises stops the others, and its error is raised here.
 
     Args:
-        queues: the jobs. Jobs of one queue are better not run at the same time, like two writes to one file: a thread
-            keeps to one queue, and joins that of another thread only when all queues have been begun.
-        threads: the number of threads, ``default_threads()`` if None or 0.
+        queues: the jobs. Jobs that are slow at the same time, such as two writes to one file, share a queue: a thread
+            stays on one queue, and joins that of another thread only when all queues have been begun.
+        threads: the number of threads; ``default_threads()`` if None or 0.
         cancelled: called before each job; once it returns True, no further job starts.
 
     Raises:

@@ -1,4 +1,4 @@
-"""File ranges: which bytes of tensors go where in one file, with small neighbours as one run."""
+"""Layout of tensors in one file: makes a `FileRange` for each tensor, and one `Run` for many small consecutive ones."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def file_ranges(
     begins: Sequence[int],
     sizes: Sequence[int],
 ) -> tuple[list[FileRange | Run], list[tuple[int, int]]]:
-    """The ranges that put tensors into a file: small ones that follow one another there are one run.
+    """Returns the ranges that write tensors to a file; consecutive small tensors form one run.
 
     Args:
-        keys: their nested keys, which errors name.
-        sources: tensors, or tensors to stack.
-        addresses: where they lie in memory; 0 for those that lie there otherwise than in the file.
-        begins: where they go, in ascending order.
-        sizes: how many bytes each takes.
+        keys: the nested keys of the tensors, for errors.
+        sources: tensors, or `Stacked` ones.
+        addresses: their addresses in memory; 0 for those that are not contiguous or need a conversion.
+        begins: their offsets in the file, in ascending order.
+        sizes: their sizes in bytes.
 
     Returns:
-        The ranges; offset and size of each tensor that is in no run.
+        The ranges, and the offset and size of each tensor that is not part of a run.
     """
     if 0 in sizes:
         filled = [n for n, size in enumerate(sizes) if size]
@@ -60,7 +60,7 @@ def file_ranges(
 
 
 def _stacked(key: object, source: Stacked, offset: int) -> Iterator[FileRange]:
-    """Where each part of stacked tensors goes."""
+    """Yields a range for each part of stacked tensors."""
     first, dim = source.parts[0], source.dim
     size = prod(first.shape[dim:]) * first.element_size()
     rows = [part.detach().flatten(0, dim - 1) if dim else part.detach()[None] for part in source.parts]

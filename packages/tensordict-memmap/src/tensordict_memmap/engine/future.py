@@ -1,4 +1,4 @@
-"""Futures of saves that run in the background, with their progress and a way to cancel them."""
+"""`SaveFuture`: the future of a save in the background, with progress and cancellation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tensordict_memmap.engine.progress import progress_bar
 __all__ = ["Cancelled", "Progress", "SaveFuture", "run_save"]
 
 Progress = Callable[[int], None]
-"""Takes the number of bytes that were just written."""
+"""A callback that takes the number of bytes just written."""
 
 Cancelled = Callable[[], bool]
-"""Returns whether to stop."""
+"""A function that returns whether the save was cancelled."""
 
 
 def run_save(
@@ -31,8 +31,8 @@ def run_save(
 
     Args:
         run: the function that saves.
-        result: the function that gives the result once the save is done.
-        total: the bytes that will be written.
+        result: the function that returns the result once the save is done.
+        total: the number of bytes to write.
         early: whether to return a `SaveFuture` of the result at once.
         pbar: whether to show a progress bar.
     """
@@ -49,16 +49,15 @@ def run_save(
 
 
 class SaveFuture(Future[Any]):
-    """The result of a save with ``return_early=True``: `result` waits for the save and gives the mapped tensordict.
+    """The future of a save with ``return_early=True``: `result` waits for the save and returns its result.
 
-    The save covers the entries that the tensordict has when it starts; entries that are added or removed later make no
-    difference. Values are read while the save runs, without a copy, which would double the memory: change tensors in
-    place only once `done` returns True, or save a ``clone()``.
+    The save covers the entries that the tensordict has when it starts; entries that are added or removed later have no
+    effect. Values are read while the save runs, since a copy would double the memory: change tensors in place only
+    after `done` returns True, or save a ``clone()``.
 
     Args:
-        work: the function that saves. It runs in a thread and takes two functions: one that takes the bytes just
-            written, and one that returns whether to stop.
-        total: the bytes that will be written.
+        work: the function that saves. It runs in a thread and takes a `Progress` and a `Cancelled` function.
+        total: the number of bytes to write.
 
     >>> from tensordict_core import TensorDict
     >>> future = TensorDict({"a": torch.arange(3)}, [3]).memmap("in_background", return_early=True)
@@ -94,7 +93,7 @@ class SaveFuture(Future[Any]):
 
     @property
     def bytes_written(self) -> int:
-        """The bytes that were written so far."""
+        """The number of bytes written so far."""
         return self._written
 
     @property
@@ -111,10 +110,10 @@ class SaveFuture(Future[Any]):
         return self._written / spent if spent > 0 else 0.0
 
     def cancel(self) -> bool:
-        """Stops the save and waits until it has stopped. It leaves no files, and an earlier save stays as it was.
+        """Cancels the save and waits until it has stopped. No files are left, and an earlier save is unchanged.
 
         Returns:
-            Whether the save was stopped; False if it was done already, or too far to stop.
+            Whether the save was cancelled; False if it was already done or being committed.
         """
         if self.done():
             return False
@@ -123,5 +122,5 @@ class SaveFuture(Future[Any]):
         return isinstance(self.exception(), CancelledError)
 
     def cancelled(self) -> bool:
-        """Whether `cancel` stopped the save."""
+        """Whether `cancel` has cancelled the save."""
         return self.done() and isinstance(self.exception(), CancelledError)

@@ -1,7 +1,7 @@
-"""Pausing the garbage collector while thousands of containers are made that form no cycles.
+"""Pause the garbage collector while thousands of containers are created that form no reference cycles.
 
-A header of 5,000 tensors becomes 20,000 small dictionaries and lists. The collector walks through them again and again
-and finds nothing, which takes a fifth of the time of opening the file, and half of it where each tensor has a file.
+A header of 5,000 tensors becomes 20,000 small dictionaries and lists. The collector traverses them repeatedly without
+freeing anything, which takes a fifth of the time of opening the file, and half of it if each tensor has its own file.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ __all__ = ["gc_paused"]
 
 @contextlib.contextmanager
 def gc_paused(short: bool = True) -> Iterator[None]:
-    """Pauses the garbage collector during short work that makes no cycles.
+    """Pauses the garbage collector during a short block that creates no reference cycles.
 
-    The collector belongs to the whole process: where several threads pause it, it runs again when the first is done.
+    The collector is shared by the process: if several threads pause it, it is enabled when the first one is done.
 
     Args:
-        short: whether the work is short. False, for work that also reads or moves much data, pauses nothing.
+        short: whether the work is short. Pass False for work that also reads or moves much data; nothing is paused
+            then.
 
     >>> with gc_paused():
     ...     gc.isenabled()

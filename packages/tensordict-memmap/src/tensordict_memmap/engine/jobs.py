@@ -1,9 +1,9 @@
-"""Jobs: sources of a file cut into parts that any thread can write in any order.
+"""Write jobs: split the sources of a file into parts that threads can write in any order.
 
-Contiguous memory is written from where it lies (``segments.py``). Strided memory is packed into a staging block by a
-kernel, or copied by NumPy in bounded chunks where no kernel is loaded. Sources that only torch can read are copied by
-torch, in chunks too. Bytes that get a checksum are hashed while they are in the cache; blocks that no job hashes are
-read back afterwards (``write_plan.py``).
+Contiguous memory is written without a copy (``segments.py``). Strided memory is packed into a staging block by a
+kernel, or copied by NumPy in bounded chunks if no kernel is loaded. Other sources are copied by torch, in chunks too.
+Bytes that get a checksum are hashed while they are in the cache; blocks that no job hashes are read back afterwards
+(``write_plan.py``).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["Write", "cut_into_jobs", "finish_device_work"]
 
 def finish_device_work(tensors: Iterable[torch.Tensor]) -> None:
     """Waits until the devices of tensors have computed their values."""
-    # Threads copy on streams of their own, which do not wait for the stream that computes.
+    # Writer threads copy on separate streams, which do not wait for the stream that computes.
     for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
         torch.cuda.current_stream(device).synchronize()
 
 
 Write = Callable[[Sink], None]
-"""Writes the bytes of one job to a file."""
+"""A function that writes the bytes of one job to a file."""
 
 
 def cut_into_jobs(
@@ -44,15 +44,16 @@ def cut_into_jobs(
     kernels: ModuleType | None,
     extents: Mapping[int, Extent] | None = None,
 ) -> Iterator[tuple[object, Write, int]]:
-    """Cuts the sources of a file into jobs.
+    """Splits the sources of a file into jobs.
 
     Args:
         parts: the sources.
         kernels: the module of kernels, if loaded.
-        extents: the parts of the file that get a checksum, by offset.
+        extents: the ranges of the file that get a checksum, by offset.
 
     Yields:
-        The key that errors name, the function that writes the job, and its bytes. Jobs may run in any thread and order.
+        The key for errors, the function that writes the job, and its size in bytes. Jobs may run in any thread and
+        order.
     """
     extents = extents or {}
     filled = (part for part in parts if isinstance(part, Run) or part.nbytes)
@@ -75,7 +76,7 @@ def cut_into_jobs(
 
 
 def _kernel_jobs(part: Strided, kernels: ModuleType, extent: Extent | None) -> Iterator[tuple[Write, int]]:
-    """Cuts a strided source into jobs for kernels: ranges in C order, or blocks of rows where rows are very long."""
+    """Splits a strided source into jobs for kernels: ranges in C order, or blocks of rows if rows are very long."""
     width, shape = part.width, part.shape
     layout = np.array(shape, dtype=np.int64), np.array(part.strides, dtype=np.int64)
     axis = dense_axis(shape, part.strides)
@@ -98,13 +99,13 @@ def _kernel_jobs(part: Strided, kernels: ModuleType, extent: Extent | None) -> I
 
 
 _ROWS = 16
-"""Rows packed together where the source is not dense along its last axis; fewer leave parts of cache lines unused."""
+"""Rows packed together if the source is not dense along its last axis; fewer would waste parts of cache lines."""
 
 _local = threading.local()
 
 
 def _staging() -> int:
-    """The address of this thread's staging block."""
+    """Returns the address of this thread's staging block."""
     block = getattr(_local, "block", None)
     if block is None:
         block = _local.block = np.empty(STAGING_BYTES, dtype=np.uint8)
@@ -128,8 +129,8 @@ def _write_range(
 ) -> None:
     """Writes the items ``first`` to ``last``.
 
-    Packing ends at multiples of ``unit`` items, which are whole rows, and writing at multiples of half the staging
-    block in the file; what is packed beyond waits for the next write.
+    Packing stops at multiples of ``unit`` items, which are whole rows. Writes end at multiples of half the staging
+    block in the file; bytes that are packed beyond that go with the next write.
     """
     width, staging, most = part.width, _staging(), STAGING_BYTES // 2
     state = BlockHash() if extent is not None else None
@@ -162,7 +163,7 @@ def _write_rows(
     last: int,
     file: Sink,
 ) -> None:
-    """Writes, for ``rows`` steps along ``axis``, the items ``first`` to ``last`` of the axes behind it, row by row."""
+    """Writes, for ``rows`` steps along ``axis``, the items ``first`` to ``last`` of the axes after it, row by row."""
     width, staging = part.width, _staging()
     behind, nbytes = prod(part.shape[axis + 1 :]), (last - first) * width
     kernels.pack_block(staging, part.address, *layout, axis, row, rows, first, last, width)
@@ -186,7 +187,7 @@ def _write_chunk(chunk: torch.Tensor, dtype: torch.dtype, offset: int, file: Sin
 
 
 def _from_cuda(chunk: torch.Tensor) -> torch.Tensor:
-    """Copies a chunk to this thread's pinned block, on this thread's stream, so that other threads write meanwhile."""
+    """Copies a chunk to this thread's pinned block on this thread's stream, while other threads write."""
     streams = getattr(_local, "streams", None)
     if streams is None:
         streams = _local.streams = {}
@@ -194,7 +195,7 @@ def _from_cuda(chunk: torch.Tensor) -> torch.Tensor:
     stream = streams.get(chunk.device)
     if stream is None:
         stream = streams[chunk.device] = torch.cuda.Stream(chunk.device)
-    # A dtype change ran on the thread's current stream and comes first; finish_device_work waited for the caller's.
+    # A dtype conversion ran on the thread's current stream; finish_device_work waited for the caller's stream.
     stream.wait_stream(torch.cuda.current_stream(chunk.device))
     with torch.cuda.stream(stream):
         dense = chunk.resolve_conj().resolve_neg().contiguous()

@@ -1,4 +1,4 @@
-"""Progress bars of saves: tqdm's where it is installed, else a plain counter."""
+"""Progress bar of a save: tqdm if it is installed, else a plain counter."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["progress_bar"]
 
 @contextlib.contextmanager
 def progress_bar(total: int, also: Callable[[int], None] | None = None) -> Iterator[Callable[[int], None]]:
-    """Shows how many bytes were written, on the standard error stream.
+    """Shows the number of written bytes on standard error.
 
     Args:
-        total: the bytes that will be written.
-        also: another function that takes the same numbers.
+        total: the number of bytes to write.
+        also: another progress callback to call.
 
     Yields:
-        A function that takes the number of bytes that were just written, from any thread.
+        A function that takes the number of bytes just written; any thread may call it.
     """
     bar = _bar(total)
     lock = threading.Lock()
@@ -29,9 +29,8 @@ def progress_bar(total: int, also: Callable[[int], None] | None = None) -> Itera
         if also is not None:
             also(nbytes)
         with lock:
-            bar.update(
-                min(nbytes, max(total - bar.n, 0))
-            )  # the total does not count descriptions, which are written too
+            # meta.json files are written too, but the total does not include them
+            bar.update(min(nbytes, max(total - bar.n, 0)))
 
     try:
         yield report
@@ -48,7 +47,7 @@ def _bar(total: int) -> Any:
 
 
 class _Counter:
-    """Prints ``save: 12/500 MB`` again and again on one line."""
+    """Prints ``save: 12/500 MB`` and updates it on the same line."""
 
     def __init__(self, total: int) -> None:
         self.total, self.n = total, 0

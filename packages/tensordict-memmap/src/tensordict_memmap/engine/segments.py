@@ -1,8 +1,8 @@
-"""Segments: contiguous tensors that follow one another in a file, written in large aligned ranges.
+"""Segments: contiguous tensors that are consecutive in a file, written in large aligned ranges.
 
-The page cache uses large pages for writes that are large and aligned, and is filled faster then: by a quarter where
-tensors are megabytes, by a third where they are smaller. So a segment is cut into jobs at multiples of the job size in
-the file, wherever tensors end. A job is one system call, or copies into one mapping (``sink.py``).
+The page cache uses large pages for large, aligned writes, which makes them faster: by a quarter for tensors of
+megabytes, by a third for smaller ones. So a segment is split into jobs at multiples of the job size in the file, not
+at the ends of tensors. A job is one system call, or copies into one mapping (``sink.py``).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["Segment", "join_segments", "whole_extent"]
 def join_segments(
     parts: Iterable[Contiguous | Run | Strided | ViaTorch], extents: Mapping[int, Extent]
 ) -> Iterator[Segment | Strided | ViaTorch]:
-    """Joins contiguous sources that follow one another in the file to segments; yields the other sources as they are.
+    """Joins contiguous sources that are consecutive in the file into segments; yields other sources unchanged.
 
     Args:
         parts: sources in the order of the file, none of them empty.
-        extents: the parts of the file that get a checksum, by offset.
+        extents: the ranges of the file that get a checksum, by offset.
     """
     joined: list[Contiguous | Run] = []
     end = 0
@@ -45,17 +45,17 @@ def join_segments(
 
 
 def whole_extent(part: Contiguous | Strided, extents: Mapping[int, Extent]) -> Extent | None:
-    """The extent that covers exactly one source."""
+    """Returns the extent that covers exactly this source, if there is one."""
     extent = extents.get(part.offset)
     return extent if extent is not None and extent.nbytes == part.nbytes else None
 
 
 class Segment:
-    """Contiguous sources that follow one another in a file.
+    """Contiguous sources that are consecutive in a file.
 
     Args:
         parts: the sources in the order of the file, none of them empty.
-        extents: the parts of the file that get a checksum, by offset.
+        extents: the ranges of the file that get a checksum, by offset.
 
     >>> import numpy as np
     >>> sources = np.arange(4, dtype=np.uint8), np.arange(4, 9, dtype=np.uint8)
@@ -90,7 +90,7 @@ class Segment:
         self._bounds = list(accumulate(self._sizes, initial=parts[0].offset))
 
     def jobs(self) -> Iterator[tuple[object, functools.partial[None], int]]:
-        """Yields for each range of the file the key of a tensor in it, the function that writes it, and its bytes."""
+        """Yields, for each range of the file, the key of a tensor in it, the function that writes it, and its size."""
         start, end = self._bounds[0], self._bounds[-1]
         most = SMALL_RANGES_BYTES if not self._hashed and are_ranges_small(end - start, len(self._sizes)) else JOB_BYTES
         for bound in range(start - start % most, end, most):
@@ -98,18 +98,18 @@ class Segment:
             yield self._key((low + high) // 2), functools.partial(self._write, low, high), high - low
 
     def _key(self, position: int) -> object:
-        """The key of the tensor at a position of the file."""
+        """Returns the key of the tensor at a position of the file."""
         number = bisect_right(self._bounds, position) - 1
         place = bisect_right(self._firsts, number) - 1
         part = self._parts[place]
         return part.key if isinstance(part, Contiguous) else part.keys[number - self._firsts[place]]
 
     def _numbers(self, low: int, high: int) -> tuple[int, int]:
-        """The number of the first range of memory between two positions of the file, and the one behind the last."""
+        """Returns the first and the end of the numbers of the memory ranges between two positions of the file."""
         return bisect_right(self._bounds, low) - 1, bisect_left(self._bounds, high)
 
     def _within(self, low: int, high: int) -> tuple[list[int], list[int]]:
-        """The addresses and sizes of the memory between two positions of the file."""
+        """Returns the addresses and sizes of the memory ranges between two positions of the file."""
         first, last = self._numbers(low, high)
         addresses, sizes = self._addresses[first:last], self._sizes[first:last]
         skipped = low - self._bounds[first]
@@ -133,7 +133,7 @@ class Segment:
         blocks.hash_up_to(self._bounds[-1])
 
     def _parts_within(self, low: int, high: int) -> range:
-        """The numbers of the sources between two positions of the file."""
+        """Returns the numbers of the sources between two positions of the file."""
         first, last = self._numbers(low, high)
         return range(bisect_right(self._firsts, first) - 1, bisect_left(self._firsts, last))
 
@@ -147,9 +147,9 @@ class Segment:
                 part.digits[begin:end] = digits_of_ranges(part.addresses[begin:end], part.sizes[begin:end])
 
     def _blocks(self, low: int, high: int) -> Iterator[tuple[Extent, int, range, int]]:
-        """Yields the blocks with their middle between two positions: extent, start in it, place in the file, address.
+        """Yields the blocks whose middle is between two positions: extent, start in it, range in the file, address.
 
-        Blocks need not end where jobs end: bytes that one job hashes the next one writes, from the cache.
+        A block may extend beyond the job: bytes that one job hashes are still in the cache when the next writes them.
         """
         for place in self._parts_within(low, high):
             part = self._parts[place]
@@ -165,7 +165,7 @@ class Segment:
 
 
 class _Blocks:
-    """Hashes blocks in the order of the file, step by step."""
+    """Hashes blocks incrementally, in the order of the file."""
 
     def __init__(self, blocks: Iterator[tuple[Extent, int, range, int]]) -> None:
         self._blocks = blocks

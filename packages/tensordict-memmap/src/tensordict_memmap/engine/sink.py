@@ -1,11 +1,11 @@
-"""Sinks: the files that bytes go to, their blocks on the disk, and the two ways to fill a file from several threads.
+"""Sinks: write to one file from several threads, by system calls or through a mapping, and reserve its disk blocks.
 
-The kernel lets one thread at a time write to a file, so a second one would wait. It copies into a mapping of the file
-instead: with huge pages that is one page fault for 2 MiB, half as fast as a write. A writer and a copier together fill
-a file in two thirds of the time of two writers; a copier alone is slower than a writer.
+The operating system lets one thread at a time write to a file, so a second thread copies into a mapping of the file
+instead of waiting. With huge pages that takes one page fault for 2 MiB, half as fast as a write. One thread that writes
+and one that copies fill a file in two thirds of the time of two that write.
 
-A new file is a hole, which takes no space until it is written to. Reserving its blocks first makes a full disk an
-``OSError`` now, where a later write through a mapping would end the process with SIGBUS.
+A new file is a hole, which takes no space until it is written to. If its blocks are reserved first, a full disk raises
+an ``OSError``; otherwise a later write through a mapping would end the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tensordict_memmap.engine.tuning import JOB_BYTES, MAPPED_COPY_MIN, are_rang
 __all__ = ["Put", "Sink", "error_context", "reserve_file", "reserve_files"]
 
 Put = Callable[[Sequence[int], Sequence[int], int], None]
-"""Takes ``(addresses, sizes, offset)``: ranges of memory, which go to the file one after another from an offset on."""
+"""A function of ``(addresses, sizes, offset)`` that writes ranges of memory to the file, one after another."""
 
 
 class Sink:
-    """A file that is being filled, by its descriptor.
+    """An open file that several threads write to.
 
     Args:
-        fd: the descriptor, which the caller closes.
+        fd: its descriptor, which the caller closes.
 
     >>> import numpy as np
     >>> source = np.arange(4, dtype=np.uint8)
@@ -45,28 +45,28 @@ class Sink:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._maps = False  # a copy into a mapping that finds the disk full would end the process
+        self._maps = False  # until blocks are reserved: a copy into a mapping on a full disk would end the process
         self._turn = threading.Lock()
 
     def reserve(self, offset: int, nbytes: int) -> bool:
-        """Reserves the blocks of a range; False where the file system cannot.
+        """Reserves the disk blocks of a range; returns False if the file system does not support it.
 
         Raises:
-            OSError: There is no room for it.
+            OSError: The disk is full.
         """
         done = syscalls.reserve(self.fd, offset, nbytes)
-        # The pages of files in memory or on a network are no cache of a device: mapping those is slower.
+        # Copying into mappings of files on tmpfs or a network file system, whose device number is 0, is slower.
         self._maps = done and syscalls.LINUX and os.major(os.fstat(self.fd).st_dev) != 0
         return done
 
     @contextlib.contextmanager
     def open_range(self, offset: int, nbytes: int, count: int = 1) -> Iterator[Put]:
-        """Gives the function that puts bytes into one range of the file, in any order.
+        """Yields a function that writes bytes to one range of the file, in any order.
 
         Args:
-            offset: where the range starts.
-            nbytes: how long it is.
-            count: the number of ranges of memory that it is made of.
+            offset: the offset of the range in the file.
+            nbytes: its length in bytes.
+            count: the number of memory ranges that are written to it.
         """
         if not self._maps or nbytes < MAPPED_COPY_MIN or are_ranges_small(nbytes, count):
             yield functools.partial(syscalls.write_ranges_at, self.fd)
@@ -81,7 +81,7 @@ class Sink:
 
 
 def _copy_ranges(base: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:
-    """Copies ranges of memory one after another to a mapping whose offset 0 would be at ``base``."""
+    """Copies memory ranges one after another to a mapping whose offset 0 would be at ``base``."""
     target = base + offset
     for address, nbytes in zip(addresses, sizes, strict=True):
         syscalls.copy(target, address, nbytes)
@@ -89,14 +89,14 @@ def _copy_ranges(base: int, addresses: Sequence[int], sizes: Sequence[int], offs
 
 
 def reserve_file(fd: int, nbytes: int) -> None:
-    """Reserves the blocks for a file of that size, and extends it to the size where it is shorter.
+    """Reserves the disk blocks for a file of ``nbytes`` bytes, and extends a shorter file to that size.
 
     Raises:
-        OSError: There is no room; the file is as long as it was.
+        OSError: The disk is full; the size of the file is unchanged.
     """
     size = os.fstat(fd).st_size
     try:
-        if not syscalls.reserve(fd, 0, nbytes):  # a file system that cannot: bytes that are written are there
+        if not syscalls.reserve(fd, 0, nbytes):  # not supported by the file system, so write zeros
             zeros = torch.zeros(min(JOB_BYTES, max(nbytes - size, 0)), dtype=torch.uint8)
             for start in range(size, nbytes, JOB_BYTES):
                 syscalls.write_at(fd, zeros.data_ptr(), min(JOB_BYTES, nbytes - start), start)
@@ -106,10 +106,13 @@ def reserve_file(fd: int, nbytes: int) -> None:
 
 
 def reserve_files(files: Iterable[tuple[object, str]]) -> None:
-    """Reserves the blocks for files, each by its key and path, that have their full length; skips absent ones.
+    """Reserves the disk blocks for files that have their full size; skips absent ones.
+
+    Args:
+        files: the key and path of each file.
 
     Raises:
-        OSError: There is no room; the error names the key.
+        OSError: The disk is full; the error names the key.
     """
     for key, path in files:
         if os.path.exists(path):
@@ -123,7 +126,7 @@ def reserve_files(files: Iterable[tuple[object, str]]) -> None:
 
 @contextlib.contextmanager
 def error_context(key: object, path: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """Adds a key, unless it is None, and a file to errors of the system."""
+    """Adds a path, and a key unless it is None, to each ``OSError`` of a block."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Sources of a write: tensors, arrays and bytes, classified by how they lie in memory."""
+"""Sources of a write: tensors, arrays and bytes, classified by their memory layout."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class FileRange:
     """A range of a file and the source of its bytes.
 
     Args:
-        key: the name that errors give.
-        source: a tensor of any layout, dtype and device, a NumPy array with any strides, or bytes.
-        offset: where the range starts in the file.
+        key: the name in errors.
+        source: a strided tensor of any dtype and device, a NumPy array with any strides, or bytes.
+        offset: the offset of the range in the file.
         dtype: for tensors, the dtype to convert to; None keeps the dtype of the source.
     """
 
@@ -34,7 +34,7 @@ class FileRange:
 
 @dataclass(slots=True)
 class Contiguous:
-    """Contiguous memory of this machine; ``keep`` owns it."""
+    """Contiguous CPU memory; ``keep`` owns it."""
 
     key: object
     address: int
@@ -45,15 +45,15 @@ class Contiguous:
 
 @dataclass(slots=True)
 class Run:
-    """Many small contiguous tensors in this machine's memory that follow one another in the file.
+    """Many small contiguous CPU tensors that are consecutive in the file.
 
     Args:
-        keys: the names that errors give.
+        keys: the names in errors.
         addresses: the addresses of the tensors.
-        sizes: the bytes of each, none of them 0.
-        offset: where the first tensor starts in the file.
+        sizes: their sizes in bytes, none of them 0.
+        offset: the offset of the first tensor in the file.
         keep: the owner of the memory.
-        digits: a list that takes the digits of the checksum of each, or None for no checksums (``checksums.py``).
+        digits: a list to fill with the digits of their checksums, or None for no checksums (``checksums.py``).
     """
 
     keys: Sequence[object]
@@ -65,13 +65,13 @@ class Run:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all tensors."""
+        """The number of bytes of all tensors."""
         return sum(self.sizes)
 
 
 @dataclass(slots=True)
 class Strided:
-    """Strided memory of this machine, with strides in bytes and without axes that could be merged or left out."""
+    """Strided CPU memory, with strides in bytes and with all axes merged that can be merged."""
 
     key: object
     address: int
@@ -89,7 +89,7 @@ class Strided:
 
 @dataclass(slots=True)
 class ViaTorch:
-    """A tensor that torch must read: of another device or dtype, or a lazy conjugate or negative."""
+    """A tensor that torch has to copy: one on another device, of another dtype, or a lazy conjugate or negative."""
 
     key: object
     tensor: torch.Tensor
@@ -103,10 +103,10 @@ class ViaTorch:
 
 
 def classify(part: FileRange) -> Contiguous | Strided | ViaTorch:
-    """Finds out how a source lies in memory, without reading its values.
+    """Classifies a source by its memory layout, without reading its values.
 
     Raises:
-        TypeError: The source is not strided memory, or not made of plain numbers.
+        TypeError: The source is not strided, or its items are not plain numbers.
     """
     source = part.source
     if isinstance(source, (bytes, bytearray, memoryview)):
@@ -118,7 +118,7 @@ def classify(part: FileRange) -> Contiguous | Strided | ViaTorch:
             )
         if source.dtype.hasobject or source.dtype.itemsize not in (1, 2, 4, 8, 16):
             raise TypeError(
-                f"{part.key!r} is an array of {source.dtype}, and only plain numbers of 1, 2, 4, 8 or 16 bytes can be "
+                f"{part.key!r} is an array of {source.dtype}, and only numbers of 1, 2, 4, 8 or 16 bytes can be "
                 "written; convert it first"
             )
         if not source.dtype.isnative:
@@ -154,7 +154,7 @@ def _from_memory(
 
 
 def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Leaves out axes of size 1 and merges axes that step through memory as one; ``(0,)`` for an empty array."""
+    """Drops axes of size 1 and merges adjacent axes where possible; the shape of an empty array is ``(0,)``."""
     if 0 in shape:
         return (0,), (strides[-1],)
     sizes: list[int] = []
@@ -172,7 +172,7 @@ def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[in
 
 
 def as_array(part: Strided) -> np.ndarray:
-    """A strided source as an array of numbers of its width, for NumPy to pack."""
+    """Returns a strided source as a NumPy array with items of the same width."""
     if isinstance(part.keep, torch.Tensor):
         array: np.ndarray = as_bits(part.keep.detach().as_subclass(torch.Tensor)).numpy()
         return array
@@ -183,7 +183,7 @@ _Array = TypeVar("_Array", torch.Tensor, np.ndarray)
 
 
 def detached(source: Any) -> Any:
-    """A source to read later: ``p.data = ...`` gives a tensor other memory, but not the detached tensor."""
+    """Detaches a source that is read later, so that ``p.data = ...`` on the original does not change it."""
     return source.detach() if isinstance(source, torch.Tensor) else source
 
 
@@ -207,7 +207,7 @@ def chunks(whole: _Array, width: int, most: int) -> Iterator[tuple[_Array, int]]
 
 
 def dense_axis(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """The axis along which the source is densest; the last one where reading the others in tiles does not pay."""
+    """Returns the axis with the smallest stride, or the last axis if packing in tiles would not be faster."""
     last = len(shape) - 1
     axis = min((axis for axis in range(len(shape)) if strides[axis]), key=lambda axis: abs(strides[axis]), default=last)
     return last if strides[-1] == 0 or abs(strides[axis]) == abs(strides[-1]) else axis

@@ -1,8 +1,7 @@
-"""System calls that Python lacks or makes slow: one thin function each, with a fallback for systems that lack it.
+"""System calls that Python lacks or that are slow there, each with a fallback for systems that lack it.
 
-Functions take plain addresses and file descriptors, release the GIL while the kernel works, and raise the ``OSError``
-that the errno names. ``tuning.py`` and ``storage`` decide which one to call. Python opens descriptors that child
-processes do not inherit, so no call here asks for that.
+Functions take addresses and file descriptors, release the GIL during the call, and raise the ``OSError`` of the errno.
+``tuning.py`` and ``storage`` decide which one to call. ``os.open`` sets ``O_CLOEXEC`` by default, so no call here does.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ LINUX = POSIX and sys.platform == "linux"
 PAGE = mmap.PAGESIZE
 _LARGEST_WRITE = 1 << 30
 BINARY: int = getattr(os, "O_BINARY", 0)
-"""The flag that opens a file without conversion of line ends, where a system has such."""
+"""The flag that opens a file without newline translation, on Windows; 0 elsewhere."""
 
 NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
-"""The flag that refuses to open a symbolic link."""
+"""The flag that refuses to open a symbolic link; 0 if there is none."""
 
 NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
-"""The flag that opens pipes and devices without waiting for them."""
+"""The flag that opens pipes and devices without blocking; 0 if there is none."""
 
 _IOV_MAX = 1024
 _AT_FDCWD = -100
@@ -98,7 +97,7 @@ def _error(code: int, path: str | None = None) -> OSError:
 
 
 def write_at(fd: int, address: int, nbytes: int, offset: int) -> None:
-    """Writes ``nbytes`` bytes at ``address`` to ``offset`` of a file, in as many calls as the system needs."""
+    """Writes the ``nbytes`` bytes at ``address`` to ``offset`` of a file, in as many system calls as necessary."""
     data = view(address, nbytes)
     while data:
         done = _pwrite(fd, data[:_LARGEST_WRITE], offset)
@@ -108,7 +107,7 @@ def write_at(fd: int, address: int, nbytes: int, offset: int) -> None:
 
 
 def read_at(fd: int, nbytes: int, offset: int) -> bytes:
-    """Reads ``nbytes`` bytes at ``offset`` of a file; fewer where it ends before."""
+    """Reads ``nbytes`` bytes at ``offset`` of a file; fewer if the file ends before."""
     parts = []
     while nbytes and (part := _pread(fd, min(nbytes, _LARGEST_WRITE), offset)):
         parts.append(part)
@@ -117,7 +116,7 @@ def read_at(fd: int, nbytes: int, offset: int) -> bytes:
 
 
 def _seek_and_write(fd: int, data: memoryview, offset: int) -> int:
-    with _seek_lock:  # without pwrite all threads share the position in the file
+    with _seek_lock:  # without pwrite, threads share the file position
         os.lseek(fd, offset, os.SEEK_SET)
         return os.write(fd, data)
 
@@ -133,13 +132,13 @@ _pread = getattr(os, "pread", _seek_and_read)
 
 
 def view(address: int, nbytes: int) -> memoryview:
-    """A read-only view of the memory at an address; the owner of the memory must outlive it."""
+    """Returns a read-only view of the memory at an address; the owner of the memory must outlive it."""
     found: memoryview = _view_memory(address, nbytes, _PYBUF_READ)
     return found
 
 
 def write_ranges_at(fd: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:
-    """Writes many ranges of memory one after another, from ``offset`` on, without joining them first."""
+    """Writes many ranges of memory one after another to ``offset`` of a file, without joining them first."""
     if _pwritev is None:
         joined = b"".join(map(ctypes.string_at, addresses, sizes))
         buffer = ctypes.create_string_buffer(joined, len(joined))
@@ -167,7 +166,7 @@ def write_ranges_at(fd: int, addresses: Sequence[int], sizes: Sequence[int], off
 
 
 def born(path: str) -> int:
-    """The time of creation of a file in nanoseconds, which differs where an inode was used again; 0 if unknown."""
+    """Returns the creation time of a file in nanoseconds, to detect reused inodes; 0 if unknown."""
     if _statx is None:
         return 0
     record = ctypes.create_string_buffer(256)
@@ -179,7 +178,11 @@ def born(path: str) -> int:
 
 
 def reserve(fd: int, offset: int, nbytes: int) -> bool:
-    """Reserves the blocks of a range of a file, so that a full disk is an error now; False where it cannot be done."""
+    """Reserves the disk blocks of a range of a file; returns False if that is not supported.
+
+    Raises:
+        OSError: The disk is full.
+    """
     if _fallocate is None or nbytes <= 0:
         return False
     while _fallocate(fd, 0, offset, nbytes) != 0:
@@ -192,10 +195,10 @@ def reserve(fd: int, offset: int, nbytes: int) -> bool:
 
 
 def scatter(folder: str) -> bool:
-    """Places new folders in this one in separate areas of the disk; False where the file system has no such flag.
+    """Sets a flag so that new subfolders of a folder get separate block groups; returns False if not supported.
 
-    ext4 places files near their folder, and whenever it makes one it looks through the files that were removed there
-    in the last minutes. Where a save was just removed, that takes longer than all the rest.
+    ext4 places files in the block group of their folder, and whenever it creates one it skips the inodes that were
+    freed there in the last minutes. After a large save was removed, that takes longer than the rest of a new save.
     """
     if not LINUX:
         return False
@@ -226,25 +229,25 @@ def map_file(fd: int, nbytes: int, offset: int, *, shared: bool) -> int:
 
 
 def keep_open(fd: int) -> int:
-    """Keeps the content of a file without a name, by a mapping of its first page.
+    """Keeps the blocks of a file that is about to be unlinked, by a mapping of its first page.
 
-    Closing the last descriptor frees the content, which takes long. A fork meanwhile would leave the child with a
-    descriptor whose number may belong to another file by the time it is closed. A child does not inherit this mapping.
+    Freeing the blocks takes long. An open descriptor would keep them too, but a forked child would inherit it, and
+    could not tell later whether its number belongs to another file. A child does not inherit this mapping.
 
     Args:
         fd: the file, not empty; it may be closed afterwards.
 
     Returns:
-        The address to ``unmap`` when the content may go, `PAGE` bytes.
+        The address to pass to `unmap`, with `PAGE` bytes, to free the blocks.
     """
     address = map_file(fd, PAGE, 0, shared=False)
     if _madvise is not None and LINUX:
-        _madvise(address, PAGE, _MADV_DONTFORK)  # if refused, the content stays as long as the child
+        _madvise(address, PAGE, _MADV_DONTFORK)  # if refused, a child keeps the blocks until it exits
     return address
 
 
 def most_mappings() -> int | None:
-    """The number of mappings that a process may have; None if unknown."""
+    """Returns the maximum number of mappings of a process; None if unknown."""
     try:
         with open("/proc/sys/vm/max_map_count") as file:
             return int(file.read())
@@ -253,14 +256,14 @@ def most_mappings() -> int | None:
 
 
 def unmap(address: int, nbytes: int) -> None:
-    """Gives a mapping of :func:`map_file` back."""
+    """Removes a mapping of `map_file`."""
     if _munmap is not None:
         _munmap(address, nbytes)
 
 
 @contextlib.contextmanager
 def mapped_range(fd: int, offset: int, nbytes: int) -> Iterator[int]:
-    """Maps a range of a file during a ``with`` block, in huge pages if possible, and gives its address."""
+    """Maps a range of a file during a ``with`` block, in huge pages if possible, and yields its address."""
     skipped = offset % PAGE
     address = map_file(fd, nbytes + skipped, offset - skipped, shared=True)
     try:
@@ -277,21 +280,21 @@ def copy(target: int, source: int, nbytes: int) -> None:
 
 
 def sync_mapping(address: int, nbytes: int) -> None:
-    """Waits until changes made through a mapping are on the disk."""
+    """Syncs changes made through a mapping to disk."""
     start = address - address % PAGE
     if _msync is not None and _msync(start, nbytes + address - start, 4 if LINUX else 0x10) != 0:
         raise _error(ctypes.get_errno())
 
 
 def read_ahead(address: int, nbytes: int) -> None:
-    """Starts reading the pages of a part of a mapping into memory, and no others, without waiting for them."""
+    """Starts reading exactly the pages of a range of a mapping into memory, without waiting for them."""
     start = address - address % PAGE
     if _madvise is not None and LINUX:
         _madvise(start, nbytes + address - start, _MADV_WILLNEED)  # may be refused
 
 
 def resident(address: int, nbytes: int, samples: int = 16) -> float:
-    """The fraction of sampled pages of a mapping that are in memory; 1.0 where the system does not tell."""
+    """Returns the fraction of sampled pages of a mapping that are in memory; 1.0 if unknown."""
     if _mincore is None or nbytes <= 0:
         return 1.0
     first, last = address // PAGE, (address + nbytes - 1) // PAGE
@@ -307,12 +310,16 @@ def resident(address: int, nbytes: int, samples: int = 16) -> float:
 
 
 def exchange(a: str, b: str) -> bool:
-    """Swaps two folders or files in one atomic step; False where the system or file system cannot."""
+    """Exchanges two folders or files in one atomic step; returns False if that is not supported."""
     return _rename(a, b, _RENAME_EXCHANGE)
 
 
 def rename_new(source: str, target: str) -> bool:
-    """Renames only if the target is absent, as one step; False where the system cannot promise that."""
+    """Renames a file or folder atomically only if the target is absent; returns False if that is not supported.
+
+    Raises:
+        FileExistsError: The target exists.
+    """
     return _rename(source, target, _RENAME_NOREPLACE)
 
 
@@ -328,7 +335,7 @@ def _rename(source: str, target: str, flags: int) -> bool:
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:
-    """Makes the content of a file durable."""
+    """Syncs the content of a file to disk."""
     fd = os.open(path, os.O_RDWR | BINARY)
     try:
         os.fsync(fd)
@@ -337,11 +344,11 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 
 Stamp = tuple[int, int, int]
-"""The inode, time of change and size of a file, which tell it from another file under the same name."""
+"""The inode, modification time and size of a file, which differ once the file is replaced or changed."""
 
 
 def stamp(path: str) -> Stamp | None:
-    """The stamp of a file; None if it is absent."""
+    """Returns the stamp of a file; None if it is absent."""
     try:
         info = os.stat(path)
     except OSError:
@@ -350,11 +357,11 @@ def stamp(path: str) -> Stamp | None:
 
 
 def read_file(path: str, stamps: dict[str, Stamp] | None = None) -> bytes | None:
-    """The content of a small regular file; None if it is absent or no regular file.
+    """Reads a small file; returns None if it is absent or not a regular file.
 
     Args:
         path: the file.
-        stamps: gets the stamp of the file, by path.
+        stamps: a dictionary to which the stamp of the file is added under its path.
     """
     try:
         fd = os.open(path, os.O_RDONLY | BINARY | NO_LINK | NO_WAIT)
@@ -381,7 +388,7 @@ def read_file(path: str, stamps: dict[str, Stamp] | None = None) -> bytes | None
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Makes the names in a folder durable; nothing where folders cannot be opened."""
+    """Syncs the file names in a folder to disk; does nothing on systems that cannot open folders."""
     if os.name != "posix":
         return
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -392,7 +399,7 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
 
 
 def write_file(path: str, data: bytes, durable: bool) -> None:
-    """Makes a small file, or overwrites it; ``durable`` says whether it is on the disk afterwards."""
+    """Writes a small file, and syncs it to disk if ``durable``."""
     with open(path, "wb") as file:
         file.write(data)
         if durable:

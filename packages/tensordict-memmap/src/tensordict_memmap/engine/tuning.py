@@ -1,6 +1,6 @@
-"""Tuning constants and choices: how bytes move (kernel or library, file or mapping), as measurements decided.
+"""Tuning constants and choices between ways to move bytes (kernel or library, file or mapping), from measurements.
 
-A name that ends in ``_MIN`` is the number of bytes from which a way pays.
+A constant whose name ends in ``_MIN`` is the number of bytes from which a method is faster than the simpler one.
 """
 
 from __future__ import annotations
@@ -16,67 +16,66 @@ import torch
 from tensordict_memmap.engine import syscalls
 
 JOB_BYTES = 4 << 20
-"""The most bytes that a job moves: large enough to hide its start, small enough to balance threads."""
+"""The maximum number of bytes of a job: large enough to hide its overhead, small enough to balance threads."""
 
 FILE_WRITE_MIN = 1 << 20
-"""Bytes of a tensor from which it is written to its file, not through its mapping, if its pages are not in memory."""
+"""Bytes of a tensor from which it is written to its file instead of its mapping, if its pages are not in memory."""
 
 MAPPED_COPY_MIN = 1 << 20
 """Bytes from which a thread copies into a mapping of a file, instead of waiting for another thread that writes it."""
 
 MAPPED_RANGE_MIN = 16 << 10
-"""Average bytes of ranges of memory from which they are copied into a mapping; shorter ones go out by system calls."""
+"""Average bytes of memory ranges from which they are copied into a mapping; shorter ones go out by system calls."""
 
 SMALL_RANGES_BYTES = 16 << 20
-"""The most bytes that a job moves where they are made of such short ranges. Threads that write one file by system calls
-wait for each other, so more jobs would not help."""
+"""The maximum number of bytes of a job of such short ranges. Threads that write one file by system calls wait for each
+other, so more jobs would not help."""
 
 COPY_BYTES = 512 << 10
-"""The most bytes that NumPy or torch copies in memory before they are written; each thread may hold several copies."""
+"""The maximum number of bytes that NumPy or torch copies before they are written; a thread may hold several copies."""
 
 SMALL_FILE = 256 << 10
 """Tensors below this many bytes share a job, and blocks of files below it are not reserved first."""
 
 HASH_BYTES = 2 << 20
-"""Bytes that are hashed before they are written. Writing fewer at a time fills smaller pages of the page cache, which
-can take twice the time of the write; more do not fit in the cache of the processor."""
+"""Bytes that are hashed before they are written. Fewer would use smaller pages of the page cache, which can double the
+time of the write; more do not fit in the cache of the processor."""
 
 STAGING_BYTES = 4 << 20
-"""The staging block in which a kernel packs strided memory. Half of it is written at once, which is a large page of the
-page cache: writing fewer bytes is a little faster, but every fourth save then took several times as long, and reading
-smaller pages takes up to four times as long."""
+"""The size of the staging block into which a kernel packs strided memory. Half of it is written at once, which is one
+large page of the page cache: smaller writes were a little faster, but every fourth save took several times as long, and
+reading from smaller pages takes up to four times as long."""
 
 KERNEL_CALL_MIN = 64 << 10
-"""Strided bytes from which a loaded kernel beats torch."""
+"""Strided bytes from which a loaded kernel is faster than torch."""
 
 KERNEL_LOAD_MIN = 12 << 20
-"""Strided bytes in one call from which loading cached kernels pays (30 ms)."""
+"""Strided bytes in one call from which kernels are loaded from the cache (30 ms)."""
 
 KERNEL_COMPILE_MIN = 96 << 20
-"""Strided bytes in one call from which compiling kernels, for all later processes too, pays (some seconds)."""
+"""Strided bytes in one call from which kernels are compiled and cached for later processes (some seconds)."""
 
 DISK_THREADS = 8
-"""Threads of a durable save, which wait for the disk."""
+"""The number of threads of a durable save, which wait for the disk."""
 
 ROW_COPY_MIN = 16 << 10
-"""Bytes of rows from which copying them as runs of bytes beats general indexing."""
+"""Bytes of rows from which copying them as runs of bytes is faster than general indexing."""
 
 STREAM_MIN = 32 << 20
-"""Bytes in one call from which copies within memory run on several threads, past the caches, which could not hold
-them."""
+"""Bytes in one call from which copies within memory run on several threads with stores that bypass the caches."""
 
 STREAMED_PER_PACKED = 64
-"""Bytes of a copy within memory that gain as much by a kernel as one strided byte does."""
+"""The number of contiguous bytes for which a kernel saves as much time as for one strided byte."""
 
 FOREGROUND_REMOVAL_MAX = 32 << 20
-"""Bytes of a replaced save up to which it is removed before a save returns; each file counts as 256 KiB more."""
+"""Bytes of a replaced save up to which it is removed before a save returns; each file adds 256 KiB."""
 
 SCATTER_MIN_FILES = 32
-"""Files of a save from which it pays to place them away from files that were removed in the last minutes."""
+"""The number of files from which a save avoids the block group of recently removed files (see `syscalls.scatter`)."""
 
 
 def are_ranges_small(nbytes: int, count: int) -> bool:
-    """Whether ranges of memory are too short, on average, to be copied into a mapping one by one.
+    """Whether memory ranges are too short, on average, to be copied into a mapping one by one.
 
     >>> are_ranges_small(1 << 20, 4), are_ranges_small(1 << 20, 1000)
     (False, True)
@@ -85,7 +84,7 @@ def are_ranges_small(nbytes: int, count: int) -> bool:
 
 
 def is_long_removal(nbytes: int, files: int = 1) -> bool:
-    """Whether removing files takes so long that it is left to the background.
+    """Whether removing files takes so long that it should run in the background.
 
     >>> is_long_removal(1000, 3), is_long_removal(1 << 30)
     (False, True)
@@ -94,7 +93,7 @@ def is_long_removal(nbytes: int, files: int = 1) -> bool:
 
 
 def is_unfilled(dst: torch.Tensor, src: torch.Tensor) -> bool:
-    """Whether most pages of ``dst`` are not in memory yet, so that writing to its file beats copying to its mapping."""
+    """Whether most pages of ``dst`` are not in memory, so that writing to its file is faster than to its mapping."""
     if dst.nbytes < FILE_WRITE_MIN or getattr(dst, "handler", None) is None:
         return False
     if torch.is_grad_enabled() and (dst.requires_grad or src.requires_grad):
@@ -103,16 +102,16 @@ def is_unfilled(dst: torch.Tensor, src: torch.Tensor) -> bool:
         return False
     if src.device == dst.device and src.untyped_storage().data_ptr() == dst.untyped_storage().data_ptr():
         return False  # they may overlap, which only torch handles
-    samples = min(1 + (dst.nbytes >> 21), 16)  # each takes as long as copying 20 KiB
+    samples = min(1 + (dst.nbytes >> 21), 16)  # a sample takes as long as copying 20 KiB
     return syscalls.resident(dst.data_ptr(), dst.nbytes, samples) <= 0.5
 
 
 def is_cold(src: torch.Tensor, rows: torch.Tensor) -> bool:
-    """Whether most of the rows to read are still on the disk, so that many threads that wait beat a few that copy."""
+    """Whether most of the rows to read are not in memory, so that reading them with many threads is faster."""
     if src.device.type != "cpu" or not syscalls.LINUX:
         return False
     row, first = src.stride(0) * src.element_size(), src.data_ptr()
-    if syscalls.resident(first + int(rows[0]) * row, 1, 1):  # each check takes as long as some rows
+    if syscalls.resident(first + int(rows[0]) * row, 1, 1):  # a check takes as long as copying some rows
         return False
     sample = rows[:: max(rows.numel() // 4, 1)].tolist()
     return sum(syscalls.resident(first + k * row, 1, 1) for k in sample) < len(sample) / 2
@@ -124,11 +123,11 @@ _kernels_broken = False
 
 
 def load_kernels(nbytes: int, widths: Iterable[int]) -> ModuleType | None:
-    """Loads the module of kernels where that pays, compiling them if needed; None where it does not or cannot be done.
+    """Returns the module of kernels if they save more time than loading or compiling them takes; else None.
 
     Args:
-        nbytes: the strided bytes that one call moves.
-        widths: the widths of the items; 0 is for kernels that move rows of bytes.
+        nbytes: the number of strided bytes that one call moves.
+        widths: the widths of the items in bytes; 0 is for kernels that move rows of bytes.
     """
     global _kernels_module, _kernels_broken
     if nbytes < KERNEL_CALL_MIN or _kernels_broken or not syscalls.POSIX:
@@ -146,10 +145,10 @@ def load_kernels(nbytes: int, widths: Iterable[int]) -> ModuleType | None:
                     return None
                 loader.functions(width)
             _kernels_module = loader
-        except Exception as error:  # a compiler can fail in many ways, and slower copies give the same bytes
+        except Exception as error:  # a compiler can fail in many ways, and slower copies produce the same bytes
             _kernels_broken = True
             warnings.warn(
-                f"Numba cannot compile kernels here, so strided tensors are copied without them, slower: {error!r}",
+                f"Numba failed to compile kernels, so strided tensors are copied without them, slower: {error!r}",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -161,10 +160,10 @@ _streamable = 0
 
 
 def load_stream(nbytes: int) -> ModuleType | None:
-    """Loads the module of kernels for a copy within memory, else None.
+    """Returns the module of kernels for a copy within memory, or None.
 
-    One copy gains less by a kernel than loading it takes, so it is loaded once a process has copied as many bytes as
-    would have paid for that.
+    A kernel saves less time in one copy than loading it takes, so it is loaded once the copies of a process, taken
+    together, would have saved that time.
     """
     global _streamable
     if nbytes < STREAM_MIN:
@@ -179,7 +178,7 @@ def _new_lock_after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # A fork waits while a thread loads kernels: a module in import would stay locked in the child for good.
+    # A fork waits while a thread loads kernels, since the import lock of the module would stay locked in the child.
     os.register_at_fork(
         before=lambda: _kernels_lock.acquire(),
         after_in_parent=lambda: _kernels_lock.release(),

@@ -1,15 +1,13 @@
-"""Write plans: the files of a save with their ranges, cut into jobs of a few megabytes that several threads run.
+"""Write plans: the files of a save and their ranges, split into jobs of a few megabytes that several threads run.
 
-A plan is a list of files, and a file is a list of ranges. Jobs move at most 4 MiB (``jobs.py``), and those of the
-largest files run first. Each thread keeps to a file of its own while there are enough files, because threads that write
-one file wait for each other in the kernel, or fill it in two ways (``sink.py``). Measurements decide how bytes move:
+A plan is a list of files, and a file is a list of ranges. A job moves at most 4 MiB (``jobs.py``), and the jobs of the
+largest files run first. Each thread works on a separate file while there are enough files, because threads that write
+one file wait for each other in the operating system (``sink.py``). Measurements led to these methods (``tuning.py``):
 
-- A new file is filled by positional writes into blocks that are reserved first, which is two to five times faster than
+- A new file is filled by positional writes into reserved blocks, which is two to five times faster than writing through
   a new mapping, where page faults take longer than the copy.
-- Contiguous memory is written from where it lies, other memory through a staging block of cache size.
-- Pages that are in memory already are written through their mapping, at memory speed (``tensor/update.py``).
-
-``tuning.py`` holds these choices.
+- Contiguous memory is written without a copy, other memory through a staging block that fits in the cache.
+- Pages that are already in memory are written through their mapping, at memory speed (``tensor/update.py``).
 """
 
 from __future__ import annotations
@@ -41,12 +39,12 @@ class FileWrite:
 
     Args:
         path: the file.
-        ranges: what to write, in any order, without overlap.
-        size: the bytes of the whole file; None ends it behind its last range.
-        fresh: whether the file is created or emptied first. False overwrites it in place, cuts or extends it to
+        ranges: the ranges to write, in any order, without overlap.
+        size: the size of the whole file in bytes; None ends it after its last range.
+        fresh: whether the file is created or truncated first. False overwrites it in place, truncates or extends it to
             ``size``, and keeps the inode, so that live mappings of it stay connected.
-        extents: the parts of the file that get a checksum.
-        key: the key that errors name where there are no ranges.
+        extents: the ranges of the file that get a checksum.
+        key: the key for errors if there are no ranges.
     """
 
     path: str | os.PathLike[str]
@@ -59,7 +57,7 @@ class FileWrite:
 
 @dataclass(slots=True)
 class _Open:
-    """A file while its jobs run: the first job opens it, the last one closes it."""
+    """An output file while its jobs run: the first job opens it, the last one closes it."""
 
     write: FileWrite
     size: int
@@ -95,7 +93,7 @@ class _Open:
 
 
 def _create(path: str | os.PathLike[str], flags: int) -> int:
-    """Opens a file for writing, and makes it and its folder where absent, in the thread that needs it."""
+    """Opens a file for writing; creates the file and its folder if they are absent."""
     flags |= os.O_RDWR | os.O_CREAT | syscalls.BINARY
     try:
         return os.open(path, flags, 0o666)
@@ -112,19 +110,19 @@ def write_files(
     progress: Callable[[int], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> None:
-    """Writes files from tensors, in parallel, with less than 64 MiB of memory beside the tensors.
+    """Writes files from tensors in parallel, with less than 64 MiB of additional memory.
 
     Args:
-        files: the files with their ranges. Absent folders are made.
-        threads: the number of threads; None or 0 is a good number for this machine.
-        durable: whether each file is on the disk, not just in the page cache, when this returns. More threads wait for
-            it then, because a disk works on many requests together.
-        progress: called with the number of bytes that were just written, from any of the threads.
+        files: the files with their ranges. Missing folders are created.
+        threads: the number of threads; chosen for the machine if None or 0.
+        durable: whether to sync each file to disk. More threads are used then, because disks process many requests at
+            once.
+        progress: called with the number of bytes just written, from any of the threads.
         cancelled: called between jobs; once it returns True, the call stops.
 
     Raises:
-        OSError: The system refuses a write, for a full disk among other reasons; the error names the key and the file.
-            What was written before stays: all or nothing needs a staging folder (``storage/transaction.py``).
+        OSError: A write fails, for example because the disk is full; the error names the key and the file. Files that
+            were written before stay; ``storage/transaction.py`` makes a save atomic.
         concurrent.futures.CancelledError: ``cancelled`` returned True.
         TypeError: A source is not strided memory (sparse, meta, nested); nothing was written.
 
@@ -183,15 +181,15 @@ def write_files(
 
 
 _Cut = tuple[object, Write | None, int]
-"""A job: the key that errors name, the function that writes it, None for a file without ranges, and its bytes."""
+"""A job: the key for errors, the function that writes it (None for a file without ranges), and its size in bytes."""
 
 _Short = tuple[FileWrite, Contiguous | None]
 _BATCH = 32
-"""Small files that one job writes, so that starting the job takes little time beside making the files."""
+"""The number of small files that one job writes, so that its overhead is small compared with creating the files."""
 
 
 def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int], None] | None) -> None:
-    """Writes files of one small tensor each, and files of zeros that take no blocks."""
+    """Writes files of one small tensor each, and files that are holes."""
     for write, part in files:
         with error_context(write.key if part is None else part.key, write.path):
             fd = _create(write.path, os.O_TRUNC)
@@ -214,7 +212,7 @@ def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int
 
 
 def _read_back(write: FileWrite, extent: Extent, start: int, nbytes: int) -> None:
-    """Hashes a block that no job could: it has several sources, or was not written from front to back."""
+    """Hashes a block that jobs could not hash: it has several sources, or was not written sequentially."""
     fd = os.open(write.path, os.O_RDONLY | syscalls.BINARY)
     try:
         extent.read_back(fd, start, nbytes)
@@ -223,14 +221,14 @@ def _read_back(write: FileWrite, extent: Extent, start: int, nbytes: int) -> Non
 
 
 def write_into(targets: Sequence[tuple[Sink, FileRange]], *, threads: int | None = None) -> None:
-    """Writes ranges into files that are open already, over their content or behind it, in parallel.
+    """Writes ranges into open files in parallel; ranges may overwrite or extend their content.
 
     Args:
-        targets: pairs of a file and a range to write there; a file may come several times.
-        threads: the number of threads; None or 0 is a good number for this machine.
+        targets: pairs of a file and a range to write there; several pairs may have the same file.
+        threads: the number of threads; chosen for the machine if None or 0.
 
     Raises:
-        OSError: The system refuses a write; the error names the key. What was written before stays.
+        OSError: A write fails; the error names the key. Ranges that were written before stay.
     """
     with torch._C.DisableTorchFunctionSubclass():
         planned = [(sink, classify(part)) for sink, part in targets]
@@ -261,7 +259,7 @@ def _run_job(
 ) -> None:
     try:
         sink = file.enter()
-    except OSError:  # the system refused the whole file: name its largest tensor
+    except OSError:  # the file could not be opened or reserved: name its largest tensor
         with error_context(_largest_key(file.write), file.write.path):
             raise
     with error_context(key, file.write.path):
@@ -273,7 +271,7 @@ def _run_job(
 
 
 def _largest_key(write: FileWrite) -> object:
-    """The key of the largest of the ranges of a file."""
+    """Returns the key of the largest range of a file."""
     sizes: list[tuple[int, object]] = []
     for part in write.ranges:
         if isinstance(part, Run):

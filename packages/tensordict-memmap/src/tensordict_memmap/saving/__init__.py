@@ -1,3 +1,3 @@
-"""Saving: a tensordict is planned as a schema and written by the engine under a transaction."""
+"""Saving: plans the files of a tensordict, writes them in parallel and commits them in one transaction."""
 
 from __future__ import annotations

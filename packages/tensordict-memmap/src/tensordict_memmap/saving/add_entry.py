@@ -1,7 +1,7 @@
-"""Adding an entry to a saved folder: its files and the changed descriptions are committed in one transaction.
+"""Add an entry to a saved folder: commits its files and the changed ``meta.json`` in one transaction.
 
-Other files are neither read nor written, so the cost is that of a new description. A folder that lacks entries of the
-tensordict, or that several manifests list, is saved again as a whole.
+Other files are neither read nor written, so the cost does not depend on their size. If the folder lacks entries of the
+tensordict, or if several manifests list it, the whole tensordict is saved again.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["add_entry"]
 
 
 def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor, *, copy_data: bool) -> Any:
-    """Saves one more entry to the folder of a tensordict, and returns the entry, mapped.
+    """Saves one more entry to the folder of a tensordict and returns the mapped entry.
 
     Args:
         td: the tensordict, which is not changed.
         place: its folder.
-        path: the key of the tensor; with several names the result is the tensordict under the first.
+        path: the key of the tensor. For a nested key the result is the tensordict under the first name.
         tensor: the tensor.
-        copy_data: whether its values are saved; otherwise zeros.
+        copy_data: whether to save its values; if False the file holds zeros.
     """
     entry: Any = tensor
     for name in reversed(path[1:]):
@@ -57,7 +57,7 @@ def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor,
 
 
 def _plan(td: Any, place: Path, name: str, copy_data: bool) -> tuple[TreeWriter, Leaf | Node]:
-    """The plan of a save of a tensordict, and the schema of one of its entries."""
+    """Returns the writer of a tensordict, and the schema of one of its entries."""
     writer = TreeWriter(td, place, SaveOptions())
     assert isinstance(writer.schema, Dense)
     added = writer.schema.entries[name]
@@ -68,7 +68,7 @@ def _plan(td: Any, place: Path, name: str, copy_data: bool) -> tuple[TreeWriter,
 
 
 def _is_saved(td: Any, place: Path) -> bool:
-    """Whether all entries of a node are mapped onto files in its folder, as far as the node itself can tell."""
+    """Whether all entries of a node appear to be mapped onto files in its folder; no file is opened."""
     start = f"{place}{os.sep}"
     for _, value in td._items():
         if isinstance(value, MemoryMappedTensor):
@@ -80,7 +80,7 @@ def _is_saved(td: Any, place: Path) -> bool:
 
 
 def _add(writer: TreeWriter, td: Any) -> bool:
-    """Whether the files of a save could be added to what its folder holds."""
+    """Adds the files of a save to its folder; returns False if the folder has to be saved as a whole."""
 
     def write(stage: str) -> Manifest | None:
         document = syscalls.read_file(f"{writer.path}/{META}")
@@ -100,12 +100,14 @@ def _add(writer: TreeWriter, td: Any) -> bool:
 
 
 def _merged(document: bytes, node: Node, td: Any) -> bytes | None:
-    """The description of a node with one more entry; None where it lacks others of the node, or is no usual one.
+    """Returns the ``meta.json`` of a node with one more entry, or None if the entry cannot be added to it.
+
+    That is so if the ``meta.json`` lacks other entries of the node, or uses the fields for escaped keys.
 
     Args:
-        document: the description.
-        node: a node of that entry alone.
-        td: the node as it is.
+        document: the ``meta.json``.
+        node: the schema of a node that holds the new entry alone.
+        td: the tensordict without the new entry.
     """
     try:
         record, addition = orjson.loads(document), orjson.loads(tree.describe(node)[META])
@@ -116,7 +118,7 @@ def _merged(document: bytes, node: Node, td: Any) -> bytes | None:
     keys = [key for key in record if key not in RESERVED_FIELDS]
     (new,) = addition.keys() - RESERVED_FIELDS
     alike = all(record.get(name) == addition[name] for name in ("shape", "_type", "_format_version"))
-    if not alike or new in record or not set(keys).issuperset(td._keys()):  # others may have added some
+    if not alike or new in record or not set(keys).issuperset(td._keys()):  # other processes may have added keys
         return None
     fields = {name: about for name, about in record.items() if name in RESERVED_FIELDS}
     return orjson.dumps({key: record[key] for key in keys} | {new: addition[new]} | fields)

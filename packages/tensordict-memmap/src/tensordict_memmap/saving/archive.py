@@ -1,7 +1,8 @@
-"""Writer of archives: a tree in one zip file, which any zip tool opens and whose leaves are mapped in place.
+"""Zip archives: writes a tree into one zip file, packs and unpacks saved folders.
 
-A save writes all payloads in one pass, then reads them back from the page cache for the checksums that the format
-needs. Compressed archives load into memory.
+Any zip tool opens an archive. Leaves that are stored without compression are mapped in place; compressed ones are
+loaded into memory. A save writes all payloads in one pass, then reads them back from the page cache to compute the
+CRC-32 that the zip format requires.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def is_memmap_archive(path: str | os.PathLike[str]) -> bool:
     (True, False)
     """
     try:
-        if not os.path.isfile(path):  # a pipe would wait
+        if not os.path.isfile(path):  # opening a pipe would block
             return False
         with open(path, "rb") as file:
             if file.read(2) != b"PK":
@@ -79,12 +80,13 @@ def pack_memmap(
 
     Args:
         prefix: the folder.
-        archive_path: the archive, outside the folder. An earlier file stays until the new one is complete.
+        archive_path: the path of the archive, outside the folder. An existing file is replaced once the archive is
+            complete.
         compression: ``"stored"``, ``"deflate"``, ``"bzip2"``, ``"lzma"`` or a constant of `zipfile`, for the tensors.
-        compresslevel: as `zipfile` takes it.
+        compresslevel: the level, as in `zipfile.ZipFile`.
 
     Raises:
-        ValueError: The folder has no saved tensordict, or the archive would lie in it.
+        ValueError: The folder holds no saved tensordict, or the path of the archive is inside it.
 
     >>> _ = TensorDict({"a": torch.arange(3)}).memmap("folder")
     >>> TensorDict.load_memmap(pack_memmap("folder", "packed.tdz"))["a"].sum()
@@ -94,20 +96,21 @@ def pack_memmap(
     root, target = os.path.realpath(prefix), os.path.realpath(archive_path)
     files = read_folder(root, _files_of)
     if os.path.commonpath([root, target]) == root:
-        raise ValueError(f"{target} is in {root}, and an archive lies outside the folder it holds; choose another path")
+        raise ValueError(f"{target} is inside {root}, the folder to pack; choose a path outside it")
     method = _method(compression)
     save_file(target, lambda staged: _write_archive(files, method, compresslevel, staged, Run()))
     return Path(archive_path)
 
 
 def _files_of(folder: SavedFolder) -> list[TreeFile]:
-    """All files of a saved folder, mapped."""
+    """Returns all files of a saved folder, mapped, ``meta.json`` first."""
     root = folder.root
     if not os.path.isfile(os.path.join(root, META)):
-        raise ValueError(f"{root} has no {META}, so it is no saved folder; give the folder that a save made")
+        raise ValueError(f"{root} has no {META}, so it is not a saved folder; pass the folder of an earlier save")
     own = (NAME, JOURNAL, LOCK)
     manifest = folder.count(read_manifest(root))
-    counted = {} if manifest is None or folder.rows is None else manifest.files  # rows of a dataset, not its files
+    # the files of a growing dataset may be longer than its rows
+    counted = {} if manifest is None or folder.rows is None else manifest.files
     sizes: dict[str, int] = {}
     for place, folders, names in os.walk(root):
         folders.sort()
@@ -127,14 +130,14 @@ def _files_of(folder: SavedFolder) -> list[TreeFile]:
 
 
 def unpack_memmap(archive_path: str | os.PathLike[str], prefix: str | os.PathLike[str]) -> Path:
-    """Unpacks an archive into a saved folder, and compares its checksums; the inverse of `pack_memmap`.
+    """Unpacks an archive into a folder and verifies its checksums; the inverse of `pack_memmap`.
 
     Args:
         archive_path: the archive.
         prefix: the folder. An earlier save in it is replaced as a whole; other files in it stay.
 
     Raises:
-        ValueError: The file is damaged, or no archive of a tensordict.
+        ValueError: The file is damaged, or is not an archive of a tensordict.
 
     >>> _ = TensorDict({"a": torch.arange(3)}).save("some.tdz")
     >>> TensorDict.load_memmap(unpack_memmap("some.tdz", "unpacked"))["a"].sum()
@@ -159,10 +162,10 @@ def refresh_archive_checksums(archive_path: str | os.PathLike[str]) -> Path:
     """Updates the checksums of an archive in place, after writes through a mapping.
 
     Args:
-        archive_path: the archive, whose leaves were written to with ``mode="r+"``.
+        archive_path: the archive, loaded with ``mode="r+"`` and written to.
 
     Raises:
-        ValueError: The file is no archive of a tensordict.
+        ValueError: The file is not an archive of a tensordict.
 
     >>> _ = TensorDict({"a": torch.arange(3)}).save("written.tdz")
     >>> _ = TensorDict.load_memmap("written.tdz", mode="r+")["a"].zero_()
@@ -181,7 +184,11 @@ def refresh_archive_checksums(archive_path: str | os.PathLike[str]) -> Path:
 
 
 def _method(compression: str | int | None) -> int:
-    """The compression method, as a constant of `zipfile`."""
+    """Returns the compression method as a constant of `zipfile`.
+
+    Raises:
+        ValueError: The method is unknown.
+    """
     if compression is None or compression is False:
         return zipfile.ZIP_STORED
     found = METHODS.get(compression) if isinstance(compression, str) else compression
@@ -196,7 +203,7 @@ def _method(compression: str | int | None) -> int:
 
 
 class ArchiveWriter(Writer):
-    """The plan of a save to one archive. Archives have checksums, asked for or not."""
+    """Saves a tensordict to one archive. The zip format has checksums, whether ``checksum`` is set or not."""
 
     def __init__(self, data: Any, path: str | os.PathLike[str], options: SaveOptions) -> None:
         super().__init__(data, path, options)
@@ -214,7 +221,7 @@ class ArchiveWriter(Writer):
         self.archive: Archive | None = None
 
     def hold(self) -> None:
-        """Keeps the memory of all tensors as it is now."""
+        """Detaches all sources from later changes of the tensordict."""
         for file in self.files:
             for one in file.ranges:
                 one.source = detached(one.source)
@@ -228,7 +235,7 @@ class ArchiveWriter(Writer):
         self.archive = Archive(staged, mode="r+")
 
     def mapped(self) -> Any:
-        """A locked tensordict over the archive; writes to it make the checksums stale."""
+        """Returns a locked tensordict mapped onto the archive; writes to it make the checksums stale."""
         archive = self.archive or Archive(self.path, mode="r+")
         archive.renamed(self.path)
         made = build(self.schema, ArchiveOpener(archive), device=torch.device("cpu"))
@@ -252,13 +259,13 @@ def _write_stored(files: Sequence[TreeFile], staged: str, run: Run) -> None:
             ranges.append(FileRange(one.key, one.source, member.offset + one.offset, one.dtype))
         position += file.size
         members.append(member)
-    whole = all(file.ranges or not file.size for file in files)  # else files without content, which take no blocks
+    whole = all(file.ranges or not file.size for file in files)  # False if some members are holes
     run.write_files([FileWrite(staged, ranges, position, fresh=whole)], durable=False)
     with open(staged, "r+b") as out:
         if whole or not syscalls.POSIX:
             mapping = Mapping.open(staged, position, mode="r")
             _checksum(_slices(bytes_of(mapping)), members, run.threads)
-        else:  # reading a hole through a mapping takes memory on tmpfs, and ends the process where there is none
+        else:  # reading a hole through a mapping allocates memory on tmpfs, and raises SIGBUS if it is full
             _checksum(lambda start, stop: os.pread(out.fileno(), stop - start, start), members, run.threads)
         for member in members:
             out.seek(member.header)
@@ -298,12 +305,12 @@ def _compress(archive: zipfile.ZipFile, file: TreeFile, method: int, level: int 
             out.write(block)
             written += len(block)
             run.count(len(block))
-        for start in range(written, file.size, JOB_BYTES):  # a file without content
+        for start in range(written, file.size, JOB_BYTES):  # a file without a source is filled with zeros
             out.write(bytes(min(JOB_BYTES, file.size - start)))
 
 
 def _blocks(ranges: Sequence[FileRange]) -> Iterator[bytes]:
-    """The bytes of ranges that follow one another, a few megabytes at a time."""
+    """Yields the bytes of consecutive ranges, a few megabytes at a time."""
     for one in ranges:
         source = one.source
         if isinstance(source, torch.Tensor):
@@ -321,7 +328,7 @@ def _slices(data: memoryview) -> Callable[[int, int], memoryview]:
 
 
 def _checksum(read: Callable[[int, int], bytes | memoryview], members: Sequence[Member], threads: int | None) -> None:
-    """Computes the CRC-32 of each member, on several threads, of the bytes that ``read`` gives from start to stop."""
+    """Computes the CRC-32 of each member on several threads; ``read`` returns the bytes from start to stop."""
 
     def one(member: Member) -> None:
         crc = 0

@@ -1,7 +1,8 @@
-"""Saving: `memmap`, `memmap_`, `memmap_like` and `save`.
+"""Public calls that save: `memmap`, `memmap_`, `memmap_like` and `save`.
 
-`memmap` returns a mapped tensordict, `memmap_` maps the tensordict itself, `memmap_like` makes files without copying,
-and without a path all of them use shared memory. An earlier save stays whole until the new one is (`transaction`).
+`memmap` returns a mapped tensordict, `memmap_` maps the tensordict itself, `memmap_like` creates files without copying,
+and `save` only writes. Without a path the first three use shared memory. An earlier save at the path stays complete
+until the new one replaces it (`transaction`).
 """
 
 from __future__ import annotations
@@ -58,34 +59,35 @@ def memmap(
 
     Args:
         data: a tensordict, lazy stack, tensorclass or non-tensor data.
-        prefix: the folder or file; None uses shared memory, which is freed with its last owner.
-        copy_existing: whether entries that are mapped onto other files are copied rather than refused.
+        prefix: the folder or file; None uses shared memory, which is freed once nothing maps it.
+        copy_existing: whether to copy entries that are mapped onto other files; if False they raise an error.
         num_threads: the number of writer threads; chosen for the machine if None or 0.
         return_early: whether to return a `SaveFuture` at once.
-        share_non_tensor: accepted for compatibility: the files hold non-tensor values too, and other processes see them
-            after ``memmap_refresh_``.
+        share_non_tensor: accepted for compatibility and ignored: the files hold non-tensor values too, and other
+            processes read them with ``memmap_refresh_``.
         existsok: whether an earlier save may be replaced.
-        robust_key: accepted for compatibility: file names always escape unusual characters of keys.
+        robust_key: accepted for compatibility and ignored: file names always escape unusual characters of keys.
         archive: whether to write all files into one zip file; None decides by the suffix ``.tdz``.
-        compression: the compression of an archive, ``"deflate"``, ``"bzip2"`` or ``"lzma"``. An archive is mapped only
-            without compression, the default.
+        compression: the compression of an archive, ``"deflate"``, ``"bzip2"`` or ``"lzma"``. The default is none; only
+            an uncompressed archive can be mapped.
         atomic: whether the save replaces an earlier one as a whole or not at all. Otherwise files are overwritten one
             by one and keep their inodes, for processes that share live mappings. The disk space of a large earlier save
             is freed in the background.
-        durable: whether the save survives a power failure once this returns.
-        checksum: whether checksums are recorded, which ``load_memmap(..., verify="full")`` compares. Files are then
+        durable: whether to sync files to disk, so that the save survives a power failure once the call returns.
+        checksum: whether to record checksums, which ``load_memmap(..., verify="full")`` compares. Files are then
             mapped copy-on-write, so that the checksums stay valid; ``load_memmap(..., mode="r+")`` drops them.
         pbar: whether to show a progress bar.
         format: ``"tree"`` for a folder with a file for each leaf, ``"safetensors"`` for one file; None decides by the
             suffix ``.safetensors``.
-        shard_size: the most bytes of tensors in one safetensors file; ``prefix`` is then a folder of several.
+        shard_size: the maximum number of bytes of tensors in one safetensors file; ``prefix`` is then a folder that
+            holds the shards.
 
     Raises:
         RuntimeError: An entry is mapped onto another file and ``copy_existing`` is False, or the folder is not empty
             and ``existsok`` is False.
-        ValueError: Options do not go together, or the format is unknown.
+        ValueError: Options contradict each other, or the format is unknown.
         TypeError: An entry cannot be stored; the error names its key.
-        OSError: The system refuses (a full disk among others); the earlier save is whole.
+        OSError: Writing fails, for example because the disk is full; the earlier save is unchanged.
 
     >>> from tensordict_core import TensorDict
     >>> td = memmap(TensorDict({"a": torch.arange(3)}, [3]), "numbers")
@@ -124,9 +126,9 @@ def memmap_(
     pbar: bool = False,
     format: str | None = None,
 ) -> Any:
-    """Saves a tensordict and maps it: its entries are replaced by mapped ones, and it is locked.
+    """Saves a tensordict, replaces its entries by mapped ones and locks it.
 
-    Arguments are those of `memmap`.
+    The arguments are those of `memmap`.
 
     >>> from tensordict_core import TensorDict
     >>> td = TensorDict({"a": torch.arange(3)}, [3])
@@ -163,7 +165,7 @@ def memmap_like(
 
     Nothing is copied, and files take no space on the disk until they are written to. Expanded entries get files of
     their expanded size. Writing through a mapping when the disk is full ends the process with SIGBUS; ``reserve=True``
-    allocates the space now, so that a disk that is too small is an error. Other arguments are those of `memmap`.
+    allocates the space first and raises an error if the disk is too small. Other arguments are those of `memmap`.
 
     Raises:
         OSError: The disk is full and ``reserve`` is True; the error names the key.
@@ -198,10 +200,10 @@ def save(
     format: str | None = None,
     shard_size: int | None = None,
 ) -> Any:
-    """Writes a tensordict to a folder, a file or a URL, without mapping it; arguments are those of `memmap`.
+    """Writes a tensordict to a folder, a file or a URL without mapping it; the arguments are those of `memmap`.
 
-    A URL such as ``s3://bucket/run`` needs fsspec (``tensordict-memmap[remote]``). The save is staged in a local
-    temporary folder and uploaded in parallel, all or nothing.
+    A URL such as ``s3://bucket/run`` requires fsspec (``tensordict-memmap[remote]``). The save is staged in a local
+    temporary folder and uploaded in parallel; readers see all of it or nothing.
 
     Returns:
         ``data`` itself, or a `SaveFuture` of it if ``return_early``.
@@ -225,7 +227,7 @@ def save(
         mapped=False,
     )
     if is_remote(prefix):
-        held = data.clone(recurse=False) if return_early else data  # entries as they are now
+        held = data.clone(recurse=False) if return_early else data  # the caller may replace entries meanwhile
         local = replace(options, existsok=True)
         return save_remote(
             str(prefix),
@@ -245,7 +247,7 @@ def _save(data: Any, path: Any, options: SaveOptions, *, early: bool = False, pb
 def _memmap(
     data: Any, path: Any, options: SaveOptions, *, in_place: bool = False, early: bool = False, pbar: bool = False
 ) -> Any:
-    """Saves, and maps the result, or the tensordict itself; without a path in shared memory."""
+    """Saves and returns a mapped tensordict, or maps the tensordict itself; without a path in shared memory."""
     if options.format_for(path) == SHARED_MEMORY:
         share = functools.partial(_share, data, in_place=in_place, like=options.like, reserve=options.reserve)
         return SaveFuture(lambda progress, cancelled: share(), 0) if early else share()
@@ -261,7 +263,7 @@ def _writer(data: Any, path: Any, options: SaveOptions) -> Writer:
 
 
 def _share(td: Any, *, in_place: bool, like: bool, reserve: bool) -> Any:
-    """The tensordict, or one of the same structure, with its tensors in shared memory."""
+    """Returns the tensordict, or a new one of the same structure, with its tensors in shared memory."""
     node = tree.name_files(plan(td), tie=not like)
     made: dict[str, torch.Tensor] = {}
 
@@ -282,7 +284,7 @@ def _share(td: Any, *, in_place: bool, like: bool, reserve: bool) -> Any:
 
 def _to_shared_memory(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:
     if leaf.layout != "strided":
-        return source.detach().to("cpu", copy=True)  # torch has no shared memory for them
+        return source.detach().to("cpu", copy=True)  # torch cannot share nested tensors
     return MemoryMappedTensor.from_tensor(source.detach() if source.requires_grad else source)
 
 

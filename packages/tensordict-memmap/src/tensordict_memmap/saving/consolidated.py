@@ -1,7 +1,7 @@
-"""Consolidation: all leaves of a tensordict in one storage, in memory or in one file.
+"""Consolidation: copies all leaves of a tensordict into one storage, in memory or in one file.
 
-A consolidated tensordict moves between devices and processes as one block. The file has the form of the reference and
-serves exchange: a safetensors file stores the same, and more tools read it.
+A consolidated tensordict moves between devices and processes in one copy. The file has the same layout as in the
+tensordict package, for exchange with it; for other uses a safetensors file holds the same data and more tools read it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def consolidate(
     pin_memory: bool = False,
     metadata: bool = False,
 ) -> Any:
-    """Puts all leaves into one storage; ``TensorDict.consolidate`` says what the arguments are.
+    """Copies all leaves into one storage; see ``TensorDict.consolidate`` for the arguments.
 
     >>> td = consolidate(TensorDict({"a": torch.arange(3), "b": {"c": torch.ones(2)}}), "one.bin")
     >>> td["a"][0] = 5
@@ -56,7 +56,7 @@ def consolidate(
     if filename is not None and device is not None and torch.device(device).type != "cpu":
         raise RuntimeError(f"device={device}, and a file is mapped into the memory of the CPU; pass filename or device")
     if return_early and (use_buffer or non_blocking):
-        raise ValueError("return_early=True goes with neither use_buffer nor non_blocking; leave them out")
+        raise ValueError("return_early=True cannot be combined with use_buffer or non_blocking; leave them out")
     if is_consolidated(td) and filename is None and device is None and not (share_memory or pin_memory):
         return td
     place = torch.device(device if device is not None else td.device or "cpu")
@@ -83,20 +83,20 @@ def save_consolidated(td: Any, path: str | os.PathLike[str], *, num_threads: int
         td: a tensordict, lazy stack or tensorclass.
         path: the file.
         num_threads: the number of writer threads; chosen for the machine if 0.
-        durable: whether the file survives a power failure once this returns.
+        durable: whether to sync the file to disk, so that it survives a power failure once the call returns.
     """
     options = SaveOptions(num_threads=num_threads, durable=durable, mapped=False)
     SaveJob(ConsolidatedWriter(_Layout(td, num_threads), os.path.abspath(path), options)).run()
 
 
 def is_consolidated(td: Any) -> bool:
-    """Whether all leaves of a tensordict still are the views that `consolidate` made of one storage.
+    """Whether all leaves of a tensordict are still views of the storage that `consolidate` made.
 
     >>> td = TensorDict({"a": torch.ones(3)}).consolidate()
     >>> is_consolidated(td), is_consolidated(td.unlock_().set("b", torch.ones(1)))
     (True, False)
     """
-    storage = annotation(td, "consolidated")  # it is held, so that its addresses are those of nothing else
+    storage = annotation(td, "consolidated")  # the annotation keeps it alive, so its addresses are not reused
     if storage is None:
         return False
     start = storage.data_ptr()
@@ -113,7 +113,7 @@ def is_consolidated(td: Any) -> bool:
 
 
 class _Layout:
-    """The places of all leaves in one storage, and the storage once it is filled.
+    """The byte ranges of all leaves in one storage, and the storage once it is filled.
 
     Args:
         td: the tensordict, whose entries become views of the storage.
@@ -128,19 +128,19 @@ class _Layout:
         self.storage: torch.Tensor | None = None
 
     def hold(self) -> None:
-        """Keeps the memory of all tensors as it is now."""
+        """Detaches all sources from later changes of the tensordict."""
         for slot in self.slots.values():
             slot.sources = list(map(detached, slot.sources))
 
     def allocate(self, place: torch.device, *, shared: bool, pinned: bool) -> torch.Tensor:
-        """A storage in memory."""
+        """Allocates a storage in memory."""
         if shared and place.type == "cpu":
             return bytes_of(Mapping.anonymous(self.total))
         storage = torch.empty(self.total, dtype=torch.uint8, device=place)
         return storage.pin_memory() if pinned else storage
 
     def fill(self, allocate: Any, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
-        """Copies all leaves into a new storage."""
+        """Allocates a storage and copies all leaves into it."""
         storage = allocate()
         sources = [part.detach() for slot in self.slots.values() for part in slot.sources]
         views = [view for slot in self.slots.values() for view in slot.views(storage)]
@@ -156,7 +156,7 @@ class _Layout:
         self.storage = storage
 
     def put(self, device: torch.device | None) -> Any:
-        """Replaces all leaves by views of the storage; returns the tensordict, locked."""
+        """Replaces all leaves by views of the storage, locks the tensordict and returns it."""
         if self.td.is_locked:
             self.td.unlock_()
         self._put(self.schema, device)
@@ -192,7 +192,7 @@ class _Layout:
 
 
 class ConsolidatedWriter(Writer):
-    """The plan of a save to one consolidated file: all bytes, the description, and its length."""
+    """Saves a tensordict to one consolidated file: the bytes of all leaves, their JSON description, its length."""
 
     def __init__(self, layout: _Layout, path: str, options: SaveOptions) -> None:
         super().__init__(layout.td, path, options)
@@ -202,7 +202,7 @@ class ConsolidatedWriter(Writer):
         self.mapping: Mapping | None = None
 
     def hold(self) -> None:
-        """Keeps the memory of all tensors as it is now."""
+        """Detaches all sources from later changes of the tensordict."""
         self.layout.hold()
 
     def write(self, staged: str, run: Run) -> None:
@@ -212,7 +212,7 @@ class ConsolidatedWriter(Writer):
         run.write_files([FileWrite(staged, [*ranges, FileRange("the description", self.text, self.total)])])
 
     def _ranges(self) -> list[FileRange | SourceRun]:
-        """The content of the file; small contiguous tensors that follow one another are one run."""
+        """Returns the content of the file; consecutive small contiguous tensors form one run."""
         keys, sources, addresses, begins, sizes = [], [], [], [], []
         for slot in self.layout.slots.values():
             for part, (start, end) in zip(slot.sources, slot.ranges, strict=True):
@@ -228,7 +228,7 @@ class ConsolidatedWriter(Writer):
         self.mapping = Mapping.open(staged, self.total, mode="r+") if self.total else Mapping.nothing()
 
     def mapped(self) -> Any:
-        """The tensordict itself, its leaves replaced by views of the file, or of the storage in memory."""
+        """Replaces the leaves by views of the file, or of the storage in memory, and returns the tensordict."""
         if self.layout.storage is None:
             if self.mapping is None:
                 self.map(self.path)

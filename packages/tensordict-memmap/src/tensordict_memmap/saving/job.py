@@ -1,8 +1,8 @@
-"""Save job: one save from plan to result, the same way for every format.
+"""Save job: runs one save of any format, from the plan to the result.
 
-A `Writer` plans the files of one format when it is made, before anything is written. The job then writes them to a
-staging file or folder, in a transaction that keeps the earlier save whole whatever happens, maps them before another
-save can take their place, and gives the result, now or through a `SaveFuture`.
+A `Writer` plans the files of one format when it is constructed, before anything is written. The job then writes them to
+a staging file or folder, in a transaction that leaves the earlier save unchanged if anything fails, maps them before
+another save can replace them, and returns the result, at once or through a `SaveFuture`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["Run", "SaveJob", "Writer"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How one save is carried out.
+    """The threads, durability, progress and cancellation of one save.
 
     Args:
         threads: the number of writer threads; chosen for the machine if None or 0.
         durable: whether files are synced to the disk.
-        progress: takes the number of bytes just written.
-        cancelled: says whether to stop.
+        progress: called with the number of bytes just written.
+        cancelled: returns whether the save was cancelled.
     """
 
     threads: int | None = None
@@ -42,7 +42,7 @@ class Run:
     cancelled: Cancelled | None = None
 
     def write_files(self, files: Sequence[FileWrite], *, durable: bool | None = None) -> None:
-        """Writes files in parallel; ``durable`` is for files that are written to again."""
+        """Writes files in parallel; ``durable=False`` leaves the sync to a caller that writes to them again."""
         write_files(
             files,
             threads=self.threads,
@@ -52,37 +52,37 @@ class Run:
         )
 
     def count(self, nbytes: int) -> None:
-        """Counts bytes that were written in another way."""
+        """Reports bytes that the caller wrote itself."""
         if self.progress is not None:
             self.progress(nbytes)
 
     def check_cancelled(self) -> None:
-        """Stops a save that was cancelled.
+        """Raises an error if the save was cancelled.
 
         Raises:
-            CancelledError: It was.
+            CancelledError: The save was cancelled.
         """
         if self.cancelled is not None and self.cancelled():
             raise CancelledError("the save was cancelled")
 
 
 class Writer(ABC):
-    """The plan of one save in one format.
+    """Base class of the writers, one for each format: plans a save and writes it.
 
     Args:
         data: the tensordict, lazy stack, tensorclass or non-tensor data.
         path: the target.
-        options: the options, which go together.
+        options: the options, already checked against each other.
     """
 
     is_folder: bool = False
     """Whether the target is a folder."""
 
     total: int = 0
-    """How many bytes of tensors are written."""
+    """The number of bytes of tensors to write."""
 
     count: int = 1
-    """About how many files are written."""
+    """The approximate number of files to write."""
 
     def __init__(self, data: Any, path: str | os.PathLike[str], options: SaveOptions) -> None:
         self.data = data
@@ -91,26 +91,26 @@ class Writer(ABC):
 
     @abstractmethod
     def hold(self) -> None:
-        """Keeps the memory of all tensors as it is now, for a save that goes on in the background."""
+        """Detaches all sources from later changes of the tensordict, for a save in the background."""
 
     @abstractmethod
     def write(self, staged: str, run: Run) -> Manifest | None:
-        """Writes the staged file, or all files into the staging folder; returns the manifest of a folder."""
+        """Writes the staged file, or all files into the staging folder; returns the manifest if it is a folder."""
 
     @abstractmethod
     def map(self, staged: str) -> None:
-        """Maps the staged files, which get their names afterwards."""
+        """Maps the staged files, before they are renamed to the target."""
 
     @abstractmethod
     def mapped(self) -> Any:
-        """A locked tensordict over the saved files."""
+        """Returns a locked tensordict mapped onto the saved files."""
 
     def fill(self) -> Any:
-        """The saved tensordict itself, its entries replaced by mapped ones, locked."""
+        """Replaces the entries of the saved tensordict by mapped ones, locks it and returns it."""
         return take_over(self.data, self.mapped())
 
     def paths(self) -> Iterable[str]:
-        """The paths of all files in the folder."""
+        """Returns the paths of all files that are written to the folder."""
         return ()
 
 
@@ -118,7 +118,7 @@ class SaveJob:
     """One save.
 
     Args:
-        writer: its plan.
+        writer: the writer that planned it.
 
     Raises:
         RuntimeError: The folder is not empty and ``existsok`` is False.
@@ -130,13 +130,13 @@ class SaveJob:
             check_new(writer.path)
 
     def start(self, result: Callable[[], Any], *, early: bool = False, pbar: bool = False) -> Any:
-        """Saves and returns the result, or with ``early`` a `SaveFuture` of it at once."""
+        """Saves and returns the result; with ``early``, returns a `SaveFuture` at once."""
         if early:
             self.writer.hold()
         return run_save(self.run, result, self.writer.total, early=early, pbar=pbar)
 
     def run(self, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
-        """Writes all files and puts them in place."""
+        """Writes all files and commits them to the target."""
         writer, options = self.writer, self.writer.options
         run = Run(options.num_threads, options.durable, progress, cancelled)
 
@@ -161,6 +161,6 @@ class SaveJob:
     def write(self, staged: str, run: Run) -> Manifest | None:
         """Writes the staged file, or all files into the staging folder, and maps them."""
         manifest = self.writer.write(staged, run)
-        if self.writer.options.mapped and syscalls.POSIX:  # elsewhere mapped files cannot be renamed
-            self.writer.map(staged)  # before another save can take the name
+        if self.writer.options.mapped and syscalls.POSIX:  # Windows cannot rename mapped files
+            self.writer.map(staged)  # before another save can replace the files
         return manifest

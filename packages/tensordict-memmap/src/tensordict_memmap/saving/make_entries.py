@@ -1,7 +1,7 @@
-"""New entries of a mapped tensordict: in its folder, or in shared memory if it has none.
+"""`make_memmap` and variants: add a mapped entry to a mapped tensordict, in its folder or in shared memory.
 
-The folder gets the entry all or nothing, like any save. Earlier files stay as they are, so mappings of them stay
-connected, in this process and in others.
+The entry is committed to the folder in one transaction, like any save. Existing files do not change, so existing
+mappings stay connected to them, in this process and in others.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def make_memmap(
 ) -> torch.Tensor:
     """Makes a mapped entry of zeros in a mapped tensordict, which may be locked.
 
-    The values of the entry are written later, so a save with checksums loses them; save again with ``checksum=True``
-    once the entry is filled.
+    If the folder was saved with checksums, they are dropped, because the entry is written to later; save again with
+    ``checksum=True`` once it is filled.
 
     Args:
         td: the tensordict.
-        key: the key of the new entry; missing tensordicts above it are made.
-        shape: its shape; a matrix of integers gives the shapes of the components of a nested tensor.
-        dtype: its dtype, torch's default if None.
-        robust_key: accepted for compatibility: file names always escape unusual characters of keys.
+        key: the key of the new entry; missing tensordicts above it are created.
+        shape: its shape; a 2D integer tensor holds the shapes of the components of a nested tensor, one a row.
+        dtype: its dtype; torch's default if None.
+        robust_key: accepted for compatibility and ignored: file names always escape unusual characters of keys.
 
     Raises:
-        RuntimeError: The tensordict is not mapped, or has such an entry already.
+        RuntimeError: The tensordict is not mapped, or the key exists.
 
     >>> from tensordict_core import TensorDict
     >>> td = TensorDict({"a": torch.ones(2)}).memmap("growing")
@@ -89,7 +89,7 @@ def make_memmap_from_storage(
     dtype: torch.dtype | None = None,
     robust_key: bool | None = None,
 ) -> torch.Tensor:
-    """Like `make_memmap`, with the values of a storage; in shared memory the entry is that storage itself.
+    """Like `make_memmap`, with the values of a storage; in shared memory the entry shares that storage.
 
     >>> from tensordict_core import TensorDict
     >>> td = TensorDict({"a": torch.ones(2)}).memmap("with_storage")
@@ -105,7 +105,7 @@ def make_memmap_from_storage(
 
 
 def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
-    """The deepest existing tensordict above an entry, the key from there on, and the whole key."""
+    """Returns the deepest existing tensordict above an entry, the rest of the key, and the whole key."""
     path = (key,) if isinstance(key, str) else unravel_key_to_tuple(key)
     node = td._inmost()
     for depth, name in enumerate(path[:-1]):
@@ -114,7 +114,7 @@ def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, tuple[str, ...], tu
             return node, path[depth:], path
         if not isinstance(child, TensorCollection) or is_non_tensor(child):
             raise RuntimeError(
-                f"key {show(path)} lies below key {show(path[: depth + 1])}, which is no tensordict; choose another key"
+                f"key {show(path)} is below key {show(path[: depth + 1])}, which is no tensordict; choose another key"
             )
         node = child._inmost()
     return node, path[-1:], path
@@ -153,4 +153,5 @@ def _put(td: Any, key: str | tuple[str, ...], tensor: torch.Tensor, *, copy_data
                 warnings.simplefilter("ignore", UserWarning)  # about values that were pickled before
                 made = add_entry(node, place, rest, tensor, copy_data=copy_data)
         node._set(rest[0], made)
-    return made if len(rest) == 1 else made[rest[1:]]  # type: ignore[no-any-return]  # the leaf that was made
+    added: torch.Tensor = made if len(rest) == 1 else made[rest[1:]]
+    return added

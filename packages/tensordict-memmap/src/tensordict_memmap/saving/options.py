@@ -1,4 +1,4 @@
-"""Options of a save, checked in one place for all formats."""
+"""Save options: their types, and the checks that they do not contradict each other, for all formats."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def check_local(path: str | os.PathLike[str] | None) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SaveOptions:
-    """Options of a save; `memmap` says what each of them means to users.
+    """Options of a save; `memmap` documents those that are not listed here.
 
     Args:
         like: whether files get their sizes and no content.
-        reserve: whether files without content take their blocks on the disk.
+        reserve: whether disk blocks are allocated for files without content.
         mapped: whether the result is mapped onto the files.
     """
 
@@ -49,7 +49,7 @@ class SaveOptions:
     mapped: bool = True
 
     def format_for(self, path: str | os.PathLike[str] | None) -> str:
-        """The format of a save to a path: ``"tree"``, ``"safetensors"``, ``"archive"``, or shared memory without one.
+        """Returns the format of a save: ``"tree"``, ``"safetensors"``, ``"archive"``, or shared memory without a path.
 
         Raises:
             ValueError: The path is a URL, the format is unknown, or an option does not apply to it.
@@ -61,13 +61,13 @@ class SaveOptions:
         found = self._format(path)
         in_one_file = found in (SAFETENSORS, ARCHIVE)
         if self.archive and found == SAFETENSORS:
-            raise ValueError("archive=True and format='safetensors' are two formats; pass one of them")
+            raise ValueError("archive=True and format='safetensors' name two formats; pass one of them")
         if self.compression is not None and found != ARCHIVE:
             raise ValueError("compression applies to archives only; pass archive=True, or a path that ends with .tdz")
         if self.shard_size is not None and found != SAFETENSORS:
             raise ValueError("shard_size applies to safetensors files only; pass format='safetensors' too")
         if self.shard_size is not None and self.shard_size <= 0:
-            raise ValueError(f"shard_size={self.shard_size}, and a shard takes at least one byte; pass a larger one")
+            raise ValueError(f"shard_size={self.shard_size}, and a shard holds at least one byte; pass a larger one")
         if in_one_file and not self.atomic:
             raise ValueError(
                 "atomic=False applies to folders only: one file is replaced as a whole; load it with mode='r+' to "
@@ -82,7 +82,7 @@ class SaveOptions:
             raise ValueError(f"unknown format {self.format!r}; the formats are {', '.join(map(repr, FORMATS))}")
         if path is None:
             if self.format is not None or self.archive:
-                raise ValueError(f"{self.format or 'archive'!r} is a format of files, and there is no path; pass one")
+                raise ValueError(f"{self.format or 'archive'!r} is a file format, and it requires a path; pass one")
             return SHARED_MEMORY
         if self.format is not None:
             return self.format

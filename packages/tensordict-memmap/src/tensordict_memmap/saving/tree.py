@@ -1,7 +1,6 @@
-"""Writer of trees: a folder with a file for each leaf and a description for each node, all written in one plan.
+"""Tree writer: saves a tensordict to a folder with one file for each leaf and one ``meta.json`` for each node.
 
-A leaf that is mapped onto the very file that it would be saved to is not written again. Tied tensors share a file
-through hard links.
+A leaf that is already mapped onto its target file is not written again. Tied tensors share a file through hard links.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ class TreeFile(NamedTuple):
     """One file of a tree.
 
     Args:
-        path: its path, with ``/`` between folders.
-        ranges: its content; none where it only gets its size.
-        size: its bytes.
-        key: what errors call it.
+        path: its path in the folder, with ``/`` between names.
+        ranges: its content; empty if the file only gets its size.
+        size: its size in bytes.
+        key: the name of the file in errors.
     """
 
     path: str
@@ -53,7 +52,7 @@ class TreeFile(NamedTuple):
 
 
 def node_files(node: Node) -> Iterator[TreeFile]:
-    """The files that describe one node."""
+    """Yields the files that describe one node."""
     prefix = node.folder + "/" if node.folder else ""
     for name, document in tree.describe(node).items():
         path = prefix + name
@@ -61,11 +60,11 @@ def node_files(node: Node) -> Iterator[TreeFile]:
 
 
 def leaf_files(leaf: Leaf, *, like: bool = False) -> Iterator[TreeFile]:
-    """The files of one leaf: its values, and of a nested tensor the shapes of its components; none that is empty.
+    """Yields the files of one leaf that are not empty: its values, and the component shapes of a nested tensor.
 
     Args:
         leaf: the leaf.
-        like: whether the values are left out.
+        like: whether to leave out the values.
     """
     key, source = error_key(leaf), leaf.source
     if leaf.layout == "strided":
@@ -86,7 +85,7 @@ def leaf_files(leaf: Leaf, *, like: bool = False) -> Iterator[TreeFile]:
 
 
 def escaped_names(schema: Node) -> dict[str, dict[str, str]]:
-    """By folder, the file names of the keys whose files are not named as usual, for the manifest."""
+    """Returns the file names of the keys with escaped names, by folder and key, for the manifest."""
     return {
         node.folder: {
             key: stem + (LEAF if isinstance(node.entries[key], Leaf) else "") for key, stem in node.escaped.items()
@@ -97,7 +96,7 @@ def escaped_names(schema: Node) -> dict[str, dict[str, str]]:
 
 
 def error_key(leaf: Leaf) -> Any:
-    """The key of a leaf as errors show it."""
+    """Returns the key of a leaf in the form that errors show."""
     return leaf.key[0] if len(leaf.key) == 1 else leaf.key
 
 
@@ -105,25 +104,25 @@ def refuse_mapped(leaf: Leaf, target: str) -> None:
     """Refuses a leaf that is mapped onto a file, for ``copy_existing=False``.
 
     Raises:
-        RuntimeError: It is.
+        RuntimeError: The leaf is mapped onto a file.
     """
     mapped = leaf.source.handler.filename if isinstance(leaf.source, MemoryMappedTensor) else None
     if mapped is not None:
         raise RuntimeError(
-            f"key {show(leaf.key)} is mapped onto {mapped}, and a mapped entry stays in its file; pass "
+            f"key {show(leaf.key)} is mapped onto {mapped}, and copy_existing=False does not copy mapped entries; pass "
             f"copy_existing=True to copy it to {target}"
         )
 
 
 class TreeWriter(Writer):
-    """The plan of a save to a folder."""
+    """Saves a tensordict to a folder with one file for each leaf."""
 
     is_folder = True
 
     def __init__(self, data: Any, path: str | os.PathLike[str], options: SaveOptions) -> None:
         super().__init__(data, path, options)
         self.kept: dict[str, torch.Tensor] = {}
-        """The mapped tensors of files that stay, and after the save of all files."""
+        """The mapped tensors of the files that are kept; after the save, those of all files."""
         with gc_paused():
             self.schema = tree.name_files(plan(data), tie=not options.like)
             self.leaves = list(leaves(self.schema))
@@ -136,11 +135,11 @@ class TreeWriter(Writer):
         self.count = len(self.leaves)
 
     def _check_source(self, leaf: Leaf) -> None:
-        """Refuses a leaf that is mapped onto another file, and copies one whose file is overwritten in place."""
+        """Refuses a leaf that is mapped onto another file, and clones one whose file is overwritten in place."""
         source, atomic = leaf.source, self.options.atomic
         if not isinstance(source, MemoryMappedTensor):
             if not atomic and os.path.isdir(self.path) and source is not None and _may_be_of_a_file(source):
-                leaf.source = source.clone()  # a view of a file in the folder, overwritten before it is read
+                leaf.source = source.clone()  # possibly a view of a file that is overwritten before it is read
             return
         mapping = source.handler
         if mapping.filename is None or not source.numel():
@@ -153,7 +152,7 @@ class TreeWriter(Writer):
                     self.kept[leaf.file] = source
                 elif whole and not atomic:
                     leaf.source = source.clone()
-                if whole:  # with checksums it is copied: processes that have it mapped could make them wrong
+                if whole:  # a save with checksums copies it, since writes through existing mappings would break them
                     return
         if not self.options.copy_existing:
             refuse_mapped(leaf, f"{self.path}/{leaf.file}")
@@ -161,12 +160,12 @@ class TreeWriter(Writer):
             leaf.source = source.clone()  # its file may be overwritten before it is read
 
     def hold(self) -> None:
-        """Keeps the memory of all tensors as it is now."""
+        """Detaches all sources from later changes of the tensordict."""
         for leaf in self.leaves:
             leaf.source = detached(leaf.source)
 
     def paths(self) -> Iterable[str]:
-        """The paths of all files that may be written."""
+        """Yields the paths of all files that may be written."""
         for node in nodes(self.schema):
             yield from (file.path for file in node_files(node))
         for leaf in self.leaves:
@@ -177,7 +176,7 @@ class TreeWriter(Writer):
     # --- writing
 
     def write(self, staged: str, run: Run) -> Manifest:
-        """Writes all files into a folder."""
+        """Writes all files into the staging folder and returns their manifest."""
         options = self.options
         files: list[TreeFile] = []
         for node in nodes(self.schema):
@@ -214,17 +213,17 @@ class TreeWriter(Writer):
         return FileWrite(place, file.ranges, file.size, fresh, extents, file.key)
 
     def _keep(self, file: str, source: torch.Tensor, staged: str) -> bool:
-        """Whether a file of the earlier save is part of this one as it is, so that mappings of it stay connected."""
+        """Hard-links a file of the earlier save into this one, so that mappings stay connected; whether it could."""
         if not self.options.atomic:
             return True
         assert isinstance(source, MemoryMappedTensor)
         place = f"{staged}/{file}"
-        with contextlib.suppress(OSError):  # a file system without hard links, or the earlier save is gone
+        with contextlib.suppress(OSError):  # the file system has no hard links, or the earlier save was removed
             os.link(f"{self.path}/{file}", place)
             info = os.stat(place)
             if (info.st_dev, info.st_ino) == source.handler.identity:
                 return True
-            os.unlink(place)  # another save has that name by now
+            os.unlink(place)  # another save has replaced the file since
         del self.kept[file]
         return False
 
@@ -240,7 +239,7 @@ class TreeWriter(Writer):
                     tensor.handler.filename = f"{self.path}/{leaf.file}"
 
     def opener(self) -> LeafOpener:
-        """Opens the leaves once their files are in place."""
+        """Returns the opener of the leaves in the committed folder."""
         return self._opener(self.path)
 
     def _opener(self, folder: str) -> LeafOpener:
@@ -249,19 +248,19 @@ class TreeWriter(Writer):
         return opener
 
     def mapped(self) -> Any:
-        """A locked tensordict over the files."""
+        """Returns a locked tensordict mapped onto the files."""
         with gc_paused():
             return build(self.schema, self.opener(), saved=Path(self.path), device=torch.device("cpu")).lock_()
 
     def fill(self) -> Any:
-        """The tensordict itself, now over the files, locked."""
+        """Replaces the entries of the tensordict by mapped ones, locks it and returns it."""
         with gc_paused():
             fill(self.schema, self.opener(), saved=Path(self.path))
         return self.data.lock_()
 
 
 def _remove_linked(path: str) -> bool:
-    """Removes a file that other names share, before it is overwritten in place; whether a new file is to be made."""
+    """Removes a file with several hard links before it is overwritten in place; returns whether no file is left."""
     try:
         info = os.lstat(path)
     except OSError:
@@ -286,7 +285,7 @@ def _link(first: str, second: str, durable: bool) -> None:
 
 
 def _may_be_of_a_file(tensor: torch.Tensor) -> bool:
-    """Whether the memory is not torch's own: views of mapped tensors do not tell that they are some."""
+    """Whether a tensor may be a view of a mapped file: its memory was not allocated by torch."""
     values = tensor.values() if tensor.layout is torch.jagged else tensor
     is_strided = values.device.type == "cpu" and values.layout is torch.strided
     return is_strided and not values.untyped_storage().resizable()

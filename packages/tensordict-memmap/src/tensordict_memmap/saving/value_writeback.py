@@ -1,8 +1,8 @@
-"""Write-back of non-tensor values: a value that changes in a mapped tensordict is saved to its folder again.
+"""Write-back of non-tensor values: saves a changed value of a mapped tensordict to its folder.
 
-It is written before the tensordict takes it, and only where the files still hold the value of the tensordict: another
-save may have taken the place meanwhile. A file that holds a whole tensordict has no room for a longer value, so there a
-change is refused. Core calls this module when a value changes.
+Core calls this module when a value changes, before it sets the new value in the tensordict. The value is written only
+if the files still hold the old one, since another save may have replaced them. Formats that hold all values in one file
+have no room for a longer value, so a change is refused there.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ __all__: list[str] = []
 
 
 def _write_back(old: Any, new: Any) -> None:
-    """Saves a new value to the folder of the old one, where that has one."""
+    """Saves a new value to the folder of the old one, if it has a folder.
+
+    Raises:
+        RuntimeError: The value is part of one file or shared by rows, or its folder was replaced.
+    """
     if annotation(old, VALUE_IN_FILE):
         raise RuntimeError(
-            "this non-tensor value lies in one file with all others, and only values in a folder change in place; save "
+            "this non-tensor value is in one file with all others, and only values in a folder change in place; save "
             "the tensordict again, or change a clone() of it in memory"
         )
     folder = annotation(old, VALUE_FOLDER)
@@ -42,7 +46,7 @@ def _write_back(old: Any, new: Any) -> None:
         if all(nontensor.is_same(found[0], one) for one in found):
             return
         raise RuntimeError(
-            f"the new values for {folder} differ, and rows of a growing dataset share their values; store "
+            f"the new values for {folder} differ, and all rows of a growing dataset share one value; store "
             "them as a tensor, or change the value for all rows"
         )
     if not _holds(folder, old):
@@ -64,7 +68,7 @@ def _holds(folder: Path, value: Any) -> bool:
     except (FileNotFoundError, ValueError):
         return False
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is pickled was said when it was saved
+        warnings.simplefilter("ignore")  # the save already warned about pickling
         known = json.loads(tree.describe(tree.name_files(plan(value)))[META])
     return bool(saved.get("data") == known.get("data"))
 

@@ -1,3 +1,3 @@
-"""Storage: transactions, locks, manifests and recovery, so that a save is all or nothing."""
+"""Storage: transactions, locks, manifests and recovery, which make saves atomic."""
 
 from __future__ import annotations

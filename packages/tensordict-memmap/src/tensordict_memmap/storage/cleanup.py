@@ -1,11 +1,11 @@
-"""Cleanup: a background thread frees the blocks of saves that were replaced, which may take longer than a save.
+"""Background cleanup: a thread removes replaced saves, since freeing their disk blocks may take longer than a save.
 
-An interpreter that ends waits for the thread. A folder that is removed is locked meanwhile, and locks vanish with their
-process: if that dies first, the next save to the same place finds the folder unlocked and removes it. A forked child
-leaves all of it to its parent.
+The interpreter waits for the thread when it exits. A folder is locked while it is removed. The lock ends with its
+process, so if that process dies first, the next save to the same target finds the folder unlocked and removes it. A
+forked child drops the pending work of its parent.
 
-Until a replaced save is removed, the disk holds it too. A save that would not fit beside it waits first, and each place
-has at most one removal under way.
+A replaced save takes disk space until it is removed. A new save that would not fit beside it waits for the removal
+first, and each target has at most one removal in progress.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["later", "make_room", "remember", "wait", "was_recent"]
 _Work = Callable[[], None]
 
 _REMEMBERED = 300.0
-"""Seconds for which removed files slow down the creation of files near to them (see `syscalls.scatter`)."""
+"""Seconds for which removed files slow down the creation of files in the same block group (see `syscalls.scatter`)."""
 
 _latest = -_REMEMBERED
 
@@ -34,12 +34,12 @@ _thread: threading.Thread | None = None
 
 
 def later(place: str, work: _Work, descriptors: Sequence[int] = ()) -> None:
-    """Does some work in the background, after earlier work for the same place.
+    """Runs a removal in the background, after earlier ones for the same target.
 
     Args:
-        place: the path that is replaced; names the work for `wait`.
-        work: the work. An error of the system is ignored: the next save finds the files that are left.
-        descriptors: closed once the work is done; a forked child closes its copies at once.
+        place: the path of the target, for `wait`.
+        work: the removal. An OSError is ignored: the next save finds the files that are left.
+        descriptors: file descriptors to close once the removal is done; a forked child closes its copies at once.
     """
     global _thread
     wait(place)
@@ -57,13 +57,13 @@ def later(place: str, work: _Work, descriptors: Sequence[int] = ()) -> None:
 
 
 def wait(place: str | None = None) -> None:
-    """Waits until all work is done, for one place or for all."""
+    """Waits until all removals are done, for one target or for all."""
     with _condition:
         _condition.wait_for(lambda: not _pending if place is None else place not in _pending)
 
 
 def make_room(place: str, nbytes: int) -> None:
-    """Waits for the work for a place, unless the disk has room for as many bytes and some more beside it."""
+    """Waits for the removals for a target, unless the disk has room for ``nbytes`` and a margin."""
     if place in _pending:
         with contextlib.suppress(OSError):
             if shutil.disk_usage(os.path.dirname(place)).free > nbytes + nbytes // 8 + (64 << 20):
@@ -72,7 +72,7 @@ def make_room(place: str, nbytes: int) -> None:
 
 
 def remember() -> None:
-    """Notes that files of a save are being removed."""
+    """Records that files of a save are being removed now, for `was_recent`."""
     global _latest
     _latest = time.monotonic()
 
@@ -104,7 +104,7 @@ def _serve() -> None:
                 _condition.notify_all()
 
 
-def _leave_to_the_parent() -> None:
+def _forget_after_fork() -> None:
     global _condition, _thread
     for works in _pending.values():
         for _, descriptors in works:
@@ -116,4 +116,4 @@ def _leave_to_the_parent() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
+    os.register_at_fork(after_in_child=_forget_after_fork)

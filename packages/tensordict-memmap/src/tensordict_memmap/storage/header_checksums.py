@@ -1,8 +1,8 @@
-"""Checksums in the header of a safetensors file: one of each tensor and one of the header itself.
+"""Checksums in the header of a safetensors file: writes, drops and verifies those of the tensors and of the header.
 
-They are one value of the file's metadata, so any tool reads the file: ``xxh3_64/4194304:`` and then 16 hexadecimal
-digits for the header and for each tensor that is not empty, in the order of their bytes. The checksum of the header is
-that of the header with hyphens in place of all digits. Hyphens also stand for a dropped checksum.
+They are one value of the file's metadata, which other tools ignore: ``xxh3_64/4194304:``, then 16 hexadecimal digits
+for the header, then 16 for each tensor that is not empty, in the order of their bytes. The checksum of the header is
+computed with hyphens in place of all digits. A dropped checksum is replaced by hyphens too.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tensordict_memmap.storage.verify import Range, damaged, verify_ranges, with
 __all__ = ["CHECKSUMS", "drop_packed_checksums", "reserve_checksums", "verify_packed", "write_checksums"]
 
 CHECKSUMS = "tensordict_checksums"
-"""The name of the checksums in the metadata of a file."""
+"""The key of the checksums in the metadata of a file."""
 
 _START = f"xxh3_64/{BLOCK}:"
 
 
 def reserve_checksums(count: int) -> str:
-    """A placeholder for the checksums of so many tensors."""
+    """Returns a placeholder for the checksums of ``count`` tensors."""
     return _START + "-" * (DIGITS * (count + 1))
 
 
@@ -31,24 +31,24 @@ def write_checksums(path: str, header: bytes, digits: str, *, durable: bool = Fa
 
     Args:
         path: the file.
-        header: its header, which starts the file.
+        header: the bytes from the start of the file to the end of its header.
         digits: the digits of the checksums of its tensors, in their order.
-        durable: whether they survive a power failure.
+        durable: whether to sync the file to disk.
     """
     placeholder, start = reserve_checksums(len(digits) // DIGITS).encode(), _START.encode()
-    place = header.index(start)  # a search for all of it takes as long as hashing a megabyte
+    place = header.index(start)  # a search for the whole placeholder takes as long as hashing a megabyte
     while not header.startswith(placeholder, place):
         place = header.index(start, place + 1)
     _overwrite(path, place + len(start), checksum_of(header)[-DIGITS:] + digits, durable)
 
 
 def drop_packed_checksums(fd: int, metadata: dict[str, str], header: bytes) -> None:
-    """Drops, durably, the checksums of the tensors of a file that may be written to.
+    """Drops the checksums of all tensors of a file before it is opened for writing, and syncs it to disk.
 
     Args:
-        fd: the file, opened to read and write.
+        fd: the file, open for reading and writing.
         metadata: its metadata.
-        header: its header, which starts the file.
+        header: the bytes from the start of the file to the end of its header.
     """
     text = metadata.get(CHECKSUMS, "")
     dropped = len(text) - len(_START) - DIGITS
@@ -58,16 +58,16 @@ def drop_packed_checksums(fd: int, metadata: dict[str, str], header: bytes) -> N
 
 
 def verify_packed(fd: int, header: Header, start: bytes, path: str) -> None:
-    """Compares the header and all tensors of a file with their checksums.
+    """Verifies the checksums of the header and of all tensors of a file.
 
     Args:
-        fd: the file, opened.
+        fd: the file, open for reading.
         header: its parsed header.
-        start: the bytes of its header.
+        start: the bytes from the start of the file to the end of its header.
         path: its path, for errors.
 
     Raises:
-        ValueError: They differ, or have none; the error names the tensors.
+        ValueError: A checksum differs or is missing; the error names the tensors.
     """
     filled = [slot for slot in header.slots() if slot.begin != slot.end]
     text = header.metadata.get(CHECKSUMS)

@@ -1,9 +1,9 @@
 """Journal: redo log that makes a multi-file commit atomic.
 
-A save that cannot take its folder's place in one step is moved there file by file. The journal lists the files to move
-from the staging folder and the files to remove. Once it is in the target the save counts as made, and the same process,
-another save or a load carries it out to the end. A journal may come from anyone, so it is refused if it names anything
-outside the two folders.
+A save that cannot replace its folder in one step is moved there file by file. The journal lists the files to move
+from the staging folder and the files to remove. Once it is in the target folder the save is committed, and the same
+process, another save or a load applies it. A journal may come from an untrusted source, so it is refused if it names
+anything outside the two folders.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ __all__ = ["commit", "commit_save", "redo"]
 
 
 def commit_save(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
-    """Moves a staged save to the target, file by file, and removes the other files of the earlier save there."""
+    """Moves a staged save to the target file by file, and removes the other files of the earlier save."""
     files = [*sorted(manifest.files), NAME]
     commit(stage, target, files, owned_or_listed_above(target) - set(files), durable=durable)
 
 
 def commit(stage: str, target: str, files: list[str], stale: Set[str] = frozenset(), *, durable: bool = False) -> None:
-    """Moves files of a staging folder to their target, one after the other, once a journal lists them.
+    """Writes a journal, then moves the files that it lists from a staging folder to the target one by one.
 
     Args:
         stage: the staging folder.
         target: the folder.
-        files: the files to move, by paths under both, in this order.
-        stale: the files to remove first, by paths under the target.
-        durable: whether all of that survives a power failure.
+        files: the files to move, in this order, by their paths relative to both folders.
+        stale: the files to remove first, by their paths relative to the target.
+        durable: whether to sync files and folders to disk.
 
     Raises:
-        FileExistsError: A folder has the name of a file or the other way round; nothing is changed.
+        FileExistsError: A folder has the name of a file, or a file the name of a folder; nothing is changed.
     """
     os.makedirs(target, exist_ok=True)
     _check_free(target, files, stale)
@@ -61,19 +61,19 @@ def commit(stage: str, target: str, files: list[str], stale: Set[str] = frozense
 
 
 def _check_free(target: str, files: list[str], stale: Set[str]) -> None:
-    """Refuses, before anything is changed, a save for which a foreign file or folder is in the way."""
+    """Refuses a save if a foreign file or folder is in the way, before anything is changed."""
     for name in files:
         path = inside(target, name)
         if os.path.isdir(path) and not os.path.islink(path):
-            raise FileExistsError(errno.EEXIST, "a leaf needs a file, and a folder has its name; remove it first", path)
+            raise FileExistsError(errno.EEXIST, "a folder has the name of the file of a leaf; remove it first", path)
     for name in folders(files):
         path = inside(target, name)
         if name not in stale and os.path.lexists(path) and not (os.path.isdir(path) and not os.path.islink(path)):
-            raise FileExistsError(errno.EEXIST, "a node needs a folder, and a file has its name; remove it first", path)
+            raise FileExistsError(errno.EEXIST, "a file has the name of the folder of a node; remove it first", path)
 
 
 def redo(target: str, *, durable: bool = True) -> None:
-    """Carries out the journal in a folder, if there is one; may be repeated from any point at which it stopped.
+    """Applies the journal in a folder, if there is one; safe to repeat after it stopped at any point.
 
     Raises:
         ValueError: The journal is not valid, or a staged file is missing.
@@ -94,7 +94,7 @@ def redo(target: str, *, durable: bool = True) -> None:
             os.replace(source, destination)
         elif not os.path.lexists(destination):
             raise ValueError(
-                f"{name!r} is missing in {stage}, and the journal {journal} is to move it; restore it, or remove the "
+                f"{name!r} is missing in {stage}, and the journal {journal} lists it; restore it, or remove the "
                 "journal and save again"
             )
     if durable:
@@ -104,20 +104,22 @@ def redo(target: str, *, durable: bool = True) -> None:
 
 
 def _check_real(journal: str, places: list[str]) -> None:
-    """Refuses to move files through links, which lead anywhere."""
+    """Refuses to move files through symbolic links, which may lead out of the folder."""
     for folder in places:
         if os.path.islink(folder):
-            raise ValueError(f"{folder} is a link, and a journal moves files between folders; remove it, or {journal}")
+            raise ValueError(
+                f"{folder} is a symbolic link, and a journal moves files between real folders; remove it, or {journal}"
+            )
 
 
 def _parse(target: str, data: bytes) -> tuple[str, list[str], set[str]]:
-    """Checks that a journal names nothing but the staging folder of this target and paths inside the target."""
+    """Parses a journal and checks that it names only the staging folder of this target and paths inside the target."""
     try:
         record = json.loads(data)
         stage, files, stale = record["stage"], record["files"], record["remove"]
         is_beside = stage[:3] in ("../", "..\\") and staged_names([stage[3:]], os.path.basename(target))
         if not (is_beside or staged_names([stage])):
-            raise ValueError(f"{stage!r} is no staging folder of it")
+            raise ValueError(f"{stage!r} is not a staging folder of this target")
         for path in (*files, *stale):
             if path.split("/")[-1] != NAME:
                 check_path(path)

@@ -1,8 +1,8 @@
-"""Locks of savers on folders and files: a lock belongs to an open file, so it vanishes with the process that holds it.
+"""File locks (``flock``) that savers hold on folders and files; a lock ends with the process that holds it.
 
-A forked child gets a copy of every descriptor, and a lock is held while any copy is open. The child closes its copies
-at once: otherwise a worker that was forked while another thread saved would keep all savers out for as long as it
-lives, itself included.
+A forked child inherits a copy of every descriptor, and a lock is held while any copy is open. The child therefore
+closes its copies at once: otherwise a worker that was forked while another thread saved would block all savers, itself
+included, until it exits.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from tensordict_memmap.engine import syscalls
 
 try:
     import fcntl
-except ImportError:  # Windows: saves are whole, but two at once to one place are not kept apart
+except ImportError:  # Windows: saves are atomic, but two concurrent saves to one target are not serialized
     fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 __all__ = ["FILE", "FOLDER", "close", "lock", "locked", "open_for_lock", "open_locked", "try_locked"]
 
 FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | syscalls.NO_LINK
-"""How a folder is opened to be locked."""
+"""Flags for opening a folder to lock it."""
 
 FILE = os.O_RDWR | syscalls.BINARY | syscalls.NO_LINK
-"""How a file is opened to be locked."""
+"""Flags for opening a file to lock it."""
 
 _held: set[int] = set()
-_forking = threading.RLock()  # no descriptor is open and unknown while a child is forked
+_forking = threading.RLock()  # held during a fork, so that every open descriptor is in ``_held`` then
 
 
 def open_for_lock(path: str, flags: int, mode: int = 0o777) -> int:
-    """Opens a file or folder that is to be locked; `close` closes it."""
+    """Opens a file or folder to lock it; close the descriptor with `close`."""
     with _forking:
         fd = os.open(path, flags, mode)
         _held.add(fd)
@@ -40,7 +40,7 @@ def open_for_lock(path: str, flags: int, mode: int = 0o777) -> int:
 
 
 def lock(fd: int, *, wait: bool) -> bool:
-    """Locks an open file or folder; returns False where the system or file system has no locks.
+    """Locks an open file or folder; returns False if the operating system or file system has no locks.
 
     Raises:
         BlockingIOError: Another process holds the lock and ``wait`` is False.
@@ -57,17 +57,17 @@ def lock(fd: int, *, wait: bool) -> bool:
 
 
 def close(fd: int) -> None:
-    """Closes a descriptor, which ends its lock."""
+    """Closes a descriptor, which releases its lock."""
     with _forking:
         _held.discard(fd)
         os.close(fd)
 
 
 def open_locked(path: str, *, wait: bool, flags: int = FOLDER) -> int:
-    """A descriptor that holds the lock of a folder or file; -1 where there are no locks.
+    """Opens and locks a folder or file; returns the descriptor, or -1 if there are no locks.
 
     Raises:
-        BlockingIOError: Another process holds it and ``wait`` is False.
+        BlockingIOError: Another process holds the lock and ``wait`` is False.
     """
     if fcntl is None:
         return -1
@@ -84,10 +84,10 @@ def open_locked(path: str, *, wait: bool, flags: int = FOLDER) -> int:
 
 @contextlib.contextmanager
 def try_locked(path: str, flags: int = FOLDER) -> Iterator[bool]:
-    """Holds the lock of a folder or file for a block, which learns whether it does; False where there are no locks.
+    """Holds the lock of a folder or file during a block; yields False if there are no locks.
 
     Raises:
-        BlockingIOError: Another process holds it.
+        BlockingIOError: Another process holds the lock.
     """
     fd = open_locked(path, wait=False, flags=flags)
     try:
@@ -99,7 +99,10 @@ def try_locked(path: str, flags: int = FOLDER) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def locked(target: str) -> Iterator[None]:
-    """Keeps other savers to this target out, by the folder above it, which stays while the target is exchanged."""
+    """Keeps out other savers to a target during a block.
+
+    The lock is on the parent folder, which stays in place while the target is exchanged.
+    """
     found = -1
     for folder in (os.path.dirname(target), target):
         with contextlib.suppress(OSError):

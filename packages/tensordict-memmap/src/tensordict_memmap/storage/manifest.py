@@ -1,7 +1,7 @@
-"""Manifest: the list of the files of a saved folder, one JSON file beside its ``meta.json``.
+"""Manifest: the list of the files of a saved folder, with sizes and checksums, as JSON beside its ``meta.json``.
 
-It is written last, so a manifest tells that the save is complete. Readers that do not know it ignore it. A manifest in
-a folder inside a saved folder counts for that folder. Nothing here reads or writes a file.
+It is written last, so its presence shows that the save is complete. Readers that do not know it ignore it. If a folder
+inside a saved folder has a manifest of its own, that one applies to it. This module opens no file.
 
 The file, version 1::
 
@@ -10,10 +10,11 @@ The file, version 1::
      "names": {"b": {"x.shape": "x%2Eshape.memmap"}}, "aliases": {"tied.memmap": "a.memmap"},
      "seal": "xxh3_64/4194304:..."}
 
-``files`` holds each file's size, or its size and checksum; paths are relative, with ``/`` between folders. ``names``
-holds, by folder, the keys whose files are not named as usual. ``aliases`` holds the files with the content of another.
-``growing`` is there in a growing dataset, whose files may be longer than they are listed (`rows_committed`).
-``seal``, the last, is there where checksums are: it is that of the bytes in front of the comma before it.
+- ``files``: the size of each file, or its size and checksum. Paths are relative, with ``/`` between names.
+- ``names``: by folder, the file names of keys that are escaped.
+- ``aliases``: for each file that has the content of another, the path of that other file.
+- ``growing``: the rows of a growing dataset, whose files may be longer than listed (`rows_committed`).
+- ``seal``: the last field, present if files have checksums: the checksum of all bytes before the comma in front of it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _SEAL = b',"seal":"'
 
 
 class Entry(NamedTuple):
-    """One file: its size in bytes, and a checksum as ``checksums.py`` writes it, or None."""
+    """One file: its size in bytes, and its checksum in the form of `engine.checksums`, or None."""
 
     size: int
     checksum: str | None = None
@@ -48,9 +49,9 @@ class Manifest:
     """The files of a saved folder.
 
     Args:
-        files: every file by its path, except the manifest itself.
-        names: by folder (``""`` is the saved one), the file name of each key whose file is not named as usual.
-        aliases: for a file that is a link to, or a copy of, another one, that other one.
+        files: all files by their paths, except the manifest itself.
+        names: by folder (``""`` is the root), the file name of each key whose name is escaped.
+        aliases: for each file that is a hard link to, or a copy of, another one, the path of that other file.
         complete: False while files are overwritten in place.
         rows_committed: the rows of a growing dataset; None for other saves.
 
@@ -68,7 +69,7 @@ class Manifest:
     rows_committed: RowsCommitted | None = None
 
     def dumps(self) -> bytes:
-        """The manifest as its file holds it."""
+        """Returns the manifest as JSON."""
         files = {
             path: size if checksum is None else (size, checksum)
             for path, (size, checksum) in sorted(self.files.items())
@@ -87,20 +88,20 @@ class Manifest:
         return text[:-1] + _SEAL + checksum_of(text[:-1]).encode() + b'"}' if self.is_sealed() else text
 
     def is_sealed(self) -> bool:
-        """Whether it holds checksums."""
+        """Whether any file has a checksum."""
         return any(entry.checksum is not None for entry in self.files.values())
 
     @classmethod
     def loads(cls, data: bytes, *, where: str = "the manifest") -> Manifest:
-        """Parses a manifest and checks all of it.
+        """Parses and validates a manifest.
 
         Args:
             data: the content of its file.
-            where: its name in errors.
+            where: the name of the file in errors.
 
         Raises:
-            ValueError: It is not valid: broken or ambiguous JSON, another version, a path that leads out of the folder,
-                or an invalid size.
+            ValueError: The JSON is invalid or has duplicate keys, the version is another one, a path leads out of the
+                folder, a size is invalid, or the seal does not match.
         """
         try:
             record = json.loads(data, object_pairs_hook=_once)
@@ -108,7 +109,7 @@ class Manifest:
             raise ValueError(f"{where} is not valid JSON: {error}; save again") from error
         if not isinstance(record, dict) or record.get("tensordict_manifest") != VERSION:
             raise ValueError(
-                f"{where} is no manifest of version {VERSION}, which this version reads; upgrade tensordict-memmap"
+                f"{where} is not a manifest of version {VERSION}, the one that is supported; upgrade tensordict-memmap"
             )
         try:
             manifest = cls(
@@ -123,14 +124,14 @@ class Manifest:
             )
             unknown = [path for path, other in manifest.aliases.items() if not {path, other} <= manifest.files.keys()]
             if unknown:
-                raise ValueError(f"the alias {unknown[0]!r} is not between files that it lists")
+                raise ValueError(f"the alias {unknown[0]!r}, or the file that it names, is not listed")
             _check_seal(data, record.get("seal"), manifest.is_sealed())
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{where} is broken: {error}; restore it, or save again") from error
         return manifest
 
     def under(self, folder: str) -> Manifest:
-        """The part about one folder inside, with paths relative to it; no files where it lists none there."""
+        """Returns the part of the manifest about a folder inside, with paths relative to that folder."""
         start = folder + "/"
         cut = len(start)
         return Manifest(
@@ -146,7 +147,7 @@ class Manifest:
         )
 
     def replaced_under(self, folder: str, part: Manifest) -> Manifest:
-        """The manifest after another save into one folder inside."""
+        """Returns the manifest with the entries under a folder inside replaced by those of another manifest."""
         start = folder + "/"
 
         def outside(path: str) -> bool:
@@ -164,7 +165,7 @@ class Manifest:
         )
 
     def problems(self, sizes: Mapping[str, int]) -> list[str]:
-        """Compares with the sizes of the real files; one sentence for each file that is missing, short or long."""
+        """Compares the listed sizes with those of the files; returns a sentence for each file that differs."""
         found = []
         for path, entry in self.files.items():
             size = sizes.get(path)
@@ -176,7 +177,7 @@ class Manifest:
 
 
 def folders(paths: Iterable[str]) -> set[str]:
-    """Every folder that leads to one of the paths.
+    """Returns all parent folders of some relative paths.
 
     >>> sorted(folders(["a/b/c", "d"]))
     ['a', 'a/b']
@@ -189,7 +190,7 @@ def folders(paths: Iterable[str]) -> set[str]:
 
 
 def _check_seal(data: bytes, seal: object, needed: bool) -> None:
-    """Refuses a manifest that was changed: one flipped bit could hide another."""
+    """Refuses a manifest whose bytes changed since it was written: a corrupt checksum could hide a corrupt file."""
     if needed or seal is not None:
         body, found, _ = data.rpartition(_SEAL)
         if not found or checksum_of(body) != seal:
@@ -199,7 +200,7 @@ def _check_seal(data: bytes, seal: object, needed: bool) -> None:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) != len(pairs):
-        raise ValueError("a name occurs twice")
+        raise ValueError("a key occurs twice in an object")
     return record
 
 

@@ -1,6 +1,6 @@
-"""Ownership: a save owns the files that its manifest lists, and no other file is ever removed.
+"""File ownership: a save owns the files that its manifest lists; no other file is ever removed.
 
-Other files in a saved folder stay where they are, or move to the save that takes the folder's place.
+Foreign files in a saved folder stay in place, or are moved to the save that replaces the folder.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ __all__ = [
 ]
 
 JOURNAL = "tensordict.journal.json"
-"""The name of the journal, in the target, while a transaction is committed file by file."""
+"""The file name of the journal in the target folder, while a transaction is committed file by file."""
 
 STAGED_JOURNAL = JOURNAL + ".draft"
-"""The name of the journal, in the staging folder, before it is in place."""
+"""The file name of the journal in the staging folder, before it is moved to the target."""
 
 _REPLACEMENT = re.compile(rf"(?:{re.escape(NAME)}|{re.escape(META)}|.+{re.escape(LEAF)})\.[0-9a-f]{{16}}")
-"""The names that `staging.replacing` gives to replacements of files in a saved folder."""
+"""The names of the temporary files that `staging.replacing` writes in a saved folder."""
 
 
 def inside(folder: str, path: str) -> str:
-    """The path of a file in a folder, from one with ``/`` between folders.
+    """Joins a folder and a relative path that has ``/`` between names.
 
     >>> inside("saved", "b/c.memmap") == os.path.join("saved", "b", "c.memmap")
     True
@@ -55,7 +55,7 @@ def inside(folder: str, path: str) -> str:
 
 
 def sync_folders(folder: str, files: Iterable[str]) -> None:
-    """Makes the names of files durable: syncs every folder that holds one, and the folder of all last."""
+    """Syncs every folder that holds one of the files to disk, the root last, so that the file names are durable."""
     for part in folders(files):
         syscalls.sync_folder(inside(folder, part))
     syscalls.sync_folder(folder)
@@ -65,10 +65,10 @@ def sync_folders(folder: str, files: Iterable[str]) -> None:
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
-    """The manifest of a folder, None where it has none.
+    """Reads the manifest of a folder; returns None if it has none.
 
     Raises:
-        ValueError: It is not valid.
+        ValueError: The manifest is not valid.
     """
     path = os.path.join(folder, NAME)
     data = syscalls.read_file(path)
@@ -76,14 +76,14 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
 
 
 def read_valid_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
-    """The manifest of a folder, None where it has none or a broken one."""
+    """Reads the manifest of a folder; returns None if it has none or an invalid one."""
     with contextlib.suppress(ValueError):
         return read_manifest(folder)
     return None
 
 
 def manifest_for(folder: str | os.PathLike[str]) -> Manifest | None:
-    """The manifest of a folder, or the part about it of the nearest one above; None where no manifest lists it."""
+    """Returns the manifest of a folder, else the part about it in that of the nearest ancestor, else None."""
     own = read_manifest(folder)
     if own is not None:
         return own
@@ -92,7 +92,7 @@ def manifest_for(folder: str | os.PathLike[str]) -> Manifest | None:
 
 
 def ancestor_manifests(folder: str) -> Iterator[tuple[str, Manifest, str]]:
-    """The manifests of the folders above, nearest first, each with its folder and the path from there."""
+    """Yields each ancestor that has a manifest, nearest first: its path, the manifest, and the path from there."""
     above = os.path.dirname(folder)
     while above != os.path.dirname(above):
         manifest = read_valid_manifest(above)
@@ -105,12 +105,12 @@ def ancestor_manifests(folder: str) -> Iterator[tuple[str, Manifest, str]]:
 
 
 def owned_files(folder: str) -> set[str] | None:
-    """The files that saves put into a folder, manifests included; None where it has no valid manifest."""
+    """Returns the files in a folder that saves own, manifests included; None if it has no valid manifest."""
     manifest = read_valid_manifest(folder)
     if manifest is None:
         return None
     files = {*manifest.files, NAME, LOCK}
-    for part in folders(manifest.files):  # another save may have been made into a part of this one
+    for part in folders(manifest.files):  # a folder inside may have been saved again, with its own manifest
         path = inside(folder, part)
         if os.path.lexists(os.path.join(path, NAME)):
             listed = read_valid_manifest(path)
@@ -120,7 +120,7 @@ def owned_files(folder: str) -> set[str] | None:
 
 
 def owned_or_listed_above(folder: str) -> set[str]:
-    """The files of the save that a folder holds, or is a part of."""
+    """Returns the files in a folder that its own manifest, or else that of an ancestor, lists."""
     owned = owned_files(folder)
     if owned is None:
         with contextlib.suppress(ValueError):
@@ -130,14 +130,14 @@ def owned_or_listed_above(folder: str) -> set[str]:
 
 
 def owns_all(folder: str) -> bool:
-    """Whether a folder holds a save and nothing else, so that all of it may be exchanged."""
+    """Whether a folder holds a save and no foreign files, so that the whole folder may be exchanged."""
     owned = owned_files(folder)
     if owned is None:
         return False
     known, device = folders(owned), os.lstat(folder).st_dev
     for name, entry in _walk(folder):
         if entry.is_dir(follow_symlinks=False):
-            if name not in known or entry.stat(follow_symlinks=False).st_dev != device:  # something is mounted there
+            if name not in known or entry.stat(follow_symlinks=False).st_dev != device:  # foreign, or a mount point
                 return False
         elif name not in owned or not entry.is_file(follow_symlinks=False):
             return False
@@ -145,14 +145,14 @@ def owns_all(folder: str) -> bool:
 
 
 def _walk(folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """The entries of a folder and of those inside, by their paths there; each folder comes before its entries."""
+    """Yields all entries below a folder with their relative paths; each folder comes before its entries."""
     stack = [("", folder)]
     while stack:
         prefix, path = stack.pop()
         try:
             with os.scandir(path) as found:
                 entries = list(found)
-        except FileNotFoundError:  # another saver removes it too
+        except FileNotFoundError:  # another saver removed it meanwhile
             continue
         for entry in entries:
             name = prefix + entry.name
@@ -165,19 +165,19 @@ def _walk(folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def remove_save(folder: str, *, keep_in: str) -> None:
-    """Removes an earlier save or an unfinished one; files that it does not own move to its successor."""
+    """Removes a replaced or unfinished save; moves files that it does not own to the folder ``keep_in``."""
     if not os.path.lexists(folder):
         return
     owned = owned_files(folder)
     if owned is None:
-        shutil.rmtree(folder)  # a staging folder without a manifest was never finished, and all of it is the save's
+        shutil.rmtree(folder)  # a staging folder without a manifest was not finished, and holds no foreign files
         return
     move_foreign(folder, owned, keep_in)
     remove_owned(folder, owned)
 
 
 def move_foreign(folder: str, owned: set[str], keep_in: str) -> None:
-    """Moves files that a save does not own to another folder, unless a file there has the same name."""
+    """Moves files that a save does not own to another folder, except those whose name exists there."""
     own = {*owned, STAGED_JOURNAL, JOURNAL}
     for name, entry in _walk(folder):
         if name not in own and not entry.is_dir(follow_symlinks=False):
@@ -188,7 +188,7 @@ def move_foreign(folder: str, owned: set[str], keep_in: str) -> None:
 
 
 def remove_owned(folder: str, owned: set[str]) -> None:
-    """Removes the files of a save, its manifest last, and the folders that are empty then."""
+    """Removes the files of a save, its manifest last, and folders that become empty."""
     remove_files(folder, owned - {NAME})
     for place, _, _ in os.walk(folder, topdown=False):
         if place != folder:
@@ -200,9 +200,9 @@ def remove_owned(folder: str, owned: set[str]) -> None:
 
 
 def remove_replacements(folder: str) -> None:
-    """Removes files that a killed process was about to put in place of others; the caller holds the lock of savers.
+    """Removes the temporary files that a killed process left in `staging.replacing`; the caller holds the lock.
 
-    Manifests are replaced in any save, other files where a dataset grows.
+    Any save replaces manifests; a writer of a growing dataset replaces other files too.
     """
     places = [folder]
     if os.path.lexists(os.path.join(folder, LOCK)):
@@ -215,7 +215,7 @@ def remove_replacements(folder: str) -> None:
 
 
 def remove_files(folder: str, files: Iterable[str]) -> None:
-    """Removes files by their paths in a folder, and folders that are empty then; what cannot be removed stays."""
+    """Removes files by their relative paths, and folders that become empty; ignores errors."""
     files = set(files)
     paths = {part: inside(folder, part) for part in folders(files)}
     ours = {part for part, path in paths.items() if os.path.realpath(path) == path}  # not through symbolic links

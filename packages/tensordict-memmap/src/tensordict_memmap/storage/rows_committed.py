@@ -1,10 +1,10 @@
-"""Committed rows: the number of rows of a growing dataset, in its manifest. Nothing here reads or writes a file.
+"""Committed rows: the number of rows of a growing dataset, as its manifest records it. This module opens no file.
 
-Files of a dataset may be longer than its rows: rows are written first and counted afterwards, when the manifest is
-replaced in one step. The number in the manifest therefore counts for all leaves and nested nodes at once. The
-``meta.json`` files follow it, one by one and deepest first, for readers that do not know manifests; loads here read
-their shapes with the number of the manifest. Where another program wrote a ``meta.json`` since, which a hash in the
-manifest tells, the shapes of that program count.
+A writer appends rows to the files first and commits them by replacing the manifest, in one step. So the files may hold
+more rows than are committed, and the number in the manifest applies to all leaves and nested nodes at once. The writer
+then updates the ``meta.json`` files one by one, deepest first, for programs that do not read manifests; a load takes
+the shapes from ``meta.json`` and the number of rows from the manifest. If another program has written ``meta.json``
+since, as a hash in the manifest shows, the load takes its shapes unchanged.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tensordict_memmap.schema import nontensor as values
 __all__ = ["LOCK", "Part", "RowsCommitted", "fingerprint", "resized"]
 
 LOCK = "tensordict.lock"
-"""The name of the file that writers of a dataset lock; it is empty, and no manifest lists it."""
+"""The name of the empty file that writers of a dataset lock; no manifest lists it."""
 
 _ROOM = 19
-"""The most digits of a number of rows."""
+"""The maximum number of digits of a number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A range of rows, ``start`` to ``stop``, that one of several writers fills; those before ``done`` are written."""
+    """A range of rows, ``start`` to ``stop``, that one of several writers fills; ``done`` is the next row to write."""
 
     start: int
     stop: int
@@ -37,13 +37,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class RowsCommitted:
-    """How far a dataset has grown.
+    """The committed rows of a dataset, and the ranges that writers have begun.
 
     Args:
-        rows: the number of rows.
-        shown: the largest number so far; files are not cut below it, as readers may have mapped them.
-        meta: fingerprints of the previous and the current ``meta.json`` in the saved folder.
-        parts: the ranges behind ``rows`` that writers have begun.
+        rows: the number of committed rows.
+        shown: the largest number so far; files are not truncated below it, as readers may have mapped them.
+        meta: fingerprints of the previous and the current ``meta.json`` of the root.
+        parts: the ranges after ``rows`` that writers have begun.
 
     >>> RowsCommitted(3, 3).with_part(Part(5, 8, 8)).rows
     3
@@ -57,22 +57,22 @@ class RowsCommitted:
     parts: tuple[Part, ...] = field(default=())
 
     def record(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Returns the object that the manifest stores as JSON."""
         parts = [[part.start, part.stop, part.done] for part in self.parts]
         return {"rows": self.rows, "shown": self.shown, "meta": list(self.meta)} | ({"parts": parts} if parts else {})
 
     @classmethod
     def read(cls, record: Any) -> RowsCommitted:
-        """Reads the JSON form, and trusts nothing in it.
+        """Parses and validates the object from the manifest.
 
         Raises:
-            ValueError: if it is not valid.
+            ValueError: The object is not valid.
         """
         try:
             rows, shown, meta = record["rows"], record["shown"], record["meta"]
             parts = [Part(*part) for part in record.get("parts", ())]
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"{record!r:.100} is no valid number of rows of a dataset") from error
+            raise ValueError(f"{record!r:.100} is not a valid record of committed rows") from error
         numbers = [0, rows, shown]
         for part in parts:
             numbers += [part.start, part.done, part.stop]
@@ -83,11 +83,11 @@ class RowsCommitted:
             or not isinstance(meta, list)
             or not all(isinstance(mark, str) for mark in meta)
         ):
-            raise ValueError(f"{record!r:.100} is no valid number of rows of a dataset")
+            raise ValueError(f"{record!r:.100} is not a valid record of committed rows")
         return cls(rows, shown, tuple(meta), tuple(parts))
 
     def with_part(self, part: Part) -> RowsCommitted:
-        """The rows once a range is filled up to ``part.done``: a row counts where all rows before it do."""
+        """Returns the state after a range is filled up to ``part.done``; a row counts once all rows before it do."""
         parts = sorted([*(other for other in self.parts if other.start != part.start), part], key=lambda p: p.start)
         rows, open_parts = self.rows, []
         for other in parts:
@@ -99,7 +99,7 @@ class RowsCommitted:
 
 
 def fingerprint(document: bytes) -> str:
-    """A hash of a ``meta.json``.
+    """Returns a hash of a ``meta.json``.
 
     >>> fingerprint(b"{}")
     'xxh64:...'
@@ -108,9 +108,10 @@ def fingerprint(document: bytes) -> str:
 
 
 def resized(document: bytes, rows: int) -> bytes:
-    """A ``meta.json`` with the first dimension of the node and of its leaves replaced, in a length that stays the same.
+    """Returns a ``meta.json`` with ``rows`` as the first dimension of the node and of its leaves.
 
-    An invalid description is returned unchanged; parsing it raises.
+    The result is padded with spaces, so its length does not depend on ``rows``. An invalid document is returned
+    unchanged; its parser raises the error.
 
     >>> resized(b'{"a":{"shape":[3,2],"dtype":"torch.uint8"},"shape":[3]}', 12).rstrip()
     b'{"a":{"shape":[12,2],"dtype":"torch.uint8"},"shape":[12]}'

@@ -1,12 +1,12 @@
-"""Snapshots: loads of a saved folder that is saved to at the same time.
+"""Consistent reads of a saved folder while other processes save to it: a load that a save interrupts is repeated.
 
-A folder is opened file by file, and another save may take its place in the meantime, while all that is loaded must be
-of one save. A load therefore looks, before and after, at what every kind of save changes: which folder has the name,
-the description in it, and whether a journal says that files are being moved. Where that differs, it begins again.
+A load opens a folder file by file, and another save may replace the folder in between, but all files must come from one
+save. So before and after the load this module compares what every save changes: the identity of the folder, its
+``meta.json``, and whether a journal exists. If they differ, the load is repeated.
 
-Rows that are appended do not make a load of a growing dataset begin again: another save is told by the lock file then,
-which goes with the dataset. Saves into a folder inside change none of this; the load itself compares the descriptions
-that it read, and raises `Replaced`.
+Appended rows do not repeat the load of a growing dataset: for those the identity of the lock file is compared instead
+of ``meta.json``. A save into a folder inside changes nothing in the root, so the load itself compares the ``meta.json``
+files that it read, and raises `Replaced`.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _MOST_ATTEMPTS = 200
 
 
 class Replaced(Exception):
-    """A part of a saved folder was saved again during a load, which has to begin again."""
+    """A part of a saved folder was saved again during a load, which has to be repeated."""
 
 
 def unreplaced(folder: str | os.PathLike[str], load: Callable[[], _T]) -> _T:
-    """The result of ``load`` for a folder that no save replaced while it ran.
+    """Calls ``load`` until no save replaces the folder during the call, and returns its result.
 
     Args:
-        folder: the folder that it opens.
-        load: may be called several times; its errors count only where nothing was replaced. It raises `Replaced` where
-            it finds a replaced part.
+        folder: the folder that ``load`` opens.
+        load: a function that may be called several times. Its errors are raised only if nothing was replaced. It
+            raises `Replaced` if it finds a replaced part.
 
     Raises:
         BlockingIOError: The folder was replaced again and again.
@@ -59,7 +59,7 @@ def unreplaced(folder: str | os.PathLike[str], load: Callable[[], _T]) -> _T:
             loaded = load()
         except Replaced:
             pass
-        except Exception:  # parts of two saves may fit together in any way or in none
+        except Exception:  # files of two saves may not match, which raises errors of any type
             if _witness(path) == before:
                 raise
         else:
@@ -67,17 +67,19 @@ def unreplaced(folder: str | os.PathLike[str], load: Callable[[], _T]) -> _T:
                 return loaded
         time.sleep(random.random() * min(attempt, 10) / 1000)
     raise BlockingIOError(
-        f"{path} was replaced {_MOST_ATTEMPTS} times while it was loaded; load it when fewer saves are made, or save "
-        "to another folder"
+        f"{path} was replaced during each of {_MOST_ATTEMPTS} attempts to load it; save there less often, or elsewhere"
     )
 
 
 def read_folder(path: str | os.PathLike[str], read: Callable[[SavedFolder], _T]) -> _T:
-    """The result of ``read`` for a saved folder that no save changed meanwhile, and that no save left half committed.
+    """Recovers a saved folder, then calls ``read`` until no save changes the folder during the call.
 
     Args:
         path: the folder.
-        read: may be called several times.
+        read: a function that may be called several times.
+
+    Returns:
+        The result of ``read``.
     """
 
     def load() -> _T:
@@ -108,8 +110,8 @@ def _witness(path: str) -> Any:
         if above == os.path.dirname(above):
             break
         above = os.path.dirname(above)
-    if not growing:  # descriptions of datasets change with each append, and are read as of one moment
-        # where there is a description, the manifest adds nothing
+    if not growing:  # an append changes the meta.json of a dataset, but replaces nothing
+        # the manifest is compared only if there is no meta.json
         found.append(syscalls.stamp(f"{path}/{META}") or syscalls.stamp(f"{path}/{NAME}"))
     return found
 
@@ -133,7 +135,7 @@ def _identity(path: str) -> Any:
 
 
 def row_description(root: str) -> str:
-    """The path of the ``meta.json`` with the number of rows: for a tensorclass it is one level below the root."""
+    """Returns the path of the ``meta.json`` with the number of rows, one level below the root for a tensorclass."""
     wrapped = f"{WRAPPED}/{META}"
     if not os.path.lexists(f"{root}/{wrapped}"):
         return META
@@ -145,13 +147,14 @@ def row_description(root: str) -> str:
 
 
 class SavedFolder:
-    """The files of a saved folder: links out of it are not followed, and a dataset has the rows of its manifest.
+    """Reads the files of a saved folder; symbolic links are not followed.
 
     Args:
         root: its absolute path.
 
     Attributes:
-        rows: how many rows a growing dataset has; None for other folders. ``meta.json`` files are read accordingly.
+        rows: the number of committed rows of a growing dataset, which replaces that in the ``meta.json`` files; None
+            for other folders.
     """
 
     def __init__(self, root: str) -> None:
@@ -160,7 +163,10 @@ class SavedFolder:
         self._stamps: dict[str, syscalls.Stamp] = {}
 
     def count(self, manifest: Manifest | None) -> Manifest | None:
-        """Takes the number of rows from the manifest, or from a later one where a writer is at work; returns that one.
+        """Sets ``rows`` from the manifest of a growing dataset, or from a newer one if a writer has just replaced it.
+
+        Returns:
+            The manifest with that number of rows.
 
         Raises:
             ValueError: The manifest is not valid.
@@ -173,12 +179,12 @@ class SavedFolder:
                 break
             latest = manifest_for(self.root)
             if latest is not None and latest.rows_committed == growth:
-                break  # another program wrote the description, which counts then
+                break  # another program wrote the meta.json, and its shapes apply
             manifest = latest
         return manifest
 
     def read(self, path: str) -> bytes | None:
-        """The content of a regular file; None where there is none."""
+        """Returns the content of a regular file; None if it does not exist."""
         nested = path.endswith("/" + META)
         document = syscalls.read_file(f"{self.root}/{path}", self._stamps if nested else None)
         if self.rows is None or document is None or not (nested or path == META):
@@ -186,10 +192,10 @@ class SavedFolder:
         return resized(document, self.rows)
 
     def is_unchanged(self) -> bool:
-        """Whether no other save was made into a folder inside since its description was read.
+        """Whether no folder inside was saved again since its ``meta.json`` was read.
 
-        A save that was stopped while it was committed is finished now, and has changed the folder. Descriptions of a
-        dataset change with its rows, and tell nothing about that.
+        If a save into one was interrupted during its commit, this method finishes it and returns False. The
+        ``meta.json`` files of a growing dataset are not compared, since appends change them.
         """
         for path, stamp in self._stamps.items():
             folder = path[: -len(META)]
@@ -201,7 +207,7 @@ class SavedFolder:
         return True
 
     def has(self, path: str) -> bool:
-        """Whether a file or folder has that path."""
+        """Whether there is a file or folder at a relative path."""
         try:
             mode = os.lstat(f"{self.root}/{path}").st_mode
         except (OSError, ValueError):
@@ -209,11 +215,11 @@ class SavedFolder:
         return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
 
     def names(self, path: str) -> list[str]:
-        """The names in a folder."""
+        """Returns the names in a folder."""
         return os.listdir(f"{self.root}/{path}" if path else self.root)
 
     def numbered(self, path: str) -> list[int]:
-        """The numbers that name folders in a folder, in order."""
+        """Returns the numbers that are names of subfolders, in order."""
         with os.scandir(f"{self.root}/{path}" if path else self.root) as entries:
             return sorted(
                 int(entry.name)
@@ -223,7 +229,7 @@ class SavedFolder:
 
 
 class ListedFolder:
-    """A saved folder known by the list of its files: an archive, or a save behind an address.
+    """A saved folder given by the list of its files: an archive, or a save at a URL.
 
     Args:
         files: the paths of its files, with ``/`` between folders.
@@ -238,16 +244,16 @@ class ListedFolder:
         self.folders = folders(self.paths)
 
     def has(self, path: str) -> bool:
-        """Whether a file, or a folder of files, has that path."""
+        """Whether there is a file or folder at a relative path."""
         return path in self.paths or path in self.folders
 
     def names(self, path: str) -> list[str]:
-        """The names of the files and folders in a folder."""
+        """Returns the names of the files and folders in a folder."""
         start = path + "/" if path else ""
         return sorted({name[len(start) :].split("/")[0] for name in self.paths if name.startswith(start)})
 
     def numbered(self, path: str) -> list[int]:
-        """The numbers that name folders in a folder, in order."""
+        """Returns the numbers that are names of subfolders, in order."""
         start = path + "/" if path else ""
         names = {name for name in self.names(path) if start + name in self.folders}
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())

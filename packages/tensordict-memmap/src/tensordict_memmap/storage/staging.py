@@ -1,7 +1,7 @@
-"""Staging: files and folders are written under a temporary name beside their target, and renamed when they are whole.
+"""Staging: writes files and folders under a temporary name beside their target, and renames them once complete.
 
-A process holds a lock on everything that it stages. Locks vanish with their process, so a staged file or folder that is
-not locked belongs to a process that was killed, and the next save to the same target removes it.
+A process holds a lock on each file and folder that it stages. A lock ends with its process, so one that is not locked
+was left by a killed process, and the next save to the same target removes it.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ __all__ = [
 
 _TOKEN = re.compile("[0-9a-f]{16}")
 
-_MANY = 200
-"""Names in a folder from which on listing them counts beside a short save."""
+_CACHED_LISTING_MIN = 200
+"""Number of names in a folder from which its listing is cached, since listing it takes as long as a short save."""
 
-_REST = 20
-"""How many times as long as listing such a folder took its listing stays in use."""
+_CACHED_LISTING_FACTOR = 20
+"""For how long a listing is cached, as a multiple of the time that it took."""
 
 _listings: dict[str, tuple[float, list[str]]] = {}
-"""For each folder of many names: until when its listing stays in use, and the staging names in it."""
+"""The cached listings: for each folder, the time at which the entry expires, and the staging names in the folder."""
 
 
 # --- names
 
 
 def staging_name(target: str = "") -> str:
-    """A new name for what is to become the file or folder called ``target``.
+    """Returns a new temporary name for a file or folder that will be renamed to ``target``.
 
-    Without a target it is the name of a folder that is staged within its own target.
+    Without a target it is the name of a staging folder inside the target folder.
 
     >>> name = staging_name("run")
     >>> name.startswith(".run.tensordict-"), staged_names([name, "run", staging_name("other")], "run") == [name]
@@ -61,16 +61,16 @@ def staging_name(target: str = "") -> str:
 
 
 def staged_names(names: Iterable[str], target: str = "") -> list[str]:
-    """Those of some names that `staging_name` gives for ``target``."""
+    """Returns those of the names that have the form of `staging_name` for ``target``."""
     prefix = _prefix(target)
     return [name for name in names if name.startswith(prefix) and _TOKEN.fullmatch(name, len(prefix))]
 
 
 def list_staged(folder: str, target: str = "") -> list[str]:
-    """The staging names for ``target`` in a folder.
+    """Lists the staging names for ``target`` in a folder.
 
-    Thousands of saves into one folder would take a time that grows with the square of their number, so the listing of
-    a folder of many names is kept for a while.
+    Listing a folder for each save takes quadratic time in total over thousands of saves into one folder, so the
+    listing of a large folder is cached for a while.
 
     Raises:
         OSError: The folder cannot be listed.
@@ -85,9 +85,9 @@ def list_staged(folder: str, target: str = "") -> list[str]:
     if start >= until:
         names = os.listdir(folder)
         known = [name for name in names if STAGING in name]
-        if len(names) >= _MANY:
+        if len(names) >= _CACHED_LISTING_MIN:
             end = time.monotonic()
-            _listings[folder] = end + _REST * (end - start), known
+            _listings[folder] = end + _CACHED_LISTING_FACTOR * (end - start), known
         else:
             _listings.pop(folder, None)
     return staged_names(known, target)
@@ -102,14 +102,14 @@ def _prefix(target: str) -> str:
 
 @contextlib.contextmanager
 def staged_file(path: str) -> Iterator[str]:
-    """An empty file beside ``path``, locked, and removed afterwards unless it was renamed."""
+    """Creates and locks an empty temporary file beside ``path``; removes it afterwards unless it was renamed."""
     folder, name = os.path.split(path)
     remove_abandoned(folder, name, os.unlink, locks.FILE)
     staged, lock = _new_file(folder, name)
     try:
         yield staged
     finally:
-        locks.close(lock)  # first: closing a file without a name frees its blocks, and keeps all locks waiting
+        locks.close(lock)  # before the unlink: closing an unlinked file frees its blocks while `locks` is blocked
         with contextlib.suppress(FileNotFoundError):
             os.unlink(staged)
 
@@ -120,7 +120,7 @@ def _new_file(folder: str, name: str) -> tuple[str, int]:
         fd = locks.open_for_lock(staged, locks.FILE | os.O_CREAT | os.O_EXCL, 0o666)
         if not locks.lock(fd, wait=True):
             return staged, fd
-        # another saver may have taken it for an abandoned file before it was locked
+        # another saver may have removed it as abandoned before it was locked
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(fd), os.stat(staged)):
                 return staged, fd
@@ -128,7 +128,7 @@ def _new_file(folder: str, name: str) -> tuple[str, int]:
 
 
 def put_in_place(staged: str, path: str, *, existsok: bool = True) -> None:
-    """Renames a whole file to its target; of several at once with ``existsok=False`` one succeeds.
+    """Renames a complete file to its target; with ``existsok=False`` only one of several concurrent calls succeeds.
 
     Raises:
         RuntimeError: The target exists and ``existsok`` is False.
@@ -141,13 +141,13 @@ def put_in_place(staged: str, path: str, *, existsok: bool = True) -> None:
 
 
 def file_exists(path: str) -> RuntimeError:
-    """The error of a save with ``existsok=False`` to a file that exists."""
-    return RuntimeError(f"{path} exists, and a save with existsok=False makes a new file; choose another name")
+    """Returns the error of a save with ``existsok=False`` to a file that exists."""
+    return RuntimeError(f"{path} exists, and existsok=False does not replace files; choose another name")
 
 
 @contextlib.contextmanager
 def replacing(path: str, *, existsok: bool = True) -> Iterator[str]:
-    """A name beside a file; what is written there takes the place of the file in one step, unless the block raises.
+    """Yields a temporary path; a file written there replaces ``path`` in one step, unless the block raises.
 
     >>> from pathlib import Path
     >>> with replacing("new.txt") as staged:
@@ -166,7 +166,7 @@ def replacing(path: str, *, existsok: bool = True) -> Iterator[str]:
 
 
 def replace_file(path: str, data: bytes, *, durable: bool) -> None:
-    """Gives a small file new content in one step; readers never see a part of it."""
+    """Replaces the content of a small file in one step; readers never see a partial file."""
     with replacing(path) as staged:
         syscalls.write_file(staged, data, durable)
     if durable:
@@ -178,11 +178,11 @@ def replace_file(path: str, data: bytes, *, durable: bool) -> None:
 
 @contextlib.contextmanager
 def make_parents(path: str, *, durable: bool = False) -> Iterator[None]:
-    """Makes the folders above an absolute path, and removes those that are new if the block raises.
+    """Creates the parent folders of an absolute path, and removes the new ones if the block raises.
 
     Args:
         path: the path.
-        durable: whether the folders survive a power failure.
+        durable: whether to sync the folders to disk.
 
     >>> with make_parents(os.path.abspath("x/y/z")):
     ...     os.path.isdir("x/y")
@@ -201,19 +201,19 @@ def make_parents(path: str, *, durable: bool = False) -> Iterator[None]:
         yield
     except BaseException:
         for one in new:
-            with contextlib.suppress(OSError):  # another save uses it by now
+            with contextlib.suppress(OSError):  # another save has used it meanwhile
                 os.rmdir(one)
         raise
 
 
 def remove_abandoned(folder: str, target: str, remove: Callable[[str], object], flags: int = locks.FOLDER) -> None:
-    """Removes what killed processes staged for a target.
+    """Removes the staged files and folders that killed processes left for a target.
 
     Args:
-        folder: where it was staged.
+        folder: the folder that holds them.
         target: the name of the target.
-        remove: removes a staged file or folder.
-        flags: how those are opened.
+        remove: a function that removes a staged file or folder.
+        flags: the flags for opening them.
     """
     with contextlib.suppress(OSError):
         for name in list_staged(folder, target):
@@ -228,9 +228,9 @@ _TEMPORARY = "tensordict"
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[str]:
-    """A new folder in the system's temporary folder for the time of a block, for saves that are uploaded afterwards.
+    """Creates a folder in the system's temporary folder for the duration of a block, for saves to be uploaded.
 
-    The next one removes what killed processes of this user left.
+    It first removes such folders that killed processes of this user left.
 
     >>> with temporary_folder() as folder:
     ...     os.listdir(folder)
@@ -239,12 +239,12 @@ def temporary_folder() -> Iterator[str]:
     False
     """
     base = tempfile.gettempdir()
-    with locks.locked(os.path.join(base, STAGING)):  # no other process finds the folder before it is locked
+    with locks.locked(os.path.join(base, STAGING)):  # other processes must not find the folder before it is locked
         remove_abandoned(base, _TEMPORARY, _remove_mine)
         folder = os.path.join(base, staging_name(_TEMPORARY))
         os.mkdir(folder, 0o700)
         lock = locks.open_locked(folder, wait=False)
-    inside = os.path.join(folder, "content")  # a saver locks the folder above its target
+    inside = os.path.join(folder, "content")  # a saver locks the parent of its target, which is locked here already
     os.mkdir(inside)
     try:
         yield inside

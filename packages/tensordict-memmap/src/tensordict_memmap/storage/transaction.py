@@ -1,15 +1,15 @@
-"""Transactions: a save replaces an earlier one as a whole or not at all, whatever stops it.
+"""Transactions: a save replaces an earlier one completely or not at all, even if the process is killed.
 
-A save of one file is staged beside its target and renamed. A save of a folder is staged too, on the file system of the
-target, and then takes the target's place:
+A save of one file is staged beside its target and renamed. A save of a folder is staged on the file system of the
+target, and then committed in one of three ways:
 
-- An absent or empty target: the staging folder is renamed to it.
-- A target that holds nothing but an earlier save, as its manifest tells: the two are exchanged in one atomic step, and
-  the earlier one is removed after that, in the background where that takes long (`cleanup`).
-- Any other target (foreign files in it, the current folder, a mount point, a system without the exchange): files are
-  moved one by one under a redo log (`journal`).
+- The target is absent or empty: the staging folder is renamed to it.
+- The target holds only an earlier save, according to its manifest: the two folders are exchanged in one atomic step.
+  The earlier one is removed afterwards, in the background if that takes long (`cleanup`).
+- Otherwise (foreign files, the current folder, a mount point, a system without the exchange): files are moved one by
+  one under a redo log (`journal`).
 
-A file that no manifest lists is never removed (`ownership`). Savers lock the folder above the target while they commit,
+A file that no manifest lists is never removed (`ownership`). Savers lock the parent of the target while they commit,
 and each holds a lock on its own staging folder. Existing mappings of the earlier save keep its content.
 """
 
@@ -49,19 +49,19 @@ def save_file(
     existsok: bool = True,
     size: int = 1 << 62,
 ) -> None:
-    """Replaces the content of a file with what ``write`` writes, all of it or, if anything fails, nothing.
+    """Replaces a file atomically by one that ``write`` writes.
 
     Args:
-        target: the file; folders above it are made where they are absent. A symbolic link is followed.
-        write: called with the path of an empty file to write to. It syncs that file itself in a durable save.
-        durable: whether the new name survives a power failure once this returns.
+        target: the file. Missing parent folders are created, and a symbolic link is followed.
+        write: called with the path of an empty file to write to. In a durable save it syncs that file itself.
+        durable: whether to sync the new file name to disk before the call returns.
         existsok: whether an earlier file may be replaced.
-        size: about how many bytes will be written, as `save_folder` takes it.
+        size: the approximate number of bytes to write; see `save_folder`.
 
     Raises:
-        IsADirectoryError: A folder has that name.
+        IsADirectoryError: The target is a folder.
         RuntimeError: The file exists and ``existsok`` is False.
-        OSError: The system refuses; the earlier file is whole.
+        OSError: Writing fails; the earlier file is unchanged.
 
     >>> import pathlib
     >>> save_file("greeting.txt", lambda staged: pathlib.Path(staged).write_text("hello"))
@@ -87,9 +87,9 @@ def save_file(
 
 @contextlib.contextmanager
 def _blocks_kept(path: str) -> Iterator[None]:
-    """Keeps the blocks of a file that is replaced until the background frees them, where that takes long."""
+    """Leaves freeing the blocks of a large replaced file to the background."""
     earlier = None
-    if os.name == "posix":  # elsewhere a file that is open cannot be replaced
+    if os.name == "posix":  # Windows cannot replace an open file
         with contextlib.suppress(OSError):
             if is_long_removal(os.stat(path).st_size):
                 fd = locks.open_for_lock(path, os.O_RDONLY)
@@ -115,28 +115,28 @@ def save_folder(
     count: int = 0,
     files: Iterable[str] = (),
 ) -> Manifest:
-    """Replaces the save in a folder with what ``write`` writes, all of it or, if anything fails, nothing.
+    """Replaces the save in a folder atomically by one that ``write`` writes.
 
     Args:
-        target: the folder; those above it are made where they are absent. A symbolic link is followed.
-        write: called with a folder to write files into; returns the manifest of them. It syncs its files itself in a
-            durable save.
-        durable: whether the save survives a power failure once this returns.
-        atomic: False overwrites in place, which keeps inodes for processes that share live mappings; a save that is
-            stopped then leaves a folder whose manifest says so.
-        existsok: whether an earlier save may be replaced; otherwise of several at once, one succeeds.
-        size: about how many bytes will be written, where that is known: with room for them on the disk the save does
-            not wait for the removal of an earlier one.
-        count: about how many files will be written.
-        files: the paths to be written, for ``atomic=False``: they are listed before they are written, so that the
-            files of a save that is stopped are known as its own.
+        target: the folder. Missing parent folders are created, and a symbolic link is followed.
+        write: called with a folder to write files into; returns their manifest. In a durable save it syncs its files
+            itself.
+        durable: whether to sync the save to disk before the call returns.
+        atomic: False overwrites files in place, which keeps inodes for processes that share live mappings. If such a
+            save is interrupted, the manifest marks the folder as incomplete.
+        existsok: whether an earlier save may be replaced; if False, only one of several concurrent saves succeeds.
+        size: the approximate number of bytes to write. If the disk has room for them, the save does not wait for the
+            removal of an earlier one. The default always waits.
+        count: the approximate number of files to write.
+        files: the paths to write, for ``atomic=False``. The manifest lists them before they are written, so that the
+            files of an interrupted save are owned by it.
 
     Returns:
         The manifest.
 
     Raises:
         RuntimeError: The folder is not empty and ``existsok`` is False.
-        OSError: The system refuses; the earlier content is whole.
+        OSError: Writing fails; the earlier content is unchanged.
 
     >>> def write(folder):
     ...     with open(os.path.join(folder, "x"), "wb") as file:
@@ -163,15 +163,16 @@ def save_folder(
 
 
 def add_files(folder: str | os.PathLike[str], write: Callable[[str], Manifest | None]) -> bool:
-    """Adds files to a saved folder, or to one inside, and replaces descriptions there: all of it, or nothing.
+    """Adds files to a saved folder, or to a folder inside one, and replaces files of the same names, atomically.
 
     Args:
         folder: the folder.
-        write: called with a folder to write the files into, while other savers are kept out; returns the manifest of
-            them, or None where they cannot just be added.
+        write: called with a folder to write the files into, while other savers are kept out; returns their manifest,
+            or None if they cannot be added.
 
     Returns:
-        Whether they were added. They are not where several manifests list the folder, or one with checksums.
+        Whether the files were added. They are not if several manifests list the folder, or if the manifest has
+        checksums.
     """
     path = os.path.realpath(folder)
     above = [(root, part) for root, manifest, part in ownership.ancestor_manifests(path) if manifest.under(part).files]
@@ -197,7 +198,7 @@ def add_files(folder: str | os.PathLike[str], write: Callable[[str], Manifest | 
             journal.commit(stage.path, root, [*files, NAME])
             return True
         finally:
-            if not os.path.lexists(os.path.join(root, ownership.JOURNAL)):  # else the staged files are still needed
+            if not os.path.lexists(os.path.join(root, ownership.JOURNAL)):  # a journal still needs the staged files
                 shutil.rmtree(stage.path, ignore_errors=True)
             stage.close()
 
@@ -206,22 +207,23 @@ def check_new(target: str) -> None:
     """Refuses a folder that is not empty.
 
     Raises:
-        RuntimeError: It is not.
+        RuntimeError: The folder is not empty.
 
     >>> check_new("absent")
     """
     names = os.listdir(target) if os.path.isdir(target) else []
     if len(staged_names(names)) < len(names):
         raise RuntimeError(
-            f"{target} is not empty, and a save with existsok=False goes to a new or empty folder; choose another "
-            "folder or pass existsok=True"
+            f"{target} is not empty, and existsok=False requires a new or empty folder; choose another folder or pass "
+            "existsok=True"
         )
 
 
 def recover(target: str | os.PathLike[str]) -> None:
-    """Finishes a save that was stopped while it was committed to the folder, or to one that the folder is a part of.
+    """Finishes a save that was interrupted during its commit to a folder or to one of its ancestors.
 
-    Loading calls this first. A journal in a folder above counts only if it is this user's: others may write to some.
+    A load calls this first. A journal in an ancestor is ignored unless this user owns it, since other users may write
+    to some ancestors.
 
     >>> recover("anywhere")
     """
@@ -245,14 +247,16 @@ def _is_mine(path: str) -> bool:
 
 
 def drop_checksums(folder: str | os.PathLike[str], files: Iterable[str]) -> None:
-    """Drops, durably, the checksums of files that may now be written to, in every manifest that has them.
+    """Drops the checksums of files from every manifest that lists them, before they are opened for writing.
+
+    The changed manifests are synced to disk.
 
     Args:
         folder: the saved folder, or one inside.
-        files: paths under it. Files that are aliases of one of them lose theirs too.
+        files: paths relative to it. The checksums of their aliases are dropped too.
 
     Raises:
-        OSError: The system refuses, as where the folder may not be written to.
+        OSError: A manifest cannot be written, for example because the folder is read-only.
     """
     path = os.path.realpath(folder)
     places = [(path, "")] + [(above, part + "/") for above, _, part in ownership.ancestor_manifests(path)]
@@ -275,7 +279,7 @@ def drop_checksums(folder: str | os.PathLike[str], files: Iterable[str]) -> None
 
 @dataclass(slots=True)
 class _Stage:
-    """A staging folder and the descriptor that holds its lock, -1 where there are no locks."""
+    """A staging folder and the descriptor that holds its lock; -1 if there are no locks."""
 
     path: str
     lock: int
@@ -287,7 +291,7 @@ class _Stage:
 
 
 def _new_stage(target: str, count: int) -> _Stage:
-    """Makes a staging folder beside the target, or in it where that is another file system or may not be written to."""
+    """Creates a staging folder beside the target, or inside it if it is a mount point or the parent is read-only."""
     inside = os.path.join(target, staging_name())
     path = inside if os.path.ismount(target) else _beside(target)
     try:
@@ -308,7 +312,7 @@ def _beside(target: str) -> str:
 
 
 def _scattered(folder: str, target: str) -> str:
-    """A staging folder away from recently removed files: ext4 chooses the place of a folder by its name and parent."""
+    """Creates a staging folder in another block group, which ext4 chooses by the flags of the parent folder."""
     path = _beside(target)
     made = os.path.join(folder, os.path.basename(path))
     try:
@@ -320,7 +324,7 @@ def _scattered(folder: str, target: str) -> str:
 
 
 def _remove_abandoned(target: str) -> None:
-    """Removes the staging folders of killed processes, and the earlier saves that those had not removed yet."""
+    """Removes the staging folders of killed processes, and replaced saves that they had not removed yet."""
     remove = functools.partial(ownership.remove_save, keep_in=target)
     remove_abandoned(*os.path.split(target), remove)
     if os.path.isdir(target):
@@ -340,15 +344,15 @@ def _stage_and_commit(
         syscalls.write_file(os.path.join(stage.path, NAME), manifest.dumps(), durable)
         if durable:
             ownership.sync_folders(stage.path, manifest.files)
-        cleanup.wait(target)  # before other savers are kept out, as they would wait too
+        cleanup.wait(target)  # before taking the lock, so that other savers do not wait for the removal
         with locks.locked(target):
             journal.redo(target)
-            if not existsok:  # again, for others may have saved since the first look
+            if not existsok:  # again, since another process may have saved after the first check
                 check_new(target)
             try:
                 _commit(stage.path, target, manifest, durable)
             except BaseException:
-                journalled = os.path.lexists(os.path.join(target, ownership.JOURNAL))  # staged files are still needed
+                journalled = os.path.lexists(os.path.join(target, ownership.JOURNAL))  # it still needs the staged files
                 raise
             retired = _retire(stage.path, target)
         return manifest
@@ -357,10 +361,10 @@ def _stage_and_commit(
             if os.path.lexists(stage.path):
                 cleanup.remember()
             if not journalled and not retired:
-                with contextlib.suppress(OSError):  # it holds the staged files, or the save that was replaced
+                with contextlib.suppress(OSError):  # it holds the staged files, or after an exchange the replaced save
                     ownership.remove_save(stage.path, keep_in=target)
         finally:
-            stage.close()  # after an interrupt at any moment, the next save finds an unlocked folder and removes it
+            stage.close()  # last: after an interrupt, the next save finds an unlocked folder and removes it
 
 
 def _commit(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
@@ -387,7 +391,7 @@ def _commit(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
 
 
 def _is_pinned(target: str) -> bool:
-    """Whether another folder cannot take the target's place: it is a mount point, or this process works in it."""
+    """Whether the target cannot be renamed or exchanged: it is a mount point, or holds the working directory."""
     if os.path.ismount(target):
         return True
     try:
@@ -398,12 +402,12 @@ def _is_pinned(target: str) -> bool:
 
 
 def _retire(folder: str, target: str) -> bool:
-    """Leaves a long removal of a replaced save to the background; False where the caller is to remove it."""
+    """Schedules a long removal of a replaced save in the background; returns False if the caller has to remove it."""
     replaced = ownership.read_valid_manifest(folder)
     if replaced is None or not is_long_removal(sum(one.size for one in replaced.files.values()), len(replaced.files)):
         return False
     try:
-        lock = locks.open_locked(folder, wait=False)  # tells other savers that a process still removes it
+        lock = locks.open_locked(folder, wait=False)  # so that other savers do not remove it as abandoned
     except OSError:
         return False
     owned = ownership.owned_files(folder)
@@ -419,17 +423,17 @@ def _retire(folder: str, target: str) -> bool:
 
 
 def _overwrite(target: str, write: Callable[[str], Manifest], durable: bool, files: Iterable[str]) -> Manifest:
-    """Saves in place, with a manifest meanwhile that says that the save is not complete."""
+    """Overwrites files in place; meanwhile the manifest marks the save as incomplete."""
     os.makedirs(target, exist_ok=True)
     path = os.path.join(target, NAME)
     stale = ownership.owned_or_listed_above(target)
-    earlier = ownership.read_valid_manifest(target) or Manifest({})  # files have their sizes before their bytes
+    earlier = ownership.read_valid_manifest(target) or Manifest({})
     files = set(files)
-    if not earlier.complete:  # files of a save that was stopped are worth nothing, and may fill the disk
+    if not earlier.complete:  # files of an interrupted save are unusable, and may fill the disk
         ownership.remove_files(target, stale - {*files, NAME})
         stale &= files
         earlier = Manifest({})
-    for name in files:  # a foreign file of such a name is not owned before it is written over
+    for name in files:  # a foreign file is not listed as owned before it is overwritten
         if name in stale or not os.path.lexists(ownership.inside(target, name)):
             earlier.files.setdefault(name, Entry(0))
     earlier.complete = False
@@ -445,7 +449,7 @@ def _overwrite(target: str, write: Callable[[str], Manifest], durable: bool, fil
 
 
 def _update_ancestors(target: str, manifest: Manifest, durable: bool) -> None:
-    """Updates the manifests above of which this save is a part; until that is done its own manifest counts."""
+    """Updates the manifests of ancestors that list this save; until then its own manifest takes precedence."""
     for above, _, part in list(ownership.ancestor_manifests(target)):
         with locks.locked(above):
             current = ownership.read_valid_manifest(above)

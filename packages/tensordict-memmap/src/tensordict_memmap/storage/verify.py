@@ -1,11 +1,11 @@
-"""Verification of sizes and checksums when a save is loaded.
+"""Verification of file sizes and checksums when a save is loaded.
 
-``verify="size"`` compares each file with the size in its description, which costs nothing, as every file is opened
-anyway. ``"full"`` reads all that is loaded and compares it with the checksums that a save with ``checksum=True``
-recorded. ``"none"`` requires only that no file is shorter than its tensor, as a mapping needs.
+``verify="size"`` compares each file with the size that its ``meta.json`` implies, at no cost, since the load opens
+every file anyway. ``"full"`` reads all loaded files and compares them with the checksums that ``checksum=True``
+recorded. ``"none"`` only requires that no file is shorter than its tensor, as a mapping of it must not be.
 
 A save with checksums is sealed: its leaves are mapped copy-on-write by default. ``mode="r+"`` first drops the checksums
-of the leaves that may be written to, durably, so that no checksum is ever stale.
+of the leaves that are opened for writing and syncs the manifest to disk, so that no checksum is ever stale.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from tensordict_memmap.storage.manifest import Manifest
 __all__ = ["LEVELS", "Range", "check_level", "leaf_files", "open_sealed", "verify_ranges", "verify_tree"]
 
 LEVELS = ("none", "size", "full")
-"""How much a load compares, from least to most."""
+"""The levels of verification, from least to most thorough."""
 
 _SHOWN = 20
 
 
 def check_level(verify: str) -> None:
     """Refuses an unknown level of verification.
+
+    Raises:
+        ValueError: The level is unknown.
 
     >>> check_level("full")
     """
@@ -42,7 +45,7 @@ def check_level(verify: str) -> None:
 
 
 def leaf_files(node: Node, only: tuple[str, ...] = ()) -> dict[str, Leaf]:
-    """The files of the leaves at or below a nested key, by path."""
+    """Returns the leaves at or below a nested key, by the paths of their files."""
     found: dict[str, Leaf] = {}
     for leaf in leaves(node):
         if leaf.key[: len(only)] == only:
@@ -53,13 +56,13 @@ def leaf_files(node: Node, only: tuple[str, ...] = ()) -> dict[str, Leaf]:
 
 
 def open_sealed(root: str, manifest: Manifest | None, leaves: dict[str, Leaf], mode: str | None) -> str | None:
-    """The mode to map leaves with; ``"r+"`` first drops their checksums.
+    """Returns the mode for mapping leaves; for ``"r+"`` drops their checksums first.
 
     Args:
         root: the loaded folder.
         manifest: its manifest.
-        leaves: the leaves to map, by their files.
-        mode: the mode that the caller asks for.
+        leaves: the leaves to map, by the paths of their files.
+        mode: the mode that the caller requests.
     """
     if manifest is None:
         return mode
@@ -70,10 +73,10 @@ def open_sealed(root: str, manifest: Manifest | None, leaves: dict[str, Leaf], m
 
 
 def verify_tree(node: Node, root: str, manifest: Manifest | None, only: tuple[str, ...] = ()) -> None:
-    """Compares all files of the leaves and nodes at or below a nested key with their checksums.
+    """Verifies the checksums of all files of the leaves and nodes at or below a nested key.
 
     Raises:
-        ValueError: Files differ from what was saved, or have no checksum; the error names the keys.
+        ValueError: A checksum differs or is missing; the error names the keys.
         FileNotFoundError: A file is missing.
     """
     named: dict[str, str] = {}
@@ -96,7 +99,7 @@ def verify_tree(node: Node, root: str, manifest: Manifest | None, only: tuple[st
         if entry is None or entry.checksum is None:
             missing.append(name)
         elif _size(f"{root}/{path}", name) != entry.size:
-            raise damaged([name], root)  # before as many bytes are read as only a manifest claims
+            raise damaged([name], root)  # before reading the number of bytes that an untrusted manifest lists
         else:
             checks.append(Range(name, f"{root}/{path}", 0, entry.size, entry.checksum, entry.size))
     if missing:
@@ -106,15 +109,15 @@ def verify_tree(node: Node, root: str, manifest: Manifest | None, only: tuple[st
 
 @dataclass(slots=True)
 class Range:
-    """A part of a file and its checksum.
+    """A range of a file and its recorded checksum.
 
     Args:
         name: its name in errors.
-        file: the path, or a descriptor of an open file.
-        offset: its first byte.
-        nbytes: its length.
+        file: the path, or the descriptor of an open file.
+        offset: the offset of its first byte.
+        nbytes: its length in bytes.
         checksum: its recorded checksum.
-        size: the bytes of the whole file, if they are known.
+        size: the size of the whole file in bytes, if known.
     """
 
     name: str
@@ -129,10 +132,10 @@ _Blocks = list[tuple[Range, Extent, int, int]]
 
 
 def verify_ranges(ranges: Iterable[Range], where: str) -> None:
-    """Reads parts of files, on several threads, and compares them with their checksums.
+    """Reads ranges of files on several threads and compares them with their checksums.
 
     Raises:
-        ValueError: At least one differs; the error names them.
+        ValueError: A checksum differs; the error names the ranges.
     """
     bad: dict[str, None] = {}
     extents = []
@@ -173,7 +176,7 @@ def _hash_blocks(job: _Blocks, failed: list[Range]) -> None:
 
 
 def _open(one: Range) -> int | None:
-    """A descriptor of its file, None where the file is not regular or has another size."""
+    """Opens the file of a range; returns None if it is not a regular file or has another size."""
     if isinstance(one.file, int):
         return os.dup(one.file)
     try:
@@ -188,15 +191,15 @@ def _open(one: Range) -> int | None:
 
 
 def without_checksum(names: Sequence[str], where: str) -> ValueError:
-    """The error for files without checksums."""
+    """Returns the error for files without checksums."""
     return ValueError(
-        f"{where} has no checksum of {_list(names)}, and verify='full' compares checksums: it was saved without "
-        "them, or opened to be written to; save it with checksum=True, or load it with verify='size'"
+        f"{where} has no checksum of {_list(names)}, and verify='full' requires one: it was saved without checksums, "
+        "or opened with mode='r+'; save it with checksum=True, or load it with verify='size'"
     )
 
 
 def damaged(names: Sequence[str], where: str) -> ValueError:
-    """The error for files that differ from their checksums."""
+    """Returns the error for files that differ from their checksums."""
     return ValueError(
         f"checksum mismatch in {where} of {_list(names)}; restore {'it' if len(names) == 1 else 'them'} from another "
         "copy, or load with verify='size' to read the damaged content"
@@ -208,7 +211,7 @@ def _size(path: str, name: str) -> int:
         return os.lstat(path).st_size
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(
-            errno.ENOENT, f"the file of {name} is missing, and every leaf and node has one; restore it", path
+            errno.ENOENT, f"the file of {name} is missing, and every leaf and node requires one; restore it", path
         ) from None
 
 

@@ -1,6 +1,6 @@
-"""Constructors of memory-mapped tensors with one value: ``empty``, ``zeros``, ``ones``, ``full``, and ``_like`` forms.
+"""Constructors of constant memory-mapped tensors: ``empty``, ``zeros``, ``ones``, ``full`` and their ``_like`` forms.
 
-A file of zeros takes no space on the disk until it is written to, so ``empty`` and ``zeros`` do the same.
+A file of zeros takes no space on the disk until it is written to, so ``empty`` and ``zeros`` are the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Filled", "check_device"]
 
 
 class Filled:
-    """Mixin of the constructors that take a shape or a tensor to imitate; the class itself defines ``_make``."""
+    """Mixin with the constructors of constant tensors; the class that inherits it defines ``_make``."""
 
     __slots__ = ()
 
@@ -41,15 +41,15 @@ class Filled:
         filename: str | os.PathLike[str] | None = None,
         existsok: bool = False,
     ) -> Self:
-        """Makes a tensor of zeros, for which a file takes no space until it is written to.
+        """Makes a tensor of zeros; its file takes no space until it is written to.
 
         Args:
             *size: the shape, as integers or as one sequence.
-            shape: the shape, in place of ``size``.
-            dtype: the dtype, torch's default if None.
-            device: the CPU.
-            filename: the file to make; None uses shared memory.
-            existsok: whether a file of that name may be replaced.
+            shape: the shape, instead of ``size``.
+            dtype: the dtype; torch's default if None.
+            device: must be the CPU or None.
+            filename: the file to create; None uses shared memory.
+            existsok: whether an existing file may be replaced.
 
         >>> from tensordict_memmap import MemoryMappedTensor
         >>> MemoryMappedTensor.empty(2, 3, dtype=torch.int8).shape
@@ -89,16 +89,16 @@ class Filled:
         filename: str | os.PathLike[str] | None = None,
         existsok: bool = False,
     ) -> Self:
-        """Makes a tensor of one value; the other arguments are those of :meth:`empty`.
+        """Makes a tensor filled with one value; the other arguments are those of :meth:`empty`.
 
         Args:
             *size: the shape, as integers or as one sequence; the value may follow it, as in ``torch.full``.
             fill_value: the value.
-            shape: the shape, in place of ``size``.
-            dtype: the dtype, that of the value if None.
-            device: the CPU.
-            filename: the file to make; None uses shared memory.
-            existsok: whether a file of that name may be replaced.
+            shape: the shape, instead of ``size``.
+            dtype: the dtype; that of the value if None.
+            device: must be the CPU or None.
+            filename: the file to create; None uses shared memory.
+            existsok: whether an existing file may be replaced.
 
         >>> from tensordict_memmap import MemoryMappedTensor
         >>> MemoryMappedTensor.full((2,), 3.5).tolist()
@@ -107,7 +107,7 @@ class Filled:
         check_device(device)
         if fill_value is None:
             if not size:
-                raise TypeError("full() has no value to fill with; pass fill_value")
+                raise TypeError("full() is missing the value to fill with; pass fill_value")
             *size_list, fill_value = size
             size = tuple(size_list)
         value = torch.full((), fill_value, dtype=dtype)
@@ -167,11 +167,13 @@ class Filled:
 
 
 def check_device(device: torch.device | str | None) -> None:
-    """Raises for a device other than the CPU, whose memory cannot map files."""
+    """Refuses a device other than the CPU, since only CPU memory can map files.
+
+    Raises:
+        RuntimeError: The device is not the CPU.
+    """
     if device is not None and torch.device(device).type != "cpu":
-        raise RuntimeError(
-            f"device {device} cannot map files, which only the memory of the CPU can; use .to(device) afterwards"
-        )
+        raise RuntimeError(f"device {device} cannot map files, only the CPU can; call .to(device) on the mapped tensor")
 
 
 def _size(size: tuple[Any, ...], shape: Sequence[int] | None) -> torch.Size:

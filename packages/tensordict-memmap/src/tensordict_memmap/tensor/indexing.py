@@ -1,4 +1,4 @@
-"""Row indexing of memory-mapped tensors: gathers and scatters rows of the first dimension as runs of bytes."""
+"""Row indexing of memory-mapped tensors: gathers and scatters rows of the first dimension as contiguous bytes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ def gather_rows(
     *,
     threads: int | None = None,
 ) -> torch.Tensor:
-    """``src[index]`` for rows along the first dimension, several times faster than indexing a mapped tensor.
+    """Returns ``src[index]`` for rows of the first dimension, several times faster than indexing a mapped tensor.
 
     Args:
         src: a tensor of at least one dimension, in memory or mapped.
-        index: integers of any shape; negative ones count from the end.
-        out: a contiguous tensor of the result's shape and dtype to fill; a new one if None.
-        threads: the number of threads that wait for the disk, for rows that are not in memory yet.
+        index: an integer tensor of any shape; negative values count from the end.
+        out: a contiguous tensor to write the result to; a new one if None.
+        threads: the number of threads that read rows from disk; only used for rows that are not in memory.
 
     Returns:
         A plain tensor of shape ``index.shape + src.shape[1:]``.
 
     Raises:
-        IndexError: if an index is outside of ``src``.
+        IndexError: An index is out of range, or ``index`` is not an integer tensor.
+        ValueError: ``out`` has another shape or dtype, or is not contiguous.
 
     >>> gather_rows(torch.tensor([[1, 2], [3, 4]]), torch.tensor([-1, 0]))
     tensor([[3, 4],
@@ -45,7 +46,7 @@ def gather_rows(
     if out is None and index.ndim == 1 and index.dtype is torch.int64 and plain.is_cpu and index.is_cpu:
         nbytes = index.numel() * plain.stride(0) * plain.element_size()
         if nbytes < KERNEL_CALL_MIN or not is_cold(plain, index):
-            with contextlib.suppress(IndexError):  # negative and wrong numbers are handled below
+            with contextlib.suppress(IndexError):  # negative and invalid indices are handled below
                 return torch.index_select(plain, 0, index)
     rows = _checked_rows(index, plain.shape[0])
     shape = (*index.shape, *plain.shape[1:])
@@ -61,11 +62,11 @@ def gather_rows(
         return out
     if _rows_are_runs(plain) and flat.nbytes >= KERNEL_CALL_MIN and is_cold(plain, rows):
         step, size, first = plain.stride(0) * plain.element_size(), plain[0].nbytes, plain.data_ptr()
-        for row in rows.tolist():  # a page fault would read ten times as much, and wait for it
+        for row in rows.tolist():  # a page fault would read ten times as much, and block
             syscalls.read_ahead(first + row * step, size)
         kernels = load_kernels(KERNEL_COMPILE_MIN, [0])
         if kernels is not None:
-            count = max(threads or 4 * executor.default_threads(), 1)  # threads wait for the disk, not for a processor
+            count = max(threads or 4 * executor.default_threads(), 1)  # threads wait for the disk, not for processors
             bounds = np.linspace(0, rows.numel(), min(count, rows.numel()) + 1).astype(np.int64)
             rows_array = rows.cpu().numpy()
             gather = functools.partial(kernels.gather_rows, flat.data_ptr(), plain.data_ptr(), step, size, rows_array)
@@ -77,16 +78,16 @@ def gather_rows(
 
 
 def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, threads: int | None = None) -> None:
-    """``dst[index] = src`` for rows along the first dimension; a row that is named twice gets the later source, whole.
+    """Sets ``dst[index] = src`` for rows of the first dimension; if an index occurs twice, the last row is written.
 
     Args:
         dst: a tensor of at least one dimension, in memory or mapped, changed in place.
-        index: integers of any shape; negative ones count from the end.
+        index: an integer tensor of any shape; negative values count from the end.
         src: a tensor that broadcasts to ``index.shape + dst.shape[1:]``, converted to the dtype of ``dst``.
-        threads: how many threads copy.
+        threads: the number of threads; chosen for the machine if None.
 
     Raises:
-        IndexError: if an index is outside of ``dst``.
+        IndexError: An index is out of range, or ``index`` is not an integer tensor.
 
     >>> dst = torch.zeros(3, 2)
     >>> scatter_rows(dst, torch.tensor([2, 0]), torch.tensor([[1.0], [5.0]]))
@@ -105,7 +106,7 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, t
     if _rows_are_runs(plain) and not (plain.is_conj() or plain.is_neg()) and source.nbytes >= KERNEL_CALL_MIN:
         kernels = load_kernels(source.nbytes, [0])
     if kernels is None:
-        # torch does not define which of two sources wins, so it gets only the later one of each row.
+        # torch does not define the order of writes to the same row, so only the last source of each row is passed.
         ordered, places = torch.sort(rows, stable=True)
         last = torch.ones_like(ordered, dtype=torch.bool)
         torch.ne(ordered[1:], ordered[:-1], out=last[:-1])
@@ -124,25 +125,25 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, t
     scatter = functools.partial(kernels.scatter_rows, plain.data_ptr(), step, source.data_ptr(), size, size, rows_array)
     parts = pairwise(bounds)
     executor.run([[functools.partial(scatter, low, high)] for low, high in parts], threads=count)
-    plain[:0].zero_()  # counts a change of the values for autograd
+    plain[:0].zero_()  # increments the version counter for autograd
 
 
 def _apart(dense: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """A dense tensor, copied if it overlaps memory that is about to be written."""
+    """Returns a dense tensor, copied if it overlaps the memory of the target."""
     reach = sum((size - 1) * step for size, step in zip(target.shape, target.stride(), strict=True)) + 1
     start, end = target.data_ptr(), target.data_ptr() + reach * target.element_size()
     return dense.clone() if dense.data_ptr() < end and start < dense.data_ptr() + dense.nbytes else dense
 
 
 def _rows_are_runs(tensor: torch.Tensor) -> bool:
-    """Whether every row is one run of bytes in this machine's memory."""
+    """Whether every row is contiguous in CPU memory."""
     return tensor.device.type == "cpu" and tensor.numel() > 0 and tensor.stride(0) >= 0 and tensor[0].is_contiguous()
 
 
 def _checked_rows(index: torch.Tensor, size: int) -> torch.Tensor:
     if index.dtype == torch.bool or index.dtype.is_floating_point or index.dtype.is_complex:
         raise IndexError(
-            f"an index of {index.dtype} does not select rows, which takes integers; use nonzero() on a mask first"
+            f"an index of {index.dtype} does not select rows, only integers do; call nonzero() on a mask first"
         )
     rows = index.reshape(-1).to(torch.int64)
     if rows.numel():

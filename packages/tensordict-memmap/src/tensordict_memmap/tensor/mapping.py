@@ -1,9 +1,8 @@
-"""Mappings of files and of anonymous shared memory, whose bytes many tensors can share.
+"""`Mapping`: a mapped file, or anonymous shared memory, whose bytes several tensors can share.
 
-A mapping is a ``numpy.memmap`` of bytes, unmapped when the last array or tensor over it is freed. It keeps no file
-descriptor, so address space alone limits how many a process can have. It knows the device and inode of its file, so
-that unpickling a tensor notices a file that was replaced meanwhile. Anonymous shared memory keeps its descriptor, which
-is the only way to find it.
+The bytes are unmapped when the last array or tensor over them is freed. A mapping of a file keeps no descriptor open,
+so the limit of open files does not apply to it. It records the device and inode of the file, so that unpickling a
+tensor detects that the file was replaced. Anonymous shared memory keeps its descriptor, the only handle to it.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ import torch
 from tensordict_memmap.engine import syscalls
 
 MODES = {"r": False, "c": False, "r+": True}
-"""Modes, and whether writes reach the file: with ``r`` and ``c``, a page that is written to is copied first."""
+"""The modes, and whether writes reach the file; with ``r`` and ``c``, pages are copied on write."""
 
 
 def check_mode(mode: str | None) -> None:
-    """Refuses a mode that is none.
+    """Refuses an unknown mode.
 
     Raises:
-        ValueError: There is no such mode.
+        ValueError: The mode is unknown.
     """
     if mode is not None and mode not in MODES:
         raise ValueError(
-            f"the mode {mode!r} is none of {', '.join(map(repr, MODES))}, which files are mapped with; use 'r+' to "
-            "write to them"
+            f"unknown mode {mode!r}; the modes of a mapping are {', '.join(map(repr, MODES))}, and 'r+' writes to the "
+            "file"
         )
 
 
 class _Pages:
-    """Owns a range of mapped pages; the arrays and tensors over them keep it alive."""
+    """Owner of a range of mapped pages; arrays and tensors over them keep it alive."""
 
     __slots__ = ("__array_interface__", "address", "nbytes")
 
     def __init__(self, address: int, nbytes: int, skipped: int) -> None:
         self.address = address
         self.nbytes = nbytes
-        # an array type of ctypes would do the same, and takes ten times as long to make
+        # a ctypes array type would do the same, but takes ten times as long to create
         self.__array_interface__ = _bytes_at(address + skipped, nbytes - skipped)
 
     def __del__(self) -> None:
@@ -52,7 +51,7 @@ class _Pages:
 
 
 class _Foreign:
-    """Keeps memory alive that torch has mapped."""
+    """Owner of memory that torch has mapped."""
 
     __slots__ = ("__array_interface__", "storage")
 
@@ -62,7 +61,7 @@ class _Foreign:
 
 
 def _bytes_at(address: int, nbytes: int) -> dict[str, Any]:
-    """NumPy's array interface of memory at an address."""
+    """Returns NumPy's array interface for memory at an address."""
     return {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
 
 
@@ -71,11 +70,11 @@ class Mapping:
 
     Attributes:
         filename: the absolute path, or None for anonymous shared memory.
-        mode: ``"r+"`` where writes reach the file, ``"r"`` where they stay in this process.
-        offset: where in the file the bytes start.
-        nbytes: how many there are.
-        identity: device and inode of the file.
-        buffer: the array of bytes that holds the memory, for ``torch.frombuffer``.
+        mode: ``"r+"`` if writes reach the file, ``"r"`` if they stay in this process.
+        offset: the offset of the first byte in the file.
+        nbytes: the number of bytes.
+        identity: the device and inode of the file.
+        buffer: the array of bytes over the memory, for ``torch.frombuffer``.
 
     >>> shared = Mapping.anonymous(8)
     >>> shared.array()[:3] = 7
@@ -90,7 +89,7 @@ class Mapping:
         if info.st_size < offset + nbytes:
             raise ValueError(
                 f"{filename or 'shared memory'} has {info.st_size} bytes where its tensor needs {offset + nbytes}; "
-                "give the shape and dtype that it was written with"
+                "pass the shape and dtype that it was written with"
             )
         self.filename = filename
         self.mode = mode
@@ -102,22 +101,19 @@ class Mapping:
 
     @classmethod
     def open(cls, filename: str, nbytes: int | None = None, *, offset: int = 0, mode: str | None = None) -> Mapping:
-        """Maps a range of a file that exists, without changing it.
+        """Maps a range of an existing file, without changing it.
 
         Args:
             filename: the path.
-            nbytes: how many bytes; None is all that the opened file has from ``offset`` on.
-            offset: where they start.
-            mode: ``"r+"``, ``"r"`` or ``"c"``; None is ``"r+"`` where the file may be written to, else ``"r"``.
+            nbytes: the number of bytes; None maps all bytes of the file from ``offset`` on.
+            offset: the offset of the first byte.
+            mode: ``"r+"``, ``"r"`` or ``"c"``; None is ``"r+"`` if the file may be written to, else ``"r"``.
 
         Raises:
-            ValueError: if the file is shorter, or the mode is none of these.
-            OSError: if it cannot be opened.
+            ValueError: The file is shorter, or the mode is unknown.
+            OSError: The file cannot be opened.
         """
-        if mode is not None and mode not in MODES:
-            raise ValueError(
-                f"mode {mode!r} is not one of 'r', 'c' and 'r+' for a mapping; use 'r+' to write to the file"
-            )
+        check_mode(mode)
         fd = -1
         if mode is None or MODES[mode]:
             try:
@@ -140,7 +136,7 @@ class Mapping:
 
     @classmethod
     def anonymous(cls, nbytes: int) -> Mapping:
-        """Makes anonymous shared memory of zeros, freed with its last mapping in any process."""
+        """Makes anonymous shared memory of zeros, which is freed with its last mapping in any process."""
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("tensordict-memmap")
         else:
@@ -155,7 +151,7 @@ class Mapping:
 
     @classmethod
     def from_descriptor(cls, fd: int, nbytes: int) -> Mapping:
-        """Maps anonymous shared memory by its descriptor, which the mapping then owns."""
+        """Maps anonymous shared memory given by its descriptor, and takes ownership of the descriptor."""
         keeper = _Descriptor(fd)
         mapping = cls(fd, None, nbytes)
         mapping.descriptor = keeper
@@ -175,7 +171,7 @@ class Mapping:
 
     @classmethod
     def nothing(cls, filename: str | None = None, mode: str = "r+") -> Mapping:
-        """The empty mapping, which needs no file."""
+        """Makes an empty mapping, which needs no file."""
         mapping = cls.__new__(cls)
         mapping.filename, mapping.mode, mapping.offset, mapping.nbytes = filename, mode, 0, 0
         mapping.identity, mapping.descriptor, mapping.buffer = (0, 0), None, np.empty(0, np.uint8)
@@ -187,7 +183,7 @@ class Mapping:
         return int(self.buffer.ctypes.data)
 
     def array(self) -> np.memmap[Any, np.dtype[np.uint8]]:
-        """The bytes as a ``numpy.memmap``, for NumPy and Numba."""
+        """Returns the bytes as a ``numpy.memmap``, for NumPy and Numba."""
         if isinstance(self.buffer, np.memmap):
             return self.buffer
         array = np.ndarray.__new__(np.memmap, (self.nbytes,), np.uint8, self.buffer)
@@ -195,7 +191,7 @@ class Mapping:
         return array
 
     def flush(self) -> None:
-        """Waits until bytes written through the mapping are on the disk."""
+        """Syncs bytes written through the mapping to disk."""
         if self.filename is not None and self.mode == "r+" and self.nbytes:
             syscalls.sync_mapping(self.address, self.nbytes)
 
@@ -216,7 +212,7 @@ class Mapping:
 
 
 class _Descriptor:
-    """Owns a file descriptor."""
+    """Owner of a file descriptor."""
 
     __slots__ = ("fd",)
 

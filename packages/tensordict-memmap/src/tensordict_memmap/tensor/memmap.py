@@ -1,8 +1,8 @@
-"""``MemoryMappedTensor``: a tensor whose memory is a file, or shared memory, that several processes can use.
+"""``MemoryMappedTensor``: a tensor whose memory is a mapped file, or shared memory, that several processes can use.
 
-Operations see a plain ``torch.Tensor``: they run at full speed and return plain tensors. Only views by position
-(indexing with integers and slices, ``unbind``, ``split``, ``chunk``, ``detach``) stay memory-mapped and know where they
-are in the file; every other view shares the memory as a plain tensor. Row indexing (``indexing.py``) and large copies
+Torch operations treat it as a plain ``torch.Tensor``: they have no overhead and return plain tensors. Only indexing
+with integers and slices, ``unbind``, ``split``, ``chunk`` and ``detach`` return memory-mapped views that know their
+place in the file; other views share the memory as plain tensors. Row indexing (``indexing.py``) and large copies
 (``update.py``) have fast paths. A tensor with a file is pickled by the name and identity of the file (``pickling.py``).
 """
 
@@ -33,18 +33,18 @@ _BASIC = (int, slice, EllipsisType, type(None))
 
 
 class MemoryMappedTensor(Filled, torch.Tensor):
-    """A tensor over a file, or over shared memory where it has no file.
+    """A tensor over a mapped file, or over shared memory if it has no file.
 
-    Writing to it in place writes to the file. ``clone()`` and arithmetic give plain tensors.
+    In-place operations write to the file. ``clone()`` and arithmetic return plain tensors.
 
     Args:
         source: a tensor, array or nested list of numbers, which is copied.
         dtype: the dtype to convert to.
         shape: the shape to broadcast to.
-        index: an index of the result to keep.
-        device: the CPU, which is where files are mapped.
-        handler: memory that is mapped already, as another tensor's ``handler``; ``source`` is None then.
-        filename: the file to make; None uses shared memory, freed with its last owner.
+        index: an index to apply to the result.
+        device: must be the CPU or None.
+        handler: an existing mapping, such as the ``handler`` of another tensor, instead of ``source``.
+        filename: the file to create; None uses shared memory, which is freed once nothing maps it.
 
     >>> x = MemoryMappedTensor([[1, 2], [3, 4]])
     >>> x[0] = 7
@@ -55,7 +55,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
     ('MemoryMappedTensor', 'Tensor')
     """
 
-    # As in torch.nn.Parameter: operations take no detour through Python and return plain tensors.
+    # As in torch.nn.Parameter: operations have no Python overhead and return plain tensors.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # a method
 
     _mapping: Mapping
@@ -73,7 +73,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         handler: Mapping | None = None,
         filename: str | os.PathLike[str] | None = None,
     ) -> Self:
-        """Copies ``source``, or takes over ``handler``."""
+        """Copies ``source``, or makes a tensor over ``handler``."""
         check_device(device)
         if handler is not None:
             if dtype is None or shape is None:
@@ -85,7 +85,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         made = cls.from_tensor(tensor, filename=filename, shape=shape)
         return made if index is None else cast(Self, made[index])
 
-    # --- making one
+    # --- constructors
 
     @classmethod
     def from_tensor(
@@ -101,20 +101,20 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         """Copies a tensor into a new file, or into shared memory.
 
         Args:
-            input: the tensor, on any device and of any layout of strides.
-            filename: the file to make. It appears whole or not at all.
-            existsok: whether a file of that name may be replaced. Existing mappings of the old file keep its content.
-            copy_existing: whether a tensor that has a file already is copied to another one.
-            copy_data: whether to copy the values; False leaves zeros, and takes no disk space yet.
-            shape: broadcasts to this shape.
+            input: the tensor, on any device and with any strides.
+            filename: the file to create, in one step; None uses shared memory.
+            existsok: whether an existing file may be replaced. Existing mappings of it keep its content.
+            copy_existing: whether a tensor that already has a file is copied to another one.
+            copy_data: whether to copy the values; if False the file holds zeros, which take no disk space.
+            shape: the shape to broadcast to.
 
         Returns:
-            The new tensor, or ``input`` itself where it is already what is asked for.
+            The new tensor, or ``input`` itself if it is already mapped as requested.
 
         Raises:
-            TypeError: ``input`` is no tensor.
+            TypeError: ``input`` is not a tensor.
             RuntimeError: ``input`` requires gradients, the file exists and ``existsok`` is False, or ``input`` has
-                another file already and ``copy_existing`` is False.
+                another file and ``copy_existing`` is False.
             OSError: The disk is full.
 
         >>> x = MemoryMappedTensor.from_tensor(torch.arange(3), filename="x.memmap")
@@ -123,7 +123,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         """
         if not isinstance(input, torch.Tensor):
             raise TypeError(
-                f"{type(input).__name__} is no torch.Tensor, which from_tensor takes; use torch.as_tensor first"
+                f"{type(input).__name__} is not a torch.Tensor, which from_tensor requires; call torch.as_tensor first"
             )
         if isinstance(input, cls) and shape is None:
             mapped = input._mapping.filename
@@ -131,11 +131,11 @@ class MemoryMappedTensor(Filled, torch.Tensor):
                 return input
             if mapped is not None and not copy_existing:
                 raise RuntimeError(
-                    f"the tensor is in {mapped} already and stays there; pass copy_existing=True to copy it to "
-                    f"{os.fspath(filename)}"
+                    f"the tensor is mapped onto {mapped}, and copy_existing=False does not copy it; pass "
+                    f"copy_existing=True to copy it to {os.fspath(filename)}"
                 )
         if input.requires_grad:
-            raise RuntimeError("the tensor requires gradients, and a file holds only values; pass x.detach()")
+            raise RuntimeError("the tensor requires gradients, which a file cannot hold; pass x.detach()")
         source = input if shape is None else input.expand(tuple(shape))
         return cls._make(source.shape, source.dtype, filename, existsok, source if copy_data else None)
 
@@ -156,16 +156,18 @@ class MemoryMappedTensor(Filled, torch.Tensor):
             return made
         path = os.path.abspath(filename)
         if not existsok and os.path.exists(path):
-            raise RuntimeError(f"{path} exists, and a new tensor gets a new file; pass existsok=True to replace it")
+            raise RuntimeError(
+                f"{path} exists, and existsok=False creates a new file; pass existsok=True to replace it"
+            )
         if nbytes == 0:  # files of the tree format are never empty
             if os.path.exists(path):
                 os.unlink(path)
             return cls._over(Mapping.nothing(path), dtype, shape)
         folder, name = os.path.split(path)
-        os.stat(folder)  # an error where it is absent: writing would make it
+        os.stat(folder)  # raises if the folder is absent, which write_files would create
         with replacing(path, existsok=existsok) as staged:
             write_files([FileWrite(staged, [] if source is None else [FileRange(name, source)], size=nbytes)])
-            # before others can put another file there; elsewhere a mapped file cannot be renamed
+            # mapped before another process can replace the file; Windows cannot rename mapped files
             mapping = Mapping.open(staged, nbytes, mode="r+") if syscalls.POSIX else None
         if mapping is None:
             mapping = Mapping.open(path, nbytes, mode="r+")
@@ -183,7 +185,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         stride: Sequence[int] | None = None,
         index: Any = None,
     ) -> Self:
-        """A tensor over a mapping, from a byte of it on."""
+        """Makes a tensor over a mapping, from a byte offset on."""
         count = _reach(shape, stride)
         if count == 0:
             plain = torch.empty(tuple(shape), dtype=dtype)
@@ -215,11 +217,11 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         Args:
             filename: the path.
             dtype: the dtype of the values in the file.
-            shape: their shape. A tensor without elements needs no file.
-            index: an index of the tensor to keep.
-            mode: ``"r+"`` writes to the file, ``"r"`` and ``"c"`` keep writes in this process; None is ``"r+"`` where
-                the file may be written to, else ``"r"``.
-            offset: the byte where the tensor starts.
+            shape: the shape of the tensor. A tensor without elements needs no file.
+            index: an index to apply to the tensor.
+            mode: ``"r+"`` writes to the file, ``"r"`` and ``"c"`` keep writes in this process; None is ``"r+"`` if the
+                file may be written to, else ``"r"``.
+            offset: the offset of the tensor in the file, in bytes.
 
         Raises:
             ValueError: The file is shorter than the tensor.
@@ -241,14 +243,14 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         offset: int = 0,
         stride: Sequence[int] | None = None,
     ) -> Self:
-        """A tensor over memory that is mapped already.
+        """Makes a tensor over an existing mapping.
 
         Args:
-            handler: the mapping, as ``MemoryMappedTensor.handler`` gives it.
-            dtype: the dtype of its values.
-            shape: their shape.
-            index: an index of the tensor to keep.
-            offset: the byte of the mapping where the tensor starts.
+            handler: the mapping, such as the ``handler`` of another `MemoryMappedTensor`.
+            dtype: the dtype of the tensor.
+            shape: the shape of the tensor.
+            index: an index to apply to the tensor.
+            offset: the offset of the tensor in the mapping, in bytes.
             stride: the strides in elements; contiguous if None.
 
         Raises:
@@ -279,16 +281,16 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         filename: str | os.PathLike[str] | None = None,
         handler: Mapping | None = None,
     ) -> Self:
-        """A tensor over a storage of torch that maps a file, as ``torch.UntypedStorage.from_file`` makes.
+        """Makes a tensor over a torch storage that maps a file, such as one from ``torch.UntypedStorage.from_file``.
 
         Args:
             storage: the storage.
             shape: the shape; None is one dimension.
-            dtype: the dtype; None is the storage's, or bytes.
-            device: the CPU.
-            index: an index of the tensor to keep.
-            filename: the file that the storage maps; None asks the storage.
-            handler: memory that is mapped already, instead of the storage's.
+            dtype: the dtype; None is that of the storage, or ``torch.uint8`` for an untyped one.
+            device: must be the CPU or None.
+            index: an index to apply to the tensor.
+            filename: the file that the storage maps; None takes it from the storage.
+            handler: an existing mapping to use instead of the storage.
         """
         check_device(device)
         if dtype is None:
@@ -298,17 +300,17 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         mapping = handler or Mapping.over(untyped, None if path is None else os.path.abspath(path))
         return cls.from_handler(mapping, dtype, (mapping.nbytes // dtype.itemsize,) if shape is None else shape, index)
 
-    # --- where it is
+    # --- properties of the mapping
 
     @property
     def filename(self) -> str:
         """The absolute path of the file.
 
         Raises:
-            RuntimeError: The tensor is in anonymous shared memory, where ``handler.filename`` is None.
+            RuntimeError: The tensor is in anonymous shared memory; ``handler.filename`` is None then.
         """
         if self._mapping.filename is None:
-            raise RuntimeError("the tensor has no file: it is in shared memory; pass filename when making it")
+            raise RuntimeError("the tensor is in shared memory and has no file; pass filename when creating it")
         return self._mapping.filename
 
     @property
@@ -318,7 +320,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     @property
     def index(self) -> Any:
-        """The index that gave this tensor, of a tensor of shape ``parent_shape``; None if there was none."""
+        """The index that produced this tensor from one of shape ``parent_shape``; None if it was not indexed."""
         return self._index
 
     @property
@@ -328,13 +330,13 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     @property
     def offset(self) -> int:
-        """The byte of the file where the first element starts."""
+        """The offset of the first element in the file, in bytes."""
         if self.numel() == 0:
             return self._mapping.offset
         return self._mapping.offset + self.data_ptr() - self._mapping.address
 
     def flush(self) -> None:
-        """Waits until in-place changes are on the disk."""
+        """Syncs in-place changes to disk."""
         self._mapping.flush()
 
     def is_shared(self) -> bool:
@@ -342,7 +344,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         return self._mapping.mode == "r+"
 
     def share_memory_(self) -> Self:
-        """Returns the tensor, whose memory is shared already."""
+        """Returns the tensor itself, whose memory is already shared."""
         return self
 
     def _is_whole(self) -> bool:
@@ -383,7 +385,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         super().__setitem__(index, value)
 
     def _rows(self, index: Any) -> torch.Tensor | None:
-        """The index as integers of rows, where copying rows as runs of bytes pays; else None."""
+        """Returns the index as row numbers if copying contiguous rows is faster than general indexing; else None."""
         rows: torch.Tensor
         if isinstance(index, torch.Tensor):
             rows = index
@@ -398,7 +400,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         return rows
 
     def copy_(self, src: torch.Tensor, non_blocking: bool = False) -> Self:
-        """Copies a tensor into this one's file; large ones on several threads."""
+        """Copies a tensor into this one in place; large ones on several threads."""
         if self.nbytes >= FILE_WRITE_MIN and isinstance(src, torch.Tensor):
             copy_into(self, src)
         else:
@@ -433,7 +435,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         return iter(self.unbind(0))
 
     def detach(self) -> Self:
-        """The same memory without gradients."""
+        """Returns a memory-mapped view without gradients."""
         view = self._view(super().detach(), self._index)
         view._parent_shape = self._parent_shape
         return view
@@ -446,13 +448,13 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         return view
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        """A plain tensor with the same values: two tensors cannot own one file."""
+        """Returns a plain tensor with the same values, since two independent copies cannot share one file."""
         copied: torch.Tensor = super().detach().clone().requires_grad_(self.requires_grad)
         memo[id(self)] = copied
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickles the name and identity of the file; the values where there is no file that holds them."""
+        """Pickles the name and identity of the file, or the values if no file holds them."""
         return pickling.reduce(self, self._mapping, self.offset, protocol)
 
 
@@ -465,7 +467,7 @@ register_writer(MemoryMappedTensor, write_leaves)
 
 
 def _reach(shape: Sequence[int], stride: Sequence[int] | None) -> int:
-    """The number of elements from the first of a tensor to its last."""
+    """Returns the number of elements of memory from the first element of a tensor to its last."""
     if stride is None or 0 in shape:
         return prod(shape)
     return sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1

@@ -1,11 +1,11 @@
-"""Pickling of memory-mapped tensors: by the name of their file, by a file descriptor, or by value.
+"""Pickling of memory-mapped tensors: by file name, by file descriptor, or by value.
 
-A pickle holds the name of the file, the place of the tensor in it and the identity of the file (device, inode, time of
-creation): a few hundred bytes whatever the size of the tensor, and an error on loading if another file has that name by
-then. Values are pickled where no file holds them: the file was replaced or deleted since it was mapped, the tensor was
-changed in a private mapping, or the shared memory has no name. ``multiprocessing`` sends such memory as a descriptor
-instead, so that both processes see one memory; a pickle that may be stored cannot, since the memory goes with its last
-owner.
+A pickle holds the name of the file, the place of the tensor in it, and the identity of the file (device, inode,
+creation time). It has a few hundred bytes for a tensor of any size, and unpickling raises an error if the file was
+replaced. Values are pickled if no file holds them: the file was replaced or deleted since it was mapped, the tensor was
+changed in a private mapping, or it is in anonymous shared memory. ``multiprocessing`` sends anonymous shared memory as
+a descriptor instead, so that both processes share it; a pickle that may be stored cannot, since the memory is freed
+with its last mapping.
 
 The functions take the class and the mapping of a tensor, so that this module does not import `MemoryMappedTensor`.
 """
@@ -24,7 +24,7 @@ from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.tensor.mapping import Mapping
 
 _Place = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
-"""The byte where a tensor starts, its dtype, shape and strides."""
+"""The offset of a tensor in bytes, its dtype, shape and strides."""
 
 
 def reduce(tensor: torch.Tensor, mapping: Mapping, offset: int, protocol: int) -> Any:
@@ -32,12 +32,12 @@ def reduce(tensor: torch.Tensor, mapping: Mapping, offset: int, protocol: int) -
 
     Args:
         tensor: the tensor.
-        mapping: the memory that holds it.
-        offset: the byte of the file where it starts.
+        mapping: the mapping that holds its memory.
+        offset: its offset in the file, in bytes.
         protocol: the pickle protocol.
     """
     filename = mapping.filename
-    # In a private mapping, the count of in-place operations tells whether there were changes.
+    # In a private mapping, the version counter shows whether the tensor was changed.
     if filename is not None and tensor.numel() and (mapping.mode == "r+" or tensor._version == 0):
         identity = _identity(filename)
         if identity[:2] == mapping.identity:
@@ -51,7 +51,7 @@ def reduce(tensor: torch.Tensor, mapping: Mapping, offset: int, protocol: int) -
 
 
 def reduce_between_processes(tensor: torch.Tensor, mapping: Mapping, offset: int) -> Any:
-    """Reduces a tensor for ``multiprocessing``, which can send descriptors."""
+    """Reduces a tensor for ``multiprocessing``, which can send file descriptors."""
     if mapping.descriptor is None or tensor.numel() == 0:
         return reduce(tensor, mapping, offset, pickle.HIGHEST_PROTOCOL)
     descriptor = DupFd(mapping.descriptor.fd)
@@ -75,9 +75,10 @@ def _identity(filename: str) -> tuple[int, int, int]:
 
 
 def _from_values(cls: Any, data: Any, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
-    tensor: Any = cls.empty(shape, dtype=dtype)
+    tensor = cls.empty(shape, dtype=dtype)
     tensor.handler.array()[:] = memoryview(data)
-    return tensor.requires_grad_(requires_grad)  # type: ignore[no-any-return]  # a tensor
+    filled: torch.Tensor = tensor.requires_grad_(requires_grad)
+    return filled
 
 
 def _from_file(
@@ -96,7 +97,7 @@ def _from_file(
     except (OSError, ValueError):
         _check_identity(filename, identity)
         raise
-    # A mapped file keeps its inode: the same inode and time of creation under the name mean that it is the same file.
+    # A mapping keeps the inode in use: if inode and creation time are unchanged, it is still the same file.
     _check_identity(filename, identity, mapping.identity)
     return _at(cls, mapping, (0, dtype, shape, stride), requires_grad)
 
@@ -104,8 +105,8 @@ def _from_file(
 def _check_identity(filename: str, identity: tuple[int, int, int], mapped: tuple[int, int] | None = None) -> None:
     if _identity(filename) != identity or mapped not in (None, identity[:2]):
         raise RuntimeError(
-            f"{filename} was removed or replaced since a tensor in it was pickled, and a pickle holds no values of it; "
-            "load the tensor from where it was saved"
+            f"{filename} was removed or replaced since a tensor in it was pickled, and the pickle does not hold its "
+            "values; load the tensor from the place where it was saved"
         )
 
 

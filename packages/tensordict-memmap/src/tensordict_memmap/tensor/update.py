@@ -1,10 +1,10 @@
-"""In-place writes into memory-mapped tensors, many at once: through the mapping, or to the file.
+"""In-place updates of memory-mapped tensors, many at once: through the mapping, or to the file.
 
-Where the pages of a tensor are in memory, a copy into the mapping runs at memory speed; large copies run on several
-threads, past the caches once a kernel is loaded. Where the pages are not in memory yet, as right after preallocation,
-each of them would be a page fault. There the bytes go to the file, and the mapping sees them: the blocks of all files
-are reserved first, so that a full disk is an error before anything is written, and then the files are filled as a save
-fills them (``engine/write_plan.py``), each thread in a file of its own.
+If the pages of a tensor are in memory, it is copied into the mapping at memory speed. Large copies run on several
+threads, and bypass the caches once a kernel is loaded. If the pages are not in memory, as right after preallocation,
+each of them would cause a page fault. The bytes are written to the file then, where the mapping sees them: the disk
+blocks of all files are reserved first, so that a full disk raises an error before anything is written, and then the
+files are written like those of a save (``engine/write_plan.py``).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tensordict_memmap.tensor.mapping import Mapping
 
 __all__ = ["copy_into", "write_leaves"]
 
-_OPEN = 256
-"""Files that are open at once; the usual limit of a process is 1,024."""
+_MOST_OPEN_FILES = 256
+"""The number of files to open at once; the usual limit of a process is 1,024."""
 
 
 def write_leaves(
@@ -36,12 +36,12 @@ def write_leaves(
     *,
     threads: int | None = None,
 ) -> None:
-    """Copies tensors into tensors that may map files, converting as ``Tensor.copy_`` does.
+    """Copies tensors into tensors that may map files; converts like ``Tensor.copy_``.
 
     Args:
         keys: the names of the leaves, for errors.
-        leaves: the targets, which change in place.
-        sources: the new values, one tensor of the shape of each leaf.
+        leaves: the targets, changed in place.
+        sources: the new values, each of the shape of its leaf.
         threads: the number of threads for writes to files.
 
     Raises:
@@ -62,20 +62,20 @@ def write_leaves(
         return
     by_file: dict[int, list[int]] = {}
     for number in sorted(unfilled, key=lambda number: -leaves[number].nbytes):
-        by_file.setdefault(id(leaves[number].handler), []).append(number)  # type: ignore[attr-defined]  # only mapped tensors come here
+        by_file.setdefault(id(_mapping_of(leaves[number])), []).append(number)
     files = list(by_file.values())
     written: set[int] = set()
-    for first in range(0, len(files), _OPEN):
-        written |= _fill(files[first : first + _OPEN], keys, leaves, sources, threads)
+    for first in range(0, len(files), _MOST_OPEN_FILES):
+        written |= _fill(files[first : first + _MOST_OPEN_FILES], keys, leaves, sources, threads)
     for number, (leaf, source) in enumerate(zip(leaves, sources, strict=True)):
         if number in written:
-            _tell_autograd(leaf)
+            _increment_version(leaf)
         else:
             torch.Tensor.copy_(leaf, source)
 
 
 def _copy(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Copies within memory, without a derivative."""
+    """Copies within memory, without autograd."""
     flat = [number for number, leaf in enumerate(leaves) if _is_plain_copy(leaf, sources[number])]
     total = sum(leaves[number].nbytes for number in flat)
     if total < STREAM_MIN or not _are_apart(leaves, sources):
@@ -95,14 +95,14 @@ def _copy(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> No
         )
     executor.run(queues)
     for number in flat:
-        _tell_autograd(leaves[number])
+        _increment_version(leaves[number])
     others = sorted(set(range(len(leaves))).difference(flat))
     if others:
         torch._foreach_copy_([leaves[number] for number in others], [sources[number] for number in others])
 
 
 def _is_plain_copy(leaf: torch.Tensor, source: torch.Tensor) -> bool:
-    """Whether the copy is one large run of bytes without conversion."""
+    """Whether the copy is a large contiguous one on the CPU, without conversion."""
     return (
         leaf.nbytes >= FILE_WRITE_MIN
         and leaf.dtype is source.dtype
@@ -114,9 +114,15 @@ def _is_plain_copy(leaf: torch.Tensor, source: torch.Tensor) -> bool:
     )
 
 
-def _tell_autograd(leaf: torch.Tensor) -> None:
-    """Counts a change of the values for autograd."""
+def _increment_version(leaf: torch.Tensor) -> None:
+    """Increments the version counter, so that autograd detects the in-place change."""
     leaf.detach()[:0].zero_()
+
+
+def _mapping_of(leaf: Any) -> Mapping:
+    """Returns the mapping of a `MemoryMappedTensor`, whose module imports this one."""
+    mapping: Mapping = leaf.handler
+    return mapping
 
 
 def _fill(
@@ -126,13 +132,13 @@ def _fill(
     sources: Sequence[torch.Tensor],
     threads: int | None,
 ) -> set[int]:
-    """Writes leaves to their files and returns the numbers of those written; skips files that cannot be opened."""
+    """Writes leaves to their files; returns the numbers of those written, and skips files that cannot be opened."""
     sinks: list[Sink] = []
     targets: list[tuple[Sink, FileRange]] = []
     written: set[int] = set()
     try:
         for numbers in files:
-            mapping: Mapping = leaves[numbers[0]].handler  # type: ignore[attr-defined]  # only mapped tensors come here
+            mapping = _mapping_of(leaves[numbers[0]])
             fd = mapping.open_descriptor()
             if fd is None:
                 continue
@@ -153,7 +159,7 @@ def _fill(
 
 
 def _are_apart(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> bool:
-    """Whether no source shares memory with a leaf and no two leaves overlap: otherwise the order of copies matters."""
+    """Whether no source shares memory with a leaf and no two leaves overlap, so that copies may run in any order."""
     leaves = [leaf for leaf in leaves if leaf.numel()]
     places = {leaf.untyped_storage().data_ptr() for leaf in leaves}
     for source in sources:
@@ -166,17 +172,17 @@ def _are_apart(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) 
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """The bytes from the first element to the last, of a tensor that is not empty."""
+    """Returns the number of bytes from the first element of a nonempty tensor to its last."""
     steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return (steps + 1) * tensor.element_size()
 
 
 def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = None) -> None:
-    """Copies ``src`` into ``dst``, which may map a file, converting and broadcasting as ``Tensor.copy_`` does.
+    """Copies ``src`` into ``dst``, which may map a file; converts and broadcasts like ``Tensor.copy_``.
 
     Args:
-        dst: the target, which changes in place.
-        src: the new values; any tensor that broadcasts to the shape of ``dst``.
+        dst: the target, changed in place.
+        src: the new values, a tensor that broadcasts to the shape of ``dst``.
         threads: the number of threads for writes to a file.
 
     >>> dst = torch.zeros(2, 3)
