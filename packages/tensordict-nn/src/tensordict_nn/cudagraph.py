@@ -20,7 +20,7 @@ from tensordict_core.extension import Node
 from tensordict_nn import errors
 from tensordict_nn.base import as_keys, require_inputs
 from tensordict_nn.dispatch import dispatch
-from tensordict_nn.probabilistic.interaction import interaction_type
+from tensordict_nn.interaction import interaction_type
 from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
 
 __all__ = ["CudaGraphModule"]
