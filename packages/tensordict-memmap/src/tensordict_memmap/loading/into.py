@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tensordict_core.extension import Primitives
+from tensordict_core.extension import Node as TensorNode
 from tensordict_memmap.formats.safetensors.dotted_names import by_names
 from tensordict_memmap.loading.calls import describe_saved, load_memmap
 from tensordict_memmap.schema.diff import Report, differences, other_components, plain, refuse, table, write
@@ -126,9 +126,9 @@ def _node(side: Any, *, subpath: str | tuple[str, ...] | None = None, keys: Keys
         if isinstance(node, Leaf):
             raise TypeError(f"tensordicts are compared, and {subpath!r} of {side} is a tensor; name what holds it")
         return node
-    if isinstance(side, torch.nn.Module) and not isinstance(side, Primitives):
+    if isinstance(side, torch.nn.Module) and not isinstance(side, TensorNode):
         side = by_names({name: one for name, one in side.state_dict().items() if isinstance(one, torch.Tensor)})
-    if not isinstance(side, Primitives):
+    if not isinstance(side, TensorNode):
         raise TypeError(f"tensordicts, modules and paths have a structure, and a {type(side).__name__} has none")
     return plan(side)
 

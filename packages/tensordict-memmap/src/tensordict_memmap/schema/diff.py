@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from tensordict_core import LazyStackedTensorDict, UnbatchedTensor
-from tensordict_core.extension import Meta, Primitives
+from tensordict_core.extension import Meta
+from tensordict_core.extension import Node as TensorNode
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, Value, nodes, show
 from tensordict_memmap.schema.plan import LAZY, plan
 
@@ -94,7 +95,7 @@ def _listed(lines: Any) -> str:
 
 def fit(loaded: Any, like: Any, *, strict: bool, fill: float | None, cast: bool) -> Any:
     """A loaded tensordict in the structure of ``like``; `load_memmap` explains the arguments."""
-    if not isinstance(like, Primitives):
+    if not isinstance(like, TensorNode):
         raise TypeError(f"like= takes a tensordict of the structure that is wanted, not a {type(like).__name__}")
     made: Any = like._clone(False)
     if made.is_locked:
