@@ -267,7 +267,7 @@ def test_tuples_named_tuples_and_dataclasses_are_nodes():
         (TensorDict.from_dataclass, 3),
         (TensorDict.from_dataclass, Record),
     ]:
-        with pytest.raises(TypeError, match="from_any takes any structure"):
+        with pytest.raises(TypeError, match="use from_any for other structures"):
             build(wrong)
 
 

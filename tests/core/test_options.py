@@ -132,9 +132,9 @@ def test_notebooks_get_a_folding_view_that_escapes_keys_unless_it_is_switched_of
 
 
 def test_unknown_print_options_are_refused():
-    with pytest.raises(TypeError, match=r"no print option 'colour'; choose from"):
+    with pytest.raises(TypeError, match=r"'colour' is not a print option; choose from"):
         set_printoptions(colour=True)
-    with pytest.raises(ValueError, match="sort_keys is 'alphabetical' or 'insertion'"):
+    with pytest.raises(ValueError, match="is no order; pass 'alphabetical' or 'insertion'"):
         set_printoptions(sort_keys="random")
 
 

@@ -1,9 +1,9 @@
 """Extension interface: for authors of containers and of packages that build on core.
 
-A container subclasses `CustomContainer` and defines how entries are stored; all operations follow. A package reads the
-operation records, registers its types under stable names, implements ``torch`` functions, writes its own types of
-leaves, and asks the tracing checks. The methods that a container defines start with an underscore, because users of the
-container do not call them.
+A container subclasses `CustomContainer`, defines how entries are stored, and inherits all operations. A package uses
+operation records, registers its types under stable names, implements ``torch`` functions, defines writes to its own
+types of leaves, and uses the tracing checks. The methods that a container defines start with an underscore, because
+users of the container do not call them.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ Primitives = Node
 
 
 def dense(entries: dict[str, Any], meta: Meta) -> TensorDict:
-    """Return a tensordict that owns a dictionary of entries, without a check that they are valid for ``meta``.
+    """Return a tensordict that owns a dictionary of entries, which must be valid for ``meta`` and are not checked.
 
     >>> dense({"a": torch.zeros(3, 4)}, Meta(torch.Size([3]))).batch_size
     torch.Size([3])
@@ -114,7 +114,7 @@ def dense_locked(entries: dict[str, Any], meta: Meta, nodes: Sequence[TensorDict
     Args:
         entries: The entries.
         meta: The metadata.
-        nodes: The nodes among the entries, each locked, made just now, and in no other tensordict.
+        nodes: The nodes among the entries; each is new, locked, and in no other tensordict.
 
     >>> dense_locked({"a": torch.zeros(3)}, Meta(torch.Size([3])), []).is_locked
     True
@@ -147,7 +147,7 @@ entries: Callable[[TensorDict], dict[str, Any]] = attrgetter("_entries")
 
 
 def annotate(td: TensorCollection, name: str, value: Any) -> None:
-    """Attach a fact to a node beside its entries; results of operations do not have it.
+    """Attach an annotation to a node; results of operations do not have it.
 
     >>> td = TensorDict({})
     >>> annotate(td, "origin", "sensor 3")
@@ -160,7 +160,7 @@ def annotate(td: TensorCollection, name: str, value: Any) -> None:
 
 
 def annotation(td: TensorCollection, name: str, default: Any = None) -> Any:
-    """Return the fact that is attached to a node under a name.
+    """Return an annotation of a node.
 
     >>> annotation(TensorDict({}), "origin", "unknown")
     'unknown'

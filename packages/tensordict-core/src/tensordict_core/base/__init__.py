@@ -1,3 +1,3 @@
-"""Base: the abstract node, its records and its rules; imports nothing from the layers above."""
+"""Base layer: the abstract node, keys, indices, metadata, locks and errors; imports no higher layer."""
 
 from __future__ import annotations

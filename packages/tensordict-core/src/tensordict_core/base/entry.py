@@ -1,7 +1,7 @@
-"""Conversion of values to entries: every value that enters a tensordict passes here once.
+"""Conversion of values to entries: checks and converts every value that is stored in a tensordict.
 
 Tensors and nodes are checked against the batch size and the device; numbers, arrays and lists of numbers become
-tensors; dictionaries become tensordicts; anything else becomes non-tensor data, so no value is dropped.
+tensors; dictionaries become tensordicts; any other value becomes non-tensor data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["as_tensor", "non_tensor_entry", "to_entry"]
 
 
 def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
-    """Return a tensor of a number, an array or a list of them; ``None`` if the value is not numeric.
+    """Convert a number, an array, or a list of them to a tensor; return ``None`` if the value is not numeric.
 
     >>> as_tensor([1, 2]), as_tensor("text")
     (tensor([1, 2]), None)
@@ -84,7 +84,7 @@ def _node_entry(meta: Meta, key: Any, value: Node, non_blocking: bool) -> Node:
         return value
     size = meta.batch_size
     if not starts_with(own.batch_size, size):
-        # a nested tensordict with fewer batch dimensions gets those of its parent, on a shallow copy
+        # a nested tensordict with fewer batch dimensions is copied (shallowly) with those of its parent
         value = value._clone(False)
         try:
             value.batch_size = size
@@ -103,10 +103,10 @@ def _node_entry(meta: Meta, key: Any, value: Node, non_blocking: bool) -> Node:
 
 
 def non_tensor_entry(meta: Meta, value: Any) -> Any:
-    """Return the non-tensor entry for a value; a list of the batch size gives a value to each position.
+    """Return the non-tensor entry for a value; a list of the batch size holds one value for each position.
 
     Raises:
-        ValueError: A list has the first size of the batch size, and other sizes below.
+        ValueError: A nested list has the first size of the batch size, but not the others.
     """
     if isinstance(value, list) and meta.batch_size and len(value) == meta.batch_size[0] and options.list_to_stack:
         return containers.non_tensor_stack.from_list(value, batch_size=meta.batch_size, device=meta.device)

@@ -23,17 +23,17 @@ def incomplete_container(cls: type, missing: Sequence[str]) -> TypeError:
 
 
 def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> KeyError:
-    """The key is absent; the message suggests similar keys."""
+    """A key is missing; the message suggests similar keys."""
     names = [str(k) for k in keys]
     wanted = str(key if isinstance(key, str) else key[-1] if key else key)
     near = difflib.get_close_matches(wanted, names, n=3)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; get(key, default) takes an absent one"
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; use get(key, default) for an optional key"
     shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
     return KeyError(f"key {_show(key)} not found in {where} with keys [{shown}]{hint}")
 
 
 def existing_key(key: Any) -> KeyError:
-    """The new name is taken."""
+    """The new name of an entry is a key that exists."""
     return KeyError(f"key {_show(key)} already present in TensorDict; pass safe=False to replace it")
 
 
@@ -150,9 +150,9 @@ def no_batch_dim(what: str) -> RuntimeError:
 
 
 def holds_itself(key: Any) -> ValueError:
-    """A tensordict is stored below itself."""
+    """A tensordict is stored in itself or in a nested tensordict."""
     return ValueError(
-        f"a tensordict cannot hold itself, but is set under its own key {_show(key)}; set a copy, clone(False)"
+        f"a tensordict cannot contain itself, and the value for key {_show(key)} does; store a copy, td.clone(False)"
     )
 
 
@@ -176,8 +176,9 @@ def keys_as_index(keys: Sequence[str]) -> TypeError:
 def bad_indexed_value(value: Any) -> TypeError:
     """The value of an indexed write has a type that no leaf takes."""
     return TypeError(
-        f"an indexed write takes a tensordict, a dictionary, a tensor or a number, got {value!r}; "
-        "name the entry with td[index] = {key: value}, or wrap a list with torch.tensor"
+        f"{value!r} of type {type(value).__name__} cannot be written at an index, which takes a tensordict, a "
+        "dictionary, a tensor or a number; name the entry with td[index] = {key: value}, or wrap a list with "
+        "torch.tensor"
     )
 
 
@@ -190,9 +191,7 @@ def bad_dim(dim: int, batch_size: Sequence[int], extra: int = 0) -> IndexError:
     """The dimension is outside the batch dimensions, which include ``extra`` new ones."""
     dims = len(batch_size) + extra
     if not dims:
-        return IndexError(
-            f"dim {dim} is outside the batch size []; a tensordict without batch dimensions has no dim to name"
-        )
+        return IndexError(f"dim {dim} is outside the batch size []; set td.batch_size to add batch dimensions")
     return IndexError(
         f"dim {dim} is outside the {len(batch_size)} batch dimensions of batch size {list(batch_size)}"
         f"{' and the new one' * bool(extra)}; use a dim from {-dims} to {dims - 1}"
@@ -246,14 +245,14 @@ def no_value_operand(name: str, operand: Any) -> TypeError:
 
 
 def values_shape(got: Sequence[int], expected: Sequence[int], *, one: bool = False) -> RuntimeError:
-    """Non-tensor data have different batch sizes, or one value would become several in place."""
+    """Non-tensor data have different batch sizes, or several values are written in place over a single one."""
     if one and list(got) == list(expected):
         return RuntimeError(
             f"NonTensorData of batch size {list(expected)} has one value for all positions and cannot take several in "
             "place; use a NonTensorStack, or the result without out"
         )
     return RuntimeError(
-        f"values of batch size {list(got)} cannot stand for those of batch size {list(expected)}; expand or index them "
+        f"values of batch size {list(got)} cannot replace values of batch size {list(expected)}; expand or index them "
         "to that batch size"
     )
 
@@ -261,8 +260,8 @@ def values_shape(got: Sequence[int], expected: Sequence[int], *, one: bool = Fal
 def not_a_source(source: Any) -> TypeError:
     """The source of an update is neither a tensordict nor a mapping."""
     return TypeError(
-        f"entries come from a tensordict or a mapping, got {type(source).__name__}; use set(key, value) for one "
-        "entry or td[index] = value for all of them"
+        f"a source of type {type(source).__name__} has no entries; pass a tensordict or a mapping, or use "
+        "set(key, value) for one entry or td[index] = value for all entries"
     )
 
 
@@ -275,7 +274,7 @@ def out_of_bounds(index: Any, dim: int, size: int) -> IndexError:
 
 
 def not_callable(what: str, function: Any) -> TypeError:
-    """An argument is not callable."""
+    """An argument of the function ``what`` is not callable."""
     return TypeError(f"{what} takes a function, got {type(function).__name__}; pass a callable, such as torch.exp")
 
 
@@ -309,22 +308,22 @@ def ragged(key: Any, shapes: Iterable[Any]) -> RuntimeError:
 
 
 def mixed_column(key: Any) -> RuntimeError:
-    """Some elements of a lazy stack hold a tensor, others a nested tensordict."""
+    """Some elements of a lazy stack hold a tensor under a key, others a nested tensordict."""
     return RuntimeError(
-        f"under key {_show(key)} some elements of the lazy stack hold a tensor and others a nested tensordict; "
-        "read them from its tensordicts"
+        f"key {_show(key)} is a tensor in some elements of the lazy stack and a nested tensordict in others; "
+        "read it from each of its tensordicts"
     )
 
 
 def two_ways(one: str, other: str, what: str) -> ValueError:
     """Two arguments exclude each other."""
-    return ValueError(f"{one} and {other} both say {what}, and both were given; pass one of them")
+    return ValueError(f"{one} and {other} both determine {what}; pass one of them")
 
 
 def not_convertible(function: str, expected: str, value: Any) -> TypeError:
-    """A function does not convert structures of this type."""
+    """A function does not convert objects of this type."""
     kind = f"the type {value.__name__}" if isinstance(value, type) else type(value).__name__
-    return TypeError(f"{function} takes {expected}, got {kind}; from_any takes any structure")
+    return TypeError(f"{function} takes {expected}, got {kind}; use from_any for other structures")
 
 
 def missing_satellite(what: str, distribution: str) -> ImportError:
@@ -335,14 +334,13 @@ def missing_satellite(what: str, distribution: str) -> ImportError:
 def keys_collide(function: str, name: Any, first: Any, second: Any) -> KeyError:
     """Two entries would have one key."""
     return KeyError(
-        f"{function} would give two entries the key {_show(name)}: {_show(first)} and {_show(second)}; "
-        "rename one of them, "
-        "or choose another separator"
+        f"the keys {_show(first)} and {_show(second)} would both become {_show(name)} in {function}; rename one of "
+        "them, or choose another separator"
     )
 
 
 def not_of_the_block(size: Sequence[int], new: Sequence[int], old: Sequence[int]) -> RuntimeError:
-    """An entry written in a block over a reshaped tensordict does not fit the source."""
+    """A new entry of a reshaped tensordict cannot be written back to the source at the end of a ``with`` block."""
     return RuntimeError(
         f"an entry of size {list(size)} does not start with the batch size {list(new)}, so it cannot be written back "
         f"to {list(old)} at the end of the block; keep the batch size within the block"
@@ -358,7 +356,7 @@ def state_mismatch(missing: Iterable[Any], unexpected: Iterable[Any]) -> Runtime
 
 
 def not_sendable(path: Any, leaf: Any) -> TypeError:
-    """A leaf is not one block of memory."""
+    """A leaf is not stored in one contiguous block of memory."""
     return TypeError(
         f"key {_show(path)} is a tensor of layout {leaf.layout} and dtype {leaf.dtype}, "
         "which is not one block of memory; send a dense copy, or leave it out with exclude"
@@ -383,7 +381,7 @@ def elements_differ(i: int, size: Sequence[int], first: Sequence[int]) -> Runtim
 
 
 def no_elements(items: Any) -> TypeError:
-    """The source of a lazy stack lists no elements."""
+    """The source of a lazy stack is neither a list nor a dictionary of elements."""
     return TypeError(
         "LazyStackedTensorDict.from_dict takes a list of dictionaries, or a dictionary of them under the keys '0', "
         f"'1', ..., got {type(items).__name__}; use TensorDict.from_dict for one dictionary of entries"

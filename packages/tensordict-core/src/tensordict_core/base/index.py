@@ -1,8 +1,7 @@
-"""What an index means: it is read once, for the root's batch dimensions, and then applied to every leaf as it is.
+"""Indexing: converts an index of the batch dimensions once, and applies it to every leaf.
 
-Reading it means: ellipses become full slices, sequences become tensors, masks become the positions that they select
-(once, not once per leaf), and the new batch size and names follow by rule, so no leaf is needed to know them.
-Reading and writing (`_indexing`) go through the same record.
+Ellipses become full slices, sequences become tensors, and masks become the positions that they select. The batch size
+and names of the result are computed without reading a leaf. Reads and indexed writes use the same `Index`.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ _FEW = 32
 
 
 def _advanced(part: Any) -> Any:
-    """A sequence, array or mask as an index tensor; other parts unchanged."""
+    """Convert a sequence, array or mask to an index tensor; return other parts unchanged."""
     if isinstance(part, Tensor):
-        # one bool is no mask over dimensions: it adds one, as a Python bool does
+        # a 0-d bool tensor adds a dimension, like a Python bool
         return bool(part) if not part.ndim and part.dtype in (torch.bool, torch.uint8) else part
     if isinstance(part, np.ndarray):
         return _advanced(torch.as_tensor(part))
@@ -46,17 +45,17 @@ def _advanced(part: Any) -> Any:
 
 
 def _length(part: slice, n: int) -> int:
-    """How many positions a slice selects of ``n``; -1 where a lazy stack's elements differ in size."""
+    """Return how many of ``n`` positions a slice selects; -1 if ``n`` is -1, which means that it varies."""
     return -1 if n == -1 else len(range(*part.indices(n)))
 
 
 def _resized(size: torch.Size, n: int) -> torch.Size:
-    """A batch size with ``n`` for its first dimension; to slice a ``torch.Size`` takes longer than all else here."""
+    """Return a batch size with ``n`` as its first size; most calls avoid slices of a ``torch.Size``, which are slow."""
     return torch.Size((n,) if len(size) == 1 else (n, *size[1:]))
 
 
 def _spans(part: Any) -> int:
-    """How many batch dimensions a part of an index consumes."""
+    """Return the number of batch dimensions that a part of an index consumes."""
     if part is None or isinstance(part, bool):
         return 0
     if isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8):
@@ -65,7 +64,7 @@ def _spans(part: Any) -> int:
 
 
 def _composed(first: Index, second: Index) -> tuple[Any, ...] | None:
-    """The parts of two indices of integers and slices as those of one; ``None`` where a new dimension is sliced."""
+    """Combine two indices of integers and slices into one; return ``None`` if a new dimension is sliced."""
     out: list[Any] = []
     rest, source = list(second.parts), 0
     for part in (*first.parts, *[slice(None)] * (first.dims - sum(part is not None for part in first.parts))):
@@ -90,14 +89,14 @@ def _composed(first: Index, second: Index) -> tuple[Any, ...] | None:
 
 
 class Index:
-    """An index of the batch dimensions of a root, ready to be applied to leaves of any rank.
+    """An index of the batch dimensions of a root, to be applied to leaves of any rank.
 
     Attributes:
-        idx: What a leaf is indexed with.
+        idx: The index of a leaf, as ``tensor[idx]`` takes it.
         size: The batch size of the result.
-        gives_views: Whether a selection of a tensor shares its memory: integers and slices only.
-        rows: The numbers of the rows that are taken whole along dimension ``at``, or ``None`` for any other index.
-        dims: How many batch dimensions the root has.
+        gives_views: Whether ``tensor[idx]`` shares memory with the tensor: for integers and slices only.
+        rows: The positions along dimension ``at`` if the index selects whole rows there, otherwise ``None``.
+        dims: The number of batch dimensions of the root.
 
     >>> index = Index((Ellipsis, slice(0, 2)), torch.Size([3, 4]))
     >>> index.size
@@ -160,7 +159,7 @@ class Index:
             self._find_rows(parts, masked=isinstance(idx, Tensor) and idx.dtype is torch.bool)
 
     def _find_rows(self, parts: tuple[Any, ...], masked: bool) -> None:
-        """Read an index of whole rows by their numbers, which ``index_select`` gathers several times as fast."""
+        """Set ``rows`` if the index selects whole rows: ``index_select`` is several times as fast for them."""
         for at, part in enumerate(parts):
             if isinstance(part, Tensor):
                 if part.ndim != 1 or part.dtype not in _WHOLE or not part.is_cpu or not may_fuse():
@@ -172,9 +171,9 @@ class Index:
                 return
 
     def _take_rows(self, numbers: Tensor, at: int, masked: bool) -> None:
-        """Take rows by their numbers along dimension ``at``, counted from its front; those of a mask are."""
+        """Set ``rows`` and ``at`` with non-negative positions; positions from a mask are never negative."""
         count = 0 if masked else numbers.numel()
-        # the smallest of a few is found in a quarter of the time that torch takes
+        # for few positions, Python's min takes a quarter of the time of torch's
         if count and (min(numbers.tolist()) if count <= _FEW else int(numbers.min())) < 0:
             numbers = torch.where(numbers < 0, numbers + self.batch_size[at], numbers)
         self.rows, self.at = numbers, at
@@ -190,7 +189,7 @@ class Index:
             if part is Ellipsis:
                 if seen:
                     raise IndexError(
-                        "an index can only have a single ellipsis ('...'); name the other dimensions with ':'"
+                        "the index has several ellipses ('...') and can have a single ellipsis; use ':' for the others"
                     )
                 seen = True
                 out.extend([slice(None)] * (self.dims - used))
@@ -208,24 +207,22 @@ class Index:
         if mask.shape != expected:
             raise IndexError(
                 f"the shape of the mask {list(mask.shape)} does not match the batch dimensions {list(expected)} that "
-                "it indexes; "
-                "give a mask of that shape"
+                "it indexes; give a mask of that shape"
             )
 
     def _check_part(self, part: Any) -> None:
         if part is None or isinstance(part, slice | numbers.Integral | Tensor | torch.SymInt):
             return
         raise TypeError(
-            "an index holds integers, slices, None, '...', tensors, arrays or lists, "
-            f"got {part!r} of type {type(part).__name__}; "
-            "entries are found by td[key] with a key alone"
+            f"{part!r} of type {type(part).__name__} is not an index; an index holds integers, slices, None, '...', "
+            "tensors, arrays or lists, and a key is used alone, as td[key]"
         )
 
     def _result(self, parts: tuple[Any, ...]) -> tuple[torch.Size, tuple[int | None, ...]]:
-        """The batch size of the result, and for each of its dimensions the source dimension whose name it keeps."""
+        """Return the batch size of the result, and for each of its dimensions the source dimension of its name."""
         size: list[int] = []
         sources: list[int | None] = []
-        # a bool selects all or nothing of a new dimension: it is an index of one position or of none
+        # a bool adds a dimension of size 1 (True) or 0 (False)
         advanced = [
             torch.Size((part,)) if isinstance(part, bool) else part.shape
             for part in parts
@@ -276,18 +273,18 @@ class Index:
         return torch.Size(size), tuple(sources)
 
     def part_of(self, leaf: torch.Size) -> torch.Size:
-        """The shape of the part of a leaf; the last one is kept, since neighbours often have one shape."""
+        """Return the shape of the selected part of a leaf; caches one, because successive leaves often share shapes."""
         if leaf != self._leaf:
             self._leaf, self._part = leaf, self.size + leaf[self.dims :]
         return self._part
 
     @property
     def has_bools(self) -> bool:
-        """Whether a bool is among the parts, which adds a dimension and selects all or nothing of it."""
+        """Whether a part is a bool, which adds a dimension of size 1 or 0."""
         return any(isinstance(part, bool) for part in self.parts)
 
     def apart(self) -> tuple[Index, Index]:
-        """This index in two steps: the dimensions that ``None`` and bools add, then what is selected of the whole."""
+        """Split this index in two: one that adds the dimensions of ``None`` and bools, and one that selects."""
         added = tuple(None if part is None or isinstance(part, bool) else slice(None) for part in self.parts)
         first = Index(added, self.batch_size)
         chosen = tuple(
@@ -297,12 +294,12 @@ class Index:
         return first, Index(chosen, first.size)
 
     def positions(self) -> Index:
-        """This index as numbers of positions, a tensor for each batch dimension, each of the result's shape."""
+        """Return an equal index of tensors: one of the result's shape for each batch dimension."""
         numbers = torch.arange(self.batch_size.numel()).reshape(self.batch_size)[self.idx]
         return Index(tuple(torch.unravel_index(numbers, self.batch_size)), self.batch_size)
 
     def then(self, index: Index) -> Index:
-        """This index and an index of its result as one index: ``x[self][index]`` is ``x[self.then(index)]``."""
+        """Compose this index with one of its result: ``x[self][index]`` is ``x[self.then(index)]``."""
         parts = _composed(self, index) if self.gives_views and index.gives_views else None
         if parts is None:
             numbers = torch.arange(self.batch_size.numel()).reshape(self.batch_size)[self.idx][index.idx]
@@ -310,16 +307,16 @@ class Index:
         return Index(parts, self.batch_size)
 
     def names(self, names: Names) -> Names:
-        """The names of the result, from those of a node (the root's come first in every nested node's)."""
+        """Return the names of the result from those of a node, which start with the root's."""
         if names is None:
             return None
         out = tuple(None if source is None else names[source] for source in self.sources) + names[self.dims :]
         return out if any(name is not None for name in out) else None
 
     def meta(self, meta: Meta) -> Meta:
-        """The metadata of the result, from that of a node; nodes that share a record share the new one."""
+        """Return the metadata of the result from that of a node; nodes that share a record share the new one."""
         if meta is self._read:
-            return self._made  # type: ignore[return-value]  # set together with what is asked before
+            return self._made  # type: ignore[return-value]  # set together with _read
         own = meta.batch_size
         size = self.size if len(own) == self.dims else self.size + own[self.dims :]
         self._read = meta

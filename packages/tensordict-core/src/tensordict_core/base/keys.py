@@ -1,6 +1,6 @@
-"""Nested keys: strings name entries, tuples of strings name paths, and ``("a", ("b",))`` is ``("a", "b")``.
+"""Nested keys: a string names an entry, a tuple of strings a nested one; ``("a", ("b",))`` equals ``("a", "b")``.
 
-Every function here is pure. Hot paths test ``type(key) is str`` themselves and come here for the rest only.
+Frequent callers test ``type(key) is str`` first and call these functions only for other keys.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
 
     class _KeyType(type):
-        """What `NestedKey` answers as a class: type checkers read a union there, which knows no ``isinstance``."""
+        """The metaclass of `NestedKey`: implements ``isinstance``, which a recursive union does not support."""
 
         def __instancecheck__(cls, key: Any) -> bool:
             if isinstance(key, tuple):
@@ -25,9 +25,9 @@ else:
             return isinstance(key, str)
 
     class NestedKey(metaclass=_KeyType):
-        """The key of an entry: a string, or a tuple of such keys, which leads through nested tensordicts.
+        """The key of an entry: a string, or a tuple of keys that is a path through nested tensordicts.
 
-        It stands in annotations, and ``isinstance`` tells whether a value is one.
+        Use it in annotations, and in ``isinstance`` to test whether a value is a key.
 
         >>> isinstance(("a", ("b",)), NestedKey), isinstance(("a", 1), NestedKey), isinstance((), NestedKey)
         (True, False, False)
@@ -37,7 +37,7 @@ else:
 
 
 KEY_SEPARATOR: Final = "."
-"""What joins the levels of a nested key to a flat one, unless another is asked for."""
+"""The default separator between the levels of a nested key in a flat one."""
 
 
 def _collect(key: Any, out: list[str], whole: Any) -> None:
@@ -51,13 +51,13 @@ def _collect(key: Any, out: list[str], whole: Any) -> None:
 
 
 def unravel_key_to_tuple(key: NestedKey) -> tuple[str, ...]:
-    """The path of a key as a flat tuple of strings.
+    """Return a key as a flat tuple of strings.
 
     Args:
         key: A string, or a tuple of strings and such tuples.
 
     Raises:
-        TypeError: The key holds something else than strings and tuples.
+        TypeError: The key contains an object that is neither a string nor a tuple.
 
     >>> unravel_key_to_tuple(("a", ("b", ("c",))))
     ('a', 'b', 'c')
@@ -69,17 +69,17 @@ def unravel_key_to_tuple(key: NestedKey) -> tuple[str, ...]:
             if type(part) is not str:
                 break
         else:
-            return key  # type: ignore[return-value]  # flat already, as nearly always
+            return key  # type: ignore[return-value]  # every part is a string
     out: list[str] = []
     _collect(key, out, key)
     return tuple(out)
 
 
 def unravel_key(key: NestedKey) -> str | tuple[str, ...]:
-    """The shortest spelling of a key: a string for one level, else a flat tuple.
+    """Return the shortest form of a key: a string for one level, otherwise a flat tuple.
 
     Raises:
-        TypeError: The key holds something else than strings and tuples.
+        TypeError: The key contains an object that is neither a string nor a tuple.
 
     >>> unravel_key(("a",)), unravel_key((("a", "b"), "c"))
     ('a', ('a', 'b', 'c'))
@@ -91,10 +91,10 @@ def unravel_key(key: NestedKey) -> str | tuple[str, ...]:
 
 
 def unravel_key_list(keys: Iterable[NestedKey]) -> list[str | tuple[str, ...]]:
-    """The shortest spelling of each key.
+    """Return the shortest form of each key.
 
     Raises:
-        TypeError: A key is no nested key, or ``keys`` is a single string.
+        TypeError: An element is not a nested key, or ``keys`` is a single string.
 
     >>> unravel_key_list(["a", ("b", ("c",))])
     ['a', ('b', 'c')]
@@ -105,7 +105,7 @@ def unravel_key_list(keys: Iterable[NestedKey]) -> list[str | tuple[str, ...]]:
 
 
 def join_key(prefix: tuple[str, ...], key: str) -> str | tuple[str, ...]:
-    """The key of an entry seen from ``prefix`` levels above.
+    """Return a key with the keys of its parents in front.
 
     >>> join_key((), "a"), join_key(("a",), "b")
     ('a', ('a', 'b'))

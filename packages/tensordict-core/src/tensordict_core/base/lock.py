@@ -1,8 +1,8 @@
-"""Locks of tensordicts: a node refers to its locked parents, so unlocking a child of one is refused in O(1).
+"""Locks: ``lock_`` and ``unlock_`` of a tree, and the references that keep nodes of a locked tree locked.
 
-Locking a tree marks each node and tells it its parent; a node can be held by several trees. Holders are weak
-references, so a parent that is gone holds nothing. Locked nodes refuse new, replaced and removed entries; in-place
-writes go through.
+Locking a tree marks every node and adds to each child a weak reference to its parent, its *holder*. A node with a
+living holder outside the unlocked tree cannot be unlocked; a node can have several holders. A locked node refuses to
+add, replace and remove entries, and allows in-place writes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["Locking"]
 
 
 def _holders(node: Any) -> list[Any]:
-    """Return the locked parents of a node that are alive."""
+    """Return the locked parents of a node that still exist."""
     return [holder for ref in node._holders or () if (holder := ref()) is not None and holder._locked]
 
 
 def _children(node: Any) -> list[Any]:
-    """Return the nodes directly below one; for wrappers the wrapped node, which lives as long as the tree."""
+    """Return the child nodes; for a wrapper the wrapped node, because the wrapper may be temporary."""
     return [child._inmost() for child in node._nodes()]
 
 
 def _lock(root: Any) -> None:
     root._set_locked(True)
-    # Dynamo cannot trace weak references; a tree locked while traced is unlocked as a whole or not at all
+    # Dynamo cannot trace weak references, so a tree that is locked in a trace has no holders
     held = not is_compiling()
     nodes = [root]
     while nodes:
@@ -49,7 +49,7 @@ def _lock(root: Any) -> None:
 
 
 def _hold(node: Any) -> None:
-    """Record a locked node as a holder of the nodes directly below it."""
+    """Record a locked node as a holder of its child nodes."""
     holder = weakref.ref(node)
     for child in _children(node):
         child._holders = [*(child._holders or ()), holder]
@@ -71,7 +71,7 @@ def _unlock(root: Any) -> None:
 
 
 def _nothing(td: Any) -> None:
-    """Do nothing at the end of a block whose start changed nothing."""
+    """Do nothing at the end of a ``with`` block, because its start changed nothing."""
 
 
 def _unlock_after(td: Any) -> None:
@@ -104,11 +104,11 @@ class Locking(Node):
             self.unlock_()
 
     def _are_elements_locked(self) -> bool:
-        """Whether this node keeps elements, and all of them are locked."""
+        """Return whether this node is a lazy stack of locked elements."""
         return False
 
     def lock_(self) -> Self:
-        """Lock this tensordict and all below it. As a context manager it unlocks again at the end.
+        """Lock this tensordict and all nested ones; as a context manager, unlock them at the end of the block.
 
         >>> td = TensorDict({"a": {"b": 1}}).lock_()
         >>> td["a"].is_locked
@@ -122,10 +122,10 @@ class Locking(Node):
         return self
 
     def unlock_(self) -> Self:
-        """Unlock this tensordict and all below it. As a context manager it locks again at the end.
+        """Unlock this tensordict and all nested ones; as a context manager, lock them at the end of the block.
 
         Raises:
-            RuntimeError: It, or something below it, is part of another locked tensordict.
+            RuntimeError: The tensordict or a nested one is part of another locked tensordict.
 
         >>> td = TensorDict({"a": 1}, lock=True)
         >>> with td.unlock_():

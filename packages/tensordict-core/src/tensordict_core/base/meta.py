@@ -1,7 +1,7 @@
-"""Metadata of a node: batch size, device and dim names in one small immutable record.
+"""Metadata of a node: an immutable record of batch size, device and dimension names.
 
-Results of operations that keep them share the record of their source, so an operation on leaves costs nothing here; a
-change makes a new record. ``names`` is ``None`` where no dim is named, which is nearly always.
+The result of an operation that changes none of them shares the record of its source. ``names`` is ``None`` if no
+dimension has a name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Names: TypeAlias = "tuple[str | None, ...] | None"
 
 
 class Meta:
-    """Batch size, device and dim names of one node; never changed after it is made.
+    """The batch size, device and dimension names of one node; immutable.
 
     >>> Meta(torch.Size([3])).batch_size
     torch.Size([3])
@@ -35,15 +35,15 @@ class Meta:
         self.names = names
 
     def resized(self, batch_size: torch.Size, names: Names = None) -> Meta:
-        """The same device with another batch size and other names."""
+        """Return a copy with another batch size and other names."""
         return Meta(batch_size, self.device, names)
 
     def moved(self, device: torch.device | None) -> Meta:
-        """The same batch size and names on another device."""
+        """Return a copy with another device."""
         return self if device == self.device else Meta(self.batch_size, device, self.names)
 
     def named(self, names: Names) -> Meta:
-        """The same batch size and device with other names."""
+        """Return a copy with other names."""
         return Meta(self.batch_size, self.device, names)
 
     def __reduce__(self) -> Any:
@@ -57,24 +57,24 @@ NO_META = Meta(torch.Size(()))
 
 
 def starts_with(shape: torch.Size, size: torch.Size) -> bool:
-    """Whether a shape starts with a batch size.
+    """Return whether a shape starts with a batch size.
 
     >>> starts_with(torch.Size([3, 4]), torch.Size([3]))
     True
     """
     dims = len(size)
     if dims == 1:
-        # slicing a torch.Size costs more than everything else here, and one batch dimension is the usual case
+        # slicing a torch.Size is slow, and most tensordicts have one batch dimension
         return len(shape) > 0 and shape[0] == size[0]
     return dims == 0 or shape[:dims] == size
 
 
 def as_batch_size(batch_size: Sequence[int] | int | None) -> torch.Size:
-    """A batch size from what users pass: nothing, an integer, or a sequence of integers.
+    """Convert a batch size argument (``None``, an integer, or a sequence of integers) to a ``torch.Size``.
 
     Raises:
         ValueError: A size is negative.
-        TypeError: It is no integer and no sequence of integers.
+        TypeError: The argument is neither an integer nor a sequence of integers.
 
     >>> as_batch_size(3), as_batch_size(None)
     (torch.Size([3]), torch.Size([]))
@@ -89,16 +89,16 @@ def as_batch_size(batch_size: Sequence[int] | int | None) -> torch.Size:
         size = torch.Size(batch_size)
     except TypeError:
         raise TypeError(
-            f"batch_size is an integer or a sequence of integers, got {batch_size!r}; give sizes such as [3]"
+            f"{batch_size!r} is not a batch size, which is an integer or a sequence of integers; pass sizes such as [3]"
         ) from None
     for n in size:
         if n < 0:
-            raise ValueError(f"batch_size holds no negative size, got {list(size)}; give the sizes themselves")
+            raise ValueError(f"the batch size {list(size)} has a negative size; pass sizes of 0 or more")
     return size
 
 
 def as_device(device: torch.device | str | int | None) -> torch.device | None:
-    """A device from what users pass, with the index of the current accelerator filled in.
+    """Convert a device argument to a ``torch.device``, with the index of the current accelerator by default.
 
     >>> as_device("cpu"), as_device(None)
     (device(type='cpu'), None)
@@ -115,10 +115,12 @@ def as_device(device: torch.device | str | int | None) -> torch.device | None:
 
 
 def as_names(names: Iterable[str | None] | None, batch_dims: int) -> Names:
-    """Dim names, checked against the number of batch dimensions; all-``None`` is no names.
+    """Convert dimension names to a tuple, or to ``None`` if no dimension is named.
 
     Raises:
-        RuntimeError: There are more or fewer names than batch dimensions, or a name stands twice.
+        TypeError: ``names`` is not a sequence of strings and ``None``.
+        RuntimeError: The number of names is not the number of batch dimensions.
+        ValueError: A name is given twice.
 
     >>> as_names(["time"], 1), as_names([None], 1)
     (('time',), None)

@@ -48,13 +48,13 @@ class Lookup(Mapping[str, Any]):
 
 
 class Node:
-    """The abstract base class of containers: what each implements, and what follows from that.
+    """The abstract base class of containers: abstract methods, and default implementations of others.
 
     `TensorCollection` refuses to create a container class that lacks one of the abstract methods.
     """
 
     if not TYPE_CHECKING:
-        # checkers take a class without slots for one that has any; its slots are those of the container
+        # hidden from type checkers, which would report attributes that the slots of containers define
         __slots__ = ()
 
     _is_non_tensor = False
@@ -70,10 +70,10 @@ class Node:
     """Whether instances keep their elements apart, in ``tensordicts``, and stack entries when they are read."""
 
     _makes_entries = False
-    """Whether entries are made when they are read, so that a write into one does not reach this node."""
+    """Whether entries are computed when they are read, so that an in-place write to one does not change this node."""
 
     _holds_slices = False
-    """Whether leaves are slices of the batch, so each lacks one batch dimension of this node."""
+    """Whether leaves are slices of the batch: each lacks one batch dimension of this node."""
 
     if TYPE_CHECKING:
         _meta: Meta
@@ -159,7 +159,7 @@ class Node:
         _view_at: Callable[..., Any]
 
         def _new(self, entries: dict[str, Any], meta: Meta) -> Self:
-            """A `TensorDict` of valid entries, whatever this container is."""
+            """Return a `TensorDict` of valid entries for any container."""
 
         def __enter__(self) -> Self: ...
         def __exit__(self, *error: Any) -> None: ...
@@ -169,7 +169,7 @@ class Node:
 
     @classmethod
     def _check_complete(cls) -> None:
-        """Refuse a container class that lacks abstract methods.
+        """Check that a container class implements all abstract methods.
 
         Raises:
             TypeError: An abstract method is not implemented.
@@ -192,11 +192,11 @@ class Node:
 
     @abstractmethod
     def _get(self, key: str) -> Any:
-        """Return the stored entry, a tensor or a node; ``None`` if there is none."""
+        """Return the stored entry, a tensor or a node; ``None`` if the key is missing."""
 
     @abstractmethod
     def _set(self, key: str, value: Tensor | Node) -> None:
-        """Store an entry of valid shape and device, in place of an earlier one. The caller has checked the lock."""
+        """Store or replace an entry of valid shape and device. The caller has checked the lock."""
 
     @abstractmethod
     def _del(self, key: str) -> None:
@@ -240,11 +240,11 @@ class Node:
     # default implementations; a container with a faster way, or one that wraps another, overrides them -----------
 
     def _set_meta(self, meta: Meta) -> None:
-        """Replace the metadata of this node (not of those below); the new batch size was checked."""
+        """Replace the metadata of this node (not of nested ones); the caller has checked the new batch size."""
         self._meta = meta
 
     def _set_locked(self, locked: bool) -> None:
-        """Set the lock of this node (not of those below)."""
+        """Set the lock of this node (not of nested ones)."""
         self._locked = locked
 
     def _set_exit(self, undo: Any) -> None:
@@ -285,30 +285,30 @@ class Node:
     """Whether reads copy, from a file or a server, so that a write into the result does not reach the entry."""
 
     def _peek(self, key: str) -> Any:
-        """The entry, or a stand-in of its kind where reading it would copy; ``None`` where there is none.
+        """Return the entry, or a stand-in if reading it would copy; ``None`` if the key is missing.
 
         A container whose reads copy returns a tensor on the device ``"meta"`` with the shape and dtype of the entry. A
-        container that wraps another forwards it.
+        container that wraps another one forwards the call.
         """
         return self._get(key)
 
     def _shape_of(self, key: str) -> torch.Size:
-        """The shape of an entry that exists, without reading it."""
+        """Return the shape of an entry that exists, without reading it."""
         return self._peek(key).shape  # type: ignore[no-any-return]  # an entry is Any
 
     def _read(self, key: str, index: Index | None) -> Any:
-        """The part of an entry that an index of the batch dimensions selects; ``None``: all of it."""
+        """Return the part of an entry that an index of the batch dimensions selects; all of it if ``None``."""
         value = self._get(key)
         if index is None:
             return value
         return value._index(index) if isinstance(value, Node) else value[index.idx]
 
     def _write(self, key: str, index: Index | None, value: Tensor) -> None:
-        """Write a tensor into the part of a leaf that an index selects (``None``: all of it).
+        """Write a tensor into the part of a leaf that an index selects; into all of it if ``None``.
 
-        Only called where reads copy. The value has the shape of the part and the dtype of the leaf.
+        Only called if reads copy. The value has the shape of the part and the dtype of the leaf.
         """
-        raise NotImplementedError(f"{type(self).__name__} has reads that copy, and defines no _write")
+        raise NotImplementedError(f"{type(self).__name__} has reads that copy and defines no _write; define it")
 
     def _peek_path(self, path: Iterable[str]) -> Any:
         """Return the result of ``_peek`` at the end of a path; ``None`` if there is no entry."""
@@ -318,7 +318,7 @@ class Node:
         return node
 
     def _peek_items(self) -> Iterable[tuple[str, Any]]:
-        """The names and the results of ``_peek`` for them, in order."""
+        """Return the names and the results of ``_peek``, in order."""
         return [(key, self._peek(key)) for key in self._keys()] if self._reads_copy else self._items()
 
     def _inmost(self) -> Any:
@@ -328,7 +328,7 @@ class Node:
     def _solid(self) -> Self:
         """Return this tree with dense lazy stacks, so that every leaf starts with the root's batch size.
 
-        It is this very tree where there is nothing to combine. A container that wraps another forwards it.
+        Returns this tree itself if it has no lazy stacks. A container that wraps another one forwards the call.
         """
         out = None
         for key, value in self._items():
@@ -340,7 +340,7 @@ class Node:
         return self if out is None else out
 
     def _get_ragged(self, key: str, default: Any = None, **options: Any) -> Any:
-        """The entry of a key; lazy stacks read tensors of several shapes in the way that ``options`` say."""
+        """Return the entry of a key; ``options`` choose how a lazy stack combines tensors of different shapes."""
         value = self._get(key)
         return default if value is None else value
 
@@ -374,7 +374,7 @@ class Node:
     ) -> None:
         """Append to ``out``, in the order of ``_collect``, the leaves of ``other`` under the same keys.
 
-        ``missing`` takes the place of an absent one; where it is ``KEEP``, an absent one is a ``KeyError``.
+        ``missing`` replaces a missing leaf; if it is ``KEEP``, a missing leaf is a ``KeyError``.
         """
         get = {}.get if other is None else other._entries.get
         for key, value in self._items():
@@ -410,9 +410,9 @@ class Node:
         return out
 
     def _pairs(self, other: Any) -> tuple[list[Tensor], list[Tensor]] | None:
-        """Return the matched leaves of two flat nodes of plain tensors; ``None`` for any others.
+        """Return the matched leaves of two flat nodes of plain tensors; ``None`` for other nodes.
 
-        Nodes without nodes below them are the usual operands, and the steps of ``_align`` cost as much as a sum.
+        A fast path for the usual operands: ``_align`` takes as long as an addition.
         """
         return None
 
@@ -427,7 +427,7 @@ _abstract: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 
 
 def _abstract_names(cls: type) -> frozenset[str]:
-    """The abstract methods in the body of a class, found once: a container has about forty base classes."""
+    """Return the abstract methods in the body of a class; cached, because a container has about forty base classes."""
     names = _abstract.get(cls)
     if names is None:
         names = frozenset(name for name, value in vars(cls).items() if _is_abstract(value))
@@ -440,7 +440,7 @@ def _is_abstract(member: Any) -> bool:
 
 
 def _holds_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
-    """Whether an entry needs an operand under its key; non-tensor data and empty nodes do not."""
+    """Return whether an entry has leaves and so needs an operand; non-tensor data and empty nodes have none."""
     if not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
         return True
     return bool(value._leaves(is_leaf))

@@ -1,14 +1,14 @@
-"""Options: what holds for a whole process, changed for good or for the length of a block or function.
+"""Options: process-wide settings, changed permanently, within a ``with`` block, or by a decorator.
 
-The current values are attributes of one record, `current`; code that an option concerns reads them where it matters
-and nowhere else. An option's class sets it for good with ``.set()``, for a block as a context manager, and for the
-calls of a function as a decorator.
+The values are attributes of one object, `current`. Each option has a class: its method ``set()`` changes the option
+permanently, an instance as a context manager changes it for a block, and an instance as a decorator changes it during
+each call of a function.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from contextlib import ContextDecorator
 from typing import Any, Final, Self, TypeVar
 
 __all__ = [
@@ -47,11 +47,11 @@ PRINT_DEFAULTS: Final[dict[str, Any]] = {
 BRIEF: Final = dict.fromkeys(
     ("show_device", "show_is_shared", "show_field_device", "show_dtype", "show_field_is_shared"), False
 )
-"""What ``verbose=False`` sets."""
+"""The print options that ``verbose=False`` sets."""
 
 
 class _Options:
-    """The options of this process."""
+    """The values of all options."""
 
     __slots__ = ("capture_non_tensor_stack", "get_defaults_to_none", "lazy_legacy", "list_to_stack", "printing")
 
@@ -64,11 +64,11 @@ class _Options:
 
 
 current: Final = _Options()
-"""What holds now."""
+"""The values that are in effect."""
 
 
-class Setting:
-    """An option and the value that it is to have."""
+class Setting(ContextDecorator):
+    """A new value of one option; a context manager and a decorator."""
 
     _option: str
 
@@ -77,7 +77,7 @@ class Setting:
         self._before: list[Any] = []
 
     def set(self) -> None:
-        """Set the option until it is set again."""
+        """Set the option permanently."""
         setattr(current, self._option, self._value)
 
     def __enter__(self) -> Self:
@@ -88,24 +88,14 @@ class Setting:
     def __exit__(self, *exc: Any) -> None:
         setattr(current, self._option, self._before.pop())
 
-    def __call__(self, function: F) -> F:
-        """Return a function whose calls run with the option set."""
-
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return wrapped  # type: ignore[return-value]  # wraps keeps the signature
-
 
 class set_list_to_stack(Setting):
-    """Whether a list that is no numeric data becomes a `NonTensorStack` of its elements or one value.
+    """Set whether a non-numeric list is stored as one value for each batch position or as a single value.
 
-    As long as it does (the default), a list of the length of the batch has an element for each position.
+    By default, a list with as many elements as the first batch dimension becomes a `NonTensorStack` of its elements.
 
     Args:
-        mode: Whether lists are taken apart.
+        mode: Whether a list becomes a stack of its elements.
 
     >>> with set_list_to_stack(False):
     ...     td = TensorDict({"s": ["a", "b"]}, batch_size=[2])
@@ -117,10 +107,10 @@ class set_list_to_stack(Setting):
 
 
 class set_capture_non_tensor_stack(Setting):
-    """Whether equal non-tensor values stay one value when they are stacked or concatenated, or become a list.
+    """Set whether stacking or concatenating equal non-tensor values returns one value or a list.
 
     Args:
-        mode: Whether equal values stay one (the default).
+        mode: Whether equal values become one value (the default).
 
     >>> tds = [TensorDict({"s": "a"}), TensorDict({"s": "a"})]
     >>> torch.stack(tds)["s"]
@@ -133,10 +123,17 @@ class set_capture_non_tensor_stack(Setting):
     _option = "capture_non_tensor_stack"
 
 
-class set_get_defaults_to_none(Setting):
-    """Whether ``td.get(key)`` without a default gives ``None`` where there is no such entry, or raises a ``KeyError``.
+class _GetDefaultsToNone(Setting):
+    """The option of `set_get_defaults_to_none`, unset until its block starts."""
 
-    It holds from the call on; as a context manager or decorator, for the block or the function only.
+    _option = "get_defaults_to_none"
+
+
+class set_get_defaults_to_none(_GetDefaultsToNone):
+    """Set whether ``td.get(key)`` without a default returns ``None`` for a missing entry, or raises a ``KeyError``.
+
+    Creating an instance sets the option immediately. As a context manager or a decorator, the instance restores the
+    previous value after the block or the function call.
 
     Args:
         set_to_none: Whether the default is ``None``.
@@ -148,15 +145,13 @@ class set_get_defaults_to_none(Setting):
     True
     """
 
-    _option = "get_defaults_to_none"
-
     def __init__(self, set_to_none: bool = True) -> None:
         super().__init__(set_to_none)
         self._old = current.get_defaults_to_none
         self.set()
 
     def __enter__(self) -> Self:
-        # the call set it already, so the block gives back what was before the call
+        # __init__ already set the option, so the end of the block restores the value from before __init__
         super().__enter__()
         self._before[-1] = self._old
         return self
@@ -164,30 +159,25 @@ class set_get_defaults_to_none(Setting):
     def __call__(self, function: F) -> F:
         """Return a function whose calls run with the option set."""
         setattr(current, self._option, self._old)
-
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with type(self)(self._value):
-                return function(*args, **kwargs)
-
-        return wrapped  # type: ignore[return-value]  # wraps keeps the signature
+        return _GetDefaultsToNone(self._value)(function)
 
 
 class set_printoptions(Setting):
-    """How tensordicts print.
+    """Set how tensordicts are printed.
 
     Args:
-        verbose: Whether device and sharing show, and the dtypes of entries; shapes, batch sizes and keys show unless an
-            option below says otherwise.
+        verbose: Whether to print devices, dtypes and whether memory is shared. Shapes, batch sizes and keys are printed
+            unless an option below turns them off.
         **kwargs: Any of the options that ``get_printoptions`` lists: ``show_batch_size``, ``show_device``,
             ``show_is_shared`` for tensordicts; ``show_shape``, ``show_field_device``, ``show_dtype``,
             ``show_field_is_shared``, ``show_grad``, ``show_is_contiguous``, ``show_is_view``, ``show_storage_size`` for
-            entries; ``plain`` adds the mean and the deviation of each entry; ``sort_keys`` is ``"alphabetical"`` or
-            ``"insertion"``; ``compact`` prints one short line; ``html`` allows notebooks a folding view.
+            entries; ``plain`` adds the mean and the standard deviation of each entry; ``sort_keys`` is
+            ``"alphabetical"`` or ``"insertion"``; ``compact`` prints one short line; ``html`` enables the collapsible
+            view in notebooks.
 
     Raises:
-        TypeError: There is no such option.
-        ValueError: ``sort_keys`` is something else.
+        TypeError: An option is unknown.
+        ValueError: ``sort_keys`` is neither ``"alphabetical"`` nor ``"insertion"``.
 
     >>> with set_printoptions(compact=True):
     ...     print(TensorDict({"a": torch.zeros(3, 4), "b": {"c": torch.ones(3)}}, [3]))
@@ -199,22 +189,22 @@ class set_printoptions(Setting):
     def __init__(self, *, verbose: bool = True, **kwargs: Any) -> None:
         unknown = sorted(kwargs.keys() - PRINT_DEFAULTS.keys())
         if unknown:
-            raise TypeError(f"there is no print option {unknown[0]!r}; choose from {sorted(PRINT_DEFAULTS)}")
+            raise TypeError(f"{unknown[0]!r} is not a print option; choose from {sorted(PRINT_DEFAULTS)}")
         if kwargs.get("sort_keys") not in (None, "alphabetical", "insertion"):
-            raise ValueError(f"sort_keys is 'alphabetical' or 'insertion', got {kwargs['sort_keys']!r}")
+            raise ValueError(f"sort_keys={kwargs['sort_keys']!r} is no order; pass 'alphabetical' or 'insertion'")
         self._changes = {**({} if verbose else BRIEF), **kwargs}
         self._before = []
 
     def set(self) -> None:
-        """Set the options until they are set again."""
+        """Set the options permanently."""
         current.printing = {**current.printing, **self._changes}
 
 
 def list_to_stack(allow_none: bool = False) -> bool | None:
-    """Whether a list that is no numeric data becomes a stack of its elements.
+    """Return whether a non-numeric list becomes a stack of its elements.
 
     Args:
-        allow_none: Taken for compatibility; the option always has a value.
+        allow_none: Accepted for compatibility; the option always has a value.
 
     >>> list_to_stack()
     True
@@ -223,10 +213,10 @@ def list_to_stack(allow_none: bool = False) -> bool | None:
 
 
 def capture_non_tensor_stack(allow_none: bool = False) -> bool | None:
-    """Whether equal non-tensor values stay one value when they are stacked.
+    """Return whether stacking equal non-tensor values returns one value.
 
     Args:
-        allow_none: Taken for compatibility; the option always has a value.
+        allow_none: Accepted for compatibility; the option always has a value.
 
     >>> capture_non_tensor_stack()
     True
@@ -235,10 +225,10 @@ def capture_non_tensor_stack(allow_none: bool = False) -> bool | None:
 
 
 def get_defaults_to_none(set_to_none: bool = True) -> bool:
-    """Whether ``td.get(key)`` without a default gives ``None`` where there is no such entry.
+    """Return whether ``td.get(key)`` without a default returns ``None`` for a missing entry.
 
     Args:
-        set_to_none: Taken for compatibility; it changes nothing (`set_get_defaults_to_none` does).
+        set_to_none: Accepted for compatibility and ignored; `set_get_defaults_to_none` changes the option.
 
     >>> get_defaults_to_none()
     True
@@ -247,7 +237,7 @@ def get_defaults_to_none(set_to_none: bool = True) -> bool:
 
 
 def get_printoptions() -> dict[str, Any]:
-    """The options that `set_printoptions` takes, with their values.
+    """Return the options that `set_printoptions` takes, with their values.
 
     >>> get_printoptions()["compact"]
     False

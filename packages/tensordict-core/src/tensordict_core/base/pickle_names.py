@@ -1,4 +1,4 @@
-"""Pickle names: modules in which earlier releases defined a class or function, so that their pickles still load.
+"""Pickle names: load pickles that refer to classes and functions by the names of earlier releases.
 
 A pickle stores a class or a function as its module and name. When a definition moves, `register_pickle_names` keeps the
 earlier name working for `pickle` and, where loading is safe, for ``torch.load(weights_only=True)``.
@@ -17,12 +17,12 @@ __all__ = ["register_pickle_names"]
 
 
 def register_pickle_names(names: Mapping[str, Any], *, weights_only: bool = False) -> None:
-    r"""Make classes and functions loadable under the names that earlier pickles hold.
+    r"""Make classes and functions loadable under the names that earlier pickles contain.
 
     Args:
         names: The class or function for each earlier name, ``module.name``.
-        weights_only: Whether ``torch.load(weights_only=True)`` may use them too. Only for objects that run no code of
-            the file's choice.
+        weights_only: Whether ``torch.load(weights_only=True)`` may use them too; only for objects that cannot be made
+            to run arbitrary code.
 
     >>> import pickle
     >>> register_pickle_names({"tensordict_core.earlier_place.Size": torch.Size})
@@ -33,8 +33,8 @@ def register_pickle_names(names: Mapping[str, Any], *, weights_only: bool = Fals
         module_name, _, attribute = name.rpartition(".")
         module = sys.modules.get(module_name)
         if module is None:
-            # pickle imports the module by its name and finds this one; nothing else imports it
-            module = sys.modules[module_name] = ModuleType(module_name, "Names that earlier pickles hold.")
+            # pickle imports this module by name
+            module = sys.modules[module_name] = ModuleType(module_name, "Names that earlier pickles contain.")
         setattr(module, attribute, item)
     if weights_only:
         torch.serialization.add_safe_globals([(item, name) for name, item in names.items()])

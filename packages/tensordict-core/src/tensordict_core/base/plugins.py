@@ -1,8 +1,8 @@
-"""Optional distributions: imports tensordict-memmap, -nn and -class when a method needs them.
+"""Plugins: imports tensordict-memmap, -nn and -class when a method needs them.
 
-Core names methods that satellites implement (``td.memmap``, ``from_module``); the satellite is imported when one is
-first called, and kept. One that is absent is an ``ImportError`` with the command that installs it; one that is
-installed but broken shows its own error.
+Core declares methods that these distributions (*satellites*) implement, such as ``td.memmap`` and ``from_module``. The
+first call imports the satellite. If it is not installed, an ``ImportError`` names the command that installs it; an
+error while it is imported propagates.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _loaded: dict[str, ModuleType] = {}
 
 
 def satellite(name: str, what: str) -> ModuleType:
-    """Return the module of a satellite and import it on first use.
+    """Return the module of a satellite, and import it on first use.
 
     Args:
-        name: Its import name.
-        what: What needs it, for the error.
+        name: The import name of the satellite.
+        what: The method that needs it, for the error message.
 
     Raises:
-        ImportError: It is not installed.
+        ImportError: The satellite is not installed.
     """
     module = _loaded.get(name)
     if module is None:
         try:
             absent = name not in sys.modules and find_spec(name) is None
-        except ValueError:  # a module without a spec was put into sys.modules by hand
+        except ValueError:  # sys.modules holds a module without a spec
             absent = False
         if absent or (name in sys.modules and sys.modules[name] is None):
             raise errors.missing_satellite(what, _DISTRIBUTIONS[name])
@@ -47,5 +47,5 @@ def satellite(name: str, what: str) -> ModuleType:
 
 
 def is_loaded(name: str) -> bool:
-    """Whether a satellite has been imported, so that its types can exist."""
+    """Return whether a satellite is imported, so that instances of its types can exist."""
     return name in _loaded or sys.modules.get(name) is not None

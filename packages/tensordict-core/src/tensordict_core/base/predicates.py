@@ -1,4 +1,4 @@
-"""Questions about values and types, as functions that other functions take: cast filters, leaf rules."""
+"""Predicates of values and types: dtype checks for ``cast_filter``, and rules for ``is_leaf``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 TENSORS = (Tensor, torch.nn.Parameter)
-"""The types of nearly all leaves; asking for a type costs less than ``isinstance``, which runs a metaclass."""
+"""The types of most leaves; ``type(value) in TENSORS`` is faster than ``isinstance``, which runs a metaclass."""
 
 
 def _dtype(args: tuple[Any, ...], name: str) -> torch.dtype | None:
@@ -34,7 +34,10 @@ def _dtype(args: tuple[Any, ...], name: str) -> torch.dtype | None:
 
 
 def is_bool(*args: Any) -> bool:
-    """Whether a value has the dtype ``torch.bool``; a key may stand before it, so it serves as ``cast_filter``.
+    """Return whether a value has the dtype ``torch.bool``.
+
+    Args:
+        *args: The value, or a key and the value, so the function can be passed as ``cast_filter``.
 
     >>> is_bool(torch.ones(1) > 0), is_bool("key", torch.ones(1))
     (True, False)
@@ -43,7 +46,7 @@ def is_bool(*args: Any) -> bool:
 
 
 def is_floating(*args: Any) -> bool:
-    """Whether a value has a floating-point dtype; a key may stand before it.
+    """Return whether a value, or the value after a key, has a floating-point dtype.
 
     >>> is_floating(torch.ones(1)), is_floating(torch.ones(1, dtype=torch.complex64))
     (True, False)
@@ -53,7 +56,7 @@ def is_floating(*args: Any) -> bool:
 
 
 def is_inexact(*args: Any) -> bool:
-    """Whether a value has a floating-point or complex dtype; a key may stand before it.
+    """Return whether a value, or the value after a key, has a floating-point or complex dtype.
 
     >>> td = TensorDict({"x": torch.ones(1), "n": torch.ones(1, dtype=torch.int64)})
     >>> td.to(torch.float16, cast_filter=is_inexact)["n"].dtype
@@ -64,7 +67,7 @@ def is_inexact(*args: Any) -> bool:
 
 
 def is_integer(*args: Any) -> bool:
-    """Whether a value has an integer dtype (``torch.bool`` is none); a key may stand before it.
+    """Return whether a value, or the value after a key, has an integer dtype other than ``torch.bool``.
 
     >>> is_integer(torch.ones(1, dtype=torch.uint8)), is_integer(torch.ones(1, dtype=torch.bool))
     (True, False)
@@ -74,7 +77,7 @@ def is_integer(*args: Any) -> bool:
 
 
 def in_shared_memory(tensor: Tensor) -> bool:
-    """Whether a tensor is in memory that processes share; tensors without storage (meta, fake, wrapped) are not.
+    """Return whether a tensor is in shared memory; ``False`` for tensors without storage (meta, fake, wrapped).
 
     >>> in_shared_memory(torch.zeros(1)), in_shared_memory(torch.zeros(1).share_memory_())
     (False, True)
@@ -86,7 +89,7 @@ def in_shared_memory(tensor: Tensor) -> bool:
 
 
 def is_tensor_collection(datatype: type | Any) -> bool:
-    """Whether a type, or the type of an object, is a tensordict of any kind, a tensorclass or non-tensor data.
+    """Return whether a type, or the type of an object, is a tensordict, a tensorclass or non-tensor data.
 
     >>> is_tensor_collection(TensorDict), is_tensor_collection({}), is_tensor_collection(TensorDict({}))
     (True, False, True)
@@ -95,7 +98,7 @@ def is_tensor_collection(datatype: type | Any) -> bool:
 
 
 def is_tensorclass(obj: type | Any) -> bool:
-    """Whether a type, or the type of an object, is a tensorclass.
+    """Return whether a type, or the type of an object, is a tensorclass.
 
     >>> is_tensorclass(TensorDict)
     False
@@ -104,7 +107,7 @@ def is_tensorclass(obj: type | Any) -> bool:
 
 
 def default_is_leaf(cls: type) -> bool:
-    """Whether instances of a type are leaves: everything but tensordicts, tensorclasses and non-tensor data.
+    """Return whether a type is a leaf type: any type except tensordicts, tensorclasses and non-tensor data.
 
     >>> default_is_leaf(torch.Tensor), default_is_leaf(TensorDict)
     (True, False)
@@ -113,7 +116,7 @@ def default_is_leaf(cls: type) -> bool:
 
 
 def is_leaf_nontensor(cls: type) -> bool:
-    """Whether instances of a type are leaves where non-tensor data counts as leaves too.
+    """Return whether a type is a tensor or non-tensor data; pass it as ``is_leaf`` to include non-tensor data.
 
     >>> td = TensorDict({"a": "text", "b": torch.zeros(1), "c": {}})
     >>> list(td.keys(leaves_only=True, is_leaf=is_leaf_nontensor))

@@ -1,8 +1,8 @@
-"""What becomes of a tree when its leaves are replaced: one record that every container's ``_rebuild`` reads.
+"""Rebuild options: how a container makes a tree with new leaves from an existing one.
 
-An operation on leaves is ``self._rebuild(map(fn, self._leaves()), how)``. The record ``how`` says what happens to batch
-sizes, names and device of each node, whether the result of a locked tree is locked, and which nodes count as leaves.
-Containers decide the type of the result.
+An operation on leaves is ``self._rebuild(map(fn, self._leaves()), how)``. The `How` object defines the batch size,
+names and device of each new node, whether the result of a locked tree is locked, and which nodes count as leaves. The
+container chooses the type of the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IsLeaf = Callable[[type[Any]], bool]
 
 
 class Keep(Enum):
-    """Stands for "as it is", or "not given", where ``None`` is a value; an enum, because tracers know those."""
+    """A default that means "unchanged" or "not given" where ``None`` is a value; Dynamo supports enums."""
 
     KEEP = "KEEP"
 
@@ -33,29 +33,28 @@ KEEP: Final = Keep.KEEP
 
 
 class Strict(Enum):
-    """Stands for no default at all."""
+    """The type of `NO_DEFAULT`."""
 
     NO_DEFAULT = "NO_DEFAULT"
 
 
 NO_DEFAULT: Final = Strict.NO_DEFAULT
-"""The default of ``get`` and ``pop`` that asks for a ``KeyError`` where there is no entry, whatever the options say."""
+"""The default of ``get`` and ``pop`` that raises a ``KeyError`` for a missing entry, whatever options are set."""
 
 
 class How:
-    """How a container puts new leaves into the structure of its old ones.
+    """How a container makes a node with new leaves.
 
     Args:
         size: Maps the batch size of each node to its new one; ``None`` keeps it.
-        names: Maps the dim names of each node to its new ones (called with ``None`` where none are named); ``None``
-            keeps them if ``size`` is ``None`` and drops them otherwise.
+        names: Maps the dimension names of each node (``None`` if no dimension is named) to its new ones; ``None`` keeps
+            them if ``size`` is ``None`` and drops them otherwise.
         device: The device of every node of the result, or ``KEEP``.
-        lock: Whether the result of a locked tree is locked: true for results that stand for the same tree (views,
-            casts).
+        lock: Whether the result of a locked tree is locked, as for views and casts.
         is_leaf: Node types that count as leaves; ``None`` means tensors only.
         prune: Whether a node whose leaves were all dropped is dropped too.
-        check: Whether the new leaves are values as users set them, to be checked and converted by the node that
-            takes them; results of operations are known to be valid.
+        check: Whether each node checks and converts the new leaves like values that users set; results of operations
+            are valid.
 
     >>> How(size=lambda size: size[1:]).meta(Meta(torch.Size([2, 3]))).batch_size
     torch.Size([3])
@@ -84,7 +83,7 @@ class How:
         self.keeps_meta = size is None and names is None and device is KEEP
 
     def meta(self, meta: Meta) -> Meta:
-        """The metadata of a node of the result, from that of the node it stands for."""
+        """Return the metadata of a new node from that of the old one."""
         if self.keeps_meta:
             return meta
         size = meta.batch_size if self.size is None else self.size(meta.batch_size)
@@ -96,10 +95,10 @@ class How:
 
 
 SAME: Final = How(lock=True)
-"""Other values for the same tree: pointwise operations, detach."""
+"""Keeps the structure, metadata and lock: for pointwise operations and ``detach``."""
 
 UNLOCKED: Final = How()
-"""The same structure as a new, unlocked tree: comparisons, clones."""
+"""Keeps the structure and metadata, unlocked: for comparisons and clones."""
 
 SHAPE_KEEPING: Final[set[Any]] = set()
-"""Functions of torch that give a tensor of the shape and device of theirs: their results fit where the leaf did."""
+"""Functions of torch that keep shape and device, so their results need no check."""

@@ -1,8 +1,8 @@
-"""Registry of types: containers that lower layers construct, and types of other distributions by name.
+"""Type registry: containers that lower layers construct, and classes of saved objects by name.
 
-`base` and `ops` import no container, and core imports no satellite; both find the classes here. A satellite declares
-its types as entry points of the group ``tensordict_core.types``, so a saved object finds its class before a program
-imports the package that defines it.
+`base` and `ops` do not import containers, and core does not import satellites; they look classes up here. A satellite
+declares its types as entry points of the group ``tensordict_core.types``, so a saved object can be loaded before the
+program imports the package that defines its class.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ ENTRY_POINT_GROUP = "tensordict_core.types"
 
 
 class Containers:
-    """Constructors of core's containers for the layers below them; the module that defines a container sets its own.
+    """Core's container classes, for the layers below them; each class is set by the module that defines it.
 
-    To ask for the type of a node, use the attributes of `Node` instead.
+    To test the type of a node, use the attributes of `Node` instead.
     """
 
     dense: Any
@@ -38,9 +38,9 @@ _entry_points_read: dict[str, Any] = {}
 
 
 def type_name(cls: type[Any]) -> str:
-    """Returns the stable name of a class: the one it was registered under, else ``module:qualname``.
+    """Return the stable name of a class: its registered name, or ``module:qualname``.
 
-    Classes of a script (module ``__main__``) go by their qualname alone.
+    The name of a class in ``__main__`` is its qualname.
 
     >>> class Local: ...
     >>> register_type(Local, name="docs:Local")
@@ -55,17 +55,16 @@ def type_name(cls: type[Any]) -> str:
 
 
 def register_type(cls: type[Any], *, name: str | None = None) -> type[Any]:
-    """Register a class under a stable name, so that saved objects find it again.
+    """Register a class under a stable name, so that saved objects of the class can be loaded.
 
-    A class that is defined again under the same name (a notebook cell run twice) replaces the earlier one. Two
-    different classes under one name are an error.
+    A redefinition of a class, such as by a notebook cell that runs twice, replaces the earlier one.
 
     Args:
         cls: The class.
         name: The name; by default ``module:qualname``, and ``qualname`` alone for classes of a script.
 
     Raises:
-        ValueError: Another class has that name.
+        ValueError: A class with another module or qualname is registered under the name.
 
     >>> class Point: ...
     >>> register_type(Point, name="docs:Point") is Point
@@ -75,7 +74,7 @@ def register_type(cls: type[Any], *, name: str | None = None) -> type[Any]:
     other = _by_name.get(name)
     if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ValueError(
-            f"the name {name!r} stands for {other.__module__}.{other.__qualname__} already and cannot stand for "
+            f"the name {name!r} is registered for {other.__module__}.{other.__qualname__} and cannot name "
             f"{cls.__module__}.{cls.__qualname__} too; register one of them under another name"
         )
     _by_name[name] = cls
@@ -84,11 +83,11 @@ def register_type(cls: type[Any], *, name: str | None = None) -> type[Any]:
 
 
 def find_type(name: str) -> type[Any] | None:
-    """Returns the class registered under a name or declared by an installed distribution, else ``None``.
+    """Return the class that is registered under a name, or declared as an entry point; otherwise ``None``.
 
-    A name alone imports nothing: only entry points that an installed distribution declares are loaded.
+    The module in a name is never imported: only entry points of installed distributions are loaded.
 
-    >>> find_type("nobody:Nothing") is None
+    >>> find_type("unknown:Type") is None
     True
     """
     found = _by_name.get(name)

@@ -1,8 +1,8 @@
-"""Shape operations as records: how one changes a leaf, a batch size and dimension names.
+"""Shape operations: objects that apply ``view``, ``permute``, ``unsqueeze`` etc. to leaves, batch sizes and names.
 
-A record is made once per call; every node applies it as it is, because a nested node's batch size starts with the
-root's. ``through_stack`` says how an operation passes through a lazy stack, so containers that hold slices apart need
-not copy them together.
+One object is created per call, for the root, and applied to every node, because the batch size of a nested node starts
+with the root's. ``through_stack`` converts an operation to one on the elements of a lazy stack, so a lazy stack is
+reshaped without stacking its elements.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def normal_dim(dim: int, batch_size: torch.Size, extra: int = 0) -> int:
 
     Raises:
         IndexError: It is outside the batch dimensions.
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
     """
     if type(dim) is not int and not isinstance(dim, numbers.Integral | torch.SymInt):
         raise errors.not_a_dim(dim)
@@ -83,7 +83,7 @@ class ShapeOp(WriteBack):
             RuntimeError: The operation depends on the sizes.
         """
         raise RuntimeError(
-            "the batch sizes of the elements of the lazy stack differ, so its batch cannot be reshaped or expanded; "
+            "the elements of the lazy stack have different batch sizes, so it cannot be reshaped or expanded; "
             "give the elements one batch size"
         )
 
@@ -286,7 +286,7 @@ class Reshape(ShapeOp):
 
     def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
         """Return the operation on the elements of a lazy stack, and the new stack dimension."""
-        # a stack dimension that stays whole is kept; the sizes before and after it are reshaped separately
+        # possible if the stack dimension is neither split nor merged; the dimensions before and after it are reshaped
         size = self.old[stack_dim]
         before = self.old[:stack_dim].numel()
         seen = 1
@@ -298,7 +298,7 @@ class Reshape(ShapeOp):
 
 
 class BatchOp(ShapeOp):
-    """Any other operation that changes the batch dimensions of all leaves alike."""
+    """A shape operation defined by a function of a leaf."""
 
     __slots__ = ("_names", "function")
 
@@ -337,13 +337,13 @@ def infer_size(shape: tuple[Any, ...], numel: int, what: str) -> torch.Size:
     unknown, known = 0, 1
     for n in shape:
         if type(n) is not int and not hasattr(n, "__index__"):
-            raise TypeError(f"{what} takes integers as sizes, got {list(shape)}; give one for each dimension")
+            raise TypeError(f"{what} takes integers as sizes, got {list(shape)}; pass an integer for each dimension")
         if n == -1:
             unknown += 1
         else:
             known *= n
     if unknown > 1:
-        raise RuntimeError(f"{what} infers one dimension at most, got {list(shape)}; give the others their size")
+        raise RuntimeError(f"{what} infers one dimension at most, got {list(shape)}; replace the other -1 by sizes")
     if unknown:
         if known == 0 or numel % known:
             raise RuntimeError(

@@ -1,7 +1,7 @@
-"""Signatures: methods that take typed keyword arguments as ``**options`` and show them one by one.
+"""Signatures: expand typed ``**options`` to keyword arguments in ``inspect.signature``.
 
 Functions that share keyword arguments name them once, in a `TypedDict`, and take ``**options: Unpack[Options]``, which
-type checkers read. `with_options` spells the arguments out at run time, for `help()`, `inspect.signature` and docs.
+type checkers read. `with_options` lists the arguments at run time, for `help()`, `inspect.signature` and docs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Elsewhere:
-    """A default that another function chooses, which a signature shows as ``...``, as stubs do."""
+    """A default that is chosen elsewhere; signatures show it as ``...``, like stubs."""
 
     def __repr__(self) -> str:
         return "..."
@@ -26,15 +26,15 @@ _ELSEWHERE = _Elsewhere()
 
 
 def check_options(name: str, options: Mapping[str, object], known: Any) -> None:
-    """Refuse a keyword argument that a function does not take.
+    """Check that a function takes all keyword arguments.
 
     Args:
-        name: The function.
-        options: The keyword arguments that it got.
-        known: The `TypedDict` of those that it takes.
+        name: The name of the function.
+        options: The keyword arguments of the call.
+        known: The `TypedDict` of the keyword arguments that the function takes.
 
     Raises:
-        TypeError: One is not among them.
+        TypeError: A keyword argument is unknown.
     """
     for key in options:
         if key not in known.__annotations__:
@@ -49,7 +49,7 @@ def with_options(options: Any, default: Any = _ELSEWHERE) -> Callable[[F], F]:
 
     Args:
         options: The `TypedDict`.
-        default: The default that the signature shows for each of them.
+        default: The default of every parameter in the signature.
 
     >>> import inspect
     >>> "existsok" in inspect.signature(TensorDict.save).parameters

@@ -1,6 +1,6 @@
-"""Handlers of ``torch`` functions: what ``__torch_function__`` of a tensordict runs.
+"""Table of ``torch`` functions: the handlers that ``__torch_function__`` of a tensordict calls.
 
-The table is empty at first. The modules of `tensordict_core.torch_api` and satellites fill it with `implements`.
+The modules of `tensordict_core.torch_api` and satellites add handlers with `implements`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["find_handler", "implements"]
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {}
 _PYTHON_HANDLERS: list[tuple[Any, Callable[..., Any]]] = []
-"""Handlers of functions written in Python, the latest first: Dynamo (2.13) misses such keys of dictionaries."""
+"""Handlers of Python functions, latest first; a list, because Dynamo (2.13) does not find such keys in dictionaries."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,7 +40,7 @@ def implements(*functions: Any) -> Callable[[F], F]:
 
 
 def find_handler(function: Any) -> Callable[..., Any] | None:
-    """Returns the handler of a ``torch`` function, or ``None``."""
+    """Return the handler of a ``torch`` function, or ``None``."""
     handler = _HANDLERS.get(function)
     if handler is None:
         for known, handler_of_known in _PYTHON_HANDLERS:

@@ -1,8 +1,7 @@
-"""Tracing checks: the one place that knows whether code is being traced, and by what.
+"""Tracing checks: whether ``torch.compile`` or a ``torch.func`` transform traces the caller.
 
-Eager code takes short cuts that tracers cannot follow: ``torch._foreach_*`` has no batching rule, so it gives way under
-``vmap``, and weak references break Dynamo, so lock holders are not recorded while it traces. Nothing else in the
-project asks PyTorch these questions.
+Some fast paths of eager code cannot be traced: ``torch._foreach_*`` has no batching rule for ``vmap``, and Dynamo does
+not support weak references, so lock holders are not recorded during tracing. All tracing checks are in this module.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _level_of = torch._C._functorch.maybe_get_level
 _dim_of = torch._C._functorch.maybe_get_bdim
 
 
-# Whether `torch.compile` or `torch.export` is tracing the caller: Dynamo folds it to a constant. It is torch's own
-# function, since each compiled call would compare one of ours with the one that was traced.
+# Whether `torch.compile` or `torch.export` traces the caller; Dynamo folds the call to a constant. This is an alias,
+# because a wrapper function would add a guard to every compiled call.
 is_compiling = torch.compiler.is_compiling
 
 
 def in_functorch() -> bool:
-    """Whether the caller runs inside a ``torch.func`` transform (``vmap``, ``grad``, ``jvp``).
+    """Return whether the caller runs inside a ``torch.func`` transform (``vmap``, ``grad``, ``jvp``).
 
     >>> in_functorch()
     False
@@ -44,7 +43,7 @@ def in_functorch() -> bool:
 
 
 def may_fuse() -> bool:
-    """Whether ``torch._foreach_*`` may stand for a loop over leaves: plain eager code only.
+    """Return whether ``torch._foreach_*`` may replace a loop over leaves, which holds in plain eager code only.
 
     >>> may_fuse()
     True
@@ -53,7 +52,7 @@ def may_fuse() -> bool:
 
 
 def transform_level() -> int | None:
-    """The level of the innermost ``torch.func`` transform around the caller; ``None`` outside of all.
+    """Return the level of the innermost ``torch.func`` transform around the caller, or ``None`` outside transforms.
 
     >>> transform_level() is None
     True
@@ -63,7 +62,7 @@ def transform_level() -> int | None:
 
 
 def mapped_dim(tensor: torch.Tensor, level: int) -> int | None:
-    """The dimension that ``vmap`` at ``level`` took from a tensor; ``None`` where it does not map the tensor.
+    """Return the dimension of a tensor that ``vmap`` at ``level`` maps, or ``None`` if it does not map the tensor.
 
     >>> mapped_dim(torch.zeros(2), 1) is None
     True
@@ -75,10 +74,10 @@ def mapped_dim(tensor: torch.Tensor, level: int) -> int | None:
 
 
 def mapped_strides(tensor: torch.Tensor, level: int) -> tuple[int, tuple[int, ...]] | None:
-    """How ``vmap`` at ``level`` lays a tensor out: the stride of the dimension that it maps, and those of the others.
+    """Return the stride of the dimension that ``vmap`` at ``level`` maps, and the strides of the other dimensions.
 
-    A tensor that it does not map is repeated without a copy, so that stride is 0. ``None`` where nothing has strides,
-    or a trace does not tell.
+    The first stride is 0 for a tensor that is not mapped, because ``vmap`` repeats it without a copy. Returns ``None``
+    for tensors without strides and under ``torch.compile``, which does not expose them.
 
     >>> mapped_strides(torch.zeros(2, 3), 1)
     (0, (3, 1))
@@ -93,7 +92,7 @@ def mapped_strides(tensor: torch.Tensor, level: int) -> tuple[int, tuple[int, ..
 
 
 def mapped_size() -> int | None:
-    """How many examples the innermost transform maps, where it is a ``vmap``.
+    """Return the size of the mapped dimension if the innermost transform is a ``vmap``, otherwise ``None``.
 
     >>> mapped_size() is None
     True
@@ -106,7 +105,7 @@ def mapped_size() -> int | None:
 
 
 def are_differentiated(tensors: Iterable[Any]) -> bool:
-    """Whether the innermost ``torch.func`` transform takes gradients with respect to these very tensors.
+    """Return whether the innermost ``torch.func`` transform differentiates with respect to these tensors.
 
     >>> are_differentiated([torch.zeros(1)])
     False
@@ -121,12 +120,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def constant_when_traced(function: F) -> F:
-    """Have Dynamo call a function while it traces, and take the number that it gives for a constant.
+    """Mark a function that Dynamo calls during tracing and whose result it treats as a constant.
 
-    What ``torch.compiler.assume_constant_result`` does, without its import of Dynamo, which costs a second.
+    Equivalent to ``torch.compiler.assume_constant_result``, which would import Dynamo and take a second.
 
     Args:
-        function: A function of constants that Dynamo cannot follow, such as one that evaluates an annotation.
+        function: A function of constant arguments that Dynamo cannot trace, such as one that evaluates an annotation.
 
     >>> constant_when_traced(lambda: 3)()
     3
@@ -136,5 +135,5 @@ def constant_when_traced(function: F) -> F:
 
 
 for _function in (transform_level, mapped_dim, mapped_size):
-    # levels and mapped dimensions are facts of the trace, and Dynamo cannot follow the calls that ask for them
+    # levels and mapped dimensions are constant within a trace, and Dynamo cannot trace the functions that return them
     constant_when_traced(_function)

@@ -1,4 +1,4 @@
-"""Live views of keys, values and items of a tensordict, optionally nested or of leaves only."""
+"""Views: the live results of ``keys()``, ``values()`` and ``items()``, optionally nested or of leaves only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def _first(pair: tuple[str, Any]) -> str:
 def _walk(
     node: Any, prefix: tuple[str, ...], nested: bool, leaves: bool, is_leaf: IsLeaf | None, sort: bool, read: bool
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield keys and entries, a nested tensordict before its entries; entries are read only if ``read``."""
+    """Yield keys and entries, a nested tensordict before its entries.
+
+    If ``read`` is false, entries are stand-ins (see `Node._peek`).
+    """
     pairs = node._items() if read else node._peek_items()
     for key, value in sorted(pairs, key=_first) if sort else pairs:
         kind = type(value)
@@ -39,7 +42,7 @@ class _View:
     __slots__ = ("include_nested", "is_leaf", "leaves_only", "sort", "td")
 
     _reads = True
-    """Whether entries are read; a lazy stack lists keys without reading."""
+    """Whether iteration reads the entries, which a lazy stack has to stack."""
 
     def __init__(self, td: Any, include_nested: bool, leaves_only: bool, is_leaf: IsLeaf | None, sort: bool) -> None:
         self.td = td
@@ -66,7 +69,7 @@ class _View:
 
 
 class KeysView(_View):
-    """The keys of a tensordict, live; tuples for nested ones. Compares with sets and sequences, and answers ``in``."""
+    """The live keys of a tensordict; nested keys are tuples. Supports ``in``, set operations and comparison."""
 
     __slots__ = ()
 
@@ -115,12 +118,12 @@ class KeysView(_View):
         return set(other) - set(self)
 
     def isdisjoint(self, other: Any) -> bool:
-        """Whether no key is in ``other``."""
+        """Return whether no key is in ``other``."""
         return set(self).isdisjoint(other)
 
 
 class ValuesView(_View):
-    """The entries of a tensordict, live."""
+    """The live entries of a tensordict."""
 
     __slots__ = ()
 
@@ -129,7 +132,7 @@ class ValuesView(_View):
 
 
 class ItemsView(_View):
-    """The pairs of keys and entries of a tensordict, live."""
+    """The live pairs of keys and entries of a tensordict."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
 """`TensorCollection`: the base class of containers, which combines all families of operations.
 
-Every container inherits from it and implements the primitives; every operation is defined in the family that it belongs
-to, once. `TensorDictBase` is the part of the containers that are dictionaries; non-tensor data and tensorclasses are
-collections too, but not dictionaries.
+Every container inherits from it and implements the abstract methods of `Node`; every operation is defined once, in its
+family. `TensorDictBase` is the base class of the containers that are dictionaries of entries; non-tensor data and
+tensorclasses are collections, but not dictionaries.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class TensorCollection(
     Representation,
     DeprecatedNames,
 ):
-    """Anything that holds tensors under keys and behaves like one tensor of its batch size."""
+    """The base class of containers of tensors that behave like one tensor of their batch size."""
 
     __slots__ = ("__weakref__",)
 
@@ -105,27 +105,27 @@ class TensorCollection(
         if not abstract:
             cls._check_complete()
 
-    # What a container may override beside the methods of Node --------------------------------------------------
+    # methods that containers may override besides those of Node --------------------------------------------------
 
     def _new(self, entries: dict[str, Any], meta: Meta) -> Any:
-        """A `TensorDict` of valid entries, whatever this container is."""
+        """Return a `TensorDict` of valid entries for any container."""
         return containers.dense._make(entries, meta)
 
     def _entry_value(self, holder: Any = None, key: str = "") -> Any:
         """Return the result of ``td[key]`` for an entry that is this node.
 
-        Given the container and the key that it was read by, what is written into it reaches them.
+        With the container and the key that it was read from, writes to the result change the entry of the container.
         """
         return self
 
     def _room(self, size: torch.Size, index: Index) -> Any:
-        """Return an empty node of batch size ``size`` that this node can be written into at ``index``."""
+        """Return an empty node of batch size ``size``, into which this node can be written at ``index``."""
         own = self._meta.batch_size[len(index.size) + len(size) - index.dims :]
         return self._new({}, Meta(torch.Size((*size, *own)), self._meta.device))
 
     @classmethod
     def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
-        """Stack nodes of this type lazily; a tensorclass wraps the lazy stack of the tensordicts that it holds."""
+        """Stack nodes of this type lazily; a tensorclass wraps the lazy stack of its tensordicts."""
         return containers.lazy._make(items, dim)
 
     def _view_at(self, index: Index) -> Any:
@@ -133,35 +133,37 @@ class TensorCollection(
         return containers.view._make(self, index)
 
     def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Return what a save stores of a container that is not a dictionary: facts, and nodes by name.
+        """Return the state that a save stores for a container that is not a dictionary: JSON values and nodes.
 
-        ``None`` stands for a dictionary of entries. A tensorclass is ``({}, {"_tensordict": what it holds})``. Facts
-        are JSON values. The parts are the nodes themselves, not copies, so that entries can be replaced in place.
+        ``None`` means that the container is a dictionary of entries. A tensorclass returns
+        ``({}, {"_tensordict": td})`` with its tensordict. The nodes are not copies, so that entries can be replaced in
+        place.
         """
         return None
 
     @classmethod
     def _from_disk_form(cls, facts: dict[str, Any], parts: dict[str, Any]) -> Any:
-        """Return the container of the facts and parts that ``_disk_form`` has returned."""
-        raise TypeError(f"{cls.__name__} is a dictionary of entries and is not put together from parts")
+        """Return the container with the state that ``_disk_form`` returned."""
+        raise TypeError(f"{cls.__name__} is a dictionary of entries and has no other state")
 
-    # torch functions and blocks --------------------------------------------------------------------------------------
+    # torch functions and with blocks ----------------------------------------------------------------------------------
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the handler of a ``torch`` function; a function without one is a ``TypeError``."""
+        """Run the handler of a ``torch`` function; a function without a handler raises a ``TypeError``."""
         handler = find_handler(func)
         if handler is None:
             return NotImplemented  # so that torch raises
         return handler(*args, **kwargs) if kwargs else handler(*args)
 
     def __enter__(self) -> Self:
-        """Start a block that undoes the operation which returned this tensordict (``lock_``, ``to_module``, ...).
+        """Start a block whose end undoes the operation that returned this tensordict (``lock_``, ``to_module``, ...).
 
-        Of one that returned a view or a copy (``view``, ``squeeze``, ``flatten_keys``, ``to``, ...) it writes what the
-        block adds or replaces back into the source, unless the block raises; what it deletes stays there.
+        If the operation returned a view or a copy (``view``, ``squeeze``, ``flatten_keys``, ``to``, ...), the end
+        writes entries that were added or replaced in the block back to the source, unless the block raises. Entries
+        that were deleted in the block stay in the source.
 
         >>> td = TensorDict({"a": torch.zeros(2, 3)}, [2, 3])
         >>> with td.view(-1) as flat:
@@ -186,9 +188,9 @@ class TensorCollection(
 
 
 class TensorDictBase(TensorCollection, abstract=True):
-    """The collections that are dictionaries: dense, lazily stacked, views, parameters.
+    """The base class of all tensordicts: dense ones, lazy stacks, views and parameters.
 
-    ``isinstance(x, TensorDictBase)`` is how code asks for "a tensordict of any kind".
+    ``isinstance(x, TensorDictBase)`` tests for a tensordict of any kind.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""Constructors with their result types: the functions of `ops.io` return containers, which that layer cannot name."""
+"""Constructors with static result types: the functions of `ops.io`, annotated with containers of this layer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Td = TypeVar("Td", bound=TensorCollection)
 
 
 class FromAny(Protocol):
-    """The type of ``from_any``: values with fields become a `TensorDict`, tensors and containers keep their type."""
+    """The type of ``from_any``: mappings and tuples become a `TensorDict`; tensors and containers keep their type."""
 
     @overload
     def __call__(self, obj: Tensor, **options: Unpack[BuildOptions]) -> Tensor: ...
@@ -43,7 +43,7 @@ class FromAny(Protocol):
 
 
 class FromList(Protocol):
-    """The type of ``from_list``: the result is a lazy stack, a dense tensordict, or either, as ``lazy`` asks."""
+    """The type of ``from_list``: ``lazy`` selects a lazy stack, a dense tensordict, or either."""
 
     @overload
     def __call__(

@@ -1,8 +1,8 @@
-"""Deferred tensordicts: a `TensorDict` whose entries are made when they are first read.
+"""Deferred tensordicts: a `TensorDict` whose entries are created on first access.
 
-An operation may return a tensordict that few callers read, such as the parameters that a ``with params.to_module(...)``
-block replaced. Making its nodes would cost more than the operation; the deferred one costs an object, and is a plain
-`TensorDict` from the first look on.
+Some operations return a tensordict that most callers do not read, such as the parameters that
+``with params.to_module(...)`` replaced. Creating its nodes would take longer than the operation. A deferred tensordict
+creates them on first access and becomes a plain `TensorDict`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["deferred", "is_deferred"]
 
 
 class _Deferred(TensorDict):
-    """A tensordict whose slot of entries is not set yet."""
+    """A tensordict whose ``_entries`` is not set yet."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        # Python calls this once, for the slot that `deferred` leaves unset.
+        # Python calls this method for the slot that `deferred` leaves unset
         if name != "_entries":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         annotations: Any = self._annotations  # `deferred` has set "make"
@@ -32,7 +32,7 @@ class _Deferred(TensorDict):
 
 
 def deferred(make: Callable[[], dict[str, Any]], meta: Meta) -> TensorDict:
-    """Return a tensordict with the entries that ``make`` returns; it is called when they are first read.
+    """Return a tensordict with the entries that ``make`` returns, called on first access.
 
     Args:
         make: Returns entries that are valid for ``meta``.
@@ -52,7 +52,7 @@ def deferred(make: Callable[[], dict[str, Any]], meta: Meta) -> TensorDict:
 
 
 def is_deferred(td: Any) -> bool:
-    """Whether the entries of a deferred tensordict have not been read yet.
+    """Return whether a tensordict is deferred and its entries are not created yet.
 
     >>> is_deferred(TensorDict({}))
     False

@@ -1,7 +1,7 @@
-"""Delegating containers: reads and shape operations are those of another tensordict, which is made when they run.
+"""Delegating containers: run reads and shape operations on a temporary tensordict of the same tensors.
 
-A view is made of its parent's entries, a parameter container of its parameters. Both keep entries in their own way and
-build a tensordict of the same tensors, with `Delegating._now`, for everything that does not change entries.
+Views and parameter containers store entries in other ways than a dictionary. For every method that does not change
+entries, they make a tensordict of the same tensors with `Delegating._now`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Delegating", "delegate"]
 
 
 def delegate(name: str) -> Callable[..., Any]:
-    """Returns a method that calls the method ``name`` of the tensordict that ``_now`` makes."""
+    """Return a method that calls the method ``name`` of the tensordict that ``_now`` makes."""
 
     def method(self: Any, *args: Any) -> Any:
         return getattr(self._now(), name)(*args)
@@ -26,13 +26,13 @@ def delegate(name: str) -> Callable[..., Any]:
 
 
 class Delegating(TensorDictBase, abstract=True):
-    """A container that asks a tensordict of the same tensors for reads and shape operations."""
+    """The base class of containers that delegate reads and shape operations to a temporary tensordict."""
 
     __slots__ = ()
 
     @abstractmethod
     def _now(self) -> Any:
-        """A tensordict of the tensors that this container holds now."""
+        """Return a tensordict of the tensors that this container holds now."""
 
     _collect_aligned = delegate("_collect_aligned")
     _line_up = delegate("_line_up")

@@ -63,7 +63,7 @@ _CAT = _Combination("cat", "concatenating", torch.cat, cat_nodes, KeyError)
 
 
 def _columns(items: Sequence[Any], how: _Combination) -> Iterable[tuple[str, Any]]:
-    """Returns the keys of the nodes, each with the entries of all nodes under it.
+    """Return the keys of the nodes, each with the entries of all nodes under it.
 
     Raises:
         Exception: Keys differ; of type ``how.key_error``.
@@ -82,7 +82,7 @@ def _columns(items: Sequence[Any], how: _Combination) -> Iterable[tuple[str, Any
 
 
 def _combined(items: Sequence[Any], dim: int, how: _Combination) -> dict[str, Any]:
-    """Returns the entries of nodes, combined along a dimension key by key."""
+    """Return the entries of nodes, combined along a dimension key by key."""
     columns, combine = _columns(items, how), how.leaves
     entries: dict[str, Any] = {}
     for key, column in columns:
@@ -98,7 +98,7 @@ def _combined(items: Sequence[Any], dim: int, how: _Combination) -> dict[str, An
 
 
 def _not_combined(error: Exception, key: str, column: Sequence[Any], dim: int, how: _Combination) -> Exception:
-    """Returns the error for entries of one key that cannot be combined."""
+    """Return the error for entries of one key that cannot be combined."""
     if not isinstance(column[0], Node):
         if any(isinstance(entry, Node) for entry in column):
             why = f"key {key!r} is a tensor in one tensordict and a nested one in another"
@@ -213,7 +213,7 @@ class TensorDict(TensorDictBase):
 
     @classmethod
     def _make(cls, entries: dict[str, Any], meta: Meta) -> Self:
-        """Returns a tensordict of entries that are known to be valid."""
+        """Return a tensordict of entries that are known to be valid."""
         self = object.__new__(cls)
         self._entries = entries
         self._meta = meta

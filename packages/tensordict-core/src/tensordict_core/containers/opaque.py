@@ -1,7 +1,6 @@
 """Opaque nodes: nodes without entries, the base class of non-tensor data and unbatched tensors.
 
-Non-tensor data and unbatched tensors share this: they are nodes, because they have a batch size, a device and a lock,
-and hold nothing that a key could name.
+They are nodes, because they have a batch size, a device and a lock, and they have no keys.
 """
 
 from __future__ import annotations

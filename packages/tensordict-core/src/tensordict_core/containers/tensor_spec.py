@@ -1,8 +1,7 @@
-"""`TensorAttrs`: the device, dtype and shape of a tensor as a value in a tensordict.
+"""`TensorAttrs`: the device, dtype and shape of a tensor as a non-tensor value of a tensordict.
 
-``td.attrs()`` gives one for each leaf, and ``td.to(attrs)`` moves and casts each leaf to what is written under its key.
-A value of its own class rather than a tensordict of three entries, because nothing is ever done to one of the three
-alone.
+``td.attrs()`` returns one for each leaf, and ``td.to(attrs)`` moves and casts each leaf to the device and dtype under
+its key.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["TensorAttrs"]
 
 
 class Attrs(NamedTuple):
-    """The fields of `TensorAttrs`; ``None`` leaves one open."""
+    """The fields of `TensorAttrs`; ``None`` means unspecified."""
 
     tgt_device: torch.device | None = None
     tgt_dtype: torch.dtype | None = None
@@ -32,20 +31,20 @@ class Attrs(NamedTuple):
 
 
 class TensorAttrs(MetaData):
-    """Device, dtype and shape of a tensor; each may be ``None``.
+    """The device, dtype and shape of a tensor; each may be ``None``.
 
-    The names start with ``tgt_`` because ``device``, ``dtype`` and ``shape`` are those of the container itself.
+    The names start with ``tgt_`` because ``device``, ``dtype`` and ``shape`` are attributes of the container.
 
     Args:
-        tgt_device: The device, or the name of one.
+        tgt_device: The device or its name.
         tgt_dtype: The dtype.
         tgt_shape: The shape.
-        batch_size: The batch size; a tensordict that stores it gives it its own.
-        device: The device that the surrounding tensordict has.
+        batch_size: The batch size; replaced by that of a tensordict that stores the object.
+        device: The device of the tensordict that stores the object.
         names: A name (or ``None``) for each batch dimension.
 
     Raises:
-        TypeError: ``tgt_dtype`` is no dtype.
+        TypeError: ``tgt_dtype`` is not a dtype.
 
     >>> attrs = TensorDict({"a": torch.zeros(3, dtype=torch.int32)}).attrs()
     >>> attrs["a"].tgt_dtype, attrs["a"].tgt_shape
@@ -75,7 +74,7 @@ class TensorAttrs(MetaData):
         names: Sequence[str | None] | None = None,
     ) -> None:
         if not (tgt_dtype is None or isinstance(tgt_dtype, torch.dtype)):
-            raise TypeError(f"tgt_dtype is a torch.dtype or None, got {tgt_dtype!r}; write torch.float32, for one")
+            raise TypeError(f"tgt_dtype is a torch.dtype or None, got {tgt_dtype!r}; pass, for example, torch.int8")
         shape = None if tgt_shape is None else torch.Size(tgt_shape)
         value = Attrs(as_device(tgt_device), tgt_dtype, shape)
         super().__init__(value, batch_size=batch_size, device=device, names=names)
@@ -86,17 +85,17 @@ class TensorAttrs(MetaData):
 
         Args:
             tensor: The tensor.
-            fields: What is written down, of ``"device"``, ``"dtype"`` and ``"shape"``; the others are ``None``.
+            fields: Some of ``"device"``, ``"dtype"`` and ``"shape"``; the others are ``None``.
 
         Raises:
-            TypeError: It is no tensor.
-            ValueError: A field is none of the three.
+            TypeError: ``tensor`` is not a tensor.
+            ValueError: A field is unknown.
 
         >>> TensorAttrs.from_tensor(torch.zeros(2, 3), fields=("dtype",))
         TensorAttrs(tgt_device=None, tgt_dtype=torch.float32, tgt_shape=None)
         """
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"from_tensor takes a tensor, got {type(tensor).__name__}; a tensordict has attrs()")
+            raise TypeError(f"from_tensor takes a tensor, got {type(tensor).__name__}; use td.attrs() for a tensordict")
         described: Self = describe_leaf(tensor, fields)
         return described
 

@@ -1,8 +1,8 @@
-"""`UnbatchedTensor`: a tensor that belongs to a tensordict as a whole and not to the positions of its batch.
+"""`UnbatchedTensor`: an entry without batch dimensions, such as a lookup table.
 
-It has the batch size of the tensordict that holds it, whatever its own shape is. Operations on leaves
-(arithmetic, casts, ``apply``) run on its tensor; operations on the batch (indexing, reshaping, stacking) change its
-batch size alone.
+Its batch size is that of the tensordict that stores it, whatever the shape of its tensor is. Operations on leaves
+(arithmetic, casts, ``apply``) run on the tensor; operations on the batch (indexing, reshaping, stacking) change
+only the batch size.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["UnbatchedTensor"]
 
 
 class UnbatchedTensor(OpaqueNode):
-    """A tensor that shape operations leave alone.
+    """A tensor that shape operations do not change.
 
     Args:
-        data: The tensor, or what makes one.
-        batch_size: The batch size that it stands for; a tensordict that stores it gives it its own.
+        data: The tensor, or numeric data to convert to one.
+        batch_size: The batch size; replaced by that of a tensordict that stores the object.
 
     Raises:
-        TypeError: ``data`` is no tensor and no numeric data.
+        TypeError: ``data`` is neither a tensor nor numeric.
 
     >>> td = TensorDict({"a": torch.zeros(3), "table": UnbatchedTensor(torch.arange(5))}, [3])
     >>> td[0]["table"], td.get("table").batch_size
@@ -68,7 +68,7 @@ class UnbatchedTensor(OpaqueNode):
 
     @property  # type: ignore[misc]  # read-only here, where tensordicts have a setter
     def data(self) -> Tensor:  # type: ignore[override]  # a tensor, where tensordicts return a tensordict
-        """The tensor, detached, as ``Tensor.data``."""
+        """The detached tensor, like ``Tensor.data``."""
         return self._tensor.data
 
     @property
@@ -103,13 +103,15 @@ class UnbatchedTensor(OpaqueNode):
     def _plan_value(
         self, holder: Any, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]
     ) -> None:
-        """Plan to write a value into this entry of ``holder``; a part of the batch has the tensor of the whole."""
+        """Add a write of a value to the plan; a write at an index takes only unbatched tensors."""
         path = (*prefix, key) if prefix else key
         if index is not None and not isinstance(value, UnbatchedTensor):
             raise errors.not_a_node(path, value)
         tensor = value._tensor if isinstance(value, UnbatchedTensor) else as_tensor(value)
         if tensor is None:
-            raise TypeError(f"an unbatched tensor takes a tensor or numeric data, got {type(value).__name__}")
+            raise TypeError(
+                f"an unbatched tensor takes a tensor or numeric data, got {type(value).__name__}; use set()"
+            )
         plan.add(path, self._tensor, tensor)
 
     def _replace_value(self, value: Any) -> None:
@@ -140,8 +142,8 @@ class UnbatchedTensor(OpaqueNode):
 
     def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
         raise RuntimeError(
-            f"an operand of shape {list(operand.shape)} lines up with batch dimensions, and an unbatched tensor has "
-            "none; use a number, or exclude the unbatched entries first"
+            f"an operand of shape {list(operand.shape)} has batch dimensions, and an unbatched tensor has none; use a "
+            "number, or exclude the unbatched entries first"
         )
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
@@ -159,10 +161,10 @@ class UnbatchedTensor(OpaqueNode):
         return self
 
     def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
-        """Return this object: there is no lazy stack to combine."""
+        """Return this object, which contains no lazy stack."""
         return self
 
-    # shape: only the batch size follows ------------------------------------------------------------------------------
+    # shape operations change only the batch size ---------------------------------------------------------------------
 
     def _index(self, index: Index) -> Any:
         return self._make(self._tensor, index.meta(self._meta))
@@ -196,7 +198,7 @@ class UnbatchedTensor(OpaqueNode):
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
-        # the tensor belongs to the whole batch, so the first stands for all, as for an index
+        # the tensor has no batch dimension, so the result has that of the first item
         size = items[0]._meta.batch_size
         return cls._make(items[0]._tensor, Meta(torch.Size((*size[:dim], len(items), *size[dim:]))))
 
@@ -216,7 +218,7 @@ class UnbatchedTensor(OpaqueNode):
         return self._make(self._tensor.clone() if recurse else self._tensor, self._meta)
 
     def is_empty(self) -> bool:
-        """Return ``False``: there is a tensor."""
+        """Return ``False``, because there is a tensor."""
         return False
 
     def __repr__(self) -> str:

@@ -1,9 +1,9 @@
-"""``torch`` functions and operators of operations on leaves: ``torch.abs(td)`` calls ``td.abs()``.
+"""Dispatch of ``torch`` functions and operators to methods: ``torch.abs(td)`` calls ``td.abs()``.
 
-The records of operations name the functions. Operators that torch asks a tensor for although a tensordict stands on
-one side are entered over the records: Python asks a tensor on the left first (``x < td``), and Dynamo asks a tensor on
-either side, so ``td - x`` comes as ``Tensor.__rsub__(x, td)``. Handlers call methods by name, because Dynamo would ask
-the tensor again for the symbol.
+Operation records name their ``torch`` functions. Operators of a tensor and a tensordict get handlers of their own:
+Python calls the operator of a tensor on the left first (``x < td``), and Dynamo calls that of a tensor on either side,
+so ``td - x`` arrives as ``Tensor.__rsub__(x, td)``. Handlers call methods by name, because Dynamo would dispatch an
+operator symbol to the tensor again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EITHER_SIDE = {
     "bitwise_xor": ("__xor__", "__xor__"),
     "__xor__": ("__xor__", "__xor__"),
 }
-"""Functions of two operands: the method of a tensordict that comes first, and of one that comes second."""
+"""Functions of two operands: the method to call if the tensordict is the first operand, and if it is the second."""
 
 _REFLECTED = {
     "__rsub__": "__sub__",
@@ -47,11 +47,11 @@ _REFLECTED = {
     "__rmod__": "__mod__",
     "__rpow__": "__pow__",
 }
-"""Methods of a tensor that comes second: the method of the tensordict that comes first."""
+"""Reflected methods of a tensor (the second operand), and the method of the tensordict (the first operand)."""
 
 
 def register() -> None:
-    """Enter the functions of all records, then the operators, into the table of handlers."""
+    """Register handlers for the functions of all operation records, then for operators."""
     for spec in operations():
         handler = _reflected(spec.name, spec.operators) if spec.family == "binary" else _method(spec.name)
         implements(*spec.torch_functions)(handler)
@@ -72,7 +72,7 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 def _reflected(name: str, operators: tuple[str, ...]) -> Callable[..., Any]:
-    """A handler for two operands of which only the second may be a tensordict."""
+    """Return a handler of two operands, either of which may be the tensordict."""
     swapped = next((op for op in operators if op.startswith("__r")), "__r" + operators[0][2:] if operators else None)
 
     def handler(first: Any, second: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Handlers of ``torch`` functions that are methods of a tensordict, or have an algorithm of their own.
+"""Handlers of ``torch`` functions that call a method of the tensordict or need other code.
 
 Functions of operations on leaves are in `tensordict_core.torch_api.dispatch`.
 """
@@ -23,7 +23,7 @@ __all__ = ["register"]
 
 
 def _as_method(name: str, **renamed: str) -> Callable[..., Any]:
-    """Return a handler that calls the method ``name``; ``renamed`` maps torch's argument names to its own."""
+    """Return a handler that calls the method ``name``; ``renamed`` maps argument names of torch to those of it."""
 
     def handler(*args: Any, **kwargs: Any) -> Any:
         for theirs, ours in renamed.items():
@@ -74,7 +74,7 @@ METHODS: tuple[tuple[Any, str, dict[str, str]], ...] = (
     (torch.numel, "numel", {}),
     (torch.is_floating_point, "is_floating_point", {}),
 )
-"""Functions, the methods that implement them, and the names of torch for arguments with another name."""
+"""Functions, their methods, and arguments with other names in torch, mapped to those of the method."""
 
 ALIASES: tuple[tuple[Any, Any], ...] = (
     (torch.absolute, torch.abs),
@@ -95,11 +95,11 @@ LIKE: tuple[Any, ...] = (
     torch.randn_like,
     torch.randint_like,
 )
-"""Functions that make a tensordict of the same keys and shapes, filled in another way."""
+"""Functions that return a new tensordict of the same keys and shapes."""
 
 
 def register() -> None:
-    """Enter the functions that are methods, aliases and the ``*_like`` functions into the table of handlers."""
+    """Register handlers for `METHODS`, `ALIASES` and `LIKE`."""
     for function, name, renamed in METHODS:
         implements(function)(_as_method(name, **renamed))
     for alias, function in ALIASES:
@@ -109,7 +109,7 @@ def register() -> None:
 
 
 def _like(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Return a handler for a function that takes a pattern, values and options of the result."""
+    """Return the handler of a ``*_like`` function."""
 
     def handler(input: Any, *args: Any, device: Any = None, **options: Any) -> Any:
         if device is not None:
@@ -206,7 +206,7 @@ def _pairs(name: str, input: Any, other: Any) -> list[tuple[Any, Any]]:
 
 @implements(torch.equal)
 def _equal(input: Any, other: Any) -> bool:
-    """Whether two tensordicts have one batch size, the same keys, and equal values, non-tensor ones included."""
+    """Return whether two tensordicts have the same batch size and keys, and equal tensors and non-tensor values."""
     if not isinstance(input, Node) or not isinstance(other, Node):
         return False
     if input._meta.batch_size != other._meta.batch_size or set(input._leaf_keys()) != set(other._leaf_keys()):
@@ -267,15 +267,15 @@ def _flat_grads(grads: Any, outputs: Sequence[Any]) -> list[Any] | None:
         elif isinstance(grad, Node):
             out.extend(output._align(grad, KEEP))
         else:
-            raise TypeError(f"the gradient of a tensordict is a tensordict of its keys, got {type(grad).__name__}")
+            raise TypeError(f"the gradient of a tensordict is a tensordict with its keys, got {type(grad).__name__}")
     return out
 
 
 def _restored(flat: Sequence[Any], like: Sequence[Any]) -> Any:
-    """Return gradients in the structure of the inputs; entries without a gradient are left out."""
+    """Return gradients in the structure of the inputs, without entries that have no gradient."""
     leaves = iter(flat)
     results = [one._rebuild(leaves, UNLOCKED) if isinstance(one, Node) else next(leaves) for one in like]
-    # torch passes a single input in a tuple, so one tensordict gives one tensordict
+    # torch passes a single input as a tuple; the gradient of a single tensordict is a tensordict
     return results[0] if len(results) == 1 and isinstance(like[0], Node) else tuple(results)
 
 

@@ -1,4 +1,4 @@
-"""``torch.load`` of tensordicts: classes that ``weights_only=True`` may restore, and their names in earlier pickles."""
+"""Serialization: registers the classes that ``torch.load(weights_only=True)`` restores, with their earlier names."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ EARLIER_NAMES = {
     "tensordict_core.tensorattrs.TensorAttrs": TensorAttrs,
     "tensordict_core.tensorattrs.Attrs": Attrs,
 }
-"""Where the release of one flat folder defined what its pickles name."""
+"""Classes and functions by the names in pickles of releases whose modules were in one folder."""
 
 
 def register() -> None:
-    """Let ``torch.load(weights_only=True)`` restore tensordicts, those of earlier releases too."""
+    """Make ``torch.load(weights_only=True)`` restore tensordicts, those of earlier releases too."""
     trust(*EARLIER_NAMES.values())
     register_pickle_names(EARLIER_NAMES, weights_only=True)
