@@ -178,9 +178,9 @@ class WritePlan:
     def _check(self) -> bool:
         """Check the leaves that are written as a whole; return whether one call of torch may write them."""
         fuse = may_fuse()
-        fuses = _check(self.keys, self.targets, self.sources, fuse)
+        fuses = _check_leaves(self.keys, self.targets, self.sources, fuse)
         for owned in self._owned.values() if self._owned else ():
-            _check(*owned, fuse)
+            _check_leaves(*owned, fuse)
         return fuses and self._fuses
 
     def _copy(self, fuses: bool, non_blocking: bool) -> None:
@@ -214,7 +214,7 @@ class UpdatePlan(WritePlan):
         self.is_leaf = is_leaf
 
 
-def _check(keys: Sequence[NestedKey], targets: Sequence[Tensor], sources: list[Tensor], fuse: bool) -> bool:
+def _check_leaves(keys: Sequence[NestedKey], targets: Sequence[Tensor], sources: list[Tensor], fuse: bool) -> bool:
     # (one call a leaf; reading two shapes costs half as much again, and a tracer follows only that)
     if not (fuse and all(map(_is_same_size, targets, sources))):
         for i, (target, source) in enumerate(zip(targets, sources, strict=True)):

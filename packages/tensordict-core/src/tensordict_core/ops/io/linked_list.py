@@ -6,13 +6,29 @@ The values of a `NonTensorStack` are read as such a list too.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn
 
 from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
 
 __all__ = ["LinkedList", "linked_values"]
+
+
+def _fixed_length(change: str) -> TypeError:
+    return TypeError(
+        f"the rows of a tensordict are of a fixed number, and {change}; take list(rows) for a list of its own"
+    )
+
+
+def _refused(change: str) -> Any:
+    """Return a method of lists that raises an error, because the length is fixed."""
+
+    def method(self: Any, *args: Any) -> NoReturn:
+        """Raise an error: the length is fixed."""
+        raise _fixed_length(change)
+
+    return method
 
 
 class LinkedList(list[Any]):
@@ -22,7 +38,8 @@ class LinkedList(list[Any]):
 
     Args:
         items: The elements.
-        source: What they were read from; ``source[i] = value`` must write a row.
+        source: What they were read from; ``source[i] = value`` must write a row. ``None``: only the elements of inner
+            lists are written.
 
     >>> td = TensorDict({"a": torch.zeros(2)}, [2])
     >>> rows = td.tolist(as_linked_list=True)
@@ -52,55 +69,29 @@ class LinkedList(list[Any]):
         if isinstance(inner, LinkedList) and isinstance(value, list):
             inner[:] = value
             return
+        if self._source is None:
+            raise TypeError(
+                f"a row of values is replaced by a list of as many, got {value!r}; give such a list, or write one of "
+                "its elements"
+            )
         self._source[position] = value
         super().__setitem__(index, value)
 
     def _check(self, positions: range, values: list[Any]) -> None:
         """Refuse lists of other lengths before the first element is written."""
         if len(values) != len(positions):
-            self._refuse(f"{len(positions)} elements were to be replaced by {len(values)}")
+            raise _fixed_length(f"{len(positions)} elements were to be replaced by {len(values)}")
         for position, one in zip(positions, values, strict=True):
             inner = self[position]
             if isinstance(inner, LinkedList) and isinstance(one, list):
                 inner._check(range(len(inner)), one)
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise TypeError(
-            f"the rows of a tensordict are of a fixed number, and {what}; take list(rows) for a list of its own"
-        )
-
-    def __delitem__(self, index: Any) -> None:
-        self._refuse("one was to be deleted")
-
-    def append(self, value: Any) -> None:
-        """Refused: the length is fixed."""
-        self._refuse("one was to be added")
-
-    def extend(self, values: Iterable[Any]) -> None:
-        """Refused: the length is fixed."""
-        self._refuse("some were to be added")
-
-    def insert(self, index: SupportsIndex, value: Any) -> None:
-        """Refused: the length is fixed."""
-        self._refuse("one was to be added")
-
-    def pop(self, index: SupportsIndex = -1) -> NoReturn:
-        """Refused: the length is fixed."""
-        self._refuse("one was to be removed")
-
-    def remove(self, value: Any) -> None:
-        """Refused: the length is fixed."""
-        self._refuse("one was to be removed")
-
-    def clear(self) -> None:
-        """Refused: the length is fixed."""
-        self._refuse("all were to be removed")
-
-    def __iadd__(self, values: Iterable[Any]) -> NoReturn:  # type: ignore[misc]  # list gives Self, this refuses
-        self._refuse("some were to be added")
-
-    def __imul__(self, times: SupportsIndex) -> NoReturn:
-        self._refuse("the list was to be repeated")
+    append = insert = _refused("one was to be added")
+    extend = __iadd__ = _refused("some were to be added")
+    pop = remove = _refused("one was to be removed")
+    __delitem__ = _refused("one was to be deleted")
+    clear = _refused("all were to be removed")
+    __imul__ = _refused("the list was to be repeated")
 
     def sort(self, **kwargs: Any) -> None:
         """Sort the rows, each written to its new place."""
@@ -151,18 +142,6 @@ class _Places:
             raise
 
 
-class _Rows:
-    """The target of a list of lists; only the inner lists are written."""
-
-    __slots__ = ()
-
-    def __setitem__(self, number: int, value: Any) -> None:
-        raise TypeError(
-            f"a row of values is replaced by a list of as many, got {value!r}; give such a list, or write one of its "
-            "elements"
-        )
-
-
 def linked_values(stack: Any, holder: Any, key: str) -> LinkedList:
     """Return the values of a `NonTensorStack`, read from a container, as nested lists that write through."""
     size, flat = stack._meta.batch_size, stack._flat
@@ -173,5 +152,5 @@ def linked_values(stack: Any, holder: Any, key: str) -> LinkedList:
     rows = [LinkedList(flat[start : start + n], _Places(stack, start, holder, key)) for start in starts]
     for dim in range(len(size) - 2, 0, -1):
         n = size[dim]
-        rows = [LinkedList(rows[i * n : (i + 1) * n], _Rows()) for i in range(size[:dim].numel())]
-    return LinkedList(rows, _Rows())
+        rows = [LinkedList(rows[i * n : (i + 1) * n], None) for i in range(size[:dim].numel())]
+    return LinkedList(rows, None)
