@@ -66,3 +66,22 @@ def test_a_block_stores_all_that_it_added_or_nothing():
         flat["n.b"] = torch.ones(2)
         flat["a.x"] = torch.ones(2)
     assert unchanged(td)
+
+
+@pytest.mark.parametrize("index", [0, torch.tensor([0, 1])], ids=["view", "copy"])
+@pytest.mark.parametrize("leaf", [torch.zeros(2), torch.nn.Parameter(torch.zeros(2))], ids=["tensor", "parameter"])
+@pytest.mark.parametrize(
+    "value", [1.0, torch.tensor(1.0), TensorDict({"a": torch.ones(3), "z": 1.0})], ids=["number", "tensor", "tree"]
+)
+def test_an_indexed_write_into_a_leaf_of_autograd_writes_nothing(index, leaf, value):
+    td = entries().set("z", leaf.requires_grad_())
+    value = value.expand(2) if isinstance(value, TensorDict) and isinstance(index, torch.Tensor) else value
+    with pytest.raises(RuntimeError, match="'z'"):
+        td[index] = value
+    assert not td["a"].any() and not td["n", "b"].any() and not td["z"].any()
+
+
+def test_apply_in_place_writes_results_into_what_only_holds_copies():
+    td = stack()
+    td.apply_(lambda leaf: leaf.add_(1))
+    assert td["a"].all() and td["n", "b"].all()
