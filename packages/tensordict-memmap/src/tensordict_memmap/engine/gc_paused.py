@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 __all__ = ["gc_paused"]
 
 
 @contextlib.contextmanager
-def gc_paused(short: bool = True) -> Iterator[None]:
+def gc_paused(short: bool = True) -> Iterator[Callable[[], None]]:
     """Pauses the garbage collector during a short block that creates no reference cycles.
 
     The collector is shared by the process: if several threads pause it, it is enabled when the first one is done.
@@ -23,6 +23,9 @@ def gc_paused(short: bool = True) -> Iterator[None]:
         short: whether the work is short. Pass False for work that also reads or moves much data; nothing is paused
             then.
 
+    Yields:
+        A function that ends the pause early, for work that turns out to be long.
+
     >>> with gc_paused():
     ...     gc.isenabled()
     False
@@ -30,10 +33,14 @@ def gc_paused(short: bool = True) -> Iterator[None]:
     True
     """
     if not (short and gc.isenabled()):
-        yield
+        yield _nothing
         return
     gc.disable()
     try:
-        yield
+        yield gc.enable
     finally:
         gc.enable()
+
+
+def _nothing() -> None:
+    """Ends no pause: there is none."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import replace
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -21,8 +22,9 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE
 from tensordict_memmap.remote.upload import save_remote
 from tensordict_memmap.remote.urls import is_remote, local_path
+from tensordict_memmap.saving import job
 from tensordict_memmap.saving.archive import ArchiveWriter
-from tensordict_memmap.saving.job import SaveJob, Writer
+from tensordict_memmap.saving.job import Writer
 from tensordict_memmap.saving.options import SHARED_MEMORY, SaveOptions
 from tensordict_memmap.saving.safetensors import SafetensorsWriter
 from tensordict_memmap.saving.tree import TreeWriter, error_key
@@ -241,7 +243,7 @@ def save(
 
 
 def _save(data: Any, path: Any, options: SaveOptions, *, early: bool = False, pbar: bool = False) -> Any:
-    return SaveJob(_writer(data, path, options)).start(lambda: data, early=early, pbar=pbar)
+    return job.save(lambda: _writer(data, path, options), lambda writer: data, early=early, pbar=pbar)
 
 
 def _memmap(
@@ -251,8 +253,8 @@ def _memmap(
     if options.format_for(path) == SHARED_MEMORY:
         share = functools.partial(_share, data, in_place=in_place, like=options.like, reserve=options.reserve)
         return SaveFuture(lambda progress, cancelled: share(), 0) if early else share()
-    writer = _writer(data, path, options)
-    return SaveJob(writer).start(writer.fill if in_place else writer.mapped, early=early, pbar=pbar)
+    result = methodcaller("fill" if in_place else "mapped")
+    return job.save(lambda: _writer(data, path, options), result, early=early, pbar=pbar)
 
 
 def _writer(data: Any, path: Any, options: SaveOptions) -> Writer:

@@ -16,13 +16,17 @@ from typing import Any
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
+from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.loading.calls import take_over
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.storage.manifest import Manifest
 from tensordict_memmap.storage.transaction import check_new, save_file, save_folder
 
-__all__ = ["Run", "SaveJob", "Writer"]
+__all__ = ["Run", "SaveJob", "Writer", "save"]
+
+_SHORT = 1 << 26
+"""Bytes that are written in milliseconds, so that the garbage collector may wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,42 @@ class Writer(ABC):
     def paths(self) -> Iterable[str]:
         """Returns the paths of all files that are written to the folder."""
         return ()
+
+
+def save(
+    make: Callable[[], Writer], result: Callable[[Writer], Any], *, early: bool = False, pbar: bool = False
+) -> Any:
+    """Plans a save and carries it out, with the garbage collector paused until the end of a short save.
+
+    The collector would walk through the schema of thousands of leaves as soon as it runs again, in vain.
+
+    Args:
+        make: makes the writer.
+        result: gives the result once everything is written.
+        early: whether to return a `SaveFuture` of the result at once.
+        pbar: whether to show a progress bar.
+
+    Raises:
+        RuntimeError: The folder is not empty and ``existsok`` is False.
+    """
+    with gc_paused() as resume:
+        return _save(make, result, resume, early=early, pbar=pbar)
+
+
+def _save(
+    make: Callable[[], Writer],
+    result: Callable[[Writer], Any],
+    resume_gc: Callable[[], None],
+    *,
+    early: bool,
+    pbar: bool,
+) -> Any:
+    # a function of its own, so that the schema is freed before the collector runs again
+    writer = make()
+    job = SaveJob(writer)
+    if writer.total > _SHORT:
+        resume_gc()
+    return job.start(lambda: result(writer), early=early, pbar=pbar)
 
 
 class SaveJob:

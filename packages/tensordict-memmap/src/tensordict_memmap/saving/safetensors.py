@@ -16,7 +16,6 @@ import orjson
 from tensordict_core.extension import annotate, annotation
 from tensordict_memmap.engine.checksums import DIGITS, Extent
 from tensordict_memmap.engine.file_ranges import file_ranges
-from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.sources import FileRange, detached
 from tensordict_memmap.engine.sources import Run as SourceRun
 from tensordict_memmap.engine.write_plan import FileWrite
@@ -25,7 +24,7 @@ from tensordict_memmap.formats.safetensors.describe import describe
 from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, INDEX_NAME, SINGLE_NAME, dump_header
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.loading.safetensors import load_packed
-from tensordict_memmap.saving.job import Run, SaveJob, Writer
+from tensordict_memmap.saving.job import Run, Writer, save
 from tensordict_memmap.saving.options import SaveOptions, check_local
 from tensordict_memmap.saving.tree import refuse_mapped
 from tensordict_memmap.schema.node import Stacked, leaves
@@ -78,7 +77,7 @@ def to_safetensors(
         mapped=False,
     )
     check_local(path)
-    SaveJob(SafetensorsWriter(data, path, options)).run()
+    save(lambda: SafetensorsWriter(data, path, options), lambda writer: None)
 
 
 class SafetensorsWriter(Writer):
@@ -89,12 +88,11 @@ class SafetensorsWriter(Writer):
         if self.path.endswith(INDEX_ENDING):
             raise ValueError(f"{path} is the index of shards, and a save names the whole; end the path with {ENDING}")
         self.is_folder = options.shard_size is not None
-        with gc_paused():
-            schema = plan(data)
-            if not (options.copy_existing or options.like):
-                for leaf in leaves(schema):
-                    refuse_mapped(leaf, self.path)
-            self.pack = describe(schema)
+        schema = plan(data)
+        if not (options.copy_existing or options.like):
+            for leaf in leaves(schema):
+                refuse_mapped(leaf, self.path)
+        self.pack = describe(schema)
         self.sizes = [form.nbytes for form in self.pack.forms]
         self.total = 0 if options.like else sum(self.sizes)
         self.opened: Any = None
@@ -132,19 +130,18 @@ class SafetensorsWriter(Writer):
 
     def _file(self, path: str, part: range | None, *, first: bool = True) -> FileWrite:
         """One file of all tensors, or of some; the first holds the structure."""
-        with gc_paused():
-            rows, forms, ends, addresses = self.pack.layout(part)
-            names, keys = [leaf.file for leaf in rows], [leaf.key for leaf in rows]
-            sizes = [form.nbytes for form in forms]
-            sources = [leaf.source if leaf.stacked is None else leaf.stacked for leaf in rows]
-            pieces, alone = file_ranges(keys, sources, addresses, [0, *ends[:-1]], sizes)
-            metadata = self.pack.metadata(names if part is None else None) if first else {"format": "pt"}
-            if self.options.checksum:
-                runs = [piece for piece in pieces if isinstance(piece, SourceRun)]
-                for run in runs:
-                    run.digits = []
-                metadata[CHECKSUMS] = reserve_checksums(len(alone) + sum(len(run.keys) for run in runs))
-            start = dump_header(names, forms, ends, metadata)
+        rows, forms, ends, addresses = self.pack.layout(part)
+        names, keys = [leaf.file for leaf in rows], [leaf.key for leaf in rows]
+        sizes = [form.nbytes for form in forms]
+        sources = [leaf.source if leaf.stacked is None else leaf.stacked for leaf in rows]
+        pieces, alone = file_ranges(keys, sources, addresses, [0, *ends[:-1]], sizes)
+        metadata = self.pack.metadata(names if part is None else None) if first else {"format": "pt"}
+        if self.options.checksum:
+            runs = [piece for piece in pieces if isinstance(piece, SourceRun)]
+            for run in runs:
+                run.digits = []
+            metadata[CHECKSUMS] = reserve_checksums(len(alone) + sum(len(run.keys) for run in runs))
+        start = dump_header(names, forms, ends, metadata)
         for piece in pieces:
             piece.offset += len(start)
         wanted = alone if self.options.checksum else []

@@ -123,9 +123,8 @@ class TreeWriter(Writer):
         super().__init__(data, path, options)
         self.kept: dict[str, torch.Tensor] = {}
         """The mapped tensors of the files that are kept; after the save, those of all files."""
-        with gc_paused():
-            self.schema = tree.name_files(plan(data), tie=not options.like)
-            self.leaves = list(leaves(self.schema))
+        self.schema = tree.name_files(plan(data), tie=not options.like)
+        self.leaves = list(leaves(self.schema))
         if options.mapped:
             check_mappable(len(self.leaves), self.path)
         if not options.like:

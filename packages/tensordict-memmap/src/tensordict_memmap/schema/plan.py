@@ -95,10 +95,10 @@ def _addresses(leaves: list[Leaf]) -> list[int]:
     try:
         found = list(map(torch.Tensor.data_ptr, sources))
         if (
-            all(map(_is_cpu, sources))
-            and all(map(torch.Tensor.is_contiguous, sources))
-            and not any(map(torch.Tensor.is_neg, sources))
-            and not any(leaf.dtype.is_complex for leaf in leaves)
+            False not in map(_is_cpu, sources)
+            and False not in map(torch.Tensor.is_contiguous, sources)
+            and True not in map(torch.Tensor.is_neg, sources)
+            and not any(dtype.is_complex for dtype in {leaf.dtype for leaf in leaves})
         ):
             return found
     except RuntimeError:
