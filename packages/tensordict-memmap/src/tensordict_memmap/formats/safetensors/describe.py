@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, digest, is_dotted
+from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, digest, follows
 from tensordict_memmap.formats.safetensors.header import CODES, METADATA, Form, ranks
 from tensordict_memmap.schema import nontensor as values
 from tensordict_memmap.schema.node import (
@@ -86,6 +86,8 @@ class Pack:
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
     """How the structure describes each non-tensor value, by the id of its node."""
     finite: bool = True
+    dotted: bool = True
+    """Whether the names of the tensors tell the structure, but for the batch size, which all nodes have in common."""
 
     def layout(self, part: range | None = None) -> Layout:
         """Puts tensors in a row, those of the widest dtypes first, so that each is aligned to its elements.
@@ -102,14 +104,14 @@ class Pack:
             addresses = [addresses[n] for n in order]
         return Layout(leaves, forms, list(accumulate([form.nbytes for form in forms])), addresses)
 
-    def metadata(self, names: Sequence[str] | None) -> dict[str, str]:
+    def metadata(self, names: list[str] | None) -> dict[str, str]:
         """The texts about the file: those that other libraries look for, the structure, and the digest.
 
         Args:
             names: the tensors in the order of their bytes, where one file holds all.
         """
         texts = {"format": "pt"}
-        told = names if names is not None and is_dotted(self.root, names) else None
+        told = names if self.dotted and names == [leaf.file for leaf in self.leaves] else None
         if told is None or (isinstance(self.root, Dense) and self.root.batch_size):
             document = {"version": VERSION, "root": self._node(self.root)}
             texts[RECORD] = values.quick_dumps(document, finite=self.finite).decode()
@@ -197,12 +199,14 @@ class _Namer:
 
     def __init__(self, pack: Pack) -> None:
         self.pack = pack
+        self.size = getattr(pack.root, "batch_size", ())
         self.rows: list[Leaf] = []
         self.nested: list[tuple[Leaf, Leaf, Leaf]] = []
         self.pickled: list[tuple[dict[str, Any], Leaf]] = []
         self.forms = _Forms()
 
     def node(self, node: Node, start: str) -> None:
+        self.pack.dotted &= isinstance(node, Dense)
         if isinstance(node, Value):
             self.value(node, start.removesuffix("."), None)
         elif isinstance(node, Dense):
@@ -225,10 +229,13 @@ class _Namer:
             self.node(node.parts[WRAPPED], start)
 
     def dense(self, node: Dense, start: str) -> None:
-        add = self.rows.append
+        pack, add = self.pack, self.rows.append
+        pack.dotted = pack.dotted and follows(node, start, self.size)
         for name, entry in node.entries.items():
             if isinstance(entry, Leaf):
                 entry.file = start + name
+                if entry.unbatched:
+                    pack.dotted = False
                 if entry.layout == "strided":
                     add(entry)
                 else:
@@ -246,6 +253,7 @@ class _Namer:
 
     def components(self, leaf: Leaf) -> None:
         """Stores the components of a nested tensor one after the other, and their shapes."""
+        self.pack.dotted = False
         assert isinstance(leaf.source, torch.Tensor)
         parts = [part.detach() for part in leaf.source.unbind()]
         shapes = torch.tensor([list(part.shape) for part in parts], dtype=torch.int64).reshape(leaf.shape)
@@ -254,6 +262,7 @@ class _Namer:
         self.nested.append((leaf, *rows))
 
     def value(self, node: Value, full: str, around: tuple[int, ...] | None) -> None:
+        self.pack.dotted = False
         value, about = node.content(), {}
         extra: dict[str, Any] = {"stack": True} if node.stack else {}
         if node.stack or node.batch_size != around:
@@ -316,6 +325,7 @@ class _Namer:
                         originals[address] = memory_of(source)
                     elif originals[address] == memory_of(source):
                         leaf.file = leaf.alias = same.file
+                        self.pack.dotted = False
                         continue
                 source = stored(source)
                 leaf.source, shape = source, source.shape
@@ -323,7 +333,9 @@ class _Namer:
             else:
                 shape = torch.Size(leaf.shape)
                 self.pack.addresses.append(0)
-            leaf.file = _free(leaf.file, taken)
+            name = _free(leaf.file, taken)
+            self.pack.dotted &= name == leaf.file and leaf.dtype in CODES
+            leaf.file = name
             self.pack.leaves.append(leaf)
             self.pack.forms.append(self.forms[leaf.dtype, shape])
 

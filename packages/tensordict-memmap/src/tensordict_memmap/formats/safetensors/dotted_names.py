@@ -8,7 +8,7 @@ description.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import orjson
@@ -17,10 +17,9 @@ from xxhash import xxh3_64_hexdigest
 
 from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, add_node, dense, dense_locked, entries
-from tensordict_memmap.formats.safetensors.header import CODES
-from tensordict_memmap.schema.node import Dense, Leaf, Node, Path
+from tensordict_memmap.schema.node import Dense, Path
 
-__all__ = ["DIGEST", "by_names", "digest", "from_digest", "is_dotted", "keys_of"]
+__all__ = ["DIGEST", "by_names", "digest", "follows", "from_digest", "keys_of"]
 
 DIGEST = "tensordict_dotted"
 """The name of the digest in the metadata of a file."""
@@ -43,36 +42,27 @@ def digest(record: str, names: Collection[str]) -> str:
     return xxh3_64_hexdigest("\0".join((record, *names)).encode("utf-8", "surrogatepass"))
 
 
-def is_dotted(root: Node, names: Sequence[str]) -> bool:
-    """Whether names tell all of a schema but the batch size, which all nodes have in common.
+def follows(node: Dense, start: str, size: tuple[int, ...]) -> bool:
+    """Whether a node and the names of its entries follow from the names of the tensors below it.
 
     Args:
-        root: the schema, whose leaves have the names of their tensors.
-        names: the tensors, in the order of their bytes.
+        node: the node.
+        start: the joined key of the node, and a dot behind it; empty for the root.
+        size: the batch size of the root.
 
-    >>> node = Dense((), "", (), entries={"a": Leaf(("a",), "a", torch.uint8, (1,))})
-    >>> is_dotted(node, ["a"]), is_dotted(node, ["b"])
-    (True, False)
+    >>> inner = Dense(("a",), "", ())
+    >>> [follows(Dense((), "", (), entries={name: inner}), "", ()) for name in ("a", "a.b")]
+    [True, False]
     """
-    found: list[str] = []
-    return _add_names(root, "", getattr(root, "batch_size", ()), found) and found == list(names)
-
-
-def _add_names(node: Node, start: str, size: tuple[int, ...], found: list[str]) -> bool:
-    """Adds the names of the tensors below a node; returns whether they tell all about it."""
-    if not isinstance(node, Dense) or node.names is not None or node.batch_size != size or not node.entries:
-        return False
-    if not all(node.entries) or "." in "".join(node.entries) or start.count(".") >= _DEEPEST:
-        return False
-    for name, entry in node.entries.items():
-        if not isinstance(entry, Leaf):
-            if not _add_names(entry, f"{start}{name}.", size, found):
-                return False
-        elif entry.file != start + name or entry.dtype not in CODES or entry.unbatched or entry.shapes_file:
-            return False
-        else:
-            found.append(entry.file)
-    return True
+    names = node.entries
+    return (
+        node.names is None
+        and node.batch_size == size
+        and bool(names)
+        and all(names)
+        and "." not in "".join(names)
+        and start.count(".") < _DEEPEST
+    )
 
 
 def from_digest(
