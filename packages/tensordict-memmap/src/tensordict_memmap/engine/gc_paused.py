@@ -24,7 +24,7 @@ def gc_paused(short: bool = True) -> Iterator[Callable[[], None]]:
             then.
 
     Yields:
-        A function that ends the pause early, for work that turns out to be long.
+        A function that enables the collector before the block ends, for work that turns out to take long.
 
     >>> with gc_paused():
     ...     gc.isenabled()
@@ -43,4 +43,4 @@ def gc_paused(short: bool = True) -> Iterator[Callable[[], None]]:
 
 
 def _nothing() -> None:
-    """Ends no pause: there is none."""
+    """Do nothing: no pause was begun."""
