@@ -27,7 +27,7 @@ WRITTEN = "__written_by_tensorclass__"
 
 
 class _Factory:
-    """Stands for a default that a factory makes for each instance."""
+    """The default of a field with a factory, which makes a value for each instance."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make

@@ -1,8 +1,8 @@
-"""Forwarding: a container that wraps another one and forwards core's primitives to it.
+"""Forwarding: a container that wraps another one and forwards the methods of core's `Node` to it.
 
-Every operation comes from core's families, which are built on the primitives. The result of a primitive is wrapped in
-the same class again (`_wrap`), so results keep the class for every operation and every wrapped container: a dense
-tensordict, a lazy stack, a memory-mapped one, a view.
+Every operation is inherited from core, where it is built on the methods of `Node`. Their results are wrapped in the
+same class again (`_wrap`), so every operation returns the class, whatever it wraps: a dense tensordict, a lazy stack, a
+memory-mapped one, or a view.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import torch
-from torch import Tensor
 
 from tensordict_class import errors
 from tensordict_core import NestedKey, TensorDictBase
@@ -33,6 +32,16 @@ from tensordict_core.extension import (
 __all__ = ["Forwarding", "make_known"]
 
 
+def _forwarded(name: str) -> Any:
+    """Makes a method that calls the wrapped container's method ``name`` and returns its result unchanged."""
+
+    def method(self: Any, *args: Any) -> Any:
+        return getattr(self._tensordict, name)(*args)
+
+    method.__name__ = name
+    return method
+
+
 def _wrapped_attribute(name: str) -> Any:
     """Makes a property for an attribute of the wrapped container."""
 
@@ -46,7 +55,7 @@ def _wrapped_attribute(name: str) -> Any:
 
 
 class Forwarding(TensorCollection):
-    """The primitives of a container that wraps another one."""
+    """The base class of containers that wrap another one and forward methods to it."""
 
     __slots__ = ("_tensordict",)
 
@@ -56,14 +65,14 @@ class Forwarding(TensorCollection):
     @classmethod
     def _wrap(cls, tensordict: Any) -> Self:
         """Wraps a container whose entries fit the class."""
-        self = object.__new__(cls)
-        object.__setattr__(self, "_tensordict", tensordict)
-        return self
+        return cls._shell(tensordict)
 
     @classmethod
     def _shell(cls, tensordict: Any) -> Self:
-        """Wraps a container that has no entries yet."""
-        return cls._wrap(tensordict)
+        """Wraps a container without running code of subclasses, for example before it has entries."""
+        self = object.__new__(cls)
+        object.__setattr__(self, "_tensordict", tensordict)
+        return self
 
     @classmethod
     def _check_key(cls, key: str) -> None:
@@ -129,8 +138,7 @@ class Forwarding(TensorCollection):
     def _items(self) -> Iterable[tuple[str, Any]]:
         return self._tensordict._items()
 
-    def _peek_items(self) -> Iterable[tuple[str, Any]]:
-        return self._tensordict._peek_items()
+    _peek_items = _forwarded("_peek_items")
 
     def _get_ragged(self, key: str, default: Any = None, **options: Any) -> Any:
         return self._tensordict._get_ragged(key, default, **options)
@@ -151,26 +159,16 @@ class Forwarding(TensorCollection):
     def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
         self._tensordict._collect(out, is_leaf)
 
-    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
-        self._tensordict._collect_keys(out, prefix, is_leaf)
-
-    def _collect_aligned(
-        self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
-    ) -> None:
-        self._tensordict._collect_aligned(other, out, missing, is_leaf, prefix)
-
-    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
-        self._tensordict._collect_sizes(out, is_leaf)
-
-    def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
-        self._tensordict._line_up(operand, dims, out)
+    _collect_keys = _forwarded("_collect_keys")
+    _collect_aligned = _forwarded("_collect_aligned")
+    _collect_sizes = _forwarded("_collect_sizes")
+    _line_up = _forwarded("_line_up")
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         result: Any = self._tensordict._rebuild(leaves, how)
         return None if result is None else self._wrap(result)
 
-    def _inmost(self) -> Any:
-        return self._tensordict._inmost()
+    _inmost = _forwarded("_inmost")
 
     def _solid(self) -> Any:
         solid = self._tensordict._solid()
@@ -231,50 +229,24 @@ class Forwarding(TensorCollection):
         """Makes a copied or unpickled instance around the copy of its container."""
         return cls._shell(tensordict)
 
-    def _nodes(self) -> Iterable[Any]:
-        return self._tensordict._nodes()
-
-    def _set_meta(self, meta: Meta) -> None:
-        self._tensordict._set_meta(meta)
-
-    def _set_locked(self, locked: bool) -> None:
-        self._tensordict._set_locked(locked)
-
-    def _are_elements_locked(self) -> bool:
-        return self._tensordict._are_elements_locked()
-
-    def _set_exit(self, undo: Any) -> None:
-        self._tensordict._set_exit(undo)
-
-    def _change_batch_size(self, size: torch.Size) -> None:
-        self._tensordict._change_batch_size(size)
-
-    def _put_names(self, names: tuple[str | None, ...] | None) -> None:
-        self._tensordict._put_names(names)
-
-    def _put_device(self, device: torch.device | None) -> None:
-        self._tensordict._put_device(device)
-
-    def _plan_write(self, *plan: Any) -> None:
-        self._tensordict._plan_write(*plan)
-
-    def _plan_entry(self, *plan: Any) -> None:
-        self._tensordict._plan_entry(*plan)
+    _nodes = _forwarded("_nodes")
+    _set_meta = _forwarded("_set_meta")
+    _set_locked = _forwarded("_set_locked")
+    _are_elements_locked = _forwarded("_are_elements_locked")
+    _set_exit = _forwarded("_set_exit")
+    _change_batch_size = _forwarded("_change_batch_size")
+    _put_names = _forwarded("_put_names")
+    _put_device = _forwarded("_put_device")
+    _plan_write = _forwarded("_plan_write")
+    _plan_entry = _forwarded("_plan_entry")
 
     def _plan_leaf(self, *plan: Any) -> None:
         self._tensordict._plan_leaf(*plan)
 
-    def _shape_of(self, key: str) -> torch.Size:
-        return self._tensordict._shape_of(key)
-
-    def _read(self, key: str, index: Index | None) -> Any:
-        return self._tensordict._read(key, index)
-
-    def _describe(self, key: str) -> str:
-        return self._tensordict._describe(key)
-
-    def _repr_meta(self) -> list[str]:
-        return self._tensordict._repr_meta()
+    _shape_of = _forwarded("_shape_of")
+    _read = _forwarded("_read")
+    _describe = _forwarded("_describe")
+    _repr_meta = _forwarded("_repr_meta")
 
     @property
     def depth(self) -> int:
@@ -324,35 +296,32 @@ class Forwarding(TensorCollection):
         return cls._wrap(parts["_tensordict"])
 
 
-def _asked(name: str) -> Any:
-    """Makes a method that calls the wrapped container's method ``name``, which it may override."""
-    general = getattr(TensorCollection, name)
+def _forwarded_operation(name: str) -> Any:
+    """Makes a method that calls the wrapped container's operation ``name`` and wraps its result."""
 
-    @functools.wraps(general)
+    @functools.wraps(getattr(TensorCollection, name))
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self._as_result(getattr(self._tensordict, name)(*args, **kwargs))
 
     return method
 
 
-# Operations that lazy stacks or views override: operations on keys, locks, and in-place operations.
+# Operations that lazy stacks or views override: on keys, locks, and in place.
 for _name in (
     *("exclude", "split_keys", "filter_empty_", "filter_non_tensor_data"),
     *("flatten_keys", "unflatten_keys", "auto_batch_size_", "lock_", "unlock_", "get_item_shape", "entry_class"),
     *("zero_", "masked_fill_"),
     *(spec.name for spec in operations() if spec.inplace and hasattr(TensorCollection, spec.name)),
 ):
-    setattr(Forwarding, _name, _asked(_name))
+    setattr(Forwarding, _name, _forwarded_operation(_name))
 
 
 def make_known(cls: Any) -> None:
     """Registers a class: under a stable name for saved instances, and as a pytree node."""
     register_type(cls)
-    register_wrapper(cls, type_name(cls), _take_apart, lambda tensordict, _: cls._wrap(tensordict))
-
-
-def _take_apart(node: Any) -> tuple[Any, Any]:
-    return node._tensordict, None
+    register_wrapper(
+        cls, type_name(cls), lambda node: (node._tensordict, None), lambda tensordict, _: cls._wrap(tensordict)
+    )
 
 
 def _container(inner: list[Any]) -> Any:

@@ -29,7 +29,7 @@ class Instance(Forwarding):
 
     __slots__ = ()
 
-    # Not the reference's name: the torch functions that the reference replaces would take this class for its own.
+    # another name than the reference's, whose replacements of torch functions would otherwise handle this class
     _is_tensorclass_instance = True
 
     _rules: ClassVar[Mapping[str, Rule]] = {}
@@ -51,12 +51,6 @@ class Instance(Forwarding):
         object.__setattr__(self, "_tensordict", tensordict)
         if cls._restarts:
             run_post_init(self)
-        return self
-
-    @classmethod
-    def _shell(cls, tensordict: Any) -> Self:
-        self = object.__new__(cls)
-        object.__setattr__(self, "_tensordict", tensordict)
         return self
 
     @classmethod
@@ -211,7 +205,7 @@ class Instance(Forwarding):
         super()._plan_write(index, source, plan, prefix)
 
     def _refuse_foreign(self, value: Any) -> None:
-        """Raises an error for a write that would add an entry that is not a field; numbers and tensors add none."""
+        """Raises an error if a value has keys that are not fields; tensors and numbers have no keys."""
         keys = value._keys() if isinstance(value, TensorCollection) else value if isinstance(value, dict) else ()
         foreign = [key for key in keys if key not in self._rules]
         if foreign:

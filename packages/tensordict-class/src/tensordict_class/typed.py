@@ -57,7 +57,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
     __slots__ = ()
 
     _defaults: ClassVar[Mapping[str, Any]] = {}
-    """The default of each declared key: ``MISSING`` if it is required, ``ABSENT`` if it is not."""
+    """The default of each declared key: ``MISSING`` if it is required, ``_ABSENT`` if it is not and has no default."""
     _flags: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, *, shadow: bool = False, frozen: bool = False, **kwargs: Any) -> None:
@@ -71,11 +71,11 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
         for base in reversed(cls.__mro__[1:]):
             defaults.update(base.__dict__.get("_defaults", {}))
         for name, annotation in inspect.get_annotations(cls).items():
-            if _is_class_variable(annotation):
+            if _is_form(annotation, ClassVar, "ClassVar"):
                 continue
             if hasattr(TypedTensorDict, name) and (name[0] == "_" or "shadow" not in cls._flags):
                 raise errors.reserved_name(cls, name, "TypedTensorDict")
-            absent = _ABSENT if _is_not_required(annotation) else dataclasses.MISSING
+            absent = _ABSENT if _is_form(annotation, NotRequired, "NotRequired") else dataclasses.MISSING
             defaults[name] = cls.__dict__.get(name, absent)
             setattr(cls, name, _attribute(name, defaults[name]))
         cls._defaults = defaults
@@ -141,14 +141,8 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
         return cls._wrap(tensordict)
 
 
-class _Absent:
-    """Stands for the default of a key that is not required."""
-
-    def __repr__(self) -> str:
-        return "ABSENT"
-
-
-_ABSENT = _Absent()
+_ABSENT = object()
+"""The default of a key that is not required."""
 
 
 def _attribute(name: str, default: Any) -> property:
@@ -173,16 +167,8 @@ def _attribute(name: str, default: Any) -> property:
     return property(read, write, delete, f"The entry {name!r}.")
 
 
-def _is_class_variable(annotation: Any) -> bool:
-    return _is_form(annotation, ClassVar, "ClassVar")
-
-
-def _is_not_required(annotation: Any) -> bool:
-    return _is_form(annotation, NotRequired, "NotRequired")
-
-
 def _is_form(annotation: Any, form: Any, name: str) -> bool:
-    """Whether an annotation is a typing form, also as a string under postponed annotations."""
+    """Returns whether an annotation is a typing form; postponed annotations are strings."""
     if isinstance(annotation, str):
         return annotation.split("[")[0].rsplit(".")[-1] == name
     return annotation is form or get_origin(annotation) is form

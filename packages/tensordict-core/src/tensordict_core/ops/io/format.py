@@ -6,7 +6,6 @@ not the layout.
 
 from __future__ import annotations
 
-import html
 from typing import Any
 
 import torch
@@ -127,6 +126,8 @@ class Representation(Node):
         return f"<div style='font-family:monospace'>{self._folded(type(self).__name__)}</div>"
 
     def _folded(self, title: str) -> str:
+        import html  # only notebooks need it, and its table of entities takes a millisecond to import
+
         rows = []
         for key in _ordered(self):
             value = self._peek(key)
