@@ -222,9 +222,29 @@ def record(**leaf):
     return {"cls": "TensorDict", "non_tensors": {}, "leaves": {"a": about}, "cls_metadata": metadata}
 
 
+def row(**more):
+    """A description with one row, to which nested entries are added."""
+    return {**record(), "cls_metadata": {"batch_size": [1]}, **more}
+
+
+def stack(*parts, dim=0):
+    metadata = {"stack_dim": dim, "stack_dim_name": None}
+    nodes = {str(number): part for number, part in enumerate(parts)}
+    return {"cls": "LazyStackedTensorDict", "non_tensors": {}, "leaves": {}, "cls_metadata": metadata, **nodes}
+
+
+def test_nested_entries_start_with_the_batch_size(tmp_path):
+    text = json.dumps(row(non_tensors={"v": [1, [1, 2], None]}, inner=row(), stack=stack(record()))).encode()
+    (tmp_path / "x").write_bytes(bytes(8) + text + len(text).to_bytes(8, "little"))
+    back = from_consolidated(tmp_path / "x")
+    assert [back.get(key).batch_size for key in ("v", "inner", "stack")] == [(1, 2), (1,), (1,)]
+
+
 @pytest.mark.parametrize(
     "bad",
     [
+        *(row(inner=record()), row(non_tensors={"v": [1, [2], None]}), row(non_tensors={"v": [1, "x", None]})),
+        *(row(stack=stack(record(), record())), row(stack=stack()), stack(record(), dim=3), stack(record(), row())),
         *(record(_0="os.system"), record(_0=1), record(_1=[2]), record(_1=[-1]), record(_1=[True]), record(_1=3)),
         *(record(_2=8, _3=16), record(_2=-8, _3=0), record(_3=16, _4=8), record(_3=4, _4=-4), record(_2=0.0)),
         *(record(_1=[1 << 61], _3=1 << 64), {**record(), "cls": "<class 'antigravity.X'>"}, {**record(), "x": 1}),
@@ -240,5 +260,5 @@ def record(**leaf):
 def test_a_description_that_cannot_be_is_an_error(tmp_path, bad):
     text = json.dumps(bad).encode()
     (tmp_path / "x").write_bytes(bytes(8) + text + len(text).to_bytes(8, "little"))
-    with pytest.raises(ValueError, match=r"consolidated|damaged|registered"):
+    with pytest.raises(ValueError, match=r"consolidated|damaged|registered|do not make one"):
         from_consolidated(tmp_path / "x")

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
-from tensordict_memmap.schema import nontensor as values
+from tensordict_core import LazyStackedTensorDict, NonTensorStack
+from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.dtypes import dtype_from_name
-from tensordict_memmap.schema.node import WRAPPED, find_class, show
+from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, find_class, outer_size, show
 
-__all__ = ["EXTRA_START", "FIELDS", "LENGTHS", "OFFSETS", "VALUES", "end_of_leaves", "jagged", "parse_extra", "unpack"]
+__all__ = ["EXTRA_START", "FIELDS", "LENGTHS", "OFFSETS", "VALUES", "end_of_leaves", "jagged", "parse", "parse_extra"]
 
 VALUES, OFFSETS, LENGTHS = "<NJT_VALUES>", "<NJT_OFFSETS>", "<NJT_LENGTHS>"
 """The prefixes of the names of the parts of a jagged tensor."""
@@ -35,27 +35,27 @@ EXTRA_START = b'{"tensordict_memmap":'
 
 _DEEPEST = 200
 
-Exact = dict[tuple[str, ...], Any]
+Exact = dict[Path, Any]
 
 
-def unpack(record: Any, exact: Exact, buffer: Any, nbytes: int, where: str) -> Any:
-    """The tensordict over the bytes of a file.
+def parse(record: Any, exact: Exact, buffer: Any, nbytes: int, where: str) -> Node:
+    """Parses the description of a file to a schema, whose leaves have views of the file as their ``source``.
 
     Args:
         record: the description.
         exact: the exact forms of values, by key.
-        buffer: the bytes of the leaves.
-        nbytes: how many there are.
+        buffer: the bytes of all leaves.
+        nbytes: the number of those.
         where: the path, which errors name.
 
     Raises:
         ValueError: The description is damaged.
     """
-    reader = _Reader(buffer, nbytes, where, exact)
+    parser = _Parser(buffer, nbytes, where, exact)
     try:
-        return reader.node(record, ())
+        return parser.node(record, ())
     except RecursionError:
-        raise reader.damaged((), "more nodes in one another than tensordicts can have") from None
+        raise parser.damaged((), "more nodes in one another than tensordicts can have") from None
 
 
 def parse_extra(text: bytes) -> Exact:
@@ -66,7 +66,7 @@ def parse_extra(text: bytes) -> Exact:
     """
     if not text.startswith(EXTRA_START):
         return {}
-    return {tuple(path): form for path, form in values.loads(text)[EXTRA] if isinstance(path, list)}
+    return {tuple(path): form for path, form in nontensor.loads(text)[EXTRA] if isinstance(path, list)}
 
 
 def jagged(flat: torch.Tensor, offsets: torch.Tensor, lengths: torch.Tensor | None, ragged: int) -> torch.Tensor:
@@ -96,77 +96,78 @@ def end_of_leaves(record: Any) -> Any:
 
 
 @dataclass
-class _Reader:
+class _Parser:
     buffer: Any
     nbytes: int
     where: str
     exact: Exact
 
-    def node(self, record: Any, key: tuple[str, ...]) -> Any:
+    def node(self, record: Any, key: Path) -> Node:
         if not isinstance(record, dict) or not all(isinstance(record.get(name), dict) for name in FIELDS[1:]):
             raise self.damaged(key, f"the description {record!r:.100}")
         if len(key) > _DEEPEST:
             raise self.damaged(key[:3], "more nodes in one another than tensordicts can have")
         cls, about = record.get("cls"), record["cls_metadata"]
+        values = {name: self.value(one, (*key, name)) for name, one in record["non_tensors"].items()}
         inner = {name: self.node(one, (*key, name)) for name, one in record.items() if name not in FIELDS}
         if cls in ("LazyStackedTensorDict", "NonTensorStack"):
-            return self.stack(cls, record, about, inner, key)
-        size, names = about.get("batch_size"), about.get("names")
-        if not isinstance(size, list) or any(type(n) is not int or not 0 <= n < 1 << 63 for n in size):
-            raise self.damaged(key, f"the batch size {size!r:.100}")
+            return self.stack(cls, about, {**inner, **values}, key)
+        size, names = self.size(about.get("batch_size"), key), about.get("names")
         if names is not None and not (
             isinstance(names, list) and len(names) == len(size) and all(isinstance(name, str | None) for name in names)
         ):
             raise self.damaged(key, f"the dimension names {names!r:.100}")
-        named = names is not None and any(name is not None for name in names)
-        try:
-            entries = {**self.leaves(record["leaves"], key), **self.plain_values(record["non_tensors"], key), **inner}
-            made = TensorDict(entries, batch_size=size, names=names if named else None)
-        except RuntimeError as error:
-            raise self.damaged(key, f"entries that do not fit it ({error})") from None
+        node = Dense(key, "", size, None if names is None or all(name is None for name in names) else tuple(names))
+        node.entries = {**self.leaves(record["leaves"], key), **values, **inner}
+        for entry in node.entries.values() if size else ():
+            own = outer_size(entry, len(size))
+            if own != size:
+                raise self.damaged(entry.key, f"the shape {list(own)} where the batch size is {list(size)}")
         if cls == "TensorDict":
-            return made
-        found = find_class(cls) if isinstance(cls, str) else None
-        if found is None or not hasattr(found, "_from_disk_form"):
+            return node
+        if not isinstance(cls, str) or (found := find_class(cls)) is None:
             raise ValueError(
                 f"classes are found by their registered names, and {cls!r:.100} in {self.where} is not registered "
                 "here; import the module that defines it first"
             )
-        return found._from_disk_form({}, {WRAPPED: made})
+        return Parts(key, "", found, cls, {}, {WRAPPED: node})
 
-    def stack(
-        self, cls: str, record: dict[str, Any], about: dict[str, Any], inner: dict[str, Any], key: tuple[str, ...]
-    ) -> Any:
-        found = {**inner, **self.plain_values(record["non_tensors"], key)}
-        parts = [found.get(str(number)) for number in range(len(found))]
+    def size(self, found: Any, key: Path) -> tuple[int, ...]:
+        if not isinstance(found, list) or any(type(n) is not int or not 0 <= n < 1 << 63 for n in found):
+            raise self.damaged(key, f"the batch size {found!r:.100}")
+        return tuple(found)
+
+    def stack(self, cls: str, about: dict[str, Any], found: dict[str, Node], key: Path) -> Parts:
         dim, name = about.get("stack_dim"), about.get("stack_dim_name")
-        if not parts or any(part is None for part in parts) or type(dim) is not int or not isinstance(name, str | None):
+        numbers = [str(number) for number in range(len(found))]
+        if not found or found.keys() != set(numbers) or type(dim) is not int or not isinstance(name, str | None):
             raise self.damaged(key, f"a stack of {sorted(found)[:5]} along {dim!r:.20}")
-        try:
-            if cls == "LazyStackedTensorDict":
-                return LazyStackedTensorDict(*parts, stack_dim=dim, stack_dim_name=name)
-            return NonTensorStack(*parts, stack_dim=dim)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise self.damaged(key, f"parts that make no stack ({error})") from None
+        parts = {number: found[number] for number in numbers}
+        if cls == "NonTensorStack":
+            return Parts(key, "", NonTensorStack, cls, {"stack_dim": dim}, parts)
+        return Parts(key, "", LazyStackedTensorDict, cls, {"stack_dim": dim, "stack_dim_name": name}, parts)
 
-    def leaves(self, table: dict[str, Any], key: tuple[str, ...]) -> dict[str, torch.Tensor]:
-        made: dict[str, torch.Tensor] = {}
+    def leaves(self, table: dict[str, Any], key: Path) -> dict[str, Leaf]:
+        made: dict[str, Leaf] = {}
         for name, about in table.items():
-            if name.startswith((OFFSETS, LENGTHS)):
-                continue
-            if not name.startswith(VALUES):
-                made[name] = self.leaf(about, (*key, name))
-                continue
-            real = name.removeprefix(VALUES)
-            try:
-                offsets, lengths = table[OFFSETS + real], table.get(LENGTHS + real)
-                parts = [None if one is None else self.leaf(one, (*key, real)) for one in (about, offsets, lengths)]
-                ragged = offsets[5] if len(offsets) > 5 else 1
-                assert parts[0] is not None and parts[1] is not None
-                made[real] = self.checked_jagged(parts[0], parts[1], parts[2], ragged)
-            except (KeyError, TypeError, AssertionError, RuntimeError, IndexError) as error:
-                raise self.damaged((*key, real), f"parts that make no jagged tensor ({error})") from None
+            if not name.startswith((VALUES, OFFSETS, LENGTHS)):
+                inner = (*key, name)
+                tensor = self.tensor(about, inner)
+                made[name] = Leaf(inner, "", tensor.dtype, tensor.shape, "strided", tensor)
+            elif name.startswith(VALUES):
+                real = name.removeprefix(VALUES)
+                made[real] = self.jagged(table, real, (*key, real))
         return made
+
+    def jagged(self, table: dict[str, Any], name: str, key: Path) -> Leaf:
+        try:
+            about, lengths = table[OFFSETS + name], table.get(LENGTHS + name)
+            flat, offsets = self.tensor(table[VALUES + name], key), self.tensor(about, key)
+            ragged = about[5] if len(about) > 5 else 1
+            made = self.checked_jagged(flat, offsets, None if lengths is None else self.tensor(lengths, key), ragged)
+        except (KeyError, TypeError, RuntimeError, IndexError) as error:
+            raise self.damaged(key, f"parts that make no jagged tensor ({error})") from None
+        return Leaf(key, "", flat.dtype, (len(offsets) - 1, flat.ndim), "jagged", made, ragged=ragged)
 
     @staticmethod
     def checked_jagged(
@@ -179,7 +180,7 @@ class _Reader:
             raise RuntimeError("its offsets do not fit its values")
         return jagged(flat, offsets, lengths, ragged)
 
-    def leaf(self, about: Any, key: tuple[str, ...]) -> torch.Tensor:
+    def tensor(self, about: Any, key: Path) -> torch.Tensor:
         try:
             name, shape, start, stop, pad = about[:5]
             dtype = dtype_from_name(name)
@@ -188,7 +189,7 @@ class _Reader:
                 if type(n) is not int or not 0 <= n < 1 << 62:
                     raise ValueError(f"the shape {shape!r:.100}")
                 size *= n
-            if not all(type(one) is int for one in (start, stop, pad)) or pad < 0 or stop - pad - start != size:
+            if not type(start) is type(stop) is type(pad) is int or pad < 0 or stop - pad - start != size:
                 raise ValueError(f"bytes {start!r:.30} to {stop!r:.30} for {size}")
             if not 0 <= start <= stop <= self.nbytes:
                 raise ValueError(f"bytes {start} to {stop} of {self.nbytes}")
@@ -201,18 +202,15 @@ class _Reader:
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise self.damaged(key, f"what cannot be: {error}") from None
 
-    def plain_values(self, table: dict[str, Any], key: tuple[str, ...]) -> dict[str, Any]:
-        made = {}
-        for name, about in table.items():
-            inner = (*key, name)
-            try:
-                value, size, _ = about
-                form = self.exact.get(inner)
-                made[name] = NonTensorData(value if form is None else values.decode(form), batch_size=size)
-            except (ValueError, TypeError) as error:
-                raise self.damaged(inner, f"a value that cannot be read ({error})") from None
-        return made
+    def value(self, about: Any, key: Path) -> Value:
+        try:
+            value, size, _ = about
+            form = self.exact.get(key)
+            value = value if form is None else nontensor.decode(form)
+        except (ValueError, TypeError) as error:
+            raise self.damaged(key, f"a value that cannot be read ({error})") from None
+        return Value(key, "", self.size(size, key), value=value)
 
-    def damaged(self, key: tuple[str, ...], what: str) -> ValueError:
+    def damaged(self, key: Path, what: str) -> ValueError:
         where = f"key {show(key)}" if key else "the whole"
         return ValueError(f"the description in {self.where} gives {where} {what}; the file is damaged: save it again")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
+from operator import attrgetter
 from typing import Any
 
 import torch
 
 from tensordict_core.extension import annotate
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.formats.consolidated import Exact, end_of_leaves, parse_extra, unpack
+from tensordict_memmap.engine.gc_paused import gc_paused
+from tensordict_memmap.formats.consolidated import Exact, end_of_leaves, parse, parse_extra
 from tensordict_memmap.schema import nontensor
+from tensordict_memmap.schema.build import build
 from tensordict_memmap.tensor.mapping import MODES, Mapping, check_mode
 
 __all__ = ["bytes_of", "from_consolidated"]
@@ -34,8 +37,14 @@ def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> A
     """
     check_mode(mode)
     where = os.path.abspath(filename)
-    record, exact, mapping = _open(where, mode)
-    made = unpack(record, exact, mapping.buffer, mapping.nbytes, where)
+    with gc_paused():
+        record, exact, mapping = _open(where, mode)
+        schema = parse(record, exact, mapping.buffer, mapping.nbytes, where)
+        try:
+            made = build(schema, attrgetter("source"))
+        except ValueError as error:
+            error.add_note(f"while opening {where}")
+            raise
     annotate(made, "consolidated", bytes_of(mapping))
     return made
 

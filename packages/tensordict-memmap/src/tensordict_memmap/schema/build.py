@@ -78,8 +78,8 @@ def _assemble(node: Parts, parts: dict[str, Any], fallback: type[Any] | None) ->
     where = f"key {show(node.key)}" if node.key else "the saved object"
     cls = fallback if node.cls is None else node.cls
     try:
-        if cls is LazyStackedTensorDict:
-            return LazyStackedTensorDict(*parts.values(), **node.facts)
+        if cls is LazyStackedTensorDict or cls is NonTensorStack:
+            return cls(*parts.values(), **node.facts)
         if cls is not None:
             return cls._from_disk_form(node.facts, parts)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:

@@ -32,6 +32,7 @@ __all__ = [
     "find_class",
     "leaves",
     "nodes",
+    "outer_size",
     "registered_name",
     "show",
 ]
@@ -65,7 +66,7 @@ class Leaf:
         dtype: its dtype.
         shape: its shape; of a nested tensor the number of components and of their dimensions.
         layout: ``"strided"``, or ``"nested"`` and ``"jagged"`` for nested tensors.
-        source: the tensor to write; None where the schema was parsed.
+        source: the tensor to write, or the view of a parsed file; None where the file of the leaf is opened later.
         alias: the ``file`` of the leaf that has the same memory (tied weights).
         address: where its bytes lie in memory, if they lie there just as a file stores them; else 0.
         ragged: the dimension of a jagged tensor that differs between components.
@@ -215,6 +216,26 @@ def leaves(node: Node) -> Iterator[Leaf]:
             for entry in one.entries.values():
                 if isinstance(entry, Leaf):
                     yield entry
+
+
+def outer_size(entry: Entry, dims: int) -> tuple[int, ...]:
+    """The first ``dims`` sizes of an entry, which are those of the batch size of its node.
+
+    A lazy stack has the sizes of its first element and the stack dimension.
+
+    >>> outer_size(Leaf(("a",), "a", torch.uint8, (2, 3)), 1)
+    (2,)
+    """
+    if isinstance(entry, Leaf):
+        shape = entry.shape if entry.source is None else entry.source.shape
+        return tuple(shape[:dims])
+    if not isinstance(entry, Parts):
+        return entry.batch_size[:dims]
+    sizes = [outer_size(part, dims) for part in entry.parts.values()]
+    if "stack_dim" not in entry.facts or not sizes:
+        return sizes[0] if sizes else ()
+    dim = entry.facts["stack_dim"]
+    return (*sizes[0][:dim], len(sizes), *sizes[0][dim:])[:dims]
 
 
 # --- classes
