@@ -1,4 +1,4 @@
-"""``apply`` with functions of torch that are known to keep shapes, whose results are taken without a look."""
+"""``apply``: functions known to keep shapes, options, and arguments from other tensordicts."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ def tree(lock: bool = False) -> TensorDict:
     return TensorDict({"a": leaf, "b": {"c": leaf[:, 0]}, "empty": {}}, [3], names=["time"], lock=lock)
 
 
-def test_there_are_such_functions() -> None:
+def test_shape_keeping_functions_are_recorded() -> None:
     assert torch.sin in SHAPE_KEEPING
     assert torch.Tensor.sin in SHAPE_KEEPING
 
 
 @pytest.mark.parametrize("function", KNOWN, ids=[f"{function!r}"[:40] for function in KNOWN])
-def test_a_known_function_gives_what_an_unknown_one_does(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_a_shape_keeping_function_equals_the_same_function_wrapped(
+    function: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
     known, unknown = tree().apply(function), tree().apply(lambda leaf: function(leaf))
     assert_close(known, unknown)
     assert known.names == unknown.names == ["time"]
     assert list(known.keys(True)) == list(unknown.keys(True))
 
 
-def test_results_are_locked_where_that_is_asked_for() -> None:
+def test_results_are_locked_with_propagate_lock() -> None:
     assert not tree(lock=True).apply(torch.sin).is_locked
     assert tree(lock=True).apply(torch.sin, propagate_lock=True).is_locked
 
 
-def test_functions_that_cannot_be_looked_up_are_called() -> None:
+def test_unhashable_functions_are_called() -> None:
     class Doubled:
         __hash__ = None  # type: ignore[assignment]  # what is tested
 
@@ -46,7 +48,7 @@ def test_functions_that_cannot_be_looked_up_are_called() -> None:
     assert_close(tree().apply(Doubled()), 2 * tree())
 
 
-def test_values_of_another_tensordict_reach_the_function_as_they_are():
+def test_non_tensor_values_of_another_tensordict_are_passed_unwrapped():
     td = TensorDict({"a": torch.ones(2), "b": {"c": torch.ones(2)}}, [2])
     functions = TensorDict({"a": lambda x: x + 1, "b": {"c": lambda x: x * 5}})
     result = td.apply(lambda x, function: function(x), functions)
@@ -60,7 +62,7 @@ def test_values_of_another_tensordict_reach_the_function_as_they_are():
     assert partly["a"].tolist() == [2, 2] and partly["b", "c"].tolist() == [1, 1]
 
 
-def test_nodes_that_a_function_asks_for_come_as_they_are():
+def test_call_on_nested_passes_nodes_unchanged():
     td, other = TensorDict({"a": torch.ones(2)}, [2]), TensorDict({"a": "text"}, [2])
     kinds = []
     td.apply(lambda x, y: kinds.append(type(y)), other, call_on_nested=True)

@@ -1,4 +1,4 @@
-"""Gradients of the leaves as one tensordict."""
+"""Gradients of all leaves as one tensordict."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_detach_and_data_share_storage_outside_the_graph(td: TensorDict) -> None
     assert td.detach().is_locked and td.data.is_locked
 
 
-def test_data_rebinds(td: TensorDict) -> None:
+def test_assigning_data_replaces_the_data_of_leaves(td: TensorDict) -> None:
     other = td.detach().clone().zero_()
     td.data = other
     assert td["x"].requires_grad and td["x"].sum().item() == 0.0
@@ -43,7 +43,7 @@ def test_detach_in_place(td: TensorDict) -> None:
     assert doubled.detach_() is doubled and doubled["x"] is leaf and not leaf.requires_grad
 
 
-def test_grad_holds_what_has_a_gradient(td: TensorDict) -> None:
+def test_grad_contains_only_leaves_with_a_gradient(td: TensorDict) -> None:
     assert td.grad is None
     (td["x"] * 3).sum().backward()
     assert td.grad["x"].tolist() == [3.0] * 3 and "n" not in td.grad
@@ -55,7 +55,7 @@ def test_grad_holds_what_has_a_gradient(td: TensorDict) -> None:
     assert td.grad is None
 
 
-def test_zero_grad_takes_gradients_away_or_fills_them(td: TensorDict) -> None:
+def test_zero_grad_removes_gradients_or_fills_them_with_zeros(td: TensorDict) -> None:
     (td * 3).sum(reduce=True).backward()
     assert td.zero_grad(set_to_none=False) is td and td.grad["x"].sum() == 0
     assert td.zero_grad().grad is None
@@ -79,7 +79,7 @@ def test_backward_runs_once_from_all_leaves(td: TensorDict) -> None:
     assert td.grad["x"].tolist() == [3.0] * 3 and td["n", "y"].grad is None
 
 
-def test_backward_refuses_what_has_no_gradient(td: TensorDict) -> None:
+def test_backward_refuses_leaves_without_gradients(td: TensorDict) -> None:
     for call, error, message in (
         (lambda: td.detach().backward(), RuntimeError, "none does"),
         (lambda: (td * 2).backward(), RuntimeError, r"'x' has shape \[3\], .*; pass gradient="),
@@ -90,7 +90,7 @@ def test_backward_refuses_what_has_no_gradient(td: TensorDict) -> None:
             call()
 
 
-def test_autograd_grad_takes_and_gives_tensordicts(td: TensorDict) -> None:
+def test_autograd_grad_accepts_and_returns_tensordicts(td: TensorDict) -> None:
     grads = torch.autograd.grad(td * td, td, torch.ones_like(td))
     assert grads["x"].tolist() == [2.0] * 3 and grads["n", "y"].tolist() == [4.0] * 3 and grads["s"] == "text"
     grads = torch.autograd.grad((td * 2).sum(reduce=True), td)
@@ -202,7 +202,7 @@ MOVES: dict[str, Callable[[TensorDict], Any]] = {
 
 
 @pytest.mark.parametrize("name", MOVES)
-def test_gradients_follow_what_moves_and_combines_leaves(name: str) -> None:
+def test_gradients_flow_through_operations_that_move_and_combine_leaves(name: str) -> None:
     def function(*leaves: Tensor) -> tuple[Tensor, ...]:
         result = _differentiable(MOVES[name](_grown(leaves)))
         assert result

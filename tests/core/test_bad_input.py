@@ -1,4 +1,4 @@
-"""Bad input: each public method says what its rule is, what breaks it, and what to do instead."""
+"""Errors for bad input: each message names the offender, the rule and the remedy."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ TABLE: list[tuple[str, Callable[[], Any], type[Exception], str, str, str]] = [
     ("from_namedtuple", lambda: from_namedtuple(3), TypeError, "takes a named tuple", "got int", "use from_any"),
     ("merge one", lambda: merge_tensordicts(td()), RuntimeError, "at least 2", "got 1", "use clone"),
     ("merge", lambda: merge_tensordicts(td(), 3), TypeError, "takes tensordicts", "got int", "use from_any"),
-    ("parse", lambda: parse_tensor_dict_string("x"), ValueError, "a printed tensordict", "at 'x'", "give what repr"),
+    ("parse", lambda: parse_tensor_dict_string("x"), ValueError, "a printed tensordict", "at 'x'", "pass the text"),
     (
         "attrs",
         lambda: TensorAttrs(tgt_dtype="x"),
@@ -352,14 +352,14 @@ TABLE: list[tuple[str, Callable[[], Any], type[Exception], str, str, str]] = [
     ("cuda", lambda: td().cuda("cpu"), RuntimeError, "moves to a CUDA device", "got cpu", "use to"),
     ("attrs fields", lambda: td().attrs(fields=["x"]), ValueError, "has the fields", "got 'x'", "pass some of those"),
     ("print options", lambda: set_printoptions(x=3), TypeError, "'x'", "is not a print option", "choose from"),
-    ("legacy", lambda: set_lazy_legacy(True), ValueError, "off only", "got True", "use lazy_stack"),
+    ("legacy", lambda: set_lazy_legacy(True), ValueError, "can only turn", "got True", "use lazy_stack"),
     ("map", lambda: td().map(3, num_workers=0), TypeError, "takes a function", "got int", "pass a callable"),
     ("map dims", lambda: td()[0].map(len), RuntimeError, "at least one batch dimension", r"\[\]", "set td.batch_size"),
     (
         "map chunks",
         lambda: td().map(len, chunksize=1, num_chunks=1),
         ValueError,
-        "how the rows are cut",
+        "the rows of a chunk",
         "chunksize and num_chunks",
         "pass one",
     ),
@@ -388,7 +388,7 @@ TABLE: list[tuple[str, Callable[[], Any], type[Exception], str, str, str]] = [
 
 
 @pytest.mark.parametrize("case", TABLE, ids=lambda case: case[0])
-def test_a_message_holds_rule_offender_and_remedy(case: Any) -> None:
+def test_a_message_contains_rule_offender_and_remedy(case: Any) -> None:
     _, call, kind, rule, offender, remedy = case
     with pytest.raises(kind) as caught:
         call()
@@ -396,11 +396,11 @@ def test_a_message_holds_rule_offender_and_remedy(case: Any) -> None:
         assert re.search(part, str(caught.value)), f"{part!r} is not in {caught.value}"
 
 
-def test_the_table_is_long_and_its_cases_are_different() -> None:
+def test_the_cases_are_many_and_distinct() -> None:
     assert len(TABLE) >= 80 and len({case[0] for case in TABLE}) == len(TABLE)
 
 
-def test_a_string_of_another_type_is_a_key() -> None:
+def test_a_subclass_of_str_is_a_key() -> None:
     class Key(str, enum.Enum):  # noqa: UP042  # whose str() is not its value, as that of a StrEnum is
         A = "a"
 

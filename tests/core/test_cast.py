@@ -1,4 +1,4 @@
-"""Casts: devices, dtypes, what is shared, what is refused."""
+"""Casts: devices, dtypes, sharing of unchanged leaves, and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def td() -> TensorDict:
     return TensorDict({"f": torch.ones(3), "n": {"i": torch.ones(3, dtype=torch.int64)}, "s": "text"}, [3], names=["t"])
 
 
-def test_to_takes_the_forms_of_tensors(td: TensorDict) -> None:
+def test_to_accepts_the_arguments_of_tensor_to(td: TensorDict) -> None:
     assert td.to(torch.float64).dtype == torch.float64
     assert td.to("cpu").device == torch.device("cpu")
     moved = td.to("meta", torch.float16)
@@ -27,26 +27,26 @@ def test_to_takes_the_forms_of_tensors(td: TensorDict) -> None:
     assert td.to(dtype=torch.int8)["s"] == "text" and td.to(torch.int8).names == ["t"]
 
 
-def test_to_is_the_tensordict_itself_where_nothing_changes(td: TensorDict) -> None:
+def test_to_returns_the_tensordict_itself_if_nothing_changes(td: TensorDict) -> None:
     assert td.to() is td and td.to(None) is td
     on_cpu = td.to("cpu")
     assert on_cpu is not td and on_cpu.to("cpu") is on_cpu
     assert on_cpu["f"] is td["f"], "a leaf that is there already is shared"
 
 
-def test_to_keeps_the_lock_and_leaves_the_source_alone(td: TensorDict) -> None:
+def test_to_keeps_the_lock_and_does_not_change_the_source(td: TensorDict) -> None:
     td.lock_()
     assert td.to(torch.float64).is_locked and td.float().is_locked and td.to("cpu").is_locked
     assert td.device is None and td["n", "i"].dtype == torch.int64
 
 
-def test_batch_size_alone_is_set_in_place(td: TensorDict) -> None:
+def test_to_with_only_a_batch_size_sets_it_in_place(td: TensorDict) -> None:
     assert td.to(batch_size=[]) is td and td.batch_size == torch.Size([])
     assert td.to(torch.float64, batch_size=[3]).batch_size == torch.Size([3])
     assert td.batch_size == torch.Size([])
 
 
-def test_inplace_keeps_the_identity(td: TensorDict) -> None:
+def test_to_in_place_returns_the_tensordict_itself(td: TensorDict) -> None:
     assert td.to(torch.float64, inplace=True) is td and td.dtype == torch.float64
     with pytest.raises(RuntimeError, match="locked"):
         td.lock_().to(torch.float32, inplace=True)
@@ -84,24 +84,24 @@ def test_type_takes_names_of_tensor_types(td: TensorDict) -> None:
     assert td.type("torch.IntTensor").dtype == torch.int32
 
 
-def test_memory_format_is_for_images(td: TensorDict) -> None:
+def test_memory_format_applies_to_leaves_with_four_or_five_dimensions(td: TensorDict) -> None:
     images = TensorDict({"x": torch.ones(2, 3, 4, 4), "y": torch.ones(2)}, [2]).to(memory_format=torch.channels_last)
     assert images["x"].is_contiguous(memory_format=torch.channels_last) and images["y"].shape == (2,)
 
 
-def test_as_tensor_sees_through_subclasses() -> None:
+def test_as_tensor_returns_plain_tensors_for_subclasses() -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     leaf = TensorDict({"p": parameter}).as_tensor()["p"]
     assert type(leaf) is torch.Tensor and leaf.data_ptr() == parameter.data_ptr()
 
 
-def test_a_lazy_stack_stays_one() -> None:
+def test_casting_a_lazy_stack_returns_a_lazy_stack() -> None:
     lazy = lazy_stack([TensorDict({"a": torch.ones(n)}) for n in (1, 2)])
     assert type(lazy.double()) is type(lazy) and lazy.double()[1]["a"].dtype == torch.float64
     assert lazy.to("cpu").device == torch.device("cpu")
 
 
-def test_non_tensor_data_moves_with_the_tree() -> None:
+def test_non_tensor_data_takes_the_new_device() -> None:
     assert NonTensorData("x").to("cpu").data == "x"
 
 

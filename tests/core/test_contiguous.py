@@ -1,4 +1,4 @@
-"""Contiguous leaves: only what is not contiguous is copied, and nothing is dropped."""
+"""``contiguous``: only non-contiguous leaves are copied, and no entry is lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_canonical_leaves_have_the_strides_of_new_tensors():
     assert td.contiguous(canonical=True)["x"].stride() == (3, 1)
 
 
-def test_in_place_the_tensordict_takes_the_copies():
+def test_contiguous_in_place_replaces_the_leaves():
     td = example()
     assert td.contiguous(inplace=True) is td and td.is_contiguous()
     with pytest.raises(RuntimeError, match="unlock_"):

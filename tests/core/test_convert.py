@@ -1,4 +1,4 @@
-"""Every other structure goes in and comes out: dictionaries, lists, tuples, dataclasses, pytrees, arrays."""
+"""Conversions to and from dictionaries, lists, tuples, dataclasses, pytrees and arrays."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_to_dict_holds_every_entry():
     assert td.to_dict()["a"] is td["a"]
 
 
-def test_to_dict_converts_leaves_as_asked():
+def test_to_dict_converts_leaves_to_lists_or_arrays():
     td = sample()
     assert same(td.to_dict(convert_tensors=True)["a"], [[0, 1], [2, 3], [4, 5]])
     assert same(td.to_dict(convert_tensors="numpy")["b"], {"c": np.zeros((3, 2), dtype=np.float32)})
@@ -72,13 +72,13 @@ def test_to_dict_converts_leaves_as_asked():
         td.to_dict(convert_tensors="jax")
 
 
-def test_to_dict_lists_the_positions_of_nested_tensordicts_first():
+def test_to_dict_converts_nested_tensordicts_to_lists_with_tolist_first():
     found = sample().to_dict(tolist_first=True, convert_tensors=True)
     assert found["b"] == [[{"c": 0.0}, {"c": 0.0}]] * 3
     assert found["s"] == ["text"] * 3
 
 
-def test_none_is_kept_unless_it_is_not_wanted():
+def test_none_is_kept_unless_retain_none_is_false():
     td = TensorDict({"a": 1, "n": NonTensorData(None), "b": {"n": NonTensorData(None)}})
     assert same(td.to_dict(), {"a": torch.tensor(1), "n": None, "b": {"n": None}})
     assert same(td.to_dict(retain_none=False), {"a": torch.tensor(1), "b": {}})
@@ -119,12 +119,12 @@ def test_a_linked_list_writes_through_and_keeps_its_length():
         lambda: rows.__imul__(2),
         lambda: rows.__setitem__(slice(0, 1), []),
     ):
-        with pytest.raises(TypeError, match="fixed number"):
+        with pytest.raises(TypeError, match="number of rows of a tensordict is fixed"):
             change()
     assert type(copy.copy(rows)) is list and type(pickle.loads(pickle.dumps(rows))) is list
 
 
-def test_numpy_shares_memory_and_names_the_leaf_that_it_cannot_show():
+def test_numpy_shares_memory_and_names_a_leaf_that_it_cannot_convert():
     td = sample()
     arrays = td.numpy()
     assert same(arrays, {"a": td["a"].numpy(), "b": {"c": np.zeros((3, 2), np.float32)}, "s": "text"})
@@ -135,7 +135,7 @@ def test_numpy_shares_memory_and_names_the_leaf_that_it_cannot_show():
     assert "'w'" in error.value.__notes__[0]
 
 
-def test_to_tensordict_is_plain_at_every_level_and_a_copy():
+def test_to_tensordict_copies_to_plain_tensordicts_at_every_level():
     td = TensorDict({"l": lazy_stack([TensorDict({"a": i}) for i in range(2)])}, [2]).lock_()
     plain = td.to_tensordict()
     assert type(plain["l"]) is TensorDict and not plain.is_locked
@@ -172,7 +172,7 @@ SOURCE = {"a": torch.zeros(3, 4), "b": {"c": torch.ones(3, 4, 5)}}
         ({"batch_size": 3, "auto_batch_size": True}, [3], [3]),
     ],
 )
-def test_the_batch_size_is_the_one_that_was_asked_for(arguments, size, nested):
+def test_from_dict_sets_the_batch_size_that_the_options_select(arguments, size, nested):
     for td in (TensorDict.from_dict(SOURCE, **arguments), from_dict(SOURCE, **arguments)):
         assert (list(td.batch_size), list(td["b"].batch_size)) == (size, nested)
     if "batch_size" not in arguments:
@@ -187,7 +187,7 @@ def test_names_and_device_are_set():
     assert TensorDict.from_dict(SOURCE, batch_size=[3], names=["time"]).names == ["time"]
 
 
-def test_what_from_dict_refuses():
+def test_from_dict_refuses_bad_arguments():
     with pytest.raises(ValueError, match="batch_size and batch_dims"):
         TensorDict.from_dict(SOURCE, batch_size=[3], batch_dims=1)
     with pytest.raises(RuntimeError, match=r"'a'.*does not start with the batch size"):
@@ -206,7 +206,7 @@ def test_from_dict_inverts_to_dict():
     assert TensorDict.from_dict(td, batch_size=[3])["a"] is not td["a"]
 
 
-def test_from_dict_instance_asks_the_nested_containers():
+def test_from_dict_instance_keeps_the_types_of_nested_containers():
     class Marked(TensorDict):
         def from_dict_instance(self, input_dict, **kwargs):
             return Marked(super().from_dict_instance(input_dict, **kwargs))
@@ -229,7 +229,7 @@ def test_make_tensordict_and_fromkeys():
 # from other structures -----------------------------------------------------------------------------------------------
 
 
-def test_lists_of_dictionaries_are_stacked_densely_where_they_can_be():
+def test_from_list_stacks_densely_if_possible():
     td = TensorDict.from_list([{"a": torch.zeros(2)}, {"a": torch.ones(2)}])
     assert type(td) is TensorDict and td.batch_size == torch.Size([2])
     ragged = [{"a": torch.zeros(2)}, {"a": torch.ones(3)}]
@@ -252,7 +252,7 @@ def test_lists_of_dictionaries_are_stacked_densely_where_they_can_be():
         TensorDict.from_list({"a": 1})
 
 
-def test_tuples_named_tuples_and_dataclasses_are_nodes():
+def test_tuples_named_tuples_and_dataclasses_become_tensordicts():
     td = TensorDict.from_tuple((torch.zeros(2), (1, {"a": torch.ones(2)}), "text"))
     assert td["1", "1", "a"].tolist() == [1, 1] and td["2"] == "text" and td["1", "0"] == 1
     td = TensorDict.from_namedtuple(
@@ -271,7 +271,7 @@ def test_tuples_named_tuples_and_dataclasses_are_nodes():
             build(wrong)
 
 
-def test_from_any_takes_what_it_is_given():
+def test_from_any_converts_any_structure():
     td = from_any({"p": Point(1, [1, 2]), "r": Record(torch.zeros(2), {"q": 3}), "l": [1, "x"], "n": None, "s": "text"})
     assert td["p", "b"].tolist() == [1, 2] and td["r", "y", "q"] == 3
     assert td["l"] == [1, "x"] and td["n"] is None and td["s"] == "text"
@@ -296,7 +296,7 @@ def test_from_any_takes_what_it_is_given():
         {"_pytree_type": torch.zeros(1)},
     ],
 )
-def test_a_pytree_comes_back_as_it_was(tree):
+def test_to_pytree_inverts_from_pytree(tree):
     leaves, spec = torch.utils._pytree.tree_flatten(tree)
     again, again_spec = torch.utils._pytree.tree_flatten(TensorDict.from_pytree(tree).to_pytree())
     assert spec == again_spec and [type(a) is str for a in again] == [type(a) is str for a in leaves]
@@ -304,7 +304,7 @@ def test_a_pytree_comes_back_as_it_was(tree):
         assert a == b if isinstance(a, str | None.__class__) else torch.equal(torch.as_tensor(a), b)
 
 
-def test_operations_go_through_a_pytree():
+def test_operations_keep_the_pytree_containers():
     td = from_pytree([torch.zeros(2), (torch.ones(2),)], auto_batch_size=True)
     assert same((td + 1).clone().to_pytree(), [torch.ones(2), (torch.full((2,), 2.0),)])
     assert same(td[0].to_pytree(), [torch.tensor(0.0), (torch.tensor(1.0),)])
@@ -320,7 +320,7 @@ def test_operations_go_through_a_pytree():
 # merging -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_tensordict_with_a_key_gives_its_value_unless_a_callback_says_otherwise():
+def test_merging_keeps_the_first_value_or_calls_the_callback():
     left = TensorDict({"a": {"b": 1, "d": 5}, "s": "x"})
     right = TensorDict({"a": {"b": 2, "c": 3}, "s": "y", "z": {"q": 1}})
     merged = merge_tensordicts(left, right)
@@ -336,7 +336,7 @@ def test_the_first_tensordict_with_a_key_gives_its_value_unless_a_callback_says_
         merge_tensordicts(TensorDict({}, [3]), TensorDict({"b": torch.zeros(4)}, [4]))
 
 
-def test_named_tuples_of_torch_and_of_python_have_their_fields():
+def test_named_tuples_of_torch_and_python_keep_their_field_names():
     found = torch.tensor([[2, 0, 1]]).max(1)
     td = TensorDict.from_namedtuple(found, auto_batch_size=True)
     assert td.sorted_keys == ["indices", "values"] and td.batch_size == (1,) and td["values"].item() == 2
@@ -347,7 +347,7 @@ def test_named_tuples_of_torch_and_of_python_have_their_fields():
             TensorDict.from_namedtuple(wrong)
 
 
-def test_merging_calls_the_function_with_all_values_of_a_key():
+def test_merging_calls_the_callback_with_all_values_of_a_key():
     tds = [TensorDict({"a": {f"b{i}": i}, "common": i, "s": "xyz"[i]}) for i in range(3)]
     merged = TensorDict({"f": 1}).update(merge_tensordicts(*tds))
     assert sorted(merged["a"].keys()) == ["b0", "b1", "b2"] and merged["common"] == 0 and merged["s"] == "x"
@@ -366,7 +366,7 @@ def test_merging_calls_the_function_with_all_values_of_a_key():
     assert [td["n", "x"].item() for td in nested] == [0, 1, 2]
 
 
-def test_merging_a_node_with_a_tensor_keeps_the_first_or_asks_the_function():
+def test_merging_a_node_with_a_tensor_keeps_the_first_or_calls_the_callback():
     node, leaf, more = TensorDict({"x": {"a": 1}}), TensorDict({"x": 5}), TensorDict({"x": {"b": 2}})
     assert merge_tensordicts(node, leaf, more)["x"].sorted_keys == ["a", "b"] and node["x"].sorted_keys == ["a"]
     assert merge_tensordicts(leaf, node)["x"] == 5
@@ -377,7 +377,7 @@ def test_merging_a_node_with_a_tensor_keeps_the_first_or_asks_the_function():
         )
 
 
-def test_structures_are_taken_apart_in_traced_programs():
+def test_structures_are_converted_in_compiled_programs():
     Pair = namedtuple("Pair", "x y")
 
     def program(x):

@@ -1,4 +1,4 @@
-"""New tensordicts after the pattern of one, as methods and as torch functions."""
+"""Creation of tensordicts from another one: ``new_zeros``, ``zeros_like``, ..."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def td() -> TensorDict:
 
 
 @pytest.mark.parametrize(("name", "value"), [("new_zeros", 0), ("new_ones", 1)])
-def test_new_tensordicts_have_own_dimensions_and_dtypes_of_the_pattern(td: TensorDict, name: str, value: int) -> None:
+def test_new_leaves_keep_own_dimensions_and_dtypes(td: TensorDict, name: str, value: int) -> None:
     for result in (getattr(td, name)(2, 6), getattr(td, name)([2, 6]), getattr(td, name)(torch.Size([2, 6]))):
         assert result.batch_size == torch.Size([2, 6]) and result["b"].batch_size == torch.Size([2, 6, 4])
         assert result["a"].shape == (2, 6, 2) and result["b", "c"].dtype == torch.int64

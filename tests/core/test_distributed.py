@@ -1,4 +1,4 @@
-"""Tensordicts between processes: point to point and collectives, over gloo on this machine."""
+"""Point-to-point communication and collectives over gloo on one machine."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def holds(td: TensorDict, value: float) -> bool:
 # plans ---------------------------------------------------------------------------------------------------------------
 
 
-def test_small_leaves_of_a_dtype_share_a_message_and_large_ones_are_sent_from_where_they_are():
+def test_small_leaves_of_a_dtype_share_a_message_and_large_ones_are_sent_without_a_copy():
     td = TensorDict(
         {str(i): torch.zeros(10) for i in range(100)} | {"i": torch.zeros(2).int(), "large": torch.zeros(LARGE)}
     )
@@ -112,21 +112,21 @@ def test_leaves_are_joined_up_to_the_bytes_of_a_bucket():
     ]
 
 
-def test_both_ends_plan_alike_whatever_the_order_of_their_keys():
+def test_the_message_plan_does_not_depend_on_the_order_of_keys():
     td = TensorDict({"a": torch.zeros(2), "b": torch.zeros(3), "l": torch.zeros(LARGE)})
     other = TensorDict({"l": torch.zeros(LARGE), "b": torch.zeros(3), "a": torch.zeros(2)})
     shapes = [[[leaf.shape for leaf in block.leaves] for block in blocks(sorted_leaves(td))] for td in (td, other)]
     assert shapes[0] == shapes[1]
 
 
-def test_tags_count_or_are_drawn():
+def test_tags_are_consecutive_or_random():
     counted = tags(5, False)
     assert [next(counted) for _ in range(3)] == [5, 6, 7]
     first, second = tags(5, True), tags(5, True)
     assert [next(first) for _ in range(3)] == [next(second) for _ in range(3)]
 
 
-def test_what_is_no_block_of_memory_is_not_sent():
+def test_leaves_without_dense_memory_are_refused():
     with pytest.raises(TypeError, match=r"'a'.*layout torch.sparse_coo"):
         sorted_leaves(TensorDict({"a": torch.eye(3).to_sparse()}))
     assert len(values(sample(1.0))) == 2
@@ -142,7 +142,7 @@ def test_what_is_no_block_of_memory_is_not_sent():
         ({"dst": 1}, RuntimeError, "init_process_group"),
     ],
 )
-def test_what_send_refuses(arguments, error, message):
+def test_send_refuses_bad_arguments(arguments, error, message):
     with pytest.raises(error, match=message):
         TensorDict({"a": 1}).send(**arguments)
 
@@ -170,7 +170,7 @@ def _exchange(rank, world, send, recv, options):
         ("isend", "recv", {"consolidated": True}),
     ],
 )
-def test_what_is_sent_is_received_in_place(tmp_path, send, recv, options):
+def test_values_are_received_in_place(tmp_path, send, recv, options):
     assert run(_exchange, tmp_path, send, recv, options) == [True, True]
 
 
@@ -284,7 +284,7 @@ def _structures(rank, world):
     return True
 
 
-def test_structures_travel_with_the_leaves(tmp_path):
+def test_collectives_send_the_structure_with_the_leaves(tmp_path):
     assert run(_structures, tmp_path, world=3) == [True] * 3
 
 
@@ -323,7 +323,7 @@ def _reductions(rank, world):
     return True
 
 
-def test_leaves_are_reduced_in_place_small_ones_together(tmp_path):
+def test_leaves_are_reduced_in_place_and_small_ones_together(tmp_path):
     assert run(_reductions, tmp_path, world=3) == [True] * 3
 
 

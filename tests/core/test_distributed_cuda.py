@@ -1,4 +1,4 @@
-"""Collectives over NCCL: what gloo does on the host happens between GPUs, one process for each."""
+"""Collectives over NCCL between GPUs, one process for each."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def main(rank: int, world: int, store: str) -> None:
 
 
 @pytest.mark.skipif(not WORLD, reason="there is no GPU")
-def test_tensordicts_travel_between_gpus(tmp_path: Path) -> None:
+def test_collectives_between_gpus(tmp_path: Path) -> None:
     command = [sys.executable, __file__]
     processes = [
         subprocess.Popen([*command, str(rank), str(WORLD), str(tmp_path / "store")], stderr=subprocess.PIPE, text=True)

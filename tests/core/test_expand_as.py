@@ -1,4 +1,4 @@
-"""``expand_as``: the batch as that of another tensordict or tensor, and leaves as the other's."""
+"""``expand_as``: batch dimensions and leaves expand to those of another tensordict or tensor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def other_shapes(size):
     )
 
 
-def test_leaves_expand_as_those_of_the_other():
+def test_leaves_expand_to_the_shapes_of_the_other_tensordict():
     td = TensorDict({"a": torch.ones(3, 1), "n": {"b": torch.ones(3, 2, 1)}, "s": "text"}, [3], names=["x"])
     out = td.expand_as(other_shapes([2, 3]))
     assert out.batch_size == (2, 3) and out["a"].shape == (2, 3, 5) and out["n", "b"].shape == (2, 3, 2, 6)
@@ -34,7 +34,7 @@ def test_a_nested_batch_size_is_kept_unless_it_would_expand():
     assert whole["n"].batch_size == (2, 3, 4)
 
 
-def test_what_does_not_expand_is_refused_with_its_key():
+def test_a_leaf_that_cannot_expand_is_named_in_the_error():
     td = TensorDict({"n": {"b": torch.ones(3, 4)}}, [3])
     with pytest.raises(RuntimeError, match=r"key \('n', 'b'\) has shape \[2, 3, 4\].*repeat"):
         td.expand_as(TensorDict({"n": {"b": torch.zeros(2, 3, 5)}}, [2, 3]))

@@ -1,4 +1,4 @@
-"""Methods made by factories: they pickle, and tools see their names, signatures, docstrings and sources."""
+"""Generated methods: pickling, names, signatures, docstrings and sources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_bound_methods_pickle_with_their_tensordict(name):
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_recorded_operations_say_what_they_are(name):
+def test_recorded_operations_have_names_and_docstrings(name):
     method = getattr(TensorDict, name)
     owner = next(cls for cls in TensorDict.__mro__ if name in vars(cls))
     assert method.__name__ == name

@@ -1,4 +1,4 @@
-"""Keys are flattened and nested without copies and without collisions, and several entries become one."""
+"""Flattening and unflattening keys, and combining several entries into one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_nested_keys_share_the_entries():
     assert source["a"].sorted_keys == ["c"]
 
 
-def test_both_directions_in_place():
+def test_flatten_and_unflatten_keys_in_place():
     td = sample()
     assert td.flatten_keys(".", inplace=True) is td
     assert set(td.keys()) == {"a", "b.c", "b.d.e", "s"}
@@ -65,7 +65,7 @@ def test_both_directions_in_place():
         ("unflatten_keys", {"a.b.c": 2, "a.b": {"c": 1}}),
     ],
 )
-def test_two_entries_never_meet_under_one_key(method, source, inplace):
+def test_key_collisions_are_refused(method, source, inplace):
     td = TensorDict(source)
     before = list(td.keys(True))
     with pytest.raises(KeyError, match=f"would both become .* in {method}"):
@@ -73,7 +73,7 @@ def test_two_entries_never_meet_under_one_key(method, source, inplace):
     assert list(td.keys(True)) == before
 
 
-def test_a_block_writes_back_what_it_adds_or_replaces():
+def test_a_with_block_writes_back_added_and_replaced_entries():
     td = sample()
     with td.flatten_keys(".") as flat:
         flat["b.new"] = torch.zeros(3, 2)
@@ -94,7 +94,7 @@ def test_a_block_writes_back_what_it_adds_or_replaces():
         flat["z"] = torch.zeros(3)
 
 
-def test_a_block_in_place_renames_back():
+def test_a_with_block_in_place_restores_the_keys():
     td = sample()
     with td.flatten_keys(".", inplace=True) as flat:
         assert flat is td and "b.c" in td
@@ -106,7 +106,7 @@ def test_a_block_in_place_renames_back():
     assert list(td.keys()) == ["a.b"]
 
 
-def test_a_key_that_holds_the_separator_itself_is_written_back_to_its_place():
+def test_a_key_that_contains_the_separator_is_written_back_under_itself():
     td = TensorDict({"a.b": {"c": 1}})
     with td.flatten_keys(".") as flat:
         flat["a.b.c"] = 2
@@ -140,7 +140,7 @@ def test_unflatten_inverts_flatten(tree):
 # several entries as one ----------------------------------------------------------------------------------------------
 
 
-def test_all_tensors_as_one():
+def test_cat_and_stack_from_tensordict_combine_all_tensors():
     td = TensorDict({"b": torch.zeros(2), "n": {"a": torch.ones(2)}, "s": "text"})
     assert td.cat_from_tensordict().tolist() == [0, 0, 1, 1]
     assert td.cat_from_tensordict(sorted=[("n", "a"), "b"]).tolist() == [1, 1, 0, 0]
@@ -153,7 +153,7 @@ def test_all_tensors_as_one():
         TensorDict({"s": "text"}).stack_from_tensordict()
 
 
-def test_some_entries_as_one():
+def test_cat_and_stack_tensors_replace_entries_by_one():
     td = TensorDict({"b": torch.zeros(1), "x": {"a": torch.ones(2)}})
     assert td.cat_tensors("b", ("x", "a"), out_key=("y", "z")) is td
     assert td["y", "z"].tolist() == [0, 1, 1] and set(td.keys()) == {"x", "y"}
@@ -164,7 +164,7 @@ def test_some_entries_as_one():
     assert td["r"].batch_size == torch.Size([2]) and td.sorted_keys == ["r"]
 
 
-def test_a_combination_that_fails_leaves_the_entries():
+def test_a_failed_combination_keeps_the_entries():
     td = TensorDict({"a": torch.zeros(2), "b": torch.ones(2)}, [2])
     with pytest.raises(RuntimeError, match="batch size"):
         td.cat_tensors("a", "b", out_key="c")
@@ -178,7 +178,7 @@ def test_a_combination_that_fails_leaves_the_entries():
 
 
 @pytest.mark.parametrize("key", ["a", "n"])
-def test_an_entry_moves_below_its_own_name(key):
+def test_an_entry_can_be_renamed_to_a_key_nested_under_its_own_name(key):
     td = TensorDict({"a": torch.ones(2), "n": {"b": torch.zeros(2)}}, [2])
     moved = td.get(key)
     td.rename_key_(key, (key, "x"))
@@ -187,7 +187,7 @@ def test_an_entry_moves_below_its_own_name(key):
     assert td.get(key) is moved
 
 
-def test_an_entry_that_cannot_move_stays():
+def test_a_failed_rename_keeps_the_entry():
     td = TensorDict({"a": torch.ones(2), "b": torch.zeros(2)}, [2])
     with pytest.raises(KeyError, match="passes through a Tensor"):
         td.rename_key_("a", ("b", "x"))

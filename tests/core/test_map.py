@@ -1,4 +1,4 @@
-"""`map` and `map_iter`: chunks in workers, results in order, whatever runs them."""
+"""``map`` and ``map_iter``: chunks, workers, order of results, shared memory."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_rows_are_cut_into_chunks(arguments, sizes):
     assert out["n"].tolist() == [size for size in sizes for _ in range(size)]
 
 
-def test_without_a_number_each_worker_gets_a_chunk():
+def test_by_default_each_worker_gets_one_chunk():
     assert rows().map(count, **FORK)["n"].tolist() == [5] * 10
 
 
@@ -121,7 +121,7 @@ def test_any_batch_dimension_can_be_cut(dim):
     assert torch.equal(td.map(double, dim, chunksize=3, num_workers=0)["a"], td["a"] * 2)
 
 
-def test_results_may_have_other_sizes_be_tensors_or_be_missing():
+def test_results_may_have_other_sizes_or_be_tensors_or_none():
     td = rows()
     assert td.map(lambda chunk: torch.cat([chunk, chunk]), chunksize=5, num_workers=0).batch_size == torch.Size([20])
     assert td.map(lambda chunk: chunk["a"], chunksize=3, num_workers=0).tolist() == list(range(10))
@@ -144,7 +144,7 @@ def test_results_may_have_other_sizes_be_tensors_or_be_missing():
         ({"out": TensorDict({}, [3])}, RuntimeError, "out has batch size"),
     ],
 )
-def test_what_map_refuses(arguments, error, message):
+def test_map_refuses_bad_arguments(arguments, error, message):
     with pytest.raises(error, match=message):
         rows().map(double, **{"num_workers": 0} | arguments)
 
@@ -154,7 +154,7 @@ def test_threads_are_not_seeded(pools):
         rows().map(double, pool=pools["threads"], generator=torch.Generator())
 
 
-def test_results_of_other_kinds_are_refused_by_map_and_given_by_map_iter():
+def test_results_of_other_types_are_refused_by_map_and_yielded_by_map_iter():
     with pytest.raises(TypeError, match="map_iter"):
         rows().map(len, num_workers=0)
     assert list(rows().map_iter(len, num_workers=0, chunksize=4)) == [4, 4, 2]
@@ -196,7 +196,7 @@ def test_a_pool_of_the_users_runs_the_chunks_and_stays_open(pools, name, index_w
     assert len(list(rows().map_iter(double, chunksize=3, pool=pools[name]))) == 4
 
 
-def test_chunks_and_results_that_leave_the_machine_take_their_rows_only():
+def test_pickled_chunks_and_results_contain_only_their_rows():
     elsewhere = Elsewhere()
     td = TensorDict({"x": torch.zeros(100, 1000)}, [100])
     out = td.map(double, chunksize=1, pool=elsewhere)
@@ -204,12 +204,12 @@ def test_chunks_and_results_that_leave_the_machine_take_their_rows_only():
     assert not td.is_shared()
 
 
-def test_workers_are_spawned_where_forking_is_not_wanted():
+def test_workers_are_spawned_with_mp_start_method():
     td = rows()
     assert torch.equal(td.map(double, num_workers=1, mp_start_method="spawn")["a"], td["a"] * 2)
 
 
-def test_writes_in_place_are_seen(pools):
+def test_in_place_writes_of_workers_are_visible(pools):
     for arguments in (FORK, {"pool": pools["pool"]}, {"pool": pools["processes"]}, {"num_workers": 0}):
         td = rows()
         assert td.map(nothing, chunksize=4, **arguments) is None
@@ -223,7 +223,7 @@ def test_workers_are_replaced(max_tasks):
 
 
 @pytest.mark.parametrize("arguments", [FORK, {"num_workers": 0}, FORK | {"max_tasks_per_child": 2}])
-def test_an_error_says_which_chunk_it_came_from(arguments):
+def test_an_error_names_its_chunk(arguments):
     with pytest.raises(ValueError, match="five") as error:
         rows().map(fail, chunksize=2, **arguments)
     assert error.value.__notes__ == ["while mapping chunk 2 (rows 4 to 5 of dim 0)"]
@@ -232,19 +232,19 @@ def test_an_error_says_which_chunk_it_came_from(arguments):
     assert error.value.__notes__ == ["while mapping chunk 5 (row 5 of dim 0)"]
 
 
-def test_a_worker_that_dies_is_an_error_and_not_a_wait():
+def test_a_worker_that_dies_raises_an_error():
     with pytest.raises(Exception, match="terminated abruptly") as error:
         rows().map(die, chunksize=5, **FORK)
     assert "chunk 0" in error.value.__notes__[0]
 
 
-def test_results_without_a_dense_form_and_large_ones_come_back():
+def test_ragged_and_large_results_are_returned():
     out = rows(4).map(ragged, chunksize=2, **FORK)
     assert type(out) is LazyStackedTensorDict and out[3]["q"].shape == (3,)
     assert rows(8).map(big, chunksize=2, **FORK)["x"].sum() == 8 * (1 << 18)
 
 
-def test_more_results_than_file_descriptors_come_back(monkeypatch):
+def test_more_results_than_file_descriptors_are_returned(monkeypatch):
     import resource
 
     monkeypatch.setattr(chunks_module, "PACK_BELOW", 0)
@@ -272,7 +272,7 @@ def test_results_are_written_into_out(shared, chunksize):
         td.map(lambda chunk: torch.cat([chunk, chunk]), out=out, chunksize=5, **FORK)
 
 
-def test_rows_without_a_result_stay_as_they_are_in_out():
+def test_rows_of_out_without_a_result_do_not_change():
     out = rows() * 0 - 1
     rows().map(some, out=out, chunksize=2, num_workers=0)
     assert out["a"].tolist() == [0, 1, -1, -1, 4, 5, -1, -1, 8, 9]
@@ -298,7 +298,7 @@ def test_random_numbers_depend_on_the_generator_and_not_on_the_workers(pools):
     assert torch.equal(drawn, draw(**FORK))
 
 
-def test_this_process_keeps_its_random_numbers():
+def test_the_random_state_of_the_calling_process_is_kept():
     torch.manual_seed(0), random.seed(0), np.random.seed(0)
     expected = random.random(), np.random.random()
     random.seed(0), np.random.seed(0)
@@ -311,7 +311,7 @@ def test_this_process_keeps_its_random_numbers():
 # iteration -----------------------------------------------------------------------------------------------------------
 
 
-def test_map_iter_gives_results_in_order():
+def test_map_iter_yields_results_in_order():
     found = [chunk["a"].tolist() for chunk in rows().map_iter(double, chunksize=4, **FORK)]
     assert found == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
 
@@ -337,7 +337,7 @@ def test_workers_stop_when_the_iterator_is_closed():
     assert not set(multiprocessing.active_children()) - others
 
 
-def test_workers_are_ahead_by_a_window_only():
+def test_workers_compute_a_bounded_number_of_chunks_ahead():
     begun = []
     with ThreadPoolExecutor(1) as pool:
         found = rows(100).map_iter(lambda chunk: begun.append(1), chunksize=1, pool=pool)
@@ -349,14 +349,14 @@ def test_workers_are_ahead_by_a_window_only():
 # progress ------------------------------------------------------------------------------------------------------------
 
 
-def test_progress_is_a_counter_where_tqdm_is_not_installed(capsys, monkeypatch):
+def test_progress_is_a_counter_without_tqdm(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     rows().map(double, num_workers=0, chunksize=4, pbar=True)
     assert "map: 3/3" in capsys.readouterr().err
 
 
-def test_progress_is_a_bar_where_tqdm_is_installed(capsys, monkeypatch):
+def test_progress_is_a_bar_with_tqdm(capsys, monkeypatch):
     class Bar:
         def __init__(self, total, desc):
             self.total, self.done = total, 0
@@ -380,7 +380,7 @@ def test_progress_is_a_bar_where_tqdm_is_installed(capsys, monkeypatch):
 # sharing and packing -------------------------------------------------------------------------------------------------
 
 
-def test_shared_memory_is_seen_by_other_processes_and_locks():
+def test_share_memory_is_visible_to_other_processes_and_locks():
     td = rows().share_memory_()
     assert td.is_shared() and td.is_locked and td["b"].is_locked
     assert not td.clone().is_shared()
@@ -408,7 +408,7 @@ def test_pinned_memory(threads):
         td.lock_().pin_memory_()
 
 
-def test_packing_is_inverted_by_unpacking():
+def test_unpacking_inverts_packing():
     td = TensorDict(
         {
             "a": torch.arange(6.0).reshape(2, 3).T,

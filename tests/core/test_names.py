@@ -1,4 +1,4 @@
-"""Names of batch dimensions: every shape operation carries each name to where its dimension went."""
+"""Names of batch dimensions: every shape operation moves names with their dimensions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _lazy(dim: int) -> Any:
 
 @pytest.mark.parametrize("case", NAMES)
 @pytest.mark.parametrize("kind", ["dense", 0, 1, 2])
-def test_names_go_where_their_dimensions_go(case: str, kind: Any) -> None:
+def test_names_follow_their_dimensions(case: str, kind: Any) -> None:
     td = _dense() if kind == "dense" else _lazy(kind)
     function, expected = NAMES[case]
     result = function(td)
@@ -97,7 +97,7 @@ def test_nested_tensordicts_have_the_names_of_their_parent_and_may_have_more() -
     assert td["n"].names == ["time", "y", "z", "w"]
 
 
-def test_names_of_operands_that_differ_are_those_of_the_first() -> None:
+def test_the_result_has_the_names_of_the_first_operand() -> None:
     one, other = _dense(), _dense().rename(None)
     assert (one + other).names == ["x", "y", "z"]
     assert stack([one, one.clone()], 0).names == [None, "x", "y", "z"]

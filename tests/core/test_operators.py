@@ -1,4 +1,4 @@
-"""Operators between tensors and tensordicts: either may stand on the left, eagerly and compiled."""
+"""Operators between tensors and tensordicts, in either order, eager and compiled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def operands(name: str) -> tuple[TensorDict, torch.Tensor]:
 @pytest.mark.parametrize(
     ("name", "on_the_left"), [*((name, "tensordict") for name in LEFT), *((name, "tensor") for name in RIGHT)]
 )
-def test_an_operator_is_that_of_each_leaf(name, on_the_left, compiled):
+def test_an_operator_applies_to_each_leaf(name, on_the_left, compiled):
     symbol = getattr(operator, name)
     td, tensor = operands(name)
 
@@ -42,7 +42,7 @@ def test_an_operator_is_that_of_each_leaf(name, on_the_left, compiled):
 
 @pytest.mark.parametrize("name", (*ARITHMETIC[:4], "pow", *COMPARISON))
 @pytest.mark.parametrize("number", [np.float32(2), np.array([2.0, 3.0, 4.0])], ids=["scalar", "array"])
-def test_numpy_on_the_left(name, number):
+def test_numpy_numbers_as_left_operands(name, number):
     symbol = getattr(operator, name)
     td, _ = operands(name)
     result = symbol(number, td)
@@ -50,7 +50,7 @@ def test_numpy_on_the_left(name, number):
     torch.testing.assert_close(result["b", "c"], symbol(torch.as_tensor(number), td["b", "c"]), check_dtype=False)
 
 
-def test_inverting_is_for_integers_and_bools():
+def test_inversion_needs_integers_or_bools():
     td = TensorDict({"a": torch.tensor([True, False]), "i": torch.tensor([0, 1])}, [2])
     assert (~td)["a"].tolist() == [False, True] and (~td)["i"].tolist() == [-1, -2]
     with pytest.raises(TypeError, match="only implemented on integer and Boolean"):
@@ -58,7 +58,7 @@ def test_inverting_is_for_integers_and_bools():
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_text_need_not_be_on_both_sides(lazy):
+def test_non_tensor_entries_may_be_missing_in_one_operand(lazy):
     td = TensorDict({"a": torch.ones(2), "s": "text", "n": {"t": "more"}}, [2])
     td = LazyStackedTensorDict(*td.unbind(0)) if lazy else td
     without = td.select("a")
@@ -69,13 +69,13 @@ def test_text_need_not_be_on_both_sides(lazy):
         td.update({"b": torch.ones(2)}) + without
 
 
-def test_the_intersection_of_operands_keeps_the_text_of_both():
+def test_the_intersection_of_operands_keeps_common_non_tensor_entries():
     td = TensorDict({"a": torch.ones(2), "b": torch.ones(2), "s": "text"}, [2])
     common = td.add(td.exclude("b"), default="intersection")
     assert set(common.keys()) == {"a", "s"} and common["s"] == "text"
 
 
-def test_elements_of_a_lazy_stack_are_matched_with_their_own_keys():
+def test_operands_match_the_keys_of_each_lazy_stack_element():
     ones = LazyStackedTensorDict(*(TensorDict({"a": torch.ones(n), f"own {n}": torch.ones(1)}) for n in (1, 2)))
     both = ones.add(ones.clone().exclude("own 2"), default=5.0)
     assert both[0]["own 1"] == 2 and both[1]["own 2"] == 6 and both[1]["a"].tolist() == [2.0, 2.0]
@@ -88,7 +88,7 @@ def symbol_of(symbol):
     return lambda left, right: symbol(left, right)
 
 
-def test_where_compiles_with_values_that_are_no_tensors():
+def test_where_compiles_with_non_tensor_values():
     torch._dynamo.reset()
     td = TensorDict({"a": torch.arange(3.0), "s": "text"}, [3])
     choose = torch.compile(lambda td: torch.where(td["a"] > 0, td, td * 2), fullgraph=True, backend="eager")

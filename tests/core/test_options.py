@@ -1,4 +1,4 @@
-"""Options hold for a block, a function or for good, and come back."""
+"""Global options: setting, restoring, and printing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tensordict_core import (
         (set_get_defaults_to_none, get_defaults_to_none),
     ],
 )
-def test_an_option_holds_for_a_block_a_function_and_for_good(option, ask):
+def test_an_option_can_be_set_for_a_block_a_function_or_permanently(option, ask):
     assert ask() is True
     with option(False):
         assert ask() is False
@@ -46,13 +46,13 @@ def test_an_option_holds_for_a_block_a_function_and_for_good(option, ask):
     assert ask() is True
 
 
-def test_an_option_comes_back_when_the_block_raises():
+def test_an_option_is_restored_if_the_block_raises():
     with pytest.raises(KeyError, match="x"), set_list_to_stack(False):
         raise KeyError("x")
     assert list_to_stack()
 
 
-def test_lists_are_taken_apart_or_kept_as_one_value():
+def test_lists_are_stored_as_values_per_position_or_as_one_value():
     assert isinstance(TensorDict({"s": ["a", "b"]}, [2]).get("s"), NonTensorStack)
     with set_list_to_stack(False):
         td = TensorDict({"s": ["a", "b"]}, [2])
@@ -68,7 +68,7 @@ def test_equal_values_stay_one_or_become_a_list_when_stacked():
         assert torch.cat(wide)["s"] == ["x"] * 4
 
 
-def test_get_without_a_default_gives_none_or_raises():
+def test_get_without_a_default_returns_none_or_raises():
     td = TensorDict({"a": {"b": 1}})
     assert td.get("x") is None
     set_get_defaults_to_none(False)
@@ -87,7 +87,7 @@ def test_get_without_a_default_gives_none_or_raises():
     assert td.get("x") is None
 
 
-def test_each_print_option_adds_or_removes_what_it_names():
+def test_each_print_option_adds_or_removes_its_property():
     td = TensorDict({"z": torch.ones(2), "a": {"b": torch.zeros(2, 3)}}, [2])
     plain = repr(td)
     for option, text in [
@@ -124,7 +124,7 @@ def test_the_compact_form_is_one_line():
         assert "a: ragged" in repr(ragged)
 
 
-def test_notebooks_get_a_folding_view_that_escapes_keys_unless_it_is_switched_off():
+def test_the_html_view_escapes_keys_and_can_be_switched_off():
     td = TensorDict({"<b>": {"c": 1}})
     assert "&lt;b&gt;" in td._repr_html_() and "<b>" not in td._repr_html_()
     with set_printoptions(html=False):
@@ -139,7 +139,7 @@ def test_unknown_print_options_are_refused():
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_what_was_printed_is_read_back(compact):
+def test_parsing_inverts_printing(compact):
     td = TensorDict(
         {
             "a": torch.ones(3, 4, dtype=torch.bfloat16),
@@ -156,12 +156,12 @@ def test_what_was_printed_is_read_back(compact):
 
 
 @pytest.mark.parametrize("text", ["hello", "TensorDict(fields={}, device=None)", repr(TensorDict({"a": "s"})), ""])
-def test_a_text_that_is_no_printed_tensordict_is_refused(text):
+def test_other_texts_are_refused_by_the_parser(text):
     with pytest.raises(ValueError, match="not a printed tensordict"):
         parse_tensor_dict_string(text)
 
 
-def test_brief_prints_leave_device_and_sharing_out():
+def test_brief_printing_omits_device_and_sharing():
     td = TensorDict({"a": torch.zeros(3)}, [3], device="cpu")
     with set_printoptions(compact=False, verbose=False):
         assert "device" not in repr(td) and "is_shared" not in repr(td) and "batch_size=torch.Size([3])" in repr(td)

@@ -1,4 +1,4 @@
-"""Pickles and deep copies hold the whole tree; locks survive the one and are left by the other."""
+"""Pickles and deep copies of whole trees, with and without locks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def through_save(td):
 
 
 @pytest.mark.parametrize("through", [through_pickle, through_save, copy.deepcopy])
-def test_everything_comes_back(through):
+def test_all_contents_are_restored(through):
     td = full()
     again = through(td)
     assert again.batch_size == td.batch_size and again.names == ["n"] and again.device == td.device
@@ -67,7 +67,7 @@ def test_everything_comes_back(through):
 
 
 @pytest.mark.parametrize("through", [through_pickle, through_save])
-def test_locks_survive_with_their_graph(through):
+def test_locks_and_their_holders_are_restored(through):
     td = full().lock_()
     again = through(td)
     assert again.is_locked and again["b"].is_locked and again["l"].is_locked and again["l"][0].is_locked
@@ -80,7 +80,7 @@ def test_locks_survive_with_their_graph(through):
     assert inner.is_locked and not inner.unlock_().is_locked
 
 
-def test_a_block_that_is_open_does_not_travel():
+def test_an_open_with_block_is_not_pickled():
     td = TensorDict({"a": torch.zeros(1)})
     with td.lock_():
         again = through_pickle(td)
@@ -89,7 +89,7 @@ def test_a_block_that_is_open_does_not_travel():
         again["b"] = 1
 
 
-def test_annotations_travel_where_they_mean_the_same():
+def test_annotations_of_plain_values_are_pickled():
     td = TensorDict({})
     annotate(td, "origin", "sensor 3")
     annotate(td, "callback", lambda: None)
@@ -104,7 +104,7 @@ def test_subclasses_keep_their_class_and_attributes():
         assert type(again) is Sub and again.note == ["x"] and again.note is not td.note
 
 
-def test_what_is_shared_within_a_deep_copy_stays_shared():
+def test_deep_copies_keep_sharing_within_the_tree():
     leaf = torch.zeros(2)
     td = TensorDict({"a": leaf, "n": {"b": leaf}})
     again = copy.deepcopy([td, leaf])
@@ -122,7 +122,7 @@ def test_copy_shares_the_tensors():
     assert again["a"] is td["a"] and again is not td
 
 
-def test_a_view_is_pickled_as_what_it_shows():
+def test_a_view_is_pickled_with_its_rows_only():
     td = TensorDict({"a": torch.arange(4)}, [4])
     assert through_pickle(td._get_sub_tensordict(slice(2, None)))["a"].tolist() == [2, 3]
 
@@ -133,7 +133,7 @@ def test_a_deferred_tensordict_is_completed():
     assert type(again) is TensorDict and again["a"] == 1
 
 
-def test_a_pickle_costs_no_more_than_its_tensors_and_a_little():
+def test_a_pickle_is_not_much_larger_than_its_tensors():
     td = TensorDict({str(i): torch.zeros(1) for i in range(10)})
     assert len(pickle.dumps(td)) < len(pickle.dumps(dict(td.items()))) + 400
 

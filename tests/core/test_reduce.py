@@ -1,4 +1,4 @@
-"""Reductions: what they give over batch dimensions, own dimensions, everything, and all leaves together."""
+"""Reductions over batch dimensions, own dimensions, all dimensions, and all leaves together."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_reductions_over_batch_dimensions_equal_those_of_each_leaf(
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_reductions_without_dim_take_everything(td: TensorDict, name: str) -> None:
+def test_reductions_without_dim_reduce_all_dimensions(td: TensorDict, name: str) -> None:
     result = getattr(td, name)()
     assert result.batch_size == torch.Size([]) and result["b"].batch_size == torch.Size([])
     torch.testing.assert_close(result["a"], ORACLES[name](td["a"].reshape(-1), (0,), False))
@@ -75,7 +75,7 @@ def test_feature_reductions_keep_the_batch(td: TensorDict, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_reduce_gives_one_tensor_of_all_leaves(td: TensorDict, name: str) -> None:
+def test_reduce_returns_one_tensor_of_all_leaves(td: TensorDict, name: str) -> None:
     every = torch.cat([td["a"].reshape(-1), td["b", "c"].reshape(-1)])
     torch.testing.assert_close(getattr(td, name)(reduce=True), ORACLES[name](every, (0,), False))
     joined = torch.cat([td["a"], td["b", "c"]], 1)
@@ -85,7 +85,7 @@ def test_reduce_gives_one_tensor_of_all_leaves(td: TensorDict, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["sum", "nansum", "amax", "amin"])
-def test_reduce_of_many_elements_goes_leaf_by_leaf(name: str) -> None:
+def test_reduce_of_many_elements_reduces_each_leaf_first(name: str) -> None:
     td = TensorDict({"a": torch.rand(300, 300, dtype=torch.float64), "b": torch.rand(3, dtype=torch.float64)})
     every = torch.cat([td["a"].reshape(-1), td["b"]])
     torch.testing.assert_close(getattr(td, name)(reduce=True), getattr(torch, name)(every))
@@ -96,27 +96,27 @@ def test_reduce_promotes_dtypes() -> None:
     assert td.sum(reduce=True).item() == 3.0
 
 
-def test_dtype_is_that_of_the_computation() -> None:
+def test_dtype_sets_the_dtype_of_the_computation() -> None:
     td = TensorDict({"a": torch.full((4,), 100, dtype=torch.int8)}, [4])
     assert td.sum(dtype=torch.int8)["a"].item() == -112
     assert td.sum()["a"].item() == 400
     assert td.mean(dim=0, dtype=torch.float64)["a"].dtype == torch.float64
 
 
-def test_correction_lessens_the_divisor() -> None:
+def test_correction_reduces_the_divisor() -> None:
     td = TensorDict({"a": torch.tensor([1.0, 3.0])}, [2])
     assert td.var(dim=0, correction=0)["a"].item() == 1.0
     assert td.var(dim=0)["a"].item() == 2.0
 
 
-def test_nan_is_passed_over() -> None:
+def test_nan_reductions_ignore_nan() -> None:
     td = TensorDict({"a": torch.tensor([1.0, float("nan"), 3.0])}, [3])
     assert td.nansum()["a"].item() == 4.0 and td.nanmean()["a"].item() == 2.0
     assert td.sum()["a"].isnan()
 
 
 @pytest.mark.parametrize("name", ["max", "min"])
-def test_extremes_along_a_dimension_come_with_indices(td: TensorDict, name: str) -> None:
+def test_max_and_min_along_a_dimension_return_indices(td: TensorDict, name: str) -> None:
     pair = getattr(td, name)(dim=1)
     values, indices = getattr(torch, name)(td["a"], 1)
     assert type(pair) is getattr(torch.return_types, name)
@@ -131,7 +131,7 @@ def test_extremes_along_a_dimension_come_with_indices(td: TensorDict, name: str)
 
 
 @pytest.mark.parametrize("name", ["cummax", "cummin"])
-def test_running_extremes_keep_the_batch(td: TensorDict, name: str) -> None:
+def test_cummax_and_cummin_keep_the_batch_size(td: TensorDict, name: str) -> None:
     pair = getattr(td, name)(-1)
     values, indices = getattr(torch, name)(td["a"], 1)
     assert pair.values["a"].equal(values) and pair.indices["a"].equal(indices)
@@ -144,7 +144,7 @@ def test_running_extremes_keep_the_batch(td: TensorDict, name: str) -> None:
     ("dim", "keepdim"),
     [(0, False), (0, True), ((0, 1), False), ((0, 1), True), (None, False), (None, True), ("feature", False)],
 )
-def test_quantiles_lead_with_their_number(td: TensorDict, dim: Any, keepdim: bool) -> None:
+def test_several_quantiles_add_a_leading_dimension(td: TensorDict, dim: Any, keepdim: bool) -> None:
     leaf = td["a"]
     q = torch.tensor([0.25, 0.5, 0.75])
     if dim is None:
@@ -191,7 +191,7 @@ def test_all_and_any_over_every_kind_of_dimension() -> None:
     assert torch.all(td, dim=0)["a"].tolist() == [True, False]
 
 
-def test_a_lazy_stack_is_reduced_as_if_it_were_dense() -> None:
+def test_reducing_a_lazy_stack_equals_reducing_the_dense_stack() -> None:
     tds = [TensorDict({"a": torch.randn(3, 2), "n": {"b": torch.randn(3)}}, [3]) for _ in range(4)]
     dense, lazy = torch.stack(tds, 1), lazy_stack(tds, 1)
     assert isinstance(lazy, LazyStackedTensorDict)
@@ -209,7 +209,7 @@ def test_leaves_of_a_ragged_lazy_stack_are_reduced_together() -> None:
         ragged.sum(dim=0)
 
 
-def test_what_has_no_batch_dimensions_is_left_alone() -> None:
+def test_unbatched_tensors_are_not_reduced() -> None:
     td = TensorDict(
         {"a": torch.ones(3), "u": UnbatchedTensor(torch.arange(2)), "v": NonTensorStack("x", "y", "z")}, [3]
     )

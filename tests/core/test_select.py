@@ -1,4 +1,4 @@
-"""Selections by content, padding and its inverse, collating."""
+"""Selection by content, padding and its inverse, and collation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def td() -> TensorDict:
 # where ---------------------------------------------------------------------------------------------------------------
 
 
-def test_where_lines_the_condition_up_with_the_batch(td: TensorDict) -> None:
+def test_where_aligns_the_condition_with_the_batch(td: TensorDict) -> None:
     rows = torch.tensor([True, False])
     result = td.where(rows, 0.0)
     assert result["a"][0].equal(td["a"][0]) and result["a"][1].eq(0).all() and result["b", "c"][1].eq(0).all()
@@ -43,7 +43,7 @@ def test_where_lines_the_condition_up_with_the_batch(td: TensorDict) -> None:
     assert result.names == td.names and result.batch_size == td.batch_size and result["s"] == "text"
 
 
-def test_where_takes_tensors_over_the_batch_or_the_whole_leaf() -> None:
+def test_where_accepts_tensors_over_the_batch_or_the_whole_leaf() -> None:
     td = TensorDict({"a": torch.ones(2, 3)}, [2])
     no = torch.zeros(2, dtype=torch.bool)
     assert td.where(no, torch.tensor([5.0, 6.0]))["a"][:, 0].tolist() == [5.0, 6.0]
@@ -96,7 +96,7 @@ def test_where_on_lazy_stacks() -> None:
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
-def test_gather_is_that_of_each_leaf(td: TensorDict, dim: int) -> None:
+def test_gather_applies_to_each_leaf(td: TensorDict, dim: int) -> None:
     index = torch.tensor([[0, 1, 1], [1, 0, 0]])
     result = torch.gather(td, dim, index)
     at = dim % 2
@@ -105,7 +105,7 @@ def test_gather_is_that_of_each_leaf(td: TensorDict, dim: int) -> None:
     assert td.gather(dim, index[:, :2] * 0).batch_size == torch.Size([2, 2])
 
 
-def test_gather_moves_values_and_takes_whole_inner_dimensions() -> None:
+def test_gather_moves_non_tensor_values_and_keeps_inner_dimensions_whole() -> None:
     td = TensorDict({"a": torch.arange(6).reshape(3, 2), "v": NonTensorStack("x", "y", "z")}, [3])
     result = td.gather(0, torch.tensor([2, 0]))
     assert result["v"] == ["z", "x"] and result["a"].tolist() == [[4, 5], [0, 1]]
@@ -113,7 +113,7 @@ def test_gather_moves_values_and_takes_whole_inner_dimensions() -> None:
     assert wide.batch_size == torch.Size([1, 2]) and wide["a"].tolist() == [[4, 5]]
 
 
-def test_gather_writes_where_it_is_told(td: TensorDict) -> None:
+def test_gather_writes_into_out_or_in_place(td: TensorDict) -> None:
     index = torch.ones(2, 3, dtype=torch.int64)
     out = td.clone()
     assert td.gather(1, index, out=out) is out and out["a"].equal(td["a"][:, [1, 1, 1]])
@@ -125,7 +125,7 @@ def test_gather_writes_where_it_is_told(td: TensorDict) -> None:
         td.gather(2, index)
 
 
-def test_masked_select_takes_the_marked_positions(td: TensorDict) -> None:
+def test_masked_select_returns_the_selected_positions(td: TensorDict) -> None:
     mask = torch.tensor([[True, False, True], [False, True, False]])
     result = torch.masked_select(td, mask)
     assert result.batch_size == torch.Size([3]) and result["b", "c"].equal(td["b", "c"][mask])
@@ -136,7 +136,7 @@ def test_masked_select_takes_the_marked_positions(td: TensorDict) -> None:
         td.masked_select(torch.ones(2, dtype=torch.int64))
 
 
-def test_masked_fill_lines_up_from_the_front(td: TensorDict) -> None:
+def test_masked_fill_aligns_the_mask_with_the_leading_dimensions(td: TensorDict) -> None:
     rows = torch.tensor([True, False])
     for result in (td.masked_fill(rows, 9), td.clone().masked_fill_(rows, 9), torch.masked_fill(td, rows, 9)):
         assert result["a"][0].eq(9).all() and result["b", "c"][1].equal(td["b", "c"][1])
@@ -158,7 +158,7 @@ def test_pad_adds_positions_at_both_ends(td: TensorDict) -> None:
     assert_close(pad(td, [1, 0, 0, 2], 7.0), result)
 
 
-def test_pad_of_values_and_of_nothing() -> None:
+def test_pad_of_non_tensor_values_and_of_empty_batches() -> None:
     td = TensorDict({"v": NonTensorStack("x", "y", "z"), "u": UnbatchedTensor(torch.arange(2))}, [3])
     assert td.pad([1, -1])["v"] == [None, "x", "y"] and td.pad([-1, 0])["v"] == ["y", "z"]
     assert td.pad([1, 1])["u"].tolist() == [0, 1]
@@ -243,7 +243,7 @@ def test_bad_sequences_are_refused() -> None:
             call()
 
 
-def test_nested_tensors_become_padded_ones() -> None:
+def test_to_padded_tensor_pads_nested_tensors() -> None:
     ragged = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
     td = TensorDict({"a": ragged, "b": torch.zeros(2)}, [2])
     padded = td.to_padded_tensor(-1.0)
@@ -252,7 +252,7 @@ def test_nested_tensors_become_padded_ones() -> None:
         td.to_padded_tensor(mask_key="mask")
 
 
-def test_a_lazy_stack_takes_results_in_place() -> None:
+def test_operations_in_place_on_a_lazy_stack() -> None:
     tds = [TensorDict({"a": torch.arange(3) + 10 * i, "s": "text"}, [3]) for i in range(2)]
     for size in ([1, 0], [0, 0, 0, 1]):
         lazy = lazy_stack([td.clone() for td in tds], 1)

@@ -1,4 +1,4 @@
-"""A state dict holds everything, in a form that other tools keep, and loads back."""
+"""State dicts: saving, loading, and compatibility with modules and checkpointing tools."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def assert_full(td: TensorDict) -> None:
 
 
 @pytest.mark.parametrize("flatten", [True, False])
-def test_an_empty_tensordict_takes_keys_values_and_batch_sizes(flatten):
+def test_loading_into_an_empty_tensordict_restores_keys_values_and_batch_sizes(flatten):
     state = full().state_dict(flatten=flatten)
     assert type(state) is OrderedDict
     target = TensorDict({})
@@ -64,11 +64,11 @@ def through_save(state):
 
 
 @pytest.mark.parametrize("through", [through_save, lambda state: OrderedDict(state.items())])
-def test_nothing_is_lost_on_the_way_through_files_and_tools(through):
+def test_a_state_dict_survives_files_and_checkpointing_tools(through):
     assert_full(TensorDict({}).load_state_dict(through(full().state_dict())))
 
 
-def test_keys_are_those_of_modules():
+def test_keys_have_the_form_of_module_state_dicts():
     module = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     td = TensorDict(module.state_dict()).unflatten_keys(".")
     assert list(td.state_dict()) == list(module.state_dict())
@@ -101,7 +101,7 @@ def test_values_are_written_in_place_unless_assigned():
     assert td["w"].data_ptr() == state["w"].data_ptr()
 
 
-def test_assigning_takes_shapes_and_batch_sizes():
+def test_assigning_replaces_shapes_and_batch_sizes():
     td = TensorDict({"a": torch.zeros(2), "n": {"x": torch.zeros(2)}}, [2])
     source = TensorDict({"a": torch.zeros(3), "n": TensorDict({"x": torch.zeros(3, 4)}, [3, 4])}, [3])
     td.load_state_dict(source.state_dict(), assign=True)
@@ -110,7 +110,7 @@ def test_assigning_takes_shapes_and_batch_sizes():
         td.load_state_dict(TensorDict({"a": torch.zeros(5), "n": {"x": torch.zeros(5)}}).state_dict())
 
 
-def test_other_keys_are_an_error_that_names_them_before_anything_is_written():
+def test_mismatched_keys_are_refused_before_anything_is_written():
     td = TensorDict({"a": torch.zeros(1), "n": {"x": torch.zeros(1)}})
     state = TensorDict({"a": torch.ones(1), "n": {"y": torch.ones(1)}}).state_dict()
     with pytest.raises(RuntimeError, match=r"missing \[\('n', 'x'\)\], unexpected \[\('n', 'y'\)\]"):
@@ -150,7 +150,7 @@ def test_lazy_stacks_load_element_by_element_or_combined():
         )
 
 
-def test_a_key_with_a_dot_means_what_the_tensordict_has():
+def test_a_key_with_a_dot_names_the_entry_that_the_tensordict_has():
     source = TensorDict({"a.b": 1, "c": {"d.e": 2}})
     assert list(source.state_dict()) == ["a.b", "c.d.e"]
     target = TensorDict({"a.b": 0, "c": {"d.e": 0}}).load_state_dict(source.state_dict())
@@ -177,7 +177,7 @@ def test_state_dicts_whose_metadata_is_an_attribute_load():
     assert td["b"].batch_size == torch.Size([3, 2]) and td["s"] == "text"
 
 
-def test_state_dicts_of_the_oldest_form_load():
+def test_state_dicts_of_the_oldest_format_load():
     inner = OrderedDict({"c": torch.ones(3, 2), "__batch_size": torch.Size([3, 2]), "__device": None})
     state = OrderedDict({"a": torch.ones(3), "b": inner, "__batch_size": torch.Size([3]), "__device": None})
     td = TensorDict({}).load_state_dict(state)
@@ -222,7 +222,7 @@ def test_a_state_dict_loads_with_its_attribute_and_without(flatten):
     assert target.load_state_dict(TensorDict({"x": torch.ones(3)}).state_dict()).batch_size == (3,)
 
 
-def test_fields_that_another_writer_keeps_in_the_attribute_load():
+def test_tensorclass_fields_in_the_metadata_attribute_load():
     state = OrderedDict({"a.x": torch.ones(3)})
     fields = {"label": "text", "unset": None}
     state._metadata = OrderedDict(

@@ -1,4 +1,4 @@
-"""Functions of torch on tensordicts: one table, each entry is the function on every leaf or the method of that name."""
+"""Functions of torch on tensordicts: each applies to every leaf or calls the method of the same name."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ CALLS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_function_of_a_tensordict_is_that_of_its_leaves(td: TensorDict, name: str) -> None:
+def test_a_function_of_a_tensordict_applies_to_its_leaves(td: TensorDict, name: str) -> None:
     call = CALLS[name]
     results, expected, nested = call(td), call(td["a"]), call(td["b", "c"])
     if not isinstance(results, tuple):
@@ -106,7 +106,7 @@ def test_functions_that_take_the_batch_shape(td: TensorDict) -> None:
     assert [x.ndim for x in torch.atleast_2d(td[0], td)] == [2, 2]
 
 
-def test_what_has_no_meaning_is_a_type_error(td: TensorDict) -> None:
+def test_unsupported_functions_raise_type_errors(td: TensorDict) -> None:
     for function in (torch.linalg.inv, torch.sort, torch.matmul):
         with pytest.raises(TypeError):
             function(td) if function is not torch.matmul else function(td, td)
@@ -119,7 +119,7 @@ def test_equal_compares_keys_sizes_leaves_and_values(td: TensorDict) -> None:
     assert not torch.equal(td, td.clone().to(batch_size=[2]))
 
 
-def test_closeness_is_that_of_every_leaf(td: TensorDict) -> None:
+def test_allclose_compares_every_leaf(td: TensorDict) -> None:
     near = td + 1e-7
     assert torch.allclose(td, near) and not torch.allclose(td, td + 1) and torch.allclose(td, td + 1, atol=2.0)
     close = torch.isclose(td, near)
@@ -147,7 +147,7 @@ def test_assert_close_names_each_entry_and_the_largest_difference(td: TensorDict
     assert assert_close(other.exclude("b"), td.exclude("b"), atol=0.6, rtol=0)
 
 
-def test_assert_close_compares_everything_but_values_too(td: TensorDict) -> None:
+def test_assert_close_compares_keys_shapes_dtypes_and_metadata(td: TensorDict) -> None:
     for actual, message in (
         (td.double(), "'a': dtype torch.float64 instead of torch.float32"),
         (td.clone().set("s", "other"), "'s': value 'other' instead of 'text'"),
@@ -181,7 +181,7 @@ def test_assert_close_of_integers_bools_nan_and_lazy_stacks() -> None:
     assert assert_close(dense, torch.stack(dense.unbind(0)))
 
 
-def test_questions_about_types() -> None:
+def test_predicates_on_types() -> None:
     assert is_tensor_collection(TensorDict) and is_tensor_collection(NonTensorData("x"))
     assert not is_tensor_collection(torch.ones(1)) and not is_tensorclass(TensorDict({}))
     assert default_is_leaf(torch.Tensor) and not default_is_leaf(NonTensorData) and not default_is_leaf(TensorDict)
@@ -195,7 +195,7 @@ def test_a_tensor_and_a_node_under_one_key_are_kept_apart_whichever_comes_first(
         assert maybe_dense_stack(tds).tensordicts == tds
 
 
-def test_a_shape_that_does_not_concatenate_is_named_with_its_path():
+def test_a_shape_that_does_not_concatenate_is_reported_with_its_path():
     left, right = (TensorDict({"n": {"x": torch.zeros(2, k)}}, [2]) for k in (3, 4))
     with pytest.raises(RuntimeError, match="'x' has the shapes") as caught:
         torch.cat([left, right])

@@ -1,4 +1,4 @@
-"""Updates: every value is looked at before the first is stored, and no entry vanishes."""
+"""Updates check every value before the first is stored, and never lose an entry."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ def is_untouched(td: Any) -> bool:
     ],
     ids=["root", "nested", "deep", "path", "through a tensor"],
 )
-def test_a_value_that_does_not_fit_leaves_all_as_it_was(wrong: dict[Any, Any], stacked: bool, inplace: bool) -> None:
+def test_a_value_that_does_not_fit_leaves_all_entries_unchanged(
+    wrong: dict[Any, Any], stacked: bool, inplace: bool
+) -> None:
     td: Any = LazyStackedTensorDict(*tree().unbind(0)) if stacked else tree()
     with pytest.raises((RuntimeError, KeyError)):
         td.update({"a": torch.ones(2), "new": torch.ones(2), **wrong}, inplace=inplace)
     assert is_untouched(td)
 
 
-def test_a_locked_node_below_leaves_all_as_it_was() -> None:
+def test_a_locked_nested_node_leaves_all_entries_unchanged() -> None:
     td = tree()
     td["n", "deep"].lock_()
     with pytest.raises(RuntimeError, match="locked"):
@@ -50,7 +52,7 @@ def test_a_locked_node_below_leaves_all_as_it_was() -> None:
 
 @pytest.mark.parametrize("value", [{"a": torch.ones(2), "n": {"b": torch.ones(5)}}, {"a": torch.ones(2), "z": 1.0}])
 @pytest.mark.parametrize("method", ["update_", "update_at_"])
-def test_in_place_updates_write_all_or_nothing(method: str, value: dict[str, Any]) -> None:
+def test_in_place_updates_write_all_values_or_none(method: str, value: dict[str, Any]) -> None:
     td = tree()
     more = [slice(None)] if method == "update_at_" else []
     with pytest.raises((RuntimeError, KeyError)):
@@ -58,7 +60,7 @@ def test_in_place_updates_write_all_or_nothing(method: str, value: dict[str, Any
     assert is_untouched(td)
 
 
-def test_an_assignment_to_rows_writes_all_or_nothing() -> None:
+def test_an_assignment_to_rows_writes_all_values_or_none() -> None:
     td = tree()
     row = TensorDict({"a": torch.ones(()), "n": {"b": torch.ones(()), "deep": {"c": torch.ones(4)}}})
     with pytest.raises(RuntimeError, match="deep"):
@@ -96,7 +98,7 @@ def test_a_locked_tensordict_keeps_its_batch_size() -> None:
     assert td.batch_size == (2,) and is_untouched(td)
 
 
-def test_items_that_can_be_read_once_are_all_stored() -> None:
+def test_a_source_whose_items_are_an_iterator_is_stored_completely() -> None:
     class Once(dict[str, Any]):
         def items(self) -> Iterator[tuple[str, Any]]:  # type: ignore[override]  # a mapping gives a view
             yield from super().items()
@@ -125,7 +127,7 @@ def test_values_by_name_are_written_in_place(stacked: bool) -> None:
     assert td.update_() is td and td.update_(td) is td
 
 
-def test_nothing_is_written_where_a_value_by_name_does_not_fit() -> None:
+def test_nothing_is_written_if_a_value_by_name_does_not_fit() -> None:
     td = tree()
     with pytest.raises(KeyError, match="absent"):
         td.update_({"a": torch.ones(2)}, absent=torch.ones(2))
@@ -134,7 +136,7 @@ def test_nothing_is_written_where_a_value_by_name_does_not_fit() -> None:
     assert is_untouched(td)
 
 
-def test_a_source_and_values_by_name_are_both_taken() -> None:
+def test_a_source_and_values_by_name_are_both_stored() -> None:
     td = TensorDict({"a": 1}).update({"a": 2, "b": 2}, b=3, c={"d": 4})
     assert (td["a"], td["b"], td["c", "d"]) == (2, 3, 4)
     locked = TensorDict({"a": 1}, lock=True).update({"a": 2}, ignore_lock=True, b=3)
@@ -168,7 +170,7 @@ def leaf_keys(*tds: Any) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-def test_a_function_stands_for_the_leaves_that_it_takes(stacked: bool) -> None:
+def test_a_predicate_selects_the_leaves_for_which_it_is_true(stacked: bool) -> None:
     td: Any = TensorDict({"s": torch.zeros(2), "v": torch.zeros(2, 3), "n": {"v": torch.zeros(2, 4)}, "t": "text"}, [2])
     td = td.to_lazystack() if stacked else td
     seen: list[Any] = []
@@ -193,7 +195,7 @@ def test_a_function_stands_for_the_leaves_that_it_takes(stacked: bool) -> None:
     assert leaf_keys(all_of_it, td) == [[("n", "v"), "s", "v"], ["t"]]
 
 
-def test_a_key_that_a_set_has_taken_is_refused_to_the_next() -> None:
+def test_a_key_in_two_sets_is_refused() -> None:
     td = tree()
     for again in (["a"], ("a",), {"a": "b"}):
         with pytest.raises(KeyError, match="several sets"):
@@ -209,7 +211,7 @@ def test_a_key_that_a_set_has_taken_is_refused_to_the_next() -> None:
 # renaming ------------------------------------------------------------------------------------------------------------
 
 
-def test_nodes_that_renaming_empties_go_and_others_stay() -> None:
+def test_renaming_removes_only_nodes_that_it_empties() -> None:
     td = TensorDict({"a": {"b": {"c": 1}}, "empty": {}, "kept": {"empty": {}, "x": 1}})
     out = td.rename_keys({("a", "b", "c"): "c", ("kept", "x"): "x"})
     assert sorted(out.keys(True), key=str) == [("kept", "empty"), "c", "empty", "kept", "x"]
@@ -218,13 +220,13 @@ def test_nodes_that_renaming_empties_go_and_others_stay() -> None:
     assert list(TensorDict({"a": {"b": 1}}).rename_keys({("a", "b"): "a"}).keys(True)) == ["a"]
 
 
-def test_a_node_that_an_entry_moves_within_keeps_its_batch_size() -> None:
+def test_a_node_keeps_its_batch_size_if_an_entry_is_renamed_within_it() -> None:
     td = TensorDict({"a": TensorDict({"b": torch.zeros(2, 3)}, [2, 3])}, [2])
     out = td.rename_keys({("a", "b"): ("a", "c")})
     assert out["a"].batch_size == (2, 3) and list(out["a"].keys()) == ["c"]
 
 
-def test_elements_with_entries_of_their_own_stay_when_the_common_one_is_renamed() -> None:
+def test_renaming_keeps_the_other_entries_of_lazy_stack_elements() -> None:
     stack = LazyStackedTensorDict(TensorDict({"a": 1, "own": 2}), TensorDict({"a": 1}))
     td = TensorDict({"n": stack}, [2]).rename_keys({("n", "a"): "a"})
     assert td["n"].tensordicts[0]["own"] == 2 and (td["a"] == 1).all()

@@ -58,7 +58,13 @@ class LazyBuilding(TensorDictBase, abstract=True):
             for item in (*_in_order(input_dict), *other)
         ]
         stack = lazy_stack(tds, stack_dim, stack_dim_name=stack_dim_name)
-        return build.sized(stack, auto_batch_size, batch_dims, batch_size, names)
+        options: build.BuildOptions = {
+            "auto_batch_size": auto_batch_size,
+            "batch_dims": batch_dims,
+            "batch_size": batch_size,
+            "names": names,
+        }
+        return build.sized(stack, options)
 
 
 def _in_order(items: Any) -> list[Any]:

@@ -47,7 +47,7 @@ class DeprecatedNames(Node):
 
 
 class set_lazy_legacy(Setting):
-    """An option of older releases, which made shape operations lazy; it can be off, as it always is here.
+    """Turn off the lazy shape operations of older releases, which are always off here.
 
     Args:
         mode: False.
@@ -65,7 +65,7 @@ class set_lazy_legacy(Setting):
     def __init__(self, mode: bool) -> None:
         if mode:
             raise ValueError(
-                "set_lazy_legacy() can turn the lazy mode of older releases off only, got True; use lazy_stack for a "
+                "set_lazy_legacy() can only turn the lazy mode of older releases off, got True; use lazy_stack for a "
                 "lazy stack and view_at for a view"
             )
         super().__init__(mode)

@@ -1,6 +1,6 @@
 """Saving, loading and memory mapping: the methods that ``tensordict-memmap`` implements.
 
-Each is typed and documented here, and one line through `satellite`. The examples run where ``tensordict-memmap`` is
+Each is typed and documented here and calls `satellite` in one line. The examples run if ``tensordict-memmap`` is
 installed.
 """
 
@@ -32,7 +32,7 @@ _NAME = "tensordict_memmap"
 
 
 class MemmapStubs(Node):
-    """``memmap``, ``save``, ``load`` and their kind."""
+    """``memmap``, ``save``, ``load``, ``consolidate`` and related methods."""
 
     __slots__ = ()
 
@@ -67,23 +67,22 @@ class MemmapStubs(Node):
 
         Args:
             prefix: The folder; without one, entries go to anonymous shared memory.
-            copy_existing: Whether entries that are mapped to another place already are copied rather than refused.
+            copy_existing: Whether entries that are mapped onto other files are copied; otherwise they are refused.
             num_threads: The number of threads that copy; by default chosen for this machine.
             return_early: Whether to return a future at once.
-            share_non_tensor: Whether non-tensor values are shared between processes too.
+            share_non_tensor: Whether non-tensor values are also shared between processes.
             existsok: Whether an earlier save may be replaced.
-            robust_key: Whether file names escape unusual characters of keys; always true here, accepted for
-                compatibility.
-            archive: Whether to write one archive file; by default decided by the ending ``.tdz``.
-            compression: How the archive is compressed; by default not.
-            atomic: Whether the save replaces an earlier one as a whole or not at all; otherwise files are overwritten
-                one by one.
+            robust_key: Accepted for compatibility; file names always escape unusual characters of keys.
+            archive: Whether to write one archive file; by default if ``prefix`` ends in ``.tdz``.
+            compression: The compression of the archive; by default none.
+            atomic: Whether an interrupted save leaves the earlier one intact; otherwise files are overwritten one by
+                one.
             durable: Whether files and folders are synced to the disk before this returns.
             checksum: Whether checksums are recorded, which ``load_memmap(..., verify="full")`` compares. The result is
-                then mapped copy-on-write, so that they stay true.
+                then mapped copy-on-write, so that the checksums stay valid.
             pbar: Whether to show the progress in bytes.
             format: ``"tree"`` for a folder with a file for each entry, ``"safetensors"`` for one file; by default
-                decided by the ending ``.safetensors``.
+                ``"safetensors"`` if ``prefix`` ends in ``.safetensors``.
             shard_size: The most bytes of tensors in one safetensors file; ``prefix`` is then a folder of several.
 
         Raises:
@@ -125,7 +124,7 @@ class MemmapStubs(Node):
         return_early: bool = False,
         **options: Unpack[MemmapOptions],
     ) -> Any:
-        """As ``memmap``, for this tensordict itself: its entries are replaced by mapped ones, and it is locked.
+        """Write all entries to disk as ``memmap``, replace them by mapped ones, and lock this tensordict.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
@@ -167,8 +166,8 @@ class MemmapStubs(Node):
         """Return a mapped tensordict of the same structure, filled with zeros.
 
         Nothing is copied; expanded entries get files of their expanded size. Other arguments are those of ``memmap``.
-        Files take no space on the disk until they are written to; ``reserve=True`` takes it now, so that a disk that is
-        too small is an ``OSError`` now.
+        Files take no disk space until they are written to; ``reserve=True`` reserves it at once, so that a full disk
+        raises an ``OSError`` in this call.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
@@ -197,7 +196,7 @@ class MemmapStubs(Node):
     def save(
         self, prefix: StrPath, copy_existing: bool = True, *, return_early: bool = False, **options: Unpack[SaveOptions]
     ) -> Any:
-        """Write all entries to disk without mapping them, and return this tensordict as it is.
+        """Write all entries to disk without mapping them, and return this tensordict unchanged.
 
         Arguments are those of ``memmap``. With ``return_early=True`` it returns a future of this tensordict at once.
 
@@ -228,28 +227,28 @@ class MemmapStubs(Node):
             non_blocking: Whether moves may be asynchronous.
             out: A tensordict that the values are written into.
             robust_key: Accepted for compatibility; file names are read as they were written.
-            subpath: A nested key to load alone; that of a leaf gives the tensor, which type checkers do not see.
+            subpath: A nested key to load alone; for a leaf the result is a tensor, unlike annotated.
             mode: How files are opened: ``"r+"`` to write through, ``"r"`` for private copies on write; by default
                 ``"r+"`` where there are no checksums.
             num_threads: Threads that copy.
             allow_pickle: Whether values without a JSON form may be unpickled.
             verify: ``"size"`` compares the sizes of files, ``"full"`` reads them and compares the checksums that
-                ``checksum=True`` recorded, ``"none"`` takes files that are too long too.
+                ``checksum=True`` recorded, ``"none"`` also accepts files that are too long.
             keys: The keys to load: a pattern or several, ``[("encoder", "*"), "decoder.**.weight"]``. Tuples are
-                matched part by part, strings are split on ``.``; ``*``, ``?`` and ``[...]`` stand for characters of one
-                part, ``**`` for any number of parts, and what is named comes with all below it.
+                matched part by part, strings are split on ``.``; ``*``, ``?`` and ``[...]`` match characters of one
+                part, ``**`` matches any number of parts, and a key that matches includes all keys below it.
             rows: The rows to load along the first batch dimension: a slice (stays mapped), a number, or several.
-            like: A tensordict of the structure that is wanted, on the ``meta`` device too.
-            strict: With ``like``, whether keys that are missing or unexpected, and other dtypes, are refused. Otherwise
-                what is missing keeps the values of ``like``, and what is unexpected is left out.
-            fill: With ``like``, the number that entries get which were not saved.
+            like: A tensordict of the expected structure; it may be on the ``meta`` device.
+            strict: With ``like``, whether missing and unexpected keys and other dtypes are refused. Otherwise missing
+                entries keep the values of ``like``, and unexpected ones are left out.
+            fill: With ``like``, the value of entries that were not saved.
             cast: With ``like``, whether entries are converted to its dtypes.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
             FileNotFoundError: The folder or the file of an entry is missing; the error names the key.
             ValueError: A file is damaged; the error names the key.
-            KeyError: There is nothing under ``subpath``, or a pattern of ``keys`` names nothing.
+            KeyError: Nothing was saved under ``subpath``, or a pattern of ``keys`` matches no key.
             RuntimeError: The saved structure differs from ``like``; the error lists all differences.
 
         >>> _ = TensorDict({"a": torch.arange(4), "b": {"c": torch.ones(4), "d": torch.ones(4)}}, [4]).save("parts")
@@ -296,7 +295,7 @@ class MemmapStubs(Node):
     load_ = load_memmap_
 
     def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:
-        """Take in what other processes added to the folder that this tensordict is mapped onto.
+        """Load the entries that other processes added to the folder that this tensordict is mapped onto.
 
         Raises:
             RuntimeError: The tensordict is not mapped onto a folder.
@@ -345,7 +344,7 @@ class MemmapStubs(Node):
         return result
 
     def is_memmap(self) -> bool:
-        """Return whether there are leaves and all are memory mapped."""
+        """Return whether all leaves are memory mapped; false without leaves."""
         return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_memmap").is_memmap(self))
 
     @overload
@@ -372,9 +371,9 @@ class MemmapStubs(Node):
             num_threads: Threads that copy.
             device: The device of the storage; by default that of the tensordict. Exclusive with ``filename``.
             non_blocking: Whether copies between devices may be asynchronous.
-            inplace: Whether the views take the place of the leaves of this tensordict, which is returned.
+            inplace: Whether the views replace the leaves of this tensordict, which is returned.
             return_early: With ``num_threads > 1``, whether to return a future at once.
-            use_buffer: Whether leaves go to a buffer in shared memory first, which is written to the file and then is
+            use_buffer: Whether leaves are copied to a buffer in shared memory, which is written to the file and becomes
                 the storage: writes to the result do not reach the file.
             share_memory: Whether the storage is shared memory.
             pin_memory: Whether the storage is pinned.
@@ -382,7 +381,7 @@ class MemmapStubs(Node):
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
-            TypeError: An entry has no place in one storage; the error names its key.
+            TypeError: An entry cannot be stored in one storage; the error names its key.
 
         >>> td = TensorDict({"a": torch.zeros(2), "b": {"c": torch.ones(3)}}).consolidate()
         >>> td.is_consolidated(), td["a"].untyped_storage().data_ptr() == td["b", "c"].untyped_storage().data_ptr()

@@ -1,6 +1,6 @@
 """Parameters of modules: the methods that ``tensordict-nn`` implements.
 
-Each is typed and documented here, and one line through `satellite`. The examples run where ``tensordict-nn`` is
+Each is typed and documented here and calls `satellite` in one line. The examples run if ``tensordict-nn`` is
 installed.
 """
 
@@ -19,7 +19,7 @@ _NAME = "tensordict_nn"
 
 
 class ModuleStubs(Node):
-    """``from_module``, ``to_module`` and their kind."""
+    """``from_module``, ``from_modules`` and ``to_module``."""
 
     __slots__ = ()
 
@@ -88,7 +88,7 @@ class ModuleStubs(Node):
             as_module: Whether the result is a `TensorDictParams`.
             lock: Whether the result is locked.
             use_state_dict: Whether to go through ``module.state_dict()``.
-            lazy_stack: Whether parameters are kept apart, so that gradients reach the modules.
+            lazy_stack: Whether the parameters form a lazy stack, so that gradients reach the modules.
             expand_identical: Whether a parameter that all modules share is expanded rather than stacked.
 
         Raises:
@@ -115,22 +115,22 @@ class ModuleStubs(Node):
         preserve_module_state: bool = True,
         memo: dict[int, Any] | None = None,
     ) -> Any:
-        """Put the entries into a module as its parameters and buffers; as a context manager, for a block.
+        """Set the entries as parameters and buffers of a module; as a context manager, only within the block.
 
         Args:
             module: A module of this structure.
-            inplace: Whether values are written into the parameters that are there rather than put in their place.
-            return_swap: Whether the parameters that were there are returned.
-            swap_dest: A tensordict that takes them.
+            inplace: Whether values are written into the existing parameters rather than replacing them.
+            return_swap: Whether the previous parameters are returned.
+            swap_dest: A tensordict that the previous parameters are stored in.
             use_state_dict: Whether to go through ``module.load_state_dict``, with its hooks.
             non_blocking: Whether copies may be asynchronous.
-            preserve_module_state: Whether a plain tensor that takes the place of a parameter becomes one, with the
-                ``requires_grad`` of the old. Tensors that require gradients and those of ``torch.func`` transforms are
-                put in as they are, so that gradients reach them.
+            preserve_module_state: Whether a plain tensor that replaces a parameter becomes a parameter with the same
+                ``requires_grad``. Tensors that require gradients and those of ``torch.func`` transforms are set
+                unchanged, so that gradients reach them.
             memo: Accepted for compatibility.
 
         Returns:
-            The parameters that were there, as a tensordict.
+            The previous parameters, as a tensordict.
 
         Raises:
             ImportError: ``tensordict-nn`` is not installed.

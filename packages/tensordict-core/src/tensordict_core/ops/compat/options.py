@@ -1,7 +1,7 @@
 """Options of saving and loading: typed keyword arguments that core's methods and ``tensordict-memmap`` share.
 
 A method takes them as ``**options: Unpack[SaveOptions]`` and passes them on, so each name and type is written once.
-Defaults are those of ``tensordict-memmap``; docstrings say what they are.
+The defaults are those of ``tensordict-memmap``; the docstrings document them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Factories: each holds the one algorithm of its kind of operation and returns a method with a real signature.
+"""Factories of operations: each holds the algorithm of one family and returns a method with a real signature.
 
 On plain eager code an operation on many leaves is one ``torch._foreach_*`` call; under ``torch.compile`` and
 ``torch.func`` transforms it is a loop over leaves (see ``base.tracing``). Trees without leaves and non-tensor
@@ -31,7 +31,7 @@ def _refused(error: RuntimeError) -> bool:
 
 
 def map_leaves(td: N, leaf: Callable[..., Tensor], how: How = SAME, *args: Any) -> N:
-    """``leaf(tensor, *args)`` of every leaf, in the structure of ``td``."""
+    """Return ``leaf(tensor, *args)`` for every leaf, in the structure of ``td``."""
     return td._rebuild(iter([leaf(tensor, *args) for tensor in td._leaves()]), how)
 
 
@@ -41,9 +41,8 @@ def unary(
     """Return the method ``name`` that applies ``torch.<name>`` to every leaf, and its in-place twin ``name_``.
 
     Args:
-        name: The name of the method, of the ``torch`` function and, with ``_foreach_``, of its fused form if there is
-            one.
-        floating: Whether it is defined for floating-point (and complex) leaves only.
+        name: The name of the method and of the ``torch`` function; its fused form, if any, is ``_foreach_<name>``.
+        floating: Whether the operation is defined for floating-point (and complex) leaves only.
         sample: The value that the docstring's example uses.
         operators: The operator methods that call it.
     """
@@ -100,7 +99,7 @@ def unary(
 
 
 def _pair(name: str, td: Any, other: Any, default: Any) -> tuple[Any, list[Tensor], Any, bool, How]:
-    """Return the operands of a binary operation, matched: ``(td, leaves, operands, one for all, how)``."""
+    """Return the matched operands of a binary operation: ``(td, leaves, operands, is_scalar, how)``."""
     if isinstance(other, Node):
         if default is not None:
             td, other = complete(td, other, default)
@@ -226,16 +225,16 @@ def binary(
 
     Args:
         name: The name of the method.
-        torch_name: The name of the ``torch`` function, if another.
+        torch_name: The name of the ``torch`` function, if it differs.
         operators: The operator methods that call it.
         integral: Whether the docstring's example needs integers.
         leaf: The function of one leaf, if the ``torch`` function does not take a number.
-        leaf_: The same in place.
+        leaf_: The in-place function of one leaf.
     """
     pair = _binary(name, torch_name or name, operators=operators, integral=integral, leaf=leaf, leaf_=leaf_)
     return cast(tuple[BinaryMethod, BinaryMethod], pair)
 
 
 def scaled(name: str, *, operators: tuple[str, ...] = ()) -> tuple[ScaledMethod, ScaledMethod]:
-    """As `binary`, for the operations whose operand takes a factor ``alpha``."""
+    """Return the methods of a binary operation, as `binary`, whose operand takes a factor ``alpha``."""
     return cast(tuple[ScaledMethod, ScaledMethod], _binary(name, name, operators=operators, scaled=True))

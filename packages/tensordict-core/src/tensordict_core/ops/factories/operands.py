@@ -1,8 +1,8 @@
 """Operands of binary operations, matched to the leaves of a tensordict.
 
-A number or a tensor of one element goes to every leaf; a tensor is aligned with the batch dimensions, so a tensor of
-the batch size scales whole rows of every leaf; a tensordict is matched by key. ``default`` is the value for leaves
-that one side lacks.
+A number or a tensor of one element applies to every leaf. A tensor is aligned with the batch dimensions, so a tensor of
+the batch size scales whole rows of every leaf. A tensordict is matched by key; ``default`` is the value for leaves that
+one side lacks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
 
 
 def lined_up(tensor: Tensor, leaf: Tensor) -> Tensor:
-    """Return a tensor over the first dimensions of a leaf, with a dimension of size 1 for each further one."""
+    """Return a tensor over the first dimensions of a leaf, with trailing dimensions of size 1 to broadcast."""
     return tensor.reshape(tensor.shape + (1,) * (leaf.ndim - tensor.ndim)) if 0 < tensor.ndim < leaf.ndim else tensor
 
 
@@ -49,7 +49,7 @@ def over_batch_size(mask: Tensor, size: torch.Size) -> Tensor:
 
 
 def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bool]:
-    """Return the operand for each leaf of ``td``, or one number for all; and whether it is one for all.
+    """Return the operand for each leaf of ``td``, or one number for all; and whether it is one number.
 
     Raises:
         KeyError: ``other`` is a tensordict with other leaves.
@@ -57,8 +57,8 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
     """
     if isinstance(other, Node):
         aligned = td._align(other, KEEP)
-        # lazy stacks have every leaf several times, so their counts say nothing
-        if len(aligned) != _count(other) or td._is_lazy_stack:
+        # a lazy stack has the leaf of a key several times, so counts do not decide
+        if len(aligned) != len(other._leaves()) or td._is_lazy_stack:
             mine, theirs = set(td._leaf_keys()), set(other._leaf_keys())
             if mine != theirs:
                 raise errors.keys_mismatch(mine - theirs, theirs - mine)
@@ -70,18 +70,14 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
     if isinstance(other, np.ndarray):
         return batch_operand(td, leaves, torch.as_tensor(other)), False
     if isinstance(other, dict):
-        # a lazy stack takes its operand apart along its stack dim
+        # a lazy stack splits its operand along its stack dimension
         size = td._meta.batch_size if td._is_lazy_stack else None
         return match(name, td, leaves, containers.dense(other, batch_size=size))
     raise errors.bad_operand(name, other)
 
 
-def _count(td: Any) -> int:
-    return len(td._leaves())
-
-
 def _entry_keys(td: Any) -> list[tuple[str, ...]]:
-    """Return the paths of all entries that are no nested tensordicts."""
+    """Return the paths of all leaves and non-tensor entries."""
     keys: list[tuple[str, ...]] = []
     td._collect_keys(keys, (), is_leaf_nontensor)
     return keys
@@ -92,7 +88,7 @@ def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
     if isinstance(default, str) and default != "intersection":
         raise ValueError(f"default is a number, a tensor, 'intersection' or None, got {default!r}")
     if td._is_lazy_stack:
-        # elements have keys of their own
+        # the keys of the elements may differ
         same_dim = other._is_lazy_stack and other.stack_dim == td.stack_dim
         others = other.tensordicts if same_dim else other._unbind(td.stack_dim)
         pairs = [complete(mine, theirs, default) for mine, theirs in zip(td.tensordicts, others, strict=True)]
@@ -114,7 +110,7 @@ def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
 
 
 def broadcast_how(td: Any, other: Any, how: How) -> How:
-    """``how``, with the batch size that a tensor operand broadcasts the tensordict to."""
+    """Return ``how`` with the batch size that a tensor operand broadcasts the tensordict to."""
     if not isinstance(other, Tensor) or not other.ndim:
         return how
     size = td._meta.batch_size
@@ -147,6 +143,6 @@ def with_leaves_as(td: Any, other: Any) -> Any:
     sizes: list[torch.Size] = []
     td._collect_sizes(sizes, None)
     how = How(lock=True, check=True)
-    if any(1 in size[dims:] for size in sizes):  # what becomes of those dimensions, the leaves may say in several ways
+    if any(1 in size[dims:] for size in sizes):  # leaves may expand those dimensions to different sizes
         how = How(size=lambda size: size[:dims], names=lambda names: names and names[:dims], lock=True, check=True)
     return td._rebuild(iter(leaves), how)

@@ -18,18 +18,18 @@ Parameters = Literal["plain", "rewrap", "data"]
 
 @dataclass(frozen=True)
 class OpSpec:
-    """One operation on tensordicts.
+    """The record of one operation on tensordicts.
 
     Attributes:
         name: The method's name.
         family: Which algorithm runs it; tests pick their samples by family.
         leaf: The operation on one tensor, with the method's arguments.
-        inplace: Whether it writes into the leaves and returns the tensordict itself.
-        operators: Names of the operator methods that call it.
-        torch_functions: The ``torch`` functions that dispatch to it.
+        inplace: Whether the operation writes into the leaves and returns the tensordict itself.
+        operators: Names of the operator methods that call the method.
+        torch_functions: The ``torch`` functions that dispatch to the method.
         parameters: The result for a parameter container: ``"plain"`` tensors, a ``"rewrap"``-ped container, or an
             action on ``"data"``.
-        floating: Whether it is defined for floating-point leaves only.
+        floating: Whether the operation is defined for floating-point leaves only.
 
     >>> next(op for op in operations() if op.name == "abs").family
     'unary'
@@ -49,13 +49,13 @@ _specs: dict[str, OpSpec] = {}
 
 
 def record(spec: OpSpec) -> OpSpec:
-    """Add a record; an operation is recorded once.
+    """Add the record of an operation.
 
     Raises:
         ValueError: The name is taken.
     """
     if spec.name in _specs:
-        raise ValueError(f"operation {spec.name!r} is recorded already; give the new one another name")
+        raise ValueError(f"operation {spec.name!r} is recorded already; use another name")
     _specs[spec.name] = spec
     return spec
 

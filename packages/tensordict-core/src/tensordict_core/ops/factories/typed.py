@@ -1,7 +1,7 @@
 """Static types of generated methods, for type checkers.
 
-At run time a factory returns a plain function with the right signature and docstring, which is fast to call and which
-tracers follow. These protocols add for type checkers that the result has the type of the tensordict.
+At run time a factory returns a plain function with the right signature and docstring, which is fast to call and can be
+traced. These protocols tell type checkers that the result has the type of the tensordict.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BinaryMethod(Protocol):
 
 
 class ScaledCall(Protocol[R_co]):
-    """The call of a bound binary operation whose operand can be scaled."""
+    """The call of a bound binary operation with a factor for the operand."""
 
     def __call__(self, other: Operand, *, alpha: float | None = ..., default: Any = ...) -> R_co: ...
 
@@ -75,7 +75,7 @@ Dims: TypeAlias = "int | Sequence[int] | Literal['feature'] | None"
 
 
 class CastReductionCall(Protocol[R_co]):
-    """The call of a bound reduction that can cast before."""
+    """The call of a bound reduction with a ``dtype``."""
 
     @overload
     def __call__(
@@ -131,7 +131,7 @@ class SpreadReduction(Protocol):
 
 
 class ValueReductionCall(Protocol[R_co]):
-    """The call of a bound reduction without options of its own."""
+    """The call of a bound reduction without further options."""
 
     @overload
     def __call__(
@@ -169,7 +169,7 @@ class ValuesAndIndices(tuple[R_co, R_co]):
 
 
 class IndexedReductionCall(Protocol[R_co]):
-    """The call of a bound reduction that gives indices along a dimension."""
+    """The call of a bound reduction that returns indices along a dimension."""
 
     @overload
     def __call__(self, dim: None = ..., keepdim: bool = ..., *, reduce: Literal[True]) -> Tensor: ...

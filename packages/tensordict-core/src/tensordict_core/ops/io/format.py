@@ -1,7 +1,7 @@
-"""``repr`` of a tensordict: one entry a line in alphabetical order, then the metadata; or one short line.
+"""``repr`` of a tensordict: one entry per line in alphabetical order, then the metadata; or one short line.
 
-`set_printoptions` chooses the facts that are printed. A container overrides the text of an entry or of its metadata,
-not the layout.
+`set_printoptions` selects what is printed. A container overrides the text of an entry or of its metadata, not the
+layout.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _indent(text: str) -> str:
 
 
 def describe(value: Any) -> str:
-    """Return one entry as it is printed.
+    """Return the printed form of one entry.
 
     >>> describe(torch.zeros(2))
     'Tensor(shape=torch.Size([2]), device=cpu, dtype=torch.float32, is_shared=False)'
@@ -37,11 +37,11 @@ def describe(value: Any) -> str:
     if current.printing is PRINT_DEFAULTS:
         shared = in_shared_memory(value)
         return f"{kind}(shape={value.shape}, device={value.device}, dtype={value.dtype}, is_shared={shared})"
-    return f"{kind}({', '.join(_said(value, current.printing))})"
+    return f"{kind}({', '.join(_properties(value, current.printing))})"
 
 
-def _said(value: Tensor, options: dict[str, Any]) -> list[str]:
-    """Return the facts of a tensor that the print options ask for."""
+def _properties(value: Tensor, options: dict[str, Any]) -> list[str]:
+    """Return the printed properties of a tensor that the print options select."""
     said = []
     if options["show_shape"]:
         said.append(f"shape={value.shape}")
@@ -75,7 +75,7 @@ def _short(node: Any, key: str, dims: int) -> str:
     """Return one entry in the one-line form; shapes without the batch size."""
     try:
         value = node._get(key)
-    except RuntimeError:  # the elements of a lazy stack have different shapes there
+    except RuntimeError:  # the elements of a lazy stack have different shapes under this key
         return "ragged"
     if isinstance(value, Tensor):
         dtype = _short_dtype(value.dtype) if current.printing["show_dtype"] else ""
@@ -120,7 +120,7 @@ class Representation(Node):
         return f"{type(self).__name__}(\n{_INDENT}" + f",\n{_INDENT}".join(lines) + ")"
 
     def _repr_html_(self) -> str | None:
-        """Return a folding view of the tree for notebooks; ``None`` where the print options do not want one."""
+        """Return a folding view of the tree for notebooks; ``None`` if the print options switch it off."""
         if not current.printing["html"]:
             return None
         return f"<div style='font-family:monospace'>{self._folded(type(self).__name__)}</div>"
@@ -149,7 +149,7 @@ class Representation(Node):
         return said
 
     def _describe(self, key: str) -> str:
-        """Return one entry as it is printed."""
+        """Return the printed form of one entry."""
         return describe(self._get(key))
 
     def _repr_meta(self) -> list[str]:

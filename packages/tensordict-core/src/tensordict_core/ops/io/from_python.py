@@ -1,7 +1,7 @@
 """Constructors from Python structures: dictionaries, tuples, dataclasses, lists, arrays.
 
-Each function makes a tree of plain tensordicts without batch size and sizes it at the end: to the batch size that was
-asked for, or to the longest that all entries share.
+Each function makes a tree of plain tensordicts without batch size and sets the batch size at the end: the given one, or
+the longest that all entries share.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class BuildOptions(TypedDict, total=False):
-    """The options of the constructors from Python structures; each docstring says their meaning there."""
+    """The options of the constructors from Python structures, which their docstrings explain."""
 
     auto_batch_size: bool | None
     batch_dims: int | None
@@ -48,14 +48,10 @@ class BuildOptions(TypedDict, total=False):
     names: Sequence[str | None] | None
 
 
-def sized(
-    td: Any,
-    auto_batch_size: bool | None = None,
-    batch_dims: int | None = None,
-    batch_size: Sequence[int] | int | None = None,
-    names: Sequence[str | None] | None = None,
-) -> Any:
-    """Return the tree, sized as the caller asked."""
+def sized(td: Any, options: BuildOptions) -> Any:
+    """Set the batch size and names of a tree as the options of a constructor ask, and return it."""
+    batch_size, batch_dims = options.get("batch_size"), options.get("batch_dims")
+    auto_batch_size, names = options.get("auto_batch_size"), options.get("names")
     if batch_size is not None:
         if batch_dims is not None:
             raise errors.two_ways("batch_size", "batch_dims", "the batch size")
@@ -67,26 +63,15 @@ def sized(
     return td
 
 
-def _sized(td: Any, options: BuildOptions) -> Any:
-    """Return the tree, sized as the options of a constructor ask."""
-    return sized(
-        td,
-        options.get("auto_batch_size"),
-        options.get("batch_dims"),
-        options.get("batch_size"),
-        options.get("names"),
-    )
-
-
 def _lenient(options: BuildOptions) -> BuildOptions:
-    """Return the options with ``auto_batch_size=False`` as not given, so that ``batch_dims`` alone decides."""
+    """Return the options without ``auto_batch_size=False``, so that ``batch_dims`` alone decides."""
     return {**options, "auto_batch_size": options.get("auto_batch_size") or None}
 
 
 def _from_tree(obj: Any, options: BuildOptions) -> Any:
-    """Return the tensordict of a structure; an object without structure comes back as it is."""
+    """Return the tensordict of a structure; an object without fields is returned unchanged."""
     td = _tree(obj, options.get("device"))
-    return _sized(td, _lenient(options)) if isinstance(td, Node) and not td._is_opaque else td
+    return sized(td, _lenient(options)) if isinstance(td, Node) and not td._is_opaque else td
 
 
 def _plain(input_dict: Mapping[Any, Any] | Node, device: Any) -> Any:
@@ -103,7 +88,7 @@ def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> An
 
     Args:
         d: The dictionary. Keys are strings or nested keys (tuples).
-        auto_batch_size: Whether the batch size is the longest that all entries share. By default there is none.
+        auto_batch_size: Whether the batch size is the longest that all entries share; by default it is empty.
         batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
         device: Where every entry is moved.
         batch_size: The batch size, of nested tensordicts too.
@@ -124,7 +109,7 @@ def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> An
     if plain and batch_size is not None and options.get("batch_dims") is None:
         # one pass, and every entry is checked against the batch size under its own key
         return containers.dense(d, batch_size=as_batch_size(batch_size), device=device, names=options.get("names"))
-    return _sized(_plain(d, device), options)
+    return sized(_plain(d, device), options)
 
 
 @with_options(BuildOptions, None)
@@ -132,14 +117,14 @@ def from_list(input: Sequence[Any], *, lazy: bool | None = None, **options: Unpa
     """Return the dictionaries or tensordicts of a list (of lists), stacked along new leading dimensions.
 
     Args:
-        input: The list; an element may be a list again, which gives another dimension.
+        input: The list; elements that are lists add dimensions.
         auto_batch_size: Whether the batch size grows to the longest that all entries share.
         batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
         device: Where every entry is moved.
         batch_size: The batch size of the stack.
         names: A name (or ``None``) for each batch dimension.
-        lazy: ``True`` keeps the elements apart in a lazy stack, ``False`` insists on a dense one; by default they are
-            stacked densely where they can be.
+        lazy: ``True`` returns a lazy stack, ``False`` a dense one; by default the result is dense if the elements
+            can be stacked.
 
     Raises:
         RuntimeError: The list is empty, or ``lazy=False`` and the elements differ.
@@ -155,7 +140,9 @@ def from_list(input: Sequence[Any], *, lazy: bool | None = None, **options: Unpa
 
     def build(items: Any) -> Any:
         if not len(items):
-            raise RuntimeError("from_list needs at least one element; give a tensordict of that batch size instead")
+            raise RuntimeError(
+                "from_list needs at least one element; make an empty tensordict of that batch size instead"
+            )
         nodes = []
         for i, item in enumerate(items):
             if isinstance(item, list | tuple):
@@ -173,15 +160,15 @@ def from_list(input: Sequence[Any], *, lazy: bool | None = None, **options: Unpa
 
     if not isinstance(input, list | tuple):
         raise errors.not_convertible("from_list", "a list", input)
-    return _sized(build(input), options)
+    return sized(build(input), options)
 
 
 @with_options(BuildOptions, None)
 def from_any(obj: Any, **options: Unpack[BuildOptions]) -> Any:
     """Return a tensordict of any nested structure: dictionaries, tuples, named tuples, dataclasses, structured arrays.
 
-    Numeric data become tensors, a list that is none becomes a `NonTensorStack`, and what has no structure (a string,
-    ``None``, an object) comes back as it is.
+    Numeric data become tensors, and a list of other values becomes a `NonTensorStack`. An object without fields (a
+    string, ``None``) is returned unchanged.
 
     Args:
         obj: The structure.
@@ -207,12 +194,12 @@ def from_any(obj: Any, **options: Unpack[BuildOptions]) -> Any:
         return _from_tree(obj, options)
     td = obj if device is None else obj.to(device)
     if options.get("auto_batch_size") or any(options.get(name) is not None for name in ("batch_dims", "batch_size")):
-        return _sized(obj._clone(False) if td is obj else td, _lenient(options))
+        return sized(obj._clone(False) if td is obj else td, _lenient(options))
     return td
 
 
 def _tree(obj: Any, device: Any) -> Any:
-    """Return the tree of a structure, without batch size; a tensor or the object itself where it has no structure."""
+    """Return the tree of a structure, without batch size; a tensor or another object if it has no fields."""
     if isinstance(obj, Tensor):
         return obj
     if isinstance(obj, Node):
@@ -237,13 +224,13 @@ def _tree(obj: Any, device: Any) -> Any:
 
 
 def _fields(obj: Any) -> tuple[str, ...] | None:
-    """Return the fields of a named tuple, or of a struct sequence (the results of ``torch.max``, ``time.gmtime``)."""
+    """Return the fields of a named tuple, or of a struct sequence such as the result of ``torch.max``."""
     if not isinstance(obj, tuple):
         return None
     if not hasattr(obj, "n_sequence_fields"):
         return getattr(obj, "_fields", None)
     names: tuple[str, ...] = getattr(type(obj), "__match_args__", ())
-    return names if len(names) == len(obj) else None  # os.stat has positions without a name
+    return names if len(names) == len(obj) else None  # os.stat has fields without a name
 
 
 def _node(items: Iterable[tuple[Any, Any]], device: Any) -> Any:
@@ -252,7 +239,7 @@ def _node(items: Iterable[tuple[Any, Any]], device: Any) -> Any:
 
 @with_options(BuildOptions, None)
 def from_tuple(obj: tuple[Any, ...], **options: Unpack[BuildOptions]) -> Any:
-    """Return a tensordict of a tuple, whose elements get the keys ``"0"``, ``"1"``, ...
+    """Return a tensordict of a tuple; its elements get the keys ``"0"``, ``"1"``, ...
 
     Args:
         obj: The tuple; its elements may be any structure that ``from_any`` takes.
@@ -280,8 +267,8 @@ def from_namedtuple(named_tuple: Any, **options: Unpack[BuildOptions]) -> Any:
     """Return a tensordict of a named tuple, with its fields as keys.
 
     Args:
-        named_tuple: The named tuple, or what ``torch.max`` and its kind return; its fields may hold any structure that
-            ``from_any`` takes.
+        named_tuple: The named tuple, or the result of a function such as ``torch.max``; its fields may hold any
+            structure that ``from_any`` takes.
         auto_batch_size: Whether the batch size is the longest that all entries share.
         batch_dims: The most batch dimensions to take.
         device: Where every entry is moved.
@@ -316,9 +303,9 @@ def from_dataclass(
     """Return a tensordict (or a tensorclass) of a dataclass instance.
 
     Args:
-        dataclass: The instance; its fields may hold any structure that ``from_any`` takes. With ``as_tensorclass``, a
-            dataclass type gives the tensorclass of the same fields.
-        dest_cls: The tensorclass that the result is an instance of.
+        dataclass: The instance; its fields may hold any structure that ``from_any`` takes. With ``as_tensorclass`` it
+            may be a dataclass type, whose tensorclass is returned.
+        dest_cls: The tensorclass of the result.
         auto_batch_size: Whether the batch size is the longest that all entries share.
         batch_dims: The most batch dimensions to take.
         as_tensorclass: Whether the result is a tensorclass of the same fields.
@@ -328,7 +315,7 @@ def from_dataclass(
 
     Raises:
         TypeError: ``dataclass`` is not a dataclass instance.
-        ImportError: A tensorclass is asked for and ``tensordict-class`` is not installed.
+        ImportError: The result would be a tensorclass and ``tensordict-class`` is not installed.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -348,7 +335,7 @@ def from_dataclass(
 
 
 def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> Any:
-    """Return a tensordict that has one value under several keys.
+    """Return a tensordict with one value under several keys.
 
     Args:
         keys: The keys.
@@ -371,7 +358,7 @@ def make_tensordict(
     auto_batch_size: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Return a tensordict of a dictionary, or of entries by name.
+    """Return a tensordict of a dictionary and of entries by name.
 
     Args:
         input_dict: The dictionary.
@@ -392,16 +379,16 @@ def merge_tensordicts(
     *tensordicts: Any,
     callback_exist: Callable[..., Any] | Mapping[NestedKey, Callable[..., Any]] | None = None,
 ) -> Any:
-    """Merge tensordicts, nested ones included; the first that has a key gives its value.
+    """Merge tensordicts, nested ones included; a value is that of the first tensordict with its key.
 
     Args:
         *tensordicts: At least two tensordicts; the batch size is that of the first.
-        callback_exist: Combines the values under one key: a function that is called with them in order, or a mapping of
-            keys to such functions.
+        callback_exist: Combines the values under one key: a function that is called with them in order, or a mapping
+            from keys to such functions.
 
     Raises:
         TypeError: One of them is not a tensordict.
-        RuntimeError: There are less than two tensordicts, or an entry does not start with the batch size of the first.
+        RuntimeError: There are fewer than two tensordicts, or an entry does not start with the batch size of the first.
 
     >>> from tensordict_core import merge_tensordicts
     >>> left, right = TensorDict({"a": 1, "b": 2}), TensorDict({"b": 3, "c": 4})
@@ -424,7 +411,7 @@ def merge_tensordicts(
 
 
 def _merge(target: Any, tds: Sequence[Any], callbacks: Any, prefix: tuple[str, ...]) -> None:
-    """Store what several nodes have in ``target``, a copy of the first."""
+    """Store the merged entries of several nodes in ``target``, a copy of the first."""
     for key in dict.fromkeys(key for td in tds for key in td._keys()):
         values = [value for value in (td._get(key) for td in tds) if value is not None]
         nodes = [value for value in values if isinstance(value, Node) and not value._is_opaque]

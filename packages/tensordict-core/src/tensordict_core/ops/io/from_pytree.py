@@ -1,7 +1,7 @@
-"""`from_pytree` and `to_pytree`: tensordicts that remember the Python containers that they were made from.
+"""`from_pytree` and `to_pytree`: tensordicts that keep the types of the Python containers they were made from.
 
-Each node keeps the type and the context of its container in a non-tensor entry, so it survives operations, and
-``to_pytree`` restores the containers.
+Each node keeps the type and the context of its container in a non-tensor entry. The entry survives operations, and
+``to_pytree`` restores the containers from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def from_pytree(
     auto_batch_size: bool = False,
     batch_dims: int | None = None,
 ) -> Any:
-    """Return a tensordict of a pytree, with the types of its containers, from which ``to_pytree`` restores it.
+    """Return a tensordict of a pytree that keeps the types of its containers, so that ``to_pytree`` can restore it.
 
     Dictionaries of strings keep their keys; the children of every other container get ``"0"``, ``"1"``, ...
 
@@ -41,7 +41,7 @@ def from_pytree(
         batch_dims: The most batch dimensions to take.
 
     Returns:
-        The tensordict; a leaf comes back as it is.
+        The tensordict; a leaf is returned unchanged.
 
     >>> from tensordict_core import from_pytree
     >>> td = from_pytree([torch.zeros(2), {"a": (torch.ones(2), "text")}])
@@ -53,7 +53,7 @@ def from_pytree(
     td = _pytree_node(pytree)
     if not isinstance(td, Node) or td._is_opaque:
         return td
-    return sized(td, auto_batch_size or None, batch_dims, batch_size)
+    return sized(td, {"auto_batch_size": auto_batch_size or None, "batch_dims": batch_dims, "batch_size": batch_size})
 
 
 def _pytree_node(tree: Any) -> Any:
@@ -75,7 +75,7 @@ def _pytree_node(tree: Any) -> Any:
 
 
 def to_pytree(node: Any) -> Any:
-    """Return the pytree that a tree made by ``from_pytree`` stands for; any other tensordict comes back as it is."""
+    """Return the pytree from which ``from_pytree`` made a tensordict; others are returned unchanged."""
     if not isinstance(node, Node):
         return node
     kind = node._get(PYTREE_KEY)

@@ -1,4 +1,4 @@
-"""`LinkedList`: a list of rows that writes an element that is replaced into the tensordict.
+"""`LinkedList`: a list of rows whose assignments write to the tensordict.
 
 The values of a `NonTensorStack` are read as such a list too.
 """
@@ -16,13 +16,11 @@ __all__ = ["LinkedList", "linked_values"]
 
 
 def _fixed_length(change: str) -> TypeError:
-    return TypeError(
-        f"the rows of a tensordict are of a fixed number, and {change}; take list(rows) for a list of its own"
-    )
+    return TypeError(f"{change}, but the number of rows of a tensordict is fixed; make a plain list with list(rows)")
 
 
 def _refused(change: str) -> Any:
-    """Return a method of lists that raises an error, because the length is fixed."""
+    """Return a list method that raises an error, because the length is fixed."""
 
     def method(self: Any, *args: Any) -> NoReturn:
         """Raise an error: the length is fixed."""
@@ -32,14 +30,14 @@ def _refused(change: str) -> Any:
 
 
 class LinkedList(list[Any]):
-    """The rows of a tensordict as a list; an element that is replaced is written into the tensordict.
+    """The rows of a tensordict as a list; assigning an element writes it to the tensordict.
 
-    The tensordict has a fixed number of rows, so the list has too.
+    The length is fixed, as is the number of rows of the tensordict.
 
     Args:
         items: The elements.
-        source: What they were read from; ``source[i] = value`` must write a row. ``None``: only the elements of inner
-            lists are written.
+        source: The object that they were read from; ``source[i] = value`` must write a row. ``None`` if only the
+            elements of inner lists can be written.
 
     >>> td = TensorDict({"a": torch.zeros(2)}, [2])
     >>> rows = td.tolist(as_linked_list=True)
@@ -53,7 +51,7 @@ class LinkedList(list[Any]):
         self._source = source
 
     def tolist(self) -> list[Any]:
-        """Return the elements as a list of its own, and lists in it as well."""
+        """Return the elements as a plain list; nested lists are converted too."""
         return [item.tolist() if isinstance(item, LinkedList) else item for item in self]
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -71,8 +69,8 @@ class LinkedList(list[Any]):
             return
         if self._source is None:
             raise TypeError(
-                f"a row of values is replaced by a list of as many, got {value!r}; give such a list, or write one of "
-                "its elements"
+                f"a row of values is replaced by a list of the same length, got {value!r}; pass such a list, or assign "
+                "one of its elements"
             )
         self._source[position] = value
         super().__setitem__(index, value)
@@ -80,25 +78,25 @@ class LinkedList(list[Any]):
     def _check(self, positions: range, values: list[Any]) -> None:
         """Refuse lists of other lengths before the first element is written."""
         if len(values) != len(positions):
-            raise _fixed_length(f"{len(positions)} elements were to be replaced by {len(values)}")
+            raise _fixed_length(f"{len(values)} elements would replace {len(positions)}")
         for position, one in zip(positions, values, strict=True):
             inner = self[position]
             if isinstance(inner, LinkedList) and isinstance(one, list):
                 inner._check(range(len(inner)), one)
 
-    append = insert = _refused("one was to be added")
-    extend = __iadd__ = _refused("some were to be added")
-    pop = remove = _refused("one was to be removed")
-    __delitem__ = _refused("one was to be deleted")
-    clear = _refused("all were to be removed")
-    __imul__ = _refused("the list was to be repeated")
+    append = insert = _refused("an element would be added")
+    extend = __iadd__ = _refused("elements would be added")
+    pop = remove = _refused("an element would be removed")
+    __delitem__ = _refused("an element would be deleted")
+    clear = _refused("all elements would be removed")
+    __imul__ = _refused("the elements would be repeated")
 
     def sort(self, **kwargs: Any) -> None:
-        """Sort the rows, each written to its new place."""
+        """Sort the rows and write each to its new position."""
         self[:] = sorted(self, **kwargs)
 
     def reverse(self) -> None:
-        """Reverse the rows, each written to its new place."""
+        """Reverse the rows and write each to its new position."""
         self[:] = list(self)[::-1]
 
     def __reduce__(self) -> Any:
@@ -106,7 +104,7 @@ class LinkedList(list[Any]):
         return list, (list(self),)
 
 
-class _Places:
+class _Positions:
     """The target of a list of values: adjacent positions of a `NonTensorStack`."""
 
     __slots__ = ("_first", "_flat", "_holder", "_key", "_stack")
@@ -119,16 +117,17 @@ class _Places:
         stack, flat, position = self._stack, self._flat, self._first + number
         holder = stack if self._holder is None else self._holder
         if stack._locked or holder._locked:
-            raise errors.locked("a value of a non-tensor entry was to be replaced")
+            raise errors.locked("a value of a non-tensor entry would be replaced")
         if stack._flat is not flat or -1 in holder._meta.batch_size:
             raise RuntimeError(
-                "a list of values is written to while its entry has the batch size that it was read with, whose sizes "
-                "are known; read it again, or write to the elements of the stack"
+                "the batch size of the entry changed since this list of values was read, or it has a ragged "
+                "dimension; read the list again, or write to the elements of the stack"
             )
         old, flat[position] = flat[position], value._entry_value() if isinstance(value, Node) else value
         if not holder._inmost()._makes_entries:
             return
-        size = holder._meta.batch_size  # the stack was made to be read, and its values are in elements or a parent
+        # reading made this stack, and its values belong to the elements of a lazy stack or to the parent of a view
+        size = holder._meta.batch_size
         rest = position // stack._meta.batch_size[len(size) :].numel()
         at: list[int] = []
         for n in reversed(size):
@@ -147,9 +146,9 @@ def linked_values(stack: Any, holder: Any, key: str) -> LinkedList:
     size, flat = stack._meta.batch_size, stack._flat
     n = size[-1]
     if len(size) == 1:
-        return LinkedList(flat, _Places(stack, 0, holder, key))
+        return LinkedList(flat, _Positions(stack, 0, holder, key))
     starts = range(0, size[:-1].numel() * n, n) if n else [0] * size[:-1].numel()
-    rows = [LinkedList(flat[start : start + n], _Places(stack, start, holder, key)) for start in starts]
+    rows = [LinkedList(flat[start : start + n], _Positions(stack, start, holder, key)) for start in starts]
     for dim in range(len(size) - 2, 0, -1):
         n = size[dim]
         rows = [LinkedList(rows[i * n : (i + 1) * n], None) for i in range(size[:dim].numel())]

@@ -36,8 +36,8 @@ class _Reader:
     def fail(self, expected: str) -> NoReturn:
         near = " ".join(self.text[self.at : self.at + 60].split())
         raise ValueError(
-            f"the text is not a printed tensordict: {expected} expected at {near!r}; give what repr prints, with "
-            "shapes, dtypes and batch sizes and without non-tensor data"
+            f"the text is not a printed tensordict: {expected} expected at {near!r}; pass the text that repr prints, "
+            "with shapes, dtypes and batch sizes and without non-tensor data"
         )
 
     def take(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
@@ -118,7 +118,7 @@ def parse_tensor_dict_string(s: str) -> Any:
         s: The ``repr`` of a tensordict, in the long or the compact form.
 
     Raises:
-        ValueError: The text is something else, or holds non-tensor data.
+        ValueError: The text is not a printed tensordict, or holds non-tensor data.
 
     >>> from tensordict_core import parse_tensor_dict_string
     >>> td = TensorDict({"a": torch.ones(3, 4), "b": {"c": torch.ones(3, dtype=torch.int64)}}, [3])

@@ -42,8 +42,8 @@ def _new(cls: type[Any]) -> Any:
 def trust(*classes: Any) -> None:
     """Let ``torch.load`` (and ``torch.export.load``) read pickles of these classes with ``weights_only=True``.
 
-    Reading one puts attributes into a node and runs nothing else, so it is as safe as reading a tensor. The
-    contents are checked too: a value of a class that is not trusted is refused.
+    Reading such a pickle only sets attributes of a node, so it is as safe as reading a tensor. Its contents are
+    checked too: a value of a class that is not trusted is refused.
     """
     torch.serialization.add_safe_globals([_new, Meta, *classes])
 
@@ -58,19 +58,19 @@ class Serialization(Node):
     def state_dict(
         self, destination: Any = None, prefix: str = "", keep_vars: bool = False, flatten: bool = True
     ) -> OrderedDict[str, Any]:
-        """Return the contents as an ordered dictionary of tensors, as modules have it.
+        """Return the contents as an ordered dictionary of tensors, as `torch.nn.Module.state_dict`.
 
-        Nested keys are joined with dots. A batch size that is not the parent's, dim names, non-tensor values and the
-        stack dimension of a lazy stack, whose elements have the keys ``"0"``, ``"1"``, ..., stand beside the tensors
-        under reserved names (``__batch_size``, ``__names``, ``__value``, ``__stack_dim``). The attribute ``_metadata``,
-        which modules' state dicts have too, says the batch size and the device of each node.
+        Nested keys are joined with dots. A batch size that differs from the parent's, dim names, non-tensor values and
+        the stack dimension of a lazy stack have entries under reserved names (``__batch_size``, ``__names``,
+        ``__value``, ``__stack_dim``); the elements of a lazy stack have the keys ``"0"``, ``"1"``, ... The attribute
+        ``_metadata``, which state dicts of modules have too, holds the batch size and the device of each node.
 
         Args:
-            destination: A dictionary to put the entries into.
+            destination: A dictionary that the entries are added to.
             prefix: The prefix of every key.
-            keep_vars: Whether tensors stay attached to the graph of autograd; they are detached otherwise, and share
-                memory either way.
-            flatten: Whether nested tensordicts give joined keys rather than nested dictionaries.
+            keep_vars: Whether tensors stay attached to the autograd graph; otherwise they are detached. Both share
+                memory with this tensordict.
+            flatten: Whether the keys of nested tensordicts are joined; otherwise the result has nested dictionaries.
 
         Raises:
             KeyError: Two entries would get one key (a key holds a dot), or a key is a reserved name.
@@ -85,18 +85,18 @@ class Serialization(Node):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False, from_flatten: bool | None = None
     ) -> Self:
-        """Take the contents of a state dict; an empty tensordict takes its keys and batch sizes too.
+        """Load the contents of a state dict; an empty tensordict takes its keys and batch sizes too.
 
-        Tensors are written into the entries that exist. A key with a dot means what this tensordict has: an entry of
-        that very key, or a nested one; where it has neither, a nested one. Types of nested containers and devices stay
-        those of this tensordict.
+        Tensors are written into existing entries. A key with a dot names the entry of that exact key if this
+        tensordict has one, and a nested entry otherwise. The types of nested containers and the devices of this
+        tensordict do not change.
 
         Args:
             state_dict: The result of ``state_dict`` (nested or flat), or the state dict of a module.
-            strict: Whether other keys than those of this tensordict are an error; otherwise new ones are added and
-                missing ones stay as they are.
+            strict: Whether missing and unexpected keys are an error; otherwise unexpected keys are added and missing
+                ones keep their values.
             assign: Whether the tensors themselves become the entries.
-            from_flatten: ``False`` takes keys with dots as they are; by default they name nested entries.
+            from_flatten: ``False`` keeps keys with dots; by default they name nested entries.
 
         Returns:
             The tensordict itself.
@@ -115,7 +115,7 @@ class Serialization(Node):
     # pickling and copying --------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the contents of the node: its slots and ``__dict__``, without lock holders and open blocks."""
+        """Return the contents of the node: slots and ``__dict__``, without lock holders and open ``with`` blocks."""
         state: dict[str, Any] = {}
         for name in _slots(type(self)):
             if hasattr(self, name):
@@ -128,8 +128,8 @@ class Serialization(Node):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Fill the node, and tell locked nodes below it that it holds them."""
-        # a container may have an idea of its own of what setting an attribute means
+        """Set the contents of the node, and register it as holder of the locked nodes below it."""
+        # a container may override __setattr__, as tensorclasses do
         object.__setattr__(self, "_holders", None)
         object.__setattr__(self, "_last_exit", None)
         for name, value in state.items():
@@ -141,11 +141,11 @@ class Serialization(Node):
             _hold(self)
 
     def __reduce__(self) -> Any:
-        state = self.__getstate__()  # first, because it completes a deferred tensordict and so changes its class
+        state = self.__getstate__()  # called first, because it completes a deferred tensordict and so changes its class
         return _new, (type(self),), state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a copy with its own nodes, tensors and values; what is shared within it stays shared. Never locked."""
+        """Return an unlocked copy of nodes, tensors and values; objects that are shared within it stay shared."""
         state = self.__getstate__()
         new: Self = _new(type(self))
         memo[id(self)] = new

@@ -1,9 +1,8 @@
 """State dicts: a tree as an ordered dictionary of tensors, and back.
 
-Keys are joined with dots, as modules do it, so the state dict of a module's parameters loads in the module. Facts
-that tensors cannot hold have entries under reserved names: a batch size that differs from the parent's, dim names,
-non-tensor values, the stack dimension of a lazy stack. So tools that keep only entries (a checkpointing library) keep
-them too.
+Keys are joined with dots as in modules, so the state dict of a module's parameters loads in the module. Metadata has
+entries under reserved names: a batch size that differs from the parent's, dim names, non-tensor values, the stack
+dimension of a lazy stack. Tools that keep only entries, such as checkpointing libraries, therefore keep it.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def put(
         nodes = iter(()) if node._is_opaque else iter(node._items())
         inner = meta.batch_size
         empty = not (root or node._is_opaque or any(True for _ in node._keys()))
-    if empty or meta.batch_size != outer:  # an empty node has nothing else to be known by
+    if empty or meta.batch_size != outer:  # nothing else in the state dict records an empty node
         add(BATCH_SIZE, meta.batch_size)
     if meta.names is not None:
         add(NAMES, list(meta.names))
@@ -82,7 +81,7 @@ def put(
             add(VALUE, node._entry_value())
     for key, value in nodes:
         if key in RESERVED:
-            raise KeyError(f"the key {key!r} has a meaning of its own in state dicts; rename it first")
+            raise KeyError(f"the key {key!r} is reserved in state dicts; rename it first")
         if isinstance(value, Tensor):
             add(key, value if keep_vars else value.detach())
         elif flatten:
@@ -97,7 +96,7 @@ def put(
 
 
 def _flat(state: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
-    """Collect the entries of a (nested) state dict under flat keys, with the facts of its ``_metadata``."""
+    """Collect the entries of a (nested) state dict under flat keys, and the metadata of its ``_metadata``."""
     for key, value in state.items():
         name = prefix + key
         if isinstance(value, Mapping) and key.rpartition(".")[2] not in RESERVED:
@@ -106,11 +105,11 @@ def _flat(state: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
             out[name] = value
     described = getattr(state, "_metadata", None)
     if described:
-        _take_described(described, prefix, out)
+        _add_metadata(described, prefix, out)
 
 
-def _take_described(described: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
-    """Add the facts that keys do not hold: batch sizes, nodes without entries, non-tensor values."""
+def _add_metadata(described: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
+    """Add entries for batch sizes, nodes without entries and non-tensor values that ``_metadata`` records."""
     nodes = {name[:at] for name in out for at, char in enumerate(name) if char == "."}
     for path, info in described.items():
         if not (isinstance(info, Mapping) and "batch_size" in info):
@@ -130,9 +129,9 @@ def _take_described(described: Mapping[str, Any], prefix: str, out: dict[str, An
 
 
 def _group(saved: Mapping[str, Any], template: Any, split: bool) -> dict[str, Any]:
-    """Return the state by first level of the key: a leaf, or the state of a node.
+    """Return the entries grouped by the first level of their keys: a leaf, or the state of a node.
 
-    A key with a dot is taken as the template has it: whole, or as the longest key of one of its nodes and the rest.
+    The first level is the longest part of the key, up to a dot or the end, that the template has as a key.
     """
     own = frozenset(() if template is None else template._keys())
     groups: dict[str, Any] = {}
@@ -157,7 +156,7 @@ def restore(saved: dict[str, Any], template: Any, split: bool, outer: torch.Size
     saved = dict(saved)
     size = torch.Size(saved.pop(BATCH_SIZE, outer))
     names = saved.pop(NAMES, None)
-    saved.pop("__device", None)  # entries go where the target is
+    saved.pop("__device", None)  # entries are moved to the device of the target
     meta = Meta(size, None, None if names is None else as_names(names, len(size)))
     if VALUE in saved:
         return containers.non_tensor._make(saved[VALUE], meta)
@@ -192,7 +191,7 @@ def _restore_stack(saved: dict[str, Any], template: Any, split: bool, size: torc
 
 
 def _paths(node: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of the entries of a node, non-tensor data included; those of ragged lazy stacks count once."""
+    """Yield the paths of all leaves and non-tensor entries; the elements of a ragged lazy stack share theirs."""
     for key, value in node._peek_items():
         if isinstance(value, Tensor) or value._is_opaque:
             yield (*prefix, key)
@@ -205,7 +204,7 @@ def _sized(saved: Mapping[str, Any]) -> bool:
 
 
 def load(target: Any, state_dict: Mapping[str, Any], strict: bool, assign: bool, from_flatten: bool | None) -> None:
-    """Load a state dict into a tensordict; nothing is changed if the keys do not match."""
+    """Load a state dict into a tensordict; if the keys do not match, nothing is changed."""
     saved: dict[str, Any] = {}
     _flat(state_dict, "", saved)
     source = restore(
@@ -226,11 +225,11 @@ def load(target: Any, state_dict: Mapping[str, Any], strict: bool, assign: bool,
             missing, unexpected = sorted(have - got), sorted(got - have)
             raise errors.state_mismatch(map(unravel_key, missing), map(unravel_key, unexpected))
     with torch.no_grad():
-        _take(target, source, assign, _sized(saved))
+        _assign(target, source, assign, _sized(saved))
 
 
-def _take(target: Any, source: Any, assign: bool, sized: bool) -> None:
-    """Write or assign the entries of ``source``, which has the structure that ``target`` is to have."""
+def _assign(target: Any, source: Any, assign: bool, sized: bool) -> None:
+    """Write or store the entries of ``source`` in ``target``, which gets the structure of ``source``."""
     size = source._meta.batch_size
     if source._is_lazy_stack and target._is_lazy_stack:
         if source.stack_dim != target.stack_dim or len(source.tensordicts) != len(target.tensordicts):
@@ -240,7 +239,7 @@ def _take(target: Any, source: Any, assign: bool, sized: bool) -> None:
                 f"{shapes[1][0]} along dim {shapes[1][1]}; load it into an empty tensordict"
             )
         for own, new in zip(target.tensordicts, source.tensordicts, strict=True):
-            _take(own, new, assign, sized)
+            _assign(own, new, assign, sized)
         return
     if sized and assign and size != target._meta.batch_size:
         target._change_batch_size(torch.Size([]))
@@ -248,7 +247,7 @@ def _take(target: Any, source: Any, assign: bool, sized: bool) -> None:
         own = target._get(key)
         nodes = isinstance(own, Node) and isinstance(value, Node)
         if nodes and not own._is_opaque and not value._is_opaque:
-            _take(own, value, assign, sized)
+            _assign(own, value, assign, sized)
         elif not assign and (
             type(own) is type(value) if nodes else isinstance(own, Tensor) and isinstance(value, Tensor)
         ):

@@ -21,7 +21,7 @@ from tensordict_core.ops.io.linked_list import LinkedList
 
 __all__ = ["Conversion"]
 
-_namedtuple: Any = namedtuple  # type checkers want the fields spelled out, which are known only at run time
+_namedtuple: Any = namedtuple  # untyped, because the fields are known only at run time
 
 ConvertTensors = bool | Literal["numpy"]
 
@@ -44,7 +44,7 @@ def _is_none(value: Any) -> bool:
 
 
 def _rows(td: Any, convert_nodes: bool, convert: ConvertTensors, tolist_first: bool, linked: bool) -> Any:
-    """Return the positions of a batch as nested lists."""
+    """Return the rows of a batch as nested lists."""
     if not td._meta.batch_size:
         if not convert_nodes:
             return td
@@ -56,7 +56,7 @@ def _rows(td: Any, convert_nodes: bool, convert: ConvertTensors, tolist_first: b
 
 
 class Conversion(Node):
-    """``from_dict``, ``to_dict`` and their kind."""
+    """``to_dict``, ``from_dict`` and the other conversions."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ class Conversion(Node):
         Args:
             retain_none: Whether entries that are ``None`` are kept.
             convert_tensors: Whether tensors become nested lists (``True``) or arrays (``"numpy"``).
-            tolist_first: Whether nested tensordicts that have a batch size become lists of dictionaries, as ``tolist``.
+            tolist_first: Whether nested tensordicts with a batch size become lists of dictionaries, as in ``tolist``.
 
         >>> TensorDict({"a": torch.zeros(2), "b": {"c": "text"}}).to_dict(convert_tensors=True)
         {'a': [0.0, 0.0], 'b': {'c': 'text'}}
@@ -99,13 +99,13 @@ class Conversion(Node):
         tolist_first: bool = False,
         as_linked_list: bool = False,
     ) -> Any:
-        """Return the positions of the batch as a nested list of dictionaries; one dictionary without batch dimensions.
+        """Return the rows of the batch as a nested list of dictionaries; without batch dimensions, one dictionary.
 
         Args:
-            convert_nodes: Whether each position becomes a dictionary rather than stays a tensordict.
+            convert_nodes: Whether each row is converted to a dictionary; otherwise it stays a tensordict.
             convert_tensors: Whether tensors become nested lists (``True``) or arrays (``"numpy"``).
             tolist_first: Whether nested tensordicts of more batch dimensions become lists of dictionaries too.
-            as_linked_list: Whether an element of the list that is replaced is written into this tensordict.
+            as_linked_list: Whether assigning an element of the list writes it to this tensordict.
 
         >>> TensorDict({"a": torch.arange(2)}, [2]).tolist(convert_tensors=True)
         [{'a': 0}, {'a': 1}]
@@ -116,7 +116,7 @@ class Conversion(Node):
         """Return a dictionary of arrays, which share the memory of leaves on the CPU; other values are kept.
 
         Raises:
-            RuntimeError: A leaf requires a gradient; ``detach()`` first.
+            RuntimeError: A leaf requires a gradient; call ``detach()`` first.
             TypeError: NumPy has no such dtype.
 
         >>> TensorDict({"a": torch.zeros(2), "s": "text"}).numpy()
@@ -135,10 +135,10 @@ class Conversion(Node):
         return out
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
-        """Return a copy that is a `TensorDict` at every level, whatever the containers here; never locked.
+        """Return an unlocked copy with a `TensorDict` at every level, whatever the types of the containers.
 
         Args:
-            retain_none: ``False`` drops the entries that are ``None``; they are kept otherwise.
+            retain_none: ``False`` drops the entries that are ``None``; by default they are kept.
 
         Raises:
             RuntimeError: A lazy stack has entries of several shapes under one key.
@@ -163,7 +163,7 @@ class Conversion(Node):
         """Return a named tuple of the entries; nested tensordicts become named tuples too.
 
         Args:
-            dest_cls: The named tuple's class; its fields must be the keys. By default one is made.
+            dest_cls: The class of the named tuple, whose fields must be the keys; by default a new class.
 
         Raises:
             TypeError: ``dest_cls`` has other fields.
@@ -192,7 +192,7 @@ class Conversion(Node):
         return made(**values)
 
     def to_pytree(self) -> Any:
-        """Return the pytree that this tensordict stands for, if ``from_pytree`` made it; else the tensordict itself.
+        """Return the pytree from which ``from_pytree`` made this tensordict; other tensordicts are returned unchanged.
 
         >>> TensorDict.from_pytree([torch.ones(1), (2,)]).to_pytree()
         [tensor([1.]), (tensor(2),)]
@@ -208,7 +208,7 @@ class Conversion(Node):
 
         Args:
             input_dict: The dictionary. Keys are strings or nested keys (tuples).
-            auto_batch_size: Whether the batch size is the longest that all entries share. By default there is none.
+            auto_batch_size: Whether the batch size is the longest that all entries share; by default it is empty.
             batch_size: The batch size, of nested tensordicts too.
             device: Where every entry is moved.
             batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
@@ -225,7 +225,7 @@ class Conversion(Node):
 
     @with_options(build.BuildOptions, None)
     def from_dict_instance(self, input_dict: Mapping[Any, Any] | Any, **options: Unpack[build.BuildOptions]) -> Any:
-        """As ``from_dict``, with the containers of this tensordict where a nested dictionary stands for one of them.
+        """Return a tensordict of a dictionary whose nested dictionaries become containers of the types used here.
 
         Args:
             input_dict: The dictionary.

@@ -1,8 +1,8 @@
 """Packing: a tree as a skeleton and one buffer of bytes, so that many leaves are sent as one message.
 
-The skeleton is the tree itself with a `Slot` (dtype, shape, place in the buffer) for each leaf that was packed; it is
-small and can be pickled. Leaves that are more than a plain block of memory (subclasses, sparse and nested tensors) stay
-in the skeleton and are pickled with it.
+The skeleton is the tree with a `Slot` (dtype, shape, offset in the buffer) for each packed leaf; it is small and can be
+pickled. Leaves that are not plain blocks of memory (subclasses, sparse and nested tensors) stay in the skeleton and are
+pickled with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tensordict_core.base.rebuild import UNLOCKED, How
 __all__ = ["Slot", "copy_into", "is_plain", "pack", "packed_size", "slots_of", "unpack"]
 
 _ALIGNMENT = 64
-"""Every leaf starts at a multiple of this, so that views of any dtype are aligned."""
+"""The alignment of leaves in the buffer in bytes, which suits views of any dtype."""
 
 
 class Slot(NamedTuple):
@@ -31,7 +31,7 @@ class Slot(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the leaf."""
+        """The size of the leaf in bytes."""
         return self.shape.numel() * self.dtype.itemsize
 
 
@@ -48,7 +48,7 @@ def is_plain(leaf: Tensor) -> bool:
 
 
 def slots_of(leaves: Sequence[Tensor]) -> list[Slot]:
-    """Return a place for each leaf, one after the other."""
+    """Return the slots of leaves that follow each other in a buffer."""
     slots, start = [], 0
     for leaf in leaves:
         slots.append(Slot(leaf.dtype, leaf.shape, start, leaf.requires_grad and leaf.is_leaf))
@@ -57,7 +57,7 @@ def slots_of(leaves: Sequence[Tensor]) -> list[Slot]:
 
 
 def packed_size(slots: Sequence[Slot]) -> int:
-    """Return the bytes of a buffer for all slots."""
+    """Return the size in bytes of a buffer for all slots."""
     return max((slot.start + slot.nbytes for slot in slots), default=0)
 
 
@@ -67,7 +67,7 @@ def view(buffer: Tensor, slot: Slot) -> Tensor:
 
 
 def copy_into(buffer: Tensor, slots: Sequence[Slot], leaves: Sequence[Tensor]) -> None:
-    """Write each leaf to its place."""
+    """Write each leaf to its slot."""
     with torch.no_grad():
         for slot, leaf in zip(slots, leaves, strict=True):
             view(buffer, slot).copy_(leaf)
@@ -78,7 +78,7 @@ def pack(td: Any, device: torch.device | str | None = None) -> tuple[Any, Tensor
 
     Args:
         td: The tree.
-        device: Where the buffer is; by default where the first leaf is.
+        device: The device of the buffer; by default that of the first leaf.
 
     >>> td = TensorDict({"a": torch.ones(3), "b": {"c": torch.zeros(2, dtype=torch.int64), "s": "text"}})
     >>> skeleton, buffer = pack(td)

@@ -1,8 +1,8 @@
-"""Collectives: ``broadcast``, ``all_reduce`` and their kind.
+"""Collectives: ``broadcast``, ``scatter``, ``all_gather``, ``reduce``, ``all_reduce``.
 
-Reductions expect the same structure in all processes; leaves are reduced in place, small ones of one dtype joined.
-Other collectives send the structure first, pickled (so between processes that trust each other), and then all leaves as
-one buffer of bytes.
+Reductions expect the same structure in all processes and reduce leaves in place; small leaves of one dtype are joined.
+Other collectives first send the pickled structure, so processes must trust each other, and then all leaves as one
+buffer of bytes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tensordict_core.ops.parallel.packing import pack, unpack
 __all__ = ["Collectives"]
 
 
-def _wire(dist: Any, group: Any, device: torch.device) -> torch.device:
-    """Return the device that a group sends a buffer from: NCCL takes accelerators only."""
+def _buffer_device(dist: Any, group: Any, device: torch.device) -> torch.device:
+    """Return the device on which a group needs a buffer: NCCL sends from CUDA devices only."""
     if dist.get_backend(group) == "nccl" and device.type == "cpu":
         return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
-def _landing(device: Any, sender: torch.device) -> torch.device:
-    """Return the device of received leaves: the one given, else that of the receiver of the sender's type."""
+def _result_device(device: Any, sender: torch.device) -> torch.device:
+    """Return the device of received leaves: the given one, or the receiver's device of the sender's type."""
     if device is not None:
         return torch.device(device)
     return sender if sender.type == "cpu" else torch.device(sender.type, torch.accelerator.current_device_index())
@@ -56,7 +56,7 @@ def _padded(buffer: Tensor, size: int, device: torch.device) -> Tensor:
 
 
 def _buckets(td: Any, bucket_bytes: int | None) -> list[Block]:
-    """Return the leaves in the blocks that are reduced: in the sizes that suit, or in those that the caller wants."""
+    """Return the blocks of leaves that are reduced, of the default size or of the given size."""
     if bucket_bytes is None:
         return blocks(sorted_leaves(td), limit=BLOCK, alone=SMALL)
     return blocks(sorted_leaves(td), limit=bucket_bytes, alone=bucket_bytes)
@@ -76,19 +76,19 @@ class Collectives(Node):
     def broadcast(
         self, src: int, *, group: Any = None, device: Any = None, _tensorclass_type: str | None = None
     ) -> Self:
-        """Return the tensordict of one process, on every process of a group; all must call it.
+        """Return the tensordict of one process on every process of a group; all must call it.
 
-        The others need not know the structure and may call it on an empty tensordict, which stays as it is: use what is
-        returned. Structures are pickled, so use it between processes that trust each other.
+        Receivers need not know the structure and may call it on an empty tensordict, which does not change: use the
+        returned one. Structures are pickled, so use it only between processes that trust each other.
 
         Args:
             src: The global rank of the process that has the tensordict.
             group: The process group; by default the global one.
-            device: Where the leaves of the result are; by default on the device of the kind that they come from.
+            device: The device of the result; by default the receiver's device of the sender's type.
             _tensorclass_type: Accepted for compatibility; the class is part of the structure.
 
         Returns:
-            This tensordict on ``src`` (moved if ``device`` is another); a new one on the others.
+            This tensordict on ``src`` (moved to ``device`` if given); a new one on the other processes.
 
         Raises:
             RuntimeError: No process group was started.
@@ -102,37 +102,37 @@ class Collectives(Node):
         if dist.get_rank() == src:
             skeleton, buffer = pack(self)
             dist.broadcast_object_list([skeleton, buffer.numel(), buffer.device], src, group=group)
-            dist.broadcast(buffer.to(_wire(dist, group, buffer.device)), src, group=group)
+            dist.broadcast(buffer.to(_buffer_device(dist, group, buffer.device)), src, group=group)
             return self if device is None else self.to(device)
         box: list[Any] = [None, None, None]
         dist.broadcast_object_list(box, src, group=group)
         skeleton, size, sender = box
-        landing = _landing(device, sender)
-        buffer = torch.empty(size, dtype=torch.uint8, device=_wire(dist, group, landing))
+        target = _result_device(device, sender)
+        buffer = torch.empty(size, dtype=torch.uint8, device=_buffer_device(dist, group, target))
         dist.broadcast(buffer, src, group=group)
-        placed: Self = _placed(skeleton, buffer, landing)
+        placed: Self = _placed(skeleton, buffer, target)
         return placed
 
     def scatter(
         self, src: int, tensordicts: Sequence[Any] | None = None, *, group: Any = None, device: Any = None
     ) -> Self:
-        """Return one tensordict for each process of a group, handed out by one of them; all must call it.
+        """Send one tensordict from one process to each process of a group; all must call it.
 
-        The others may call it on an empty tensordict, which stays as it is: use what is returned. Structures are
-        pickled, so use it between processes that trust each other.
+        Receivers may call it on an empty tensordict, which does not change: use the returned one. Structures are
+        pickled, so use it only between processes that trust each other.
 
         Args:
             src: The global rank of the process that has the tensordicts.
             tensordicts: The tensordicts in the order of the ranks of the group, on ``src``; of any structures. By
                 default the slices of this tensordict along its first dimension.
             group: The process group; by default the global one.
-            device: Where the leaves of the result are; by default on the device of the kind that they come from.
+            device: The device of the result; by default the receiver's device of the sender's type.
 
         Returns:
             The tensordict of this process.
 
         Raises:
-            ValueError: There are more or fewer tensordicts than processes.
+            ValueError: The number of tensordicts differs from the number of processes.
 
         >>> TensorDict({"a": 1}).scatter(0)
         Traceback (most recent call last):
@@ -146,34 +146,36 @@ class Collectives(Node):
             world = dist.get_world_size(group)
             if len(items) != world:
                 raise ValueError(
-                    f"scatter hands out one tensordict to each of {world} processes, got {len(items)}; give as many"
+                    f"scatter sends one tensordict to each of {world} processes, got {len(items)}; pass as many"
                 )
             packed = [pack(item) for item in items]
             size = max(buffer.numel() for _, buffer in packed)
             news = [(skeleton, buffer.numel(), size, buffer.device) for skeleton, buffer in packed]
             dist.scatter_object_list(mine, news, src, group=group)
             skeleton, own, size, sender = mine[0]
-            wire = _wire(dist, group, sender)
-            buffer = torch.empty(size, dtype=torch.uint8, device=wire)
-            dist.scatter(buffer, [_padded(part, size, wire) for _, part in packed], src, group=group)
+            buffer_device = _buffer_device(dist, group, sender)
+            buffer = torch.empty(size, dtype=torch.uint8, device=buffer_device)
+            dist.scatter(buffer, [_padded(part, size, buffer_device) for _, part in packed], src, group=group)
         else:
             dist.scatter_object_list(mine, None, src, group=group)
             skeleton, own, size, sender = mine[0]
-            buffer = torch.empty(size, dtype=torch.uint8, device=_wire(dist, group, _landing(device, sender)))
+            buffer = torch.empty(
+                size, dtype=torch.uint8, device=_buffer_device(dist, group, _result_device(device, sender))
+            )
             dist.scatter(buffer, None, src, group=group)
-        placed: Self = _placed(skeleton, buffer[:own], _landing(device, sender))
+        placed: Self = _placed(skeleton, buffer[:own], _result_device(device, sender))
         return placed
 
     def gather_and_stack(self, dst: int, group: Any = None) -> Self | None:
         """Write the tensordicts of the other processes of a group into the rows of one; all must call it.
 
         Args:
-            dst: The global rank of the process that gathers. Its tensordict has a row for each of the others, in the
-                order of their ranks, of the structure of their tensordicts.
+            dst: The global rank of the process that gathers. Its tensordict has one row for each other process, in
+                the order of their ranks and with the structure of their tensordicts.
             group: The process group; by default the global one.
 
         Returns:
-            This tensordict on ``dst``, ``None`` on the others.
+            This tensordict on ``dst``, ``None`` on the other processes.
 
         Raises:
             RuntimeError: The tensordict of ``dst`` has another number of rows.
@@ -193,7 +195,7 @@ class Collectives(Node):
         if not size or size[0] != len(others):
             raise RuntimeError(
                 f"gather_and_stack needs one row for each of the {len(others)} other processes, and the tensordict has "
-                f"batch size {list(size)}; give one of batch size {[len(others), *size[1:]]}"
+                f"batch size {list(size)}; use one of batch size {[len(others), *size[1:]]}"
             )
         rows = self.detach()._unbind(0)
         under_way = [
@@ -213,7 +215,7 @@ class Collectives(Node):
     def all_gather(self, *, group: Any = None) -> list[Any]:
         """Return the tensordicts of all processes of a group, on each of them; all must call it.
 
-        Their structures may differ. They are pickled, so use it between processes that trust each other.
+        The structures may differ. They are pickled, so use it only between processes that trust each other.
 
         Args:
             group: The process group; by default the global one.
@@ -231,11 +233,11 @@ class Collectives(Node):
         news: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(news, (skeleton, buffer.numel(), buffer.device), group=group)
         size = max(own for _, own, _ in news)
-        wire = _wire(dist, group, buffer.device)
-        buffers = [torch.empty(size, dtype=torch.uint8, device=wire) for _ in news]
-        dist.all_gather(buffers, _padded(buffer, size, wire), group=group)
+        buffer_device = _buffer_device(dist, group, buffer.device)
+        buffers = [torch.empty(size, dtype=torch.uint8, device=buffer_device) for _ in news]
+        dist.all_gather(buffers, _padded(buffer, size, buffer_device), group=group)
         return [
-            _placed(structure, part[:own], _landing(None, sender))
+            _placed(structure, part[:own], _result_device(None, sender))
             for (structure, own, sender), part in zip(news, buffers, strict=True)
         ]
 
@@ -249,16 +251,16 @@ class Collectives(Node):
         *,
         bucket_bytes: int | None = None,
     ) -> Any:
-        """Combine the leaves of all processes of a group in those of one, in place; all must call it.
+        """Reduce the leaves of all processes of a group into those of one process, in place; all must call it.
 
         Args:
-            dst: The global rank of the process that gets the result; the others' leaves stay as they are.
+            dst: The global rank of the process that gets the result; the leaves of the others do not change.
             op: A ``torch.distributed.ReduceOp``; by default the sum.
             async_op: Whether all messages are started at once.
             return_premature: With ``async_op``, whether the call does not wait; call ``wait()`` of each transfer that
                 is returned.
             group: The process group; by default the global one.
-            bucket_bytes: How large messages of small leaves of one dtype grow; 0 sends each leaf alone.
+            bucket_bytes: The largest message in bytes that small leaves of one dtype share; 0 sends each leaf alone.
 
         Returns:
             The transfers if ``async_op`` and ``return_premature``; else ``None``.
@@ -273,7 +275,7 @@ class Collectives(Node):
         op = dist.ReduceOp.SUM if op is None else op
         transfers = []
         for block in _buckets(self, bucket_bytes):
-            # backends use the senders' memory as they like, and theirs is to stay as it is
+            # backends may overwrite the memory that they send, and the leaves of the senders must not change
             memory = block.memory.clone() if kept and not block.joined else block.memory
             work = dist.reduce(memory, dst, op=op, group=group, async_op=async_op)
             finish = _nothing if kept else block.read
@@ -290,13 +292,13 @@ class Collectives(Node):
     def all_reduce(
         self, op: Any = None, *, group: Any = None, async_op: bool = False, bucket_bytes: int | None = None
     ) -> Any:
-        """Combine the leaves of all processes of a group, in place on each; all must call it.
+        """Reduce the leaves of all processes of a group, in place on each; all must call it.
 
         Args:
             op: A ``torch.distributed.ReduceOp``; by default the sum.
             group: The process group; by default the global one.
             async_op: Whether the call does not wait; call ``wait()`` of each transfer that is returned.
-            bucket_bytes: How large messages of small leaves of one dtype grow; 0 sends each leaf alone.
+            bucket_bytes: The largest message in bytes that small leaves of one dtype share; 0 sends each leaf alone.
 
         Returns:
             The transfers if ``async_op``; else ``None``.
@@ -319,6 +321,6 @@ class Collectives(Node):
 
 
 def _shares(td: Any, row: Any) -> bool:
-    """Return whether what is written into a row is written into the tensordict."""
+    """Return whether a row shares the memory of the tensordict."""
     whole = {leaf.untyped_storage().data_ptr() for leaf in td._leaves()}
     return all(leaf.untyped_storage().data_ptr() in whole for leaf in row._leaves())

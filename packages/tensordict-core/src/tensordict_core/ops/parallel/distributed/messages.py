@@ -36,14 +36,14 @@ _unflatten: Any = _utils._unflatten_dense_tensors
 SMALL = 1 << 18
 """Leaves of fewer bytes are joined: below this, a message of its own costs more than the copy."""
 BLOCK = 1 << 22
-"""The bytes that a block of small leaves grows to."""
+"""The size in bytes up to which small leaves are joined to one block."""
 
 
 def process_group() -> Any:
-    """``torch.distributed``, once a process group stands.
+    """Return the module ``torch.distributed``, after a check that a process group was started.
 
     Raises:
-        RuntimeError: It is not available, or no group was started.
+        RuntimeError: The module is not available, or no group was started.
     """
     import torch.distributed as dist
 
@@ -55,7 +55,7 @@ def process_group() -> Any:
 
 
 def tags(first: int, pseudo_rand: bool) -> Iterator[int]:
-    """Return the tags of one message after the other.
+    """Yield the tags of consecutive messages.
 
     >>> numbers = tags(3, False)
     >>> next(numbers), next(numbers)
@@ -77,7 +77,7 @@ class Block:
 
     Attributes:
         leaves: The leaves, detached.
-        memory: The values of the leaves, one after the other; that of the leaf itself where it is alone and contiguous.
+        memory: The concatenated values of the leaves; a single contiguous leaf is its own memory.
         joined: Whether the memory is a copy.
     """
 
@@ -87,7 +87,7 @@ class Block:
 
     @property
     def bytes(self) -> Tensor:
-        """The memory as bytes, which every backend carries whatever the dtype."""
+        """The memory as bytes, which every backend can send whatever the dtype."""
         return self.memory.reshape(-1).view(torch.uint8)
 
     def read(self) -> None:
@@ -98,7 +98,7 @@ class Block:
 
 
 def _is_block(leaf: Tensor) -> bool:
-    """Return whether the memory of a leaf is its values, one after the other."""
+    """Return whether the memory of a leaf holds its values in order."""
     return type(leaf) is Tensor and leaf.is_contiguous() and not leaf.is_conj() and not leaf.is_neg()
 
 
@@ -117,7 +117,7 @@ def _block(leaves: list[Tensor], empty: bool) -> Block:
 
 
 def sorted_leaves(td: Any) -> list[Tensor]:
-    """Return the leaves that hold anything, without a graph, in the order of their keys.
+    """Return the leaves with elements, detached, in the order of their keys.
 
     Raises:
         TypeError: A leaf is not a dense block of memory (sparse, quantized).
@@ -134,13 +134,13 @@ def sorted_leaves(td: Any) -> list[Tensor]:
 
 
 def blocks(leaves: Sequence[Tensor], *, limit: int = BLOCK, alone: int = SMALL, empty: bool = False) -> list[Block]:
-    """Return the blocks of leaves, as `sorted_leaves` gives them.
+    """Return the blocks of leaves that `sorted_leaves` returned.
 
     Args:
         leaves: The leaves.
-        limit: The bytes that a block of joined leaves grows to.
-        alone: Leaves of so many bytes are not joined.
-        empty: Whether the memory of joined leaves is to be received, so their values need not be in it.
+        limit: The largest size in bytes of a block of joined leaves.
+        alone: The size in bytes from which a leaf is not joined with others.
+        empty: Whether the memory of joined leaves stays uninitialized, because it will be received.
 
     >>> [len(block.leaves) for block in blocks([torch.zeros(1), torch.ones(2), torch.zeros(1, dtype=torch.int64)])]
     [2, 1]
@@ -159,7 +159,7 @@ def blocks(leaves: Sequence[Tensor], *, limit: int = BLOCK, alone: int = SMALL, 
             group, total = [], 0
         group.append(leaf)
         pending[kind] = group, total + size
-    # joined leaves go first, so that they are on their way while large ones are sent
+    # the last joined leaves are sent first, while large leaves follow
     return [*(_block(group, empty) for group, _ in pending.values()), *out]
 
 

@@ -1,7 +1,7 @@
-"""Point to point: ``send``, ``recv`` and their asynchronous forms.
+"""Point-to-point communication: ``send``, ``recv`` and their asynchronous forms.
 
-Both ends call with tensordicts of the same structure; the receiver's leaves are written in place. Messages are planned
-by `messages`: many small leaves are sent as one. Non-tensor values follow in a message of their own, pickled.
+Both ends use tensordicts of the same structure; the receiver's leaves are written in place. `messages` plans the
+messages: many small leaves are sent as one. Non-tensor values follow in a separate message, pickled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["PointToPoint"]
 
 
 class _Peer:
-    """The process at the other end, and how messages reach it."""
+    """The other process, addressed by its global rank or its rank within a group."""
 
     def __init__(self, name: str, rank: int | None, group: Any, group_rank: int | None) -> None:
         if (rank is None) == (group_rank is None):
@@ -52,7 +52,7 @@ class _Peer:
 
     def send(self, buffer: Tensor, tag: int) -> Any:
         if self.group_rank is not None:
-            # straight to the group, which need not be known to torch.distributed
+            # calls the group directly, which need not be registered with torch.distributed
             return self.group.send([buffer], self.group_rank, tag)
         return process_group().isend(buffer, self.rank, group=self.group, tag=tag)
 
@@ -63,14 +63,14 @@ class _Peer:
 
 
 def _plan(td: Any, whole: bool, empty: bool = False) -> list[Block]:
-    """Return the blocks of a tree: in the sizes that suit, or all leaves of a dtype in one."""
+    """Return the blocks of a tree, of the default size or with all leaves of a dtype in one."""
     if whole:
         return blocks(sorted_leaves(td), limit=sys.maxsize, alone=sys.maxsize, empty=empty)
     return blocks(sorted_leaves(td), empty=empty)
 
 
 def _send(td: Any, peer: _Peer, numbers: Iterator[int], whole: bool) -> Iterator[tuple[int, Transfer]]:
-    """Start every message, one after the other."""
+    """Start to send every message, and yield its tag and transfer."""
     device = torch.device("cpu")
     for block in _plan(td, whole):
         device = block.memory.device
@@ -86,7 +86,7 @@ def _send(td: Any, peer: _Peer, numbers: Iterator[int], whole: bool) -> Iterator
 
 
 def _recv(td: Any, peer: _Peer, numbers: Iterator[int], whole: bool) -> Iterator[tuple[int, Transfer]]:
-    """Start to wait for every message."""
+    """Start to receive every message, and yield its tag and transfer."""
     device = torch.device("cpu")
     for block in _plan(td, whole, empty=True):
         device = block.memory.device
@@ -127,18 +127,18 @@ class PointToPoint(Node):
         pseudo_rand: bool = False,
         consolidated: bool = False,
     ) -> None:
-        """Send every leaf and non-tensor value to another process, and wait until they are sent.
+        """Send every leaf and non-tensor value to another process, and wait until all are sent.
 
         Small leaves share a message. The receiver calls ``recv`` or ``irecv`` on a tensordict of the same keys, shapes
         and dtypes, with the same ``init_tag``, ``pseudo_rand`` and ``consolidated``.
 
         Args:
-            dst: The global rank of the receiver; or a pipe, whose ``send`` gets the tensordict.
+            dst: The global rank of the receiver; or a pipe, whose ``send`` is called with the tensordict.
             group: The process group; by default the global one.
             group_dst: The receiver's rank within ``group``, instead of ``dst``.
-            init_tag: The tag of the first message; the next ones count on.
+            init_tag: The tag of the first message; following messages have the following numbers.
             pseudo_rand: Whether tags are drawn at random instead, seeded with ``init_tag``.
-            consolidated: Whether all leaves of one dtype are sent as one message, however large.
+            consolidated: Whether all leaves of one dtype are sent as one message of any size.
 
         Raises:
             ValueError: Both or none of ``dst`` and ``group_dst`` are given, or ``group_dst`` without a group.
@@ -208,10 +208,10 @@ class PointToPoint(Node):
         pseudo_rand: bool = False,
         consolidated: bool = False,
     ) -> Any:
-        """Wait for what another process sends, and write it into the leaves in place; locked tensordicts allow it.
+        """Receive the values that another process sends into the leaves, in place; locked tensordicts allow it.
 
         Args:
-            src: The global rank of the sender; or a pipe, whose ``recv`` gets the tensordict.
+            src: The global rank of the sender; or a pipe, whose ``recv`` is called with the tensordict.
             group: The process group; by default the global one.
             group_src: The sender's rank within ``group``, instead of ``src``.
             init_tag: The ``init_tag`` of the sender.
@@ -219,7 +219,7 @@ class PointToPoint(Node):
             consolidated: The ``consolidated`` of the sender.
 
         Returns:
-            The tag of the last message (``None`` if ``consolidated``); what the pipe returned, for a pipe.
+            The tag of the last message (``None`` if ``consolidated``); for a pipe, its result.
 
         Raises:
             ValueError: Both or none of ``src`` and ``group_src`` are given, or ``group_src`` without a group.
@@ -247,7 +247,7 @@ class PointToPoint(Node):
         pseudo_rand: bool = False,
         consolidated: bool = False,
     ) -> Any:
-        """As ``recv``, with all messages waited for at once.
+        """Start to receive all messages of ``recv`` at once.
 
         Args:
             src: The global rank of the sender.
@@ -278,11 +278,11 @@ class PointToPoint(Node):
         return None
 
     async def asend(self, dst: Any, **options: Any) -> None:
-        """``send`` as a coroutine.
+        """Send the tensordict as a coroutine.
 
         Args:
-            dst: The global rank of the receiver; or a pipe, whose ``asend`` gets the tensordict.
-            **options: Those of ``send``.
+            dst: The global rank of the receiver; or a pipe, whose ``asend`` is called with the tensordict.
+            **options: The options of ``send``.
 
         >>> import asyncio
         >>> class Pipe:
@@ -296,15 +296,15 @@ class PointToPoint(Node):
             await asyncio.to_thread(self.send, dst, **options)
 
     async def arecv(self, src: Any, *, device: Any = None, **options: Any) -> Self:
-        """``recv`` as a coroutine.
+        """Receive the tensordict as a coroutine.
 
         Args:
-            src: The global rank of the sender; or a pipe, whose ``arecv`` gets the tensordict.
-            device: Where the result is; by default where this tensordict is.
-            **options: Those of ``recv``.
+            src: The global rank of the sender; or a pipe, whose ``arecv`` is called with the tensordict.
+            device: The device of the result; by default that of this tensordict.
+            **options: The options of ``recv``.
 
         Returns:
-            The tensordict itself, or a moved copy if ``device`` is another; what the pipe returned, for a pipe.
+            The tensordict itself, or a copy on ``device`` if it is another; for a pipe, its result.
 
         >>> import asyncio
         >>> class Pipe:

@@ -1,7 +1,6 @@
-"""Chunks: the rows of a tensordict that a worker processes together, and how it processes them.
+"""Chunks of `map`: the rows that a worker processes together, and the code that it runs on them.
 
-A chunk holds row numbers, not data: workers that were started for the job have the tensordict already and index it
-themselves.
+A chunk holds row numbers, not data: workers that were started for the job have the tensordict and index it themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tensordict_core.ops.parallel.packing import pack, unpack
 __all__ = ["PACK_BELOW", "Chunk", "Job", "Packed", "cut", "opened", "run"]
 
 PACK_BELOW = 1 << 20
-"""Results of fewer bytes come back as one block through the pipe; larger ones through shared memory, leaf by leaf."""
+"""Results of fewer bytes are returned as one block through the pipe, larger ones as leaves in shared memory."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,10 @@ class Chunk:
     """Rows along one dimension.
 
     Attributes:
-        number: Which chunk it is.
+        number: The position of the chunk among all chunks.
         dim: The dimension.
-        rows: A slice, one row (which loses the dimension), or the rows' numbers.
-        count: How many rows they are; ``None`` for one row without the dimension.
+        rows: A slice, the number of one row (which removes the dimension), or the numbers of several rows.
+        count: The number of rows; ``None`` for one row without the dimension.
     """
 
     number: int
@@ -43,7 +42,7 @@ class Chunk:
 
     @property
     def index(self) -> tuple[Any, ...]:
-        """The index that takes the rows."""
+        """The index of the rows in the tensordict."""
         return (*(slice(None),) * self.dim, self.rows)
 
     def __str__(self) -> str:
@@ -69,10 +68,10 @@ def cut(
     Args:
         size: The batch size.
         dim: The dimension that is cut.
-        chunksize: The rows of each chunk; 0 for single rows without the dimension.
-        num_chunks: The number of chunks, instead.
+        chunksize: The number of rows of each chunk; 0 for single rows without the dimension.
+        num_chunks: The number of chunks, instead of ``chunksize``.
         workers: The number of chunks if neither is given.
-        order: The rows in the order to take; by default as they are.
+        order: The numbers of the rows in the order of the chunks; by default ascending.
 
     Raises:
         ValueError: Both numbers are given, or one is negative.
@@ -81,7 +80,7 @@ def cut(
     ['chunk 0 (rows 0 to 1 of dim 0)', 'chunk 1 (rows 2 to 3 of dim 0)', 'chunk 2 (rows 4 to 4 of dim 0)']
     """
     if chunksize is not None and num_chunks is not None:
-        raise errors.two_ways("chunksize", "num_chunks", "how the rows are cut")
+        raise errors.two_ways("chunksize", "num_chunks", "the rows of a chunk")
     n = size[dim]
     if chunksize is None:
         parts = workers if num_chunks is None else num_chunks
@@ -112,10 +111,10 @@ class Job:
 
     Attributes:
         fn: The function that is called with each chunk.
-        source: The tensordict; ``None`` where chunks are sent themselves.
-        out: Where results are written by the worker, if it is memory that all see.
-        seed: The random seed of chunk 0; ``None`` leaves random numbers as they are.
-        private: Whether results go to another process.
+        source: The tensordict; ``None`` if the data of each chunk are sent.
+        out: The tensordict in shared memory that the worker writes results into, if any.
+        seed: The random seed of chunk 0; ``None`` leaves the random state unchanged.
+        private: Whether results are sent to another process.
         foreign: Whether that process shares no memory with the worker.
     """
 
@@ -128,9 +127,9 @@ class Job:
 
 
 def run(job: Job, chunk: Chunk, data: Any = None) -> Any:
-    """Return the result of one chunk, packed if it goes to another process."""
+    """Return the result of one chunk, packed if it is sent to another process."""
     if job.seed is not None:
-        # a seed for each chunk, so results do not depend on which worker gets which
+        # each chunk has its seed, so results do not depend on the assignment of chunks to workers
         seed = (job.seed + chunk.number) % (1 << 63)
         torch.manual_seed(seed)
         random.seed(seed)
@@ -149,7 +148,7 @@ def run(job: Job, chunk: Chunk, data: Any = None) -> Any:
 
 
 def opened(result: Any) -> Any:
-    """Return a result of ``run`` as the function returned it."""
+    """Return the unpacked result of ``run``."""
     if not isinstance(result, Packed):
         return result
     buffer = (

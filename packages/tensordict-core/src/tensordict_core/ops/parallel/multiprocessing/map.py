@@ -1,7 +1,7 @@
 """`map` and `map_iter`: a function on chunks of rows, computed by worker processes.
 
-The rows are cut into chunks (`chunks`), run by workers (`workers`), and the results are taken in order. A bounded
-number of chunks runs at a time, so results do not pile up before a slow reader.
+The rows are divided into chunks (`chunks`), workers process the chunks (`workers`), and the results are read in order.
+The number of chunks in progress is bounded, so results do not accumulate if they are read slowly.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tensordict_core.ops.parallel.multiprocessing.workers import MapOptions, Wor
 __all__ = ["ProcessMapping"]
 
 KEEP_SHARED = 256
-"""With more results than this, those in shared memory are copied out of it: each holds a file descriptor a leaf."""
+"""With more results than this, results in shared memory are copied: each of their leaves holds a file descriptor."""
 
 
 def _results(workers: Workers, chunks: list[Chunk], window: int, pbar: bool) -> Iterator[tuple[Chunk, Any]]:
-    """Return the chunks and their results, in order; closes the workers at the end, however it comes."""
+    """Yield the chunks and their results in order; the workers are closed at the end or on an error."""
     shown = progress(len(chunks), pbar)
     crowded = len(chunks) > KEEP_SHARED
     under_way: deque[tuple[Chunk, Callable[[], Any]]] = deque()
@@ -124,37 +124,38 @@ class ProcessMapping(Node):
     ) -> Any:
         """Return the results of a function for chunks of rows, computed by worker processes and joined in order.
 
-        Chunks share the memory of this tensordict: what the function writes into one in place is seen here, be the
-        leaves files that are mapped or plain tensors (which are moved into shared memory first).
+        Chunks share the memory of this tensordict, so in-place writes of the function are visible here. Plain tensors
+        are moved into shared memory first; memory-mapped tensors are shared already.
 
         Args:
-            fn: Called with a chunk; returns a tensordict, a tensor, or ``None``. A function of a module unless workers
-                are forked.
-            dim: The batch dimension whose rows are cut.
-            num_workers: The number of processes; by default one for each CPU, and 0 for none: it all happens here.
-            out: A tensordict of this batch size that the results are written into, in the rows of their chunks; by
-                the workers themselves where its memory is shared or mapped.
-            chunksize: The rows of a chunk; 0 for single rows without the dimension, whose results are stacked.
-            num_chunks: The number of chunks instead; by default one for each worker.
-            pool: A pool of ``multiprocessing`` or any executor of ``concurrent.futures`` (a cluster's included) to run
-                the chunks; it stays open. ``num_workers``, ``worker_threads``, ``max_tasks_per_child`` and
+            fn: Called with a chunk; returns a tensordict, a tensor, or ``None``. It must be picklable (a function of a
+                module) unless workers are forked.
+            dim: The batch dimension whose rows are divided into chunks.
+            num_workers: The number of processes; by default one for each CPU. With 0, this process runs the chunks.
+            out: A tensordict of this batch size; each result is written into the rows of its chunk, by the workers
+                themselves if its memory is shared or mapped.
+            chunksize: The number of rows of a chunk; 0 for single rows without the dimension, whose results are
+                stacked.
+            num_chunks: The number of chunks, instead of ``chunksize``; by default one for each worker.
+            pool: A pool of ``multiprocessing`` or any executor of ``concurrent.futures`` (a cluster's included) that
+                runs the chunks; it stays open. ``num_workers``, ``worker_threads``, ``max_tasks_per_child`` and
                 ``mp_start_method`` do not apply to it.
-            generator: Draws the seed of the workers' random numbers (PyTorch's, NumPy's and Python's). Each chunk has a
-                seed of its own, so results do not depend on the number of workers. By default the global generator
-                draws it; the workers of a ``pool`` are seeded only if a generator is given.
-            max_tasks_per_child: The chunks that a process runs before it is replaced.
-            worker_threads: The threads of PyTorch in a worker.
-            index_with_generator: Whether a chunk for a ``pool`` is made when it is sent rather than all at the start.
-                Other workers make their chunks themselves.
+            generator: Draws the seed of the workers' random numbers (PyTorch's, NumPy's and Python's). Each chunk has
+                its own seed, so results do not depend on the number of workers. By default the global generator draws
+                the seed; the workers of a ``pool`` are seeded only if a generator is given.
+            max_tasks_per_child: The number of chunks that a process runs before it is replaced.
+            worker_threads: The number of PyTorch threads of a worker.
+            index_with_generator: Whether each chunk for a ``pool`` is indexed when it is sent, rather than all at the
+                start. Other workers index the tensordict themselves.
             pbar: Whether a progress bar is shown (a counter where tqdm is not installed).
             mp_start_method: ``"fork"``, ``"spawn"`` or ``"forkserver"``; by default that of ``torch.multiprocessing``.
 
         Returns:
-            The results, concatenated (stacked for ``chunksize=0``); ``out`` if given; ``None`` if they all are.
+            The results, concatenated (stacked for ``chunksize=0``); ``out`` if given; ``None`` if all results are.
 
         Raises:
             ValueError: Both ``chunksize`` and ``num_chunks`` are given.
-            TypeError: The function returned something else.
+            TypeError: The function returned an object of another type.
             Exception: The exception of the function, with a note that names the chunk.
 
         >>> td = TensorDict({"a": torch.arange(6)}, [6])
@@ -169,7 +170,7 @@ class ProcessMapping(Node):
                 f"out has batch size {list(out.batch_size)} and the tensordict {list(self._meta.batch_size)}; rows of "
                 "results go into the same rows of out, so give one of that batch size"
             )
-        # the workers of a caller's pool do not hold out
+        # the workers of a caller's pool have no access to out
         direct = out if out is not None and options.get("pool") is None and out.is_shared() else None
         workers = self._workers(fn, chunks, num_workers, not index_with_generator, options, direct)
         results = []
@@ -193,20 +194,20 @@ class ProcessMapping(Node):
     ) -> Iterator[Any]:
         """Iterate over the results of a function for chunks of rows, while workers compute the next ones.
 
-        Workers are ahead of the reader by a few chunks and stop when the iterator is closed.
+        Workers compute a few chunks ahead and stop when the iterator is closed.
 
         Args:
-            fn: Called with a chunk; may return anything.
-            dim: The batch dimension whose rows are cut.
+            fn: Called with a chunk; may return any object.
+            dim: The batch dimension whose rows are divided into chunks.
             num_workers: The number of processes; by default one for each CPU, and 0 for none.
             shuffle: Whether chunks are made of rows in random order, drawn by ``generator``.
-            chunksize: The rows of a chunk; 0 for single rows without the dimension.
-            num_chunks: The number of chunks instead; by default one for each worker.
+            chunksize: The number of rows of a chunk; 0 for single rows without the dimension.
+            num_chunks: The number of chunks, instead of ``chunksize``; by default one for each worker.
             pool: A pool of ``multiprocessing`` or any executor of ``concurrent.futures``; it stays open.
             generator: Draws the order of ``shuffle`` and the seed of the workers' random numbers, as in ``map``.
-            max_tasks_per_child: The chunks that a process runs before it is replaced.
-            worker_threads: The threads of PyTorch in a worker.
-            index_with_generator: Whether a chunk for a ``pool`` is made when it is sent rather than all at the start.
+            max_tasks_per_child: The number of chunks that a process runs before it is replaced.
+            worker_threads: The number of PyTorch threads of a worker.
+            index_with_generator: Whether each chunk for a ``pool`` is indexed when it is sent.
             pbar: Whether a progress bar is shown.
             mp_start_method: ``"fork"``, ``"spawn"`` or ``"forkserver"``; by default that of ``torch.multiprocessing``.
 

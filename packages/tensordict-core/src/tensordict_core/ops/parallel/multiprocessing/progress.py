@@ -1,4 +1,4 @@
-"""Progress: how many chunks are done, as a bar where tqdm is installed and as a plain counter where it is not."""
+"""Progress of `map`: a tqdm bar of the finished chunks, or a plain counter if tqdm is not installed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Counter:
 
 
 class Silent:
-    """Counts nothing."""
+    """A progress that shows nothing."""
 
     def update(self, n: int = 1) -> None:
         """Do nothing."""

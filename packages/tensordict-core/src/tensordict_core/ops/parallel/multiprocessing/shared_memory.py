@@ -16,7 +16,7 @@ __all__ = ["SharedMemory"]
 
 
 def _replace_leaves(node: Any, leaves: Any) -> None:
-    """Put new leaves, in the order of ``_leaves``, in the place of the old ones."""
+    """Replace all leaves by new ones, given in the order of ``_leaves``."""
     items = getattr(node, "tensordicts", None)
     if items is not None:
         for item in items:
@@ -32,14 +32,14 @@ def _replace_leaves(node: Any, leaves: Any) -> None:
 
 
 class SharedMemory(Node):
-    """``share_memory_``, ``pin_memory`` and their kind."""
+    """``share_memory_``, ``pin_memory`` and ``pin_memory_``."""
 
     __slots__ = ()
 
     def share_memory_(self) -> Self:
-        """Move every leaf into shared memory, so that other processes get it without a copy, and lock the tensordict.
+        """Move every leaf into shared memory, which other processes access without a copy, and lock the tensordict.
 
-        In-place writes of any process are seen by all. Leaves on accelerators are shared as they are.
+        In-place writes of one process are visible to all. Leaves on accelerators are shared without a move.
 
         >>> td = TensorDict({"a": torch.zeros(3)}).share_memory_()
         >>> td.is_shared(), td.is_locked
@@ -67,8 +67,8 @@ class SharedMemory(Node):
             raise errors.locked("pin_memory(inplace=True)")
         if not torch.accelerator.is_available():
             raise RuntimeError(
-                "pin_memory needs an accelerator that copies from pinned memory, and this machine has none; use the "
-                "tensordict as it is"
+                "pin_memory needs an accelerator that copies from pinned memory, and this machine has none; leave out "
+                "pin_memory"
             )
         leaves = iter(pinned(self._leaves(), num_threads))
         if not inplace:
@@ -77,7 +77,7 @@ class SharedMemory(Node):
         return self
 
     def pin_memory_(self, num_threads: int = 0) -> Self:
-        """``pin_memory`` with ``inplace=True``.
+        """Replace the leaves by copies in pinned memory, as ``pin_memory`` with ``inplace=True``.
 
         Args:
             num_threads: The number of threads that copy.

@@ -1,7 +1,7 @@
 """Workers that run the chunks of `map`: new processes, a pool or executor of the caller, or the calling process.
 
-New processes get the job when they start (a forked one inherits it, so neither the tensordict nor the function is
-pickled) and then only the rows of each chunk.
+New processes get the job when they start (a forked process inherits it, so neither the tensordict nor the function is
+pickled), and then only the row numbers of each chunk.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Workers(Protocol):
 
 
 def worker_count(num_workers: int | None) -> int:
-    """Return the number of worker processes: as asked for, else one for each CPU that this process may use.
+    """Return the number of worker processes: the given number, or one for each CPU that this process may use.
 
     Raises:
-        ValueError: It is negative.
+        ValueError: ``num_workers`` is negative.
 
     >>> worker_count(3)
     3
@@ -68,7 +68,7 @@ def worker_count(num_workers: int | None) -> int:
 
 
 def pool_size(pool: Any) -> int | None:
-    """Return the number of workers of a pool or an executor; ``None`` if it does not tell.
+    """Return the number of workers of a pool or an executor; ``None`` if it is unknown.
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> pool_size(ThreadPoolExecutor(3)), pool_size(None)
@@ -84,13 +84,13 @@ _job: Job | None = None
 """The job of this worker process."""
 
 
-def _begin(job: Job, threads: int) -> None:
+def _init_worker(job: Job, threads: int) -> None:
     global _job
     _job = job
     torch.set_num_threads(threads)
 
 
-def _run_own(chunk: Chunk) -> Any:
+def _run_chunk(chunk: Chunk) -> Any:
     assert _job is not None, "the worker was started without a job"
     return run(_job, chunk)
 
@@ -106,7 +106,7 @@ def _submit(pool: Any, function: Callable[..., Any], *args: Any) -> Handle:
 
 
 class CallingProcess:
-    """Runs chunks in the calling process, when their results are asked for."""
+    """Runs chunks in the calling process, when their results are requested."""
 
     count = 1
 
@@ -120,7 +120,9 @@ class CallingProcess:
     def _run(self, chunk: Chunk) -> Any:
         states = random.getstate(), np.random.get_state()
         try:
-            with torch.random.fork_rng(devices=[]):  # the chunk is seeded, this process keeps its random numbers
+            with torch.random.fork_rng(
+                devices=[]
+            ):  # restores the random state of this process, because the chunk sets a seed
                 return run(self.job, chunk)
         finally:
             random.setstate(states[0])
@@ -137,23 +139,29 @@ class NewProcesses:
         context: Any = torch.multiprocessing.get_context(options.get("mp_start_method"))
         max_tasks = options.get("max_tasks_per_child")
         self.count = max(1, min(count, chunks))
-        begin = (job, options.get("worker_threads", 1))
+        arguments = (job, options.get("worker_threads", 1))
         self.pool: Any
         if max_tasks is not None and context.get_start_method() == "fork":
             # an executor cannot replace forked workers, a pool can
-            self.pool = context.Pool(self.count, initializer=_begin, initargs=begin, maxtasksperchild=max_tasks)
+            self.pool = context.Pool(
+                self.count, initializer=_init_worker, initargs=arguments, maxtasksperchild=max_tasks
+            )
         else:
-            # an executor notices workers that die, a pool waits for them for ever
+            # an executor notices a worker that dies, a pool waits for it forever
             self.pool = ProcessPoolExecutor(
-                self.count, mp_context=context, initializer=_begin, initargs=begin, max_tasks_per_child=max_tasks
+                self.count,
+                mp_context=context,
+                initializer=_init_worker,
+                initargs=arguments,
+                max_tasks_per_child=max_tasks,
             )
 
     def submit(self, chunk: Chunk) -> Handle:
         """Send the rows of the chunk to a worker."""
-        return _submit(self.pool, _run_own, chunk)
+        return _submit(self.pool, _run_chunk, chunk)
 
     def close(self) -> None:
-        """Stop the processes; chunks that have not begun are dropped."""
+        """Stop the processes; chunks that are not started are dropped."""
         if isinstance(self.pool, ProcessPoolExecutor):
             self.pool.shutdown(wait=True, cancel_futures=True)
         else:
@@ -178,7 +186,7 @@ class CallersPool:
         data = self.source[chunk.index]
         if not self.compact:
             return data
-        # a pickled view takes the whole storage along; a compact copy takes what it shows
+        # a pickle of a view contains the whole storage, one of a compact copy only the rows
         return data.apply(_compact, filter_empty=False)
 
     def submit(self, chunk: Chunk) -> Handle:
@@ -210,12 +218,12 @@ def start(
         if not isinstance(pool, (multiprocessing.pool.Pool, Executor)) and not callable(getattr(pool, "submit", None)):
             raise TypeError(
                 f"pool must be a multiprocessing pool or an executor of concurrent.futures, got {type(pool).__name__}; "
-                "pass num_workers to have processes started"
+                "pass num_workers to start processes"
             )
         if job.seed is not None and isinstance(pool, _THREADS):
             raise ValueError(
-                "generator seeds the random numbers of worker processes, and the threads of this pool share those of "
-                "this process; seed them with torch.manual_seed, or pass a pool of processes"
+                "generator seeds the random numbers of worker processes, but the threads of this pool share the random "
+                "state of this process; call torch.manual_seed, or pass a pool of processes"
             )
         return CallersPool(pool, source, job, chunks if eager else None)
     count = worker_count(num_workers)
@@ -223,6 +231,6 @@ def start(
         return CallingProcess(replace(job, source=source))
     for leaf in source._leaves():
         if not leaf.is_cuda and not leaf.is_meta and leaf.layout is torch.strided:
-            leaf.share_memory_()  # so that what a worker writes in place is seen here
+            leaf.share_memory_()  # so that in-place writes of a worker are visible here
     own = replace(job, source=source, private=True)
     return NewProcesses(own, count, len(chunks), options)
