@@ -15,7 +15,7 @@ import orjson
 from tensordict_core import LazyStackedTensorDict
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF, META, RESERVED_FIELDS, SHAPES, encode_key, is_escape
-from tensordict_memmap.schema import nontensor as values
+from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.dtypes import dtype_from_name, is_possible
 from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, find_class, show
 from tensordict_memmap.schema.plan import LAZY
@@ -80,9 +80,9 @@ def parse(folder: Folder, *, place: str = "", key: Path = (), around: tuple[int,
 def _record(document: bytes, key: Path, place: str, *, exact: bool = False) -> dict[str, Any]:
     try:
         try:
-            record = values.loads(document) if exact else orjson.loads(document)
+            record = nontensor.loads(document) if exact else orjson.loads(document)
         except orjson.JSONDecodeError:
-            record = values.loads(document)
+            record = nontensor.loads(document)
     except ValueError as error:
         raise damaged(key, place, f"is no JSON ({error})") from None
     if not isinstance(record, dict):
@@ -285,11 +285,11 @@ def _parse_value(
     else:
         exact = extra.get("exact")
         try:
-            node.value = values.from_forms(record.get("data"), exact)
+            node.value = nontensor.from_forms(record.get("data"), exact)
         except (ValueError, EOFError, KeyError) as error:
             raise ValueError(f"the value of key {show(key)} cannot be read: {error}" if key else str(error)) from error
     if stack:
         if not isinstance(node.value, list):
             raise damaged(key, place, "holds no list of values")
-        node.batch_size = values.stack_size(node.value, size)
+        node.batch_size = nontensor.stack_size(node.value, size)
     return node

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from tensordict_memmap.formats.names import LEAF, META, SHAPES, FileNames, encode_key
-from tensordict_memmap.schema import nontensor as values
+from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import Leaf, Node, Parts, Value, show
 from tensordict_memmap.schema.plan import LAZY, memory_of
 
@@ -107,14 +107,14 @@ def _value_files(node: Value, around: tuple[int, ...]) -> dict[str, bytes]:
         extra["shape"] = list(node.batch_size)
     record: dict[str, Any] = {}
     try:
-        record["data"], exact = values.to_forms(value)
+        record["data"], exact = nontensor.to_forms(value)
         if exact is not None:
             extra["exact"] = exact
-    except values.NoJsonForm as reason:
+    except nontensor.NoJsonForm as reason:
         where = f"key {show(node.key)}" if node.key else "the value"
         # a single value lies in a dictionary of the fields without a JSON form, by name
         content = value if node.stack else {"data": value}
-        files[STACK_PICKLE if node.stack else OTHER_PICKLE] = values.pickled(content, value, where, reason)
+        files[STACK_PICKLE if node.stack else OTHER_PICKLE] = nontensor.pickled(content, value, where, reason)
         if node.stack:
             record["data"] = STACK_PICKLE
     if node.stack:
@@ -125,11 +125,11 @@ def _value_files(node: Value, around: tuple[int, ...]) -> dict[str, bytes]:
             "stack_dim": 0,
             "device": None,
         }
-        files[META] = values.dumps({**head, **record, **extra})
+        files[META] = nontensor.dumps({**head, **record, **extra})
     else:
         # the reference refuses fields that it does not know here, and takes anything as metadata
         tail = {"_metadata": extra or None, "_is_non_tensor": True}
-        files[META] = values.dumps({"_type": NON_TENSOR, **record, **tail})
+        files[META] = nontensor.dumps({"_type": NON_TENSOR, **record, **tail})
     return files
 
 
@@ -192,4 +192,4 @@ def _json(record: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(record)
     except (TypeError, orjson.JSONEncodeError):  # lone surrogates in keys
-        return values.dumps(record)
+        return nontensor.dumps(record)

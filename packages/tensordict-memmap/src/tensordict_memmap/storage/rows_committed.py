@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import xxhash
 
-from tensordict_memmap.schema import nontensor as values
+from tensordict_memmap.schema import nontensor
 
 __all__ = ["LOCK", "Part", "RowsCommitted", "fingerprint", "resized"]
 
@@ -120,7 +120,7 @@ def resized(document: bytes, rows: int) -> bytes:
         try:
             record = orjson.loads(document)
         except orjson.JSONDecodeError:
-            record = values.loads(document)
+            record = nontensor.loads(document)
     except ValueError:
         return document
     if not isinstance(record, dict) or "NonTensor" in str(record.get("_type")) or "shape" not in record:
@@ -134,5 +134,5 @@ def resized(document: bytes, rows: int) -> bytes:
     try:
         written = orjson.dumps(record)
     except (TypeError, orjson.JSONEncodeError):  # lone surrogates in keys
-        written = values.dumps(record)
+        written = nontensor.dumps(record)
     return written + b" " * (len(shapes) * (_ROOM - len(str(rows))))

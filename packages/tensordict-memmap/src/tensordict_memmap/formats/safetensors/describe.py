@@ -27,7 +27,7 @@ import torch
 from tensordict_core import TensorDict
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, digest, follows
 from tensordict_memmap.formats.safetensors.header import CODES, METADATA, Form, ranks
-from tensordict_memmap.schema import nontensor as values
+from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import (
     STACKED,
     WRAPPED,
@@ -114,7 +114,7 @@ class Pack:
         told = names if self.dotted and names == [leaf.file for leaf in self.leaves] else None
         if told is None or (isinstance(self.root, Dense) and self.root.batch_size):
             document = {"version": VERSION, "root": self._node(self.root)}
-            texts[RECORD] = values.quick_dumps(document, finite=self.finite).decode()
+            texts[RECORD] = nontensor.quick_dumps(document, finite=self.finite).decode()
         if told is not None:
             texts[DIGEST] = digest(texts.get(RECORD, ""), told)
         return texts
@@ -268,13 +268,13 @@ class _Namer:
         if node.stack or node.batch_size != around:
             extra["batch_size"] = list(node.batch_size)
         try:
-            about["non_tensor"], exact = values.to_forms(value)
+            about["non_tensor"], exact = nontensor.to_forms(value)
             if exact is not None:
                 about["exact"] = exact
-            self.pack.finite &= values.is_finite(about["non_tensor"] if exact is None or exact is True else exact)
-        except values.NoJsonForm as reason:
+            self.pack.finite &= nontensor.is_finite(about["non_tensor"] if exact is None or exact is True else exact)
+        except nontensor.NoJsonForm as reason:
             where = f"key {show(node.key)}" if node.key else "the value"
-            data = bytearray(values.pickled(value, value, where, reason))
+            data = bytearray(nontensor.pickled(value, value, where, reason))
             about = {"tensor": "", "pickled": True}
             tensor = torch.frombuffer(data, dtype=torch.uint8)
             self.pickled.append((about, self.row(node.key or ("value",), full or "value", tensor)))

@@ -22,7 +22,7 @@ from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack
 from tensordict_core.extension import Meta, dense
 from tensordict_memmap.formats.safetensors.describe import RECORD, VERSION
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, digest, from_digest, keys_of
-from tensordict_memmap.schema import nontensor as values
+from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.build import check_on_meta
 from tensordict_memmap.schema.dtypes import dtype_from_name
 from tensordict_memmap.schema.node import WRAPPED, Path, find_class, show
@@ -97,11 +97,11 @@ def _parse(text: str, where: str) -> Any:
     try:
         try:
             if '"non_tensor":' in text and _LONG.search(text):
-                document = values.loads(text.encode("utf-8", "surrogatepass"))
+                document = nontensor.loads(text.encode("utf-8", "surrogatepass"))
             else:
                 document = orjson.loads(text)
         except orjson.JSONDecodeError:
-            document = values.loads(text.encode("utf-8", "surrogatepass"))
+            document = nontensor.loads(text.encode("utf-8", "surrogatepass"))
     except ValueError as error:
         raise ValueError(f"the structure in {where} is JSON, and this is not: {error}; the file is damaged") from None
     if not isinstance(document, dict) or not isinstance(document.get("root"), dict):
@@ -306,7 +306,7 @@ class _Reader:
         if not isinstance(class_string, str) or not isinstance(owner, str | None):
             raise self.damaged(key, f"the class {class_string!r:.100}")
         cls = find_class(class_string, owner)
-        if cls is None or not hasattr(cls, "_from_disk_form"):
+        if cls is None:
             warnings.warn(
                 f"classes are found by their registered names, and that of {_place(key)}, {class_string}, is not "
                 "registered here, so its content is loaded as a plain tensordict; import the module that defines the "
@@ -322,13 +322,8 @@ class _Reader:
         if about.get("pickled"):
             value = self.unpickled(about, key)
         else:
-            exact = about.get("exact")
             try:
-                value = (
-                    about["non_tensor"]
-                    if exact is None
-                    else values.decode(about["non_tensor"] if exact is True else exact)
-                )
+                value = nontensor.from_forms(about["non_tensor"], about.get("exact"))
             except (ValueError, EOFError, KeyError) as error:
                 raise ValueError(f"the value of {_place(key)} in {self.where} cannot be read: {error}") from error
         if not about.get("stack"):
@@ -337,7 +332,7 @@ class _Reader:
             return NonTensorData(None, batch_size=own, device=self.device)
         if not isinstance(value, list):
             raise self.damaged(key, "no list of values")
-        return NonTensorStack.from_list(value, batch_size=values.stack_size(value, own), device=self.device)
+        return NonTensorStack.from_list(value, batch_size=nontensor.stack_size(value, own), device=self.device)
 
     def unpickled(self, about: dict[str, Any], key: Path) -> Any:
         if self.allow_pickle is None:
