@@ -10,10 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-def _show(key: Any) -> str:
-    return repr(key)
-
-
 def incomplete_container(cls: type, missing: Sequence[str]) -> TypeError:
     """A container class lacks abstract methods of `Node`."""
     return TypeError(
@@ -29,12 +25,12 @@ def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> Key
     near = difflib.get_close_matches(wanted, names, n=3)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; use get(key, default) for an optional key"
     shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
-    return KeyError(f"key {_show(key)} not found in {where} with keys [{shown}]{hint}")
+    return KeyError(f"key {key!r} not found in {where} with keys [{shown}]{hint}")
 
 
 def existing_key(key: Any) -> KeyError:
     """The new name of an entry is a key that exists."""
-    return KeyError(f"key {_show(key)} already present in TensorDict; pass safe=False to replace it")
+    return KeyError(f"key {key!r} already present in TensorDict; pass safe=False to replace it")
 
 
 def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyError:
@@ -50,7 +46,7 @@ def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyErr
 def bad_key(key: Any) -> TypeError:
     """The value is not a nested key."""
     return TypeError(
-        f"{_show(key)} of type {type(key).__name__} is not a key; a key is a string or a tuple of strings: "
+        f"{key!r} of type {type(key).__name__} is not a key; a key is a string or a tuple of strings: "
         "name the entry, or index rows with td[index]"
     )
 
@@ -63,7 +59,7 @@ def empty_key() -> KeyError:
 def not_a_node(key: Any, value: Any) -> KeyError:
     """A nested key passes through a leaf."""
     return KeyError(
-        f"key {_show(key)} passes through a {type(value).__name__}, which has no entries; "
+        f"key {key!r} passes through a {type(value).__name__}, which has no entries; "
         "delete that entry or use another key"
     )
 
@@ -72,7 +68,7 @@ def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) ->
     """The shape of an entry does not start with the batch size."""
     scalar = "; wrap a scalar with torch.full(batch_size, value) or NonTensorData" if not len(shape) else ""
     return RuntimeError(
-        f"key {_show(key)} has shape {list(shape)}, which does not start with the batch size {list(batch_size)}; "
+        f"key {key!r} has shape {list(shape)}, which does not start with the batch size {list(batch_size)}; "
         f"expand the value or pass a batch_size that it has{scalar}"
     )
 
@@ -80,7 +76,7 @@ def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) ->
 def batch_size_refused(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
     """A new batch size does not fit an entry."""
     return RuntimeError(
-        f"the batch size {list(batch_size)} is incompatible with key {_show(key)} of shape {list(shape)}; "
+        f"the batch size {list(batch_size)} is incompatible with key {key!r} of shape {list(shape)}; "
         "every entry must start with it"
     )
 
@@ -104,7 +100,7 @@ def locked_graph() -> RuntimeError:
 def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> RuntimeError:
     """An in-place write has another shape."""
     return RuntimeError(
-        f"key {_show(key)} has shape {list(expected)} and cannot take a value of shape {list(got)} in place; "
+        f"key {key!r} has shape {list(expected)} and cannot take a value of shape {list(got)} in place; "
         "reshape the value, or use set() to replace the entry"
     )
 
@@ -112,7 +108,7 @@ def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> Run
 def in_place_leaf(key: Any) -> RuntimeError:
     """An in-place write goes into a leaf that requires gradients."""
     return RuntimeError(
-        f"key {_show(key)} is a leaf Variable that requires grad, which cannot be written in place; write under "
+        f"key {key!r} is a leaf Variable that requires grad, which cannot be written in place; write under "
         "torch.no_grad(), or into td.data"
     )
 
@@ -120,7 +116,7 @@ def in_place_leaf(key: Any) -> RuntimeError:
 def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> RuntimeError:
     """An indexed write has another shape."""
     return RuntimeError(
-        f"key {_show(key)} takes values of shape {list(expected)} at this index, and the value of shape {list(got)} "
+        f"key {key!r} takes values of shape {list(expected)} at this index, and the value of shape {list(got)} "
         "cannot be broadcast to it; reshape or expand the value"
     )
 
@@ -128,7 +124,7 @@ def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -
 def indexed_write_dtype(key: Any, got: Any, expected: Any) -> RuntimeError:
     """An indexed write, by an index with tensors, has another dtype."""
     return RuntimeError(
-        f"key {_show(key)} has dtype {expected} and takes no value of dtype {got} at an index with tensors; "
+        f"key {key!r} has dtype {expected} and takes no value of dtype {got} at an index with tensors; "
         f"convert the value with .to({expected})"
     )
 
@@ -152,7 +148,7 @@ def no_batch_dim(what: str) -> RuntimeError:
 def holds_itself(key: Any) -> ValueError:
     """A tensordict is stored in itself or in a nested tensordict."""
     return ValueError(
-        f"a tensordict cannot contain itself, and the value for key {_show(key)} does; store a copy, td.clone(False)"
+        f"a tensordict cannot contain itself, and the value for key {key!r} does; store a copy, td.clone(False)"
     )
 
 
@@ -209,7 +205,7 @@ def unmatched_key(key: Any, other: Any) -> KeyError:
     """An operand lacks a leaf of the other one."""
     names = [] if other is None else [str(k) for k in other._keys()]
     return KeyError(
-        f"key {_show(key)} not found in the other tensordict, which has the keys {names}; select the common keys, "
+        f"key {key!r} not found in the other tensordict, which has the keys {names}; select the common keys, "
         "or pass default= where the operation takes it"
     )
 
@@ -301,7 +297,7 @@ def keys_not_stackable(what: str, at: int, keys: Iterable[str], expected: Iterab
 def ragged(key: Any, shapes: Iterable[Any]) -> RuntimeError:
     """An entry of a lazy stack has no dense form."""
     return RuntimeError(
-        f"key {_show(key)} has the shapes {[list(shape) for shape in shapes]} in the elements of the lazy stack, which "
+        f"key {key!r} has the shapes {[list(shape) for shape in shapes]} in the elements of the lazy stack, which "
         "do not stack; read them with get(key, as_list=True), get(key, as_nested_tensor=True) or "
         "get(key, as_padded_tensor=True)"
     )
@@ -310,7 +306,7 @@ def ragged(key: Any, shapes: Iterable[Any]) -> RuntimeError:
 def mixed_column(key: Any) -> RuntimeError:
     """Some elements of a lazy stack hold a tensor under a key, others a nested tensordict."""
     return RuntimeError(
-        f"key {_show(key)} is a tensor in some elements of the lazy stack and a nested tensordict in others; "
+        f"key {key!r} is a tensor in some elements of the lazy stack and a nested tensordict in others; "
         "read it from each of its tensordicts"
     )
 
@@ -334,7 +330,7 @@ def missing_satellite(what: str, distribution: str) -> ImportError:
 def keys_collide(function: str, name: Any, first: Any, second: Any) -> KeyError:
     """Two entries would have one key."""
     return KeyError(
-        f"the keys {_show(first)} and {_show(second)} would both become {_show(name)} in {function}; rename one of "
+        f"the keys {first!r} and {second!r} would both become {name!r} in {function}; rename one of "
         "them, or choose another separator"
     )
 
@@ -358,7 +354,7 @@ def state_mismatch(missing: Iterable[Any], unexpected: Iterable[Any]) -> Runtime
 def not_sendable(path: Any, leaf: Any) -> TypeError:
     """A leaf is not stored in one contiguous block of memory."""
     return TypeError(
-        f"key {_show(path)} is a tensor of layout {leaf.layout} and dtype {leaf.dtype}, "
+        f"key {path!r} is a tensor of layout {leaf.layout} and dtype {leaf.dtype}, "
         "which is not one block of memory; send a dense copy, or leave it out with exclude"
     )
 

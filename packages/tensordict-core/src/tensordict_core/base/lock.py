@@ -70,10 +70,6 @@ def _unlock(root: Any) -> None:
         node._holders = None
 
 
-def _nothing(td: Any) -> None:
-    """Do nothing at the end of a ``with`` block, because its start changed nothing."""
-
-
 def _unlock_after(td: Any) -> None:
     td.unlock_()
 
@@ -115,7 +111,7 @@ class Locking(Node):
         True
         """
         if self._locked:
-            self._set_exit(_nothing)
+            self._set_exit(None)  # a with block over it changes nothing
         else:
             _lock(self)
             self._set_exit(_unlock_after)
@@ -137,5 +133,5 @@ class Locking(Node):
             _unlock(self)
             self._set_exit(_lock_after)
         else:
-            self._set_exit(_nothing)
+            self._set_exit(None)
         return self

@@ -16,11 +16,6 @@ from tensordict_core.base import errors
 
 __all__ = ["is_loaded", "satellite"]
 
-_DISTRIBUTIONS = {
-    "tensordict_memmap": "tensordict-memmap",
-    "tensordict_nn": "tensordict-nn",
-    "tensordict_class": "tensordict-class",
-}
 _loaded: dict[str, ModuleType] = {}
 
 
@@ -41,7 +36,7 @@ def satellite(name: str, what: str) -> ModuleType:
         except ValueError:  # sys.modules holds a module without a spec
             absent = False
         if absent or (name in sys.modules and sys.modules[name] is None):
-            raise errors.missing_satellite(what, _DISTRIBUTIONS[name])
+            raise errors.missing_satellite(what, name.replace("_", "-"))
         module = _loaded[name] = importlib.import_module(name)
     return module
 

@@ -102,7 +102,8 @@ class _Renamed(WriteBack):
         if place is None:
             place = self.spelled(path)
             if place in self.found.values():
-                raise errors.keys_collide("the block", unravel_key(place), unravel_key(path), place)
+                other = next(known for known, taken in self.found.items() if taken == place)
+                raise errors.keys_collide("the block", unravel_key(place), unravel_key(path), unravel_key(other))
         return place
 
 
