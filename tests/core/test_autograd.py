@@ -211,7 +211,7 @@ def test_gradients_flow_through_operations_that_move_and_combine_leaves(name: st
     assert torch.autograd.gradcheck(function, _small(0))
 
 
-def test_a_parameter_among_leaves_leaves_all_of_them_as_they_are() -> None:
+def test_an_update_that_a_parameter_refuses_changes_no_leaf() -> None:
     td = TensorDict({"a": torch.zeros(2), "p": torch.nn.Parameter(torch.zeros(2)), "z": torch.zeros(2)}, [2])
     for target in (td, td.view(1, 2)):
         with pytest.raises(RuntimeError, match="'p' is a leaf Variable that requires grad"):

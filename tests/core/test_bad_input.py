@@ -58,7 +58,7 @@ NODE = TensorDict({"n": {"b": torch.ones(3)}}, [3])
 TENSOR = TensorDict({"n": torch.ones(3)}, [3])
 WIDE = TensorDict({"n": torch.ones(3, 2)}, [3])
 
-# call, exception, and what the message says: the rule, the offender, the remedy
+# call, exception, and parts of the message: the rule, the offender, the remedy
 TABLE: list[tuple[str, Callable[[], Any], type[Exception], str, str, str]] = [
     # construction
     ("source", lambda: TensorDict(3), TypeError, "mapping or a tensordict", "got int", "use from_any"),

@@ -129,7 +129,7 @@ def test_moves_to_the_gpu_and_back_keep_values(td: TensorDict) -> None:
         assert back["f"].equal(td["f"]) and back["n", "i"].equal(td["n", "i"])
 
 
-def test_predicates_look_at_the_last_argument() -> None:
+def test_dtype_predicates_test_their_last_argument() -> None:
     floating, integer, flag = torch.ones(1), torch.ones(1, dtype=torch.uint8), torch.ones(1) > 0
     assert [is_floating("k", v) for v in (floating, integer, flag, floating.to(torch.complex64))] == [
         True,

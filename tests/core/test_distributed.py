@@ -29,7 +29,7 @@ def _process(scenario, rank, world, store, results, arguments):
 
 
 def run(scenario, tmp_path, *arguments, world=2):
-    """What each of some processes returned from ``scenario(rank, world, ...)``: plain values, in the order of ranks."""
+    """Run ``scenario(rank, world, ...)`` in several processes and return their results in the order of ranks."""
     context = mp.get_context("fork")
     results = context.SimpleQueue()
     store = tmp_path / "store"
@@ -62,7 +62,7 @@ def _get(results, timeout=300):
 
 
 def sample(value: float) -> TensorDict:
-    """Leaves of many kinds: small and large, of several dtypes, strided, without elements, nested, lazy, ragged."""
+    """Return leaves of many kinds: small, large, of several dtypes, strided, empty, nested, lazy, ragged."""
     return TensorDict(
         {
             "f": torch.full((3,), value),
@@ -83,7 +83,7 @@ def sample(value: float) -> TensorDict:
 
 
 def holds(td: TensorDict, value: float) -> bool:
-    """Whether every leaf has the value."""
+    """Return whether every leaf has the value."""
     numbers = all(bool((leaf.to(torch.complex64) == value).all()) for leaf in td.exclude("flag")._leaves())
     texts = td["s"] == f"text {value}" and td["v"] == [f"{value} {i}" for i in range(3)]
     return numbers and texts and bool((td["flag"] == bool(value)).all()) and td["n", "large"].shape == (3, LARGE)

@@ -31,7 +31,7 @@ def _holds(td: Any, value: float) -> bool:
 
 
 def scenario(rank: int, world: int) -> None:
-    """What every process does; it raises where something is wrong."""
+    """Run the checks of one process; a failure raises."""
     device = f"cuda:{rank}"
     td = _sample(rank + 1.0, device)
     td.all_reduce()
@@ -58,7 +58,7 @@ def scenario(rank: int, world: int) -> None:
 
 
 def main(rank: int, world: int, store: str) -> None:
-    """One process: this file is what it runs."""
+    """Join the process group and run the scenario; this file runs as a program in each process."""
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=world)
     try:

@@ -70,7 +70,7 @@ def big(td):
 
 
 class Elsewhere(Executor):
-    """Runs tasks at once, on what a plain pickle of them brings along: like a machine that shares nothing."""
+    """Executor that runs tasks on a pickled copy, like a machine that shares no memory."""
 
     def __init__(self):
         self.sizes = []

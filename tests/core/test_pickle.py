@@ -24,7 +24,7 @@ from tensordict_core.extension import annotate, annotation, deferred
 
 
 class Sub(TensorDict):
-    """A subclass without slots, so with attributes of its own."""
+    """A subclass without slots, so that instances have attributes."""
 
 
 def full() -> TensorDict:

@@ -189,7 +189,7 @@ def test_predicates_on_types() -> None:
     assert not is_leaf_nontensor(int) and not is_leaf_nontensor(TensorDict)
 
 
-def test_a_tensor_and_a_node_under_one_key_are_kept_apart_whichever_comes_first():
+def test_a_tensor_and_a_node_under_one_key_are_stacked_lazily_in_either_order():
     tensor, node = TensorDict({"n": torch.ones(3)}, [3]), TensorDict({"n": {"b": torch.ones(3)}}, [3])
     for tds in ([tensor, node], [node, tensor]):
         assert maybe_dense_stack(tds).tensordicts == tds

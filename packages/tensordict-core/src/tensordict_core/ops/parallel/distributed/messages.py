@@ -34,7 +34,7 @@ _flatten: Any = _utils._flatten_dense_tensors
 _unflatten: Any = _utils._unflatten_dense_tensors
 
 SMALL = 1 << 18
-"""Leaves of fewer bytes are joined: below this, a message of its own costs more than the copy."""
+"""Leaves of fewer bytes are joined, because a separate message would cost more than the copy."""
 BLOCK = 1 << 22
 """The size in bytes up to which small leaves are joined to one block."""
 
