@@ -152,7 +152,7 @@ def test_what_does_not_say_how_far_a_dataset_has_grown_is_refused(path, record, 
     manifest = json.loads((path / NAME).read_bytes())
     manifest["growing"] = record
     (path / NAME).write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match="number of rows"):
+    with pytest.raises(ValueError, match="valid record of committed rows"):
         load_memmap(path)
 
 
