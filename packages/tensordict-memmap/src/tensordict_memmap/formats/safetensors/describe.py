@@ -300,7 +300,9 @@ class _Namer:
         names, addresses = [leaf.file for leaf in rows], [leaf.address for leaf in rows]
         if 0 in addresses or len(set(addresses)) < len(rows):
             return False
-        if len({METADATA, *names}) <= len(names) or not "".join(names).isascii():
+        if METADATA in names or not "".join(names).isascii():
+            return False
+        if not pack.dotted and len(set(names)) < len(names):  # keys without dots have different joined keys
             return False
         forms = list(map(self.forms.__getitem__, map(_dtype_and_shape, rows)))
         if not _REAL.issuperset(dtype for dtype, _ in self.forms):
