@@ -39,7 +39,7 @@ def assert_same(found: Any, wanted: Any) -> None:
     assert found.batch_size == wanted.batch_size
     assert found.names == wanted.names
     assert set(found.keys()) == set(wanted.keys())
-    for key in wanted.keys():
+    for key in wanted.keys():  # noqa: SIM118  # iterating a tensordict yields rows, not keys
         old, new = wanted.get(key, as_list=True), found.get(key, as_list=True)
         if isinstance(old, TensorDictBase):
             assert type(new) is type(old)

@@ -66,7 +66,7 @@ def test_equal_values_may_be_appended_and_written_over(path, value):
     assert back["a"].tolist() == [0, 1, 1, 1, 1, 1, 1, 0, 0, 0]
 
 
-def test_rows_of_a_dataset_take_no_values_of_their_own(path):
+def test_rows_of_a_dataset_share_their_non_tensor_values(path):
     rows = TensorDict({"v": NonTensorData("x", batch_size=[3]), "a": torch.zeros(3)}, [3])
     save(rows, path)
     with MemmapDataset.open(path, "r+") as dataset:

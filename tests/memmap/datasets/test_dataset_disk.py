@@ -146,13 +146,13 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("record", HOSTILE, ids=str)
-def test_what_does_not_say_how_far_a_dataset_has_grown_is_refused(path, record, rows):
+def test_an_invalid_record_of_committed_rows_is_refused(path, record, rows):
     save(rows(0, 3), path)
     append_memmap(path, rows(3, 4))
     manifest = json.loads((path / NAME).read_bytes())
     manifest["growing"] = record
     (path / NAME).write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match="valid record of committed rows"):
+    with pytest.raises(ValueError, match="not a valid record of committed rows"):
         load_memmap(path)
 
 

@@ -32,10 +32,10 @@ def test_a_second_writer_is_told_so(path, dataset, rows, row):
         dataset.append(row(1))
 
 
-def test_a_writer_notices_that_its_folder_was_saved_over(path, dataset, rows):
+def test_a_writer_detects_that_its_folder_was_replaced(path, dataset, rows):
     dataset.extend(rows(0, 2))
     save(TensorDict({"z": torch.ones(2)}, [2]), path)
-    with pytest.raises(RuntimeError, match="saved over"):
+    with pytest.raises(RuntimeError, match="was replaced by another save"):
         dataset.extend(rows(2, 4))
     assert load_memmap(path)["z"].tolist() == [1, 1]
     dataset._writer.close()
@@ -86,7 +86,7 @@ def test_threads_share_a_writer(path, dataset, rows, row, alike):
     assert alike(found[order], rows(0, 80))
 
 
-def test_ranges_count_once_all_rows_before_them_do(path, dataset, rows, row, alike):
+def test_rows_of_a_range_are_committed_once_all_rows_before_them_are(path, dataset, rows, row, alike):
     dataset.extend(rows(0, 2))
     dataset.close()
     first, second = MemmapDataset.open(path, "r+", part=(2, 6)), MemmapDataset.open(path, "r+", part=(6, 9))
@@ -94,7 +94,7 @@ def test_ranges_count_once_all_rows_before_them_do(path, dataset, rows, row, ali
     assert len(load_memmap(path)) == first.refresh() == 2
     first.extend(rows(2, 5))
     assert len(load_memmap(path)) == 5 and second.refresh() == 5
-    with pytest.raises(ValueError, match="2 of the rows are behind"):
+    with pytest.raises(ValueError, match="2 of the rows are beyond"):
         first.extend(rows(5, 8))
     first.append(row(5))
     assert len(load_memmap(path)) == 8
@@ -106,7 +106,7 @@ def test_ranges_count_once_all_rows_before_them_do(path, dataset, rows, row, ali
     assert alike(load_memmap(path), rows(0, 10))
 
 
-def test_a_range_is_one_writers_and_goes_on_where_it_stopped(path, dataset, rows, row, alike):
+def test_a_range_has_one_writer_and_is_continued_by_the_next(path, dataset, rows, row, alike):
     dataset.extend(rows(0, 2))
     with pytest.raises(BlockingIOError):
         MemmapDataset.open(path, "r+", part=(2, 6))

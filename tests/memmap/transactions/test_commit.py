@@ -141,9 +141,7 @@ def test_empty_targets_and_absent_parents(target, writer, found):
     assert found(deep) == 1
 
 
-def test_a_conflicting_file_or_folder_is_an_error_before_anything_changes(
-    target, writer, found, leftovers, put_foreign
-):
+def test_a_conflicting_folder_is_an_error_before_anything_changes(target, writer, found, leftovers, put_foreign):
     save_folder(target, writer(0))
     foreign = put_foreign(target)
     os.makedirs(os.path.join(target, "only1.memmap"))

@@ -1,8 +1,8 @@
-"""Conversion: saves a saved tensordict again in another format, a few megabytes at a time.
+"""`convert`: saves a saved tensordict again in another format, a few megabytes at a time.
 
-The source is mapped and the target written like any save, so neither is ever in memory as a whole, and the target is
-all or nothing. A source that cannot be mapped (a compressed archive, a remote save) is first copied to a temporary
-folder beside the target.
+The source is mapped and the target is written like any save, so neither is in memory as a whole, and the target is
+replaced in one step. A source that cannot be mapped (a compressed archive, a remote save) is first copied to a
+temporary folder beside the target.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def convert(
         format: ``"tree"``, ``"safetensors"``, ``"archive"`` or ``"consolidated"``; None takes the format from the
             suffix of the target: ``.safetensors``, ``.tdz``, or a tree for any other.
         compression: the compression of an archive; none by default.
-        shard_size: the most bytes of tensors in one safetensors file; the target is then a folder.
+        shard_size: the maximum number of bytes of tensors in one safetensors file; the target is then a folder.
         num_threads: the number of writer threads; chosen for the machine if None.
-        durable: whether the target survives a power failure once this returns.
-        allow_pickle: whether values without a JSON form may be unpickled, to be pickled again.
+        durable: whether to sync the target to disk before the call returns.
+        allow_pickle: whether values without a JSON form may be unpickled, and pickled again.
 
     Raises:
         FileNotFoundError: There is no save at the source.

@@ -1,3 +1,3 @@
-"""Datasets: saved folders that grow by rows while others read them."""
+"""Datasets: saved folders to which rows are appended while other processes read them."""
 
 from __future__ import annotations

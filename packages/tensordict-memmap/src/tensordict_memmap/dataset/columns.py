@@ -1,7 +1,7 @@
-"""Columns of a dataset: the leaf files that its writer appends rows to, each row a run of bytes.
+"""Columns of a dataset: the files of its leaves, to which a writer appends rows of bytes.
 
-Rows are written behind the committed ones by positional writes. So a full disk is an error and no signal, and readers
-never see a row that was written in part. A batch is checked against the saved structure before any byte is written.
+Rows are written after the committed ones by positional writes. So a full disk raises an error instead of a signal, and
+readers never see a partial row. A batch is checked against the saved structure before anything is written.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Column:
         self.size = 0
 
     def open(self, rows: int) -> None:
-        """Opens the file. One with other hard links is copied first, since those keep the present content.
+        """Opens the file; if it has other hard links, it is copied first, so that they keep their content.
 
         Raises:
-            ValueError: The file does not hold that many rows.
+            ValueError: The file holds fewer rows.
         """
         if not self.row_bytes:
             return
@@ -72,7 +72,7 @@ class Column:
             )
 
     def grow(self, rows: int) -> None:
-        """Extends the file to a number of rows, without taking blocks."""
+        """Extends the file to a number of rows, without allocating disk blocks."""
         if rows * self.row_bytes > self.size:
             with self.error_context():
                 os.ftruncate(self.fd, rows * self.row_bytes)
@@ -85,19 +85,19 @@ class Column:
             self.size = rows * self.row_bytes
 
     def reserve(self, rows: int) -> None:
-        """Reserves the blocks for a number of rows in all."""
+        """Reserves the disk blocks for a total number of rows."""
         if self.row_bytes:
             with self.error_context():
                 reserve_file(self.fd, rows * self.row_bytes)
             self.size = max(self.size, rows * self.row_bytes)
 
     def clear(self, start: int, stop: int) -> None:
-        """Sets rows to zero where earlier writers may have left bytes; holes stay holes."""
+        """Sets rows to zero that an earlier writer may have left uncommitted; holes stay holes."""
         position, end = start * self.row_bytes, min(stop * self.row_bytes, self.size)
         while position < end:
             try:
                 data = os.lseek(self.fd, position, os.SEEK_DATA)
-            except (AttributeError, OSError) as error:  # without SEEK_DATA all of it may be data
+            except (AttributeError, OSError) as error:  # without SEEK_DATA, assume that all of it is data
                 if getattr(error, "errno", None) == errno.ENXIO:
                     return
                 data = position
@@ -110,7 +110,7 @@ class Column:
             position = data + count
 
     def error_context(self) -> AbstractContextManager[None]:
-        """Adds the key and the file to errors of the system."""
+        """Adds the key and the path to each ``OSError`` of a block."""
         return error_context(self.key, self.path)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class Column:
 
 
 def write_rows(columns: Sequence[Column], tensors: Sequence[torch.Tensor], start: int, threads: int | None) -> None:
-    """Writes the rows of a batch, one tensor for each column, from a row on."""
+    """Writes the rows of a batch, one tensor for each column, starting at row ``start``."""
     large = []
     for column, tensor in zip(columns, tensors, strict=True):
         if not column.row_bytes:
@@ -151,17 +151,17 @@ def write_rows(columns: Sequence[Column], tensors: Sequence[torch.Tensor], start
 
 
 def check_growable(node: Node, where: str) -> Dense:
-    """Gives the dictionary at the root of a saved tree, after checking that all its leaves can grow by rows.
+    """Checks that all leaves of a schema can grow by rows, and returns the node of the tensordict at its root.
 
     Raises:
-        ValueError: It cannot grow; the error names the key.
+        ValueError: An entry cannot grow; the error names the key.
     """
     content = node
     while isinstance(content, Parts) and WRAPPED in content.parts:
         content = content.parts[WRAPPED]
     if isinstance(content, Dense) and not content.batch_size:
         raise ValueError(
-            f"{where} has the batch size [], and a dataset grows along its first batch dimension; save it with rows"
+            f"{where} has the batch size [], and a dataset requires at least one batch dimension; save it with rows"
         )
     _check_node(node, where)
     assert isinstance(content, Dense)
@@ -177,8 +177,8 @@ def _check_node(node: Node, where: str) -> None:
     elif isinstance(node, Value):
         if node.stack:
             raise ValueError(
-                f"{here} is a stack of non-tensor values, which cannot grow; store its rows as a tensor, or all of it "
-                "as one value"
+                f"{here} is a stack of non-tensor values, which cannot grow; store its rows as a tensor, or one value "
+                "for all rows"
             )
     else:
         for entry in node.entries.values():
@@ -189,14 +189,14 @@ def _check_node(node: Node, where: str) -> None:
 
 
 def match_batch(node: Node, batch_size: tuple[int, ...], rows: Any, *, one: bool) -> tuple[int, list[torch.Tensor]]:
-    """Gives the number of rows of a batch and its leaves in the order of the saved ones; ``one`` for a single row.
+    """Returns the number of rows of a batch, and its leaves in the order of the saved ones; ``one`` for a single row.
 
     Raises:
-        TypeError: The batch is no tensordict or tensorclass.
+        TypeError: The batch is not a tensordict or tensorclass.
         ValueError: Keys, classes, dtypes, trailing shapes or non-tensor values differ; the error names the key.
     """
     if not isinstance(rows, TensorCollection):
-        raise TypeError(f"{type(rows).__name__} holds no rows, which a tensordict or tensorclass does; make one first")
+        raise TypeError(f"{type(rows).__name__} holds no rows; pass a tensordict or tensorclass")
     size, saved = tuple(rows.batch_size), batch_size[1:]
     if (size if one else size[1:]) != saved or not (one or size):
         wanted = ", ".join(map(str, saved)) if one else ", ".join(["n", *map(str, saved)])

@@ -1,10 +1,9 @@
-"""Datasets that grow: a saved folder to which rows are appended while other processes read it.
+"""`MemmapDataset`: a saved folder to which rows are appended while other processes read it.
 
-Rows are written behind the committed ones, then committed in one step by replacing the manifest
-(``storage/rows_committed.py``). So readers see whole rows, the same number of each leaf, and a writer that is killed
-loses only rows that were not committed. There is one writer, or several of ranges that do not overlap, which locks
-enforce that end with their process. A dataset is a saved folder like any other: ``load_memmap`` opens it, and so does
-the reference.
+Rows are written after the committed ones, then committed in one step by replacing the manifest
+(``storage/rows_committed.py``). So readers see complete rows, the same number in each leaf, and a killed writer loses
+only uncommitted rows. File locks, which end with their process, allow one writer, or several for ranges that do not
+overlap. A dataset is an ordinary saved folder: ``load_memmap`` and the tensordict package open it.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ __all__ = ["MemmapDataset", "append_memmap"]
 
 
 class MemmapDataset:
-    """Rows on disk, read by any number of processes and appended by one writer, or by several with ranges of their own.
+    """A dataset of rows on disk, with many readers and one writer, or several writers of separate ranges.
 
-    Made by :meth:`create` and :meth:`open`. A dataset has a length and is indexed like a tensordict, so a
-    ``DataLoader`` takes it directly; ``collate_fn`` gets a tensordict with the rows of a batch, read by one indexing
-    operation.
+    Call :meth:`create` or :meth:`open`. A dataset has a length and is indexed like a tensordict, so it can be passed to
+    a ``DataLoader``; ``collate_fn`` receives a tensordict with the rows of a batch, read by one indexing operation.
 
     >>> import torch
     >>> from tensordict_core import TensorDict
@@ -54,7 +52,7 @@ class MemmapDataset:
         self._writer: Writer | None = None
         self._seen = seen  # the tensordict is at least as new as this manifest
 
-    # --- making one
+    # --- constructors
 
     @classmethod
     def create(
@@ -70,18 +68,20 @@ class MemmapDataset:
         """Makes an empty dataset and opens it for writing.
 
         Args:
-            path: the folder. It appears whole or not at all.
-            like: one row: a tensordict or tensorclass whose values are not used. Non-tensor values are the same for all
-                rows.
-            capacity: how many rows to make room for. They are not committed yet, and take no space on the disk.
-            reserve: whether to reserve that space now, so that a full disk is an error now.
-            durable: whether committed rows survive a power failure.
+            path: the folder, created in one step.
+            like: one row: a tensordict or tensorclass. Its tensors are not stored; its non-tensor values are those of
+                all rows.
+            capacity: the number of rows to make the files long enough for. They are not committed, and take no disk
+                space.
+            reserve: whether to reserve the disk space for them, so that a full disk raises an error now.
+            durable: whether commits are synced to disk.
             existsok: whether an earlier save may be replaced.
 
         Raises:
-            RuntimeError: The folder holds something and ``existsok`` is False.
+            RuntimeError: The folder is not empty and ``existsok`` is False.
             ValueError: An entry cannot grow: a lazy stack, a nested tensor, a stack of non-tensor values.
-            OSError: The system refuses, a full disk among others; the error names the key, and nothing is left.
+            OSError: Writing fails, for example because the disk is full; the error names the key, and no files are
+                left.
 
         >>> import torch
         >>> from tensordict_core import TensorDict
@@ -99,7 +99,7 @@ class MemmapDataset:
             return write_empty(node, folder, capacity, reserve, durable)
 
         transaction.save_folder(root, write, durable=durable, existsok=existsok)
-        return cls.open(root, mode="r+", durable=durable, allow_pickle=True)  # of values that this process wrote
+        return cls.open(root, mode="r+", durable=durable, allow_pickle=True)  # this process wrote the pickles
 
     @classmethod
     def open(
@@ -111,15 +111,14 @@ class MemmapDataset:
         durable: bool = False,
         allow_pickle: bool | None = None,
     ) -> Self:
-        """Opens a saved tensordict, ours or the reference's, to read its rows or to append some.
+        """Opens a saved tensordict, from this package or from tensordict, to read its rows or to append rows.
 
         Args:
             path: the folder.
             mode: ``"r"`` reads, and in-place changes of entries stay in this process; ``"r+"`` writes.
             part: with ``"r+"``, the rows ``(start, stop)`` to fill as one of several writers. Rows are committed once
-                all rows before them are. A range that was begun is opened again under the same numbers, and continues
-                behind its committed rows.
-            durable: whether committed rows survive a power failure.
+                all rows before them are. To continue a range, open it again with the same numbers.
+            durable: whether commits are synced to disk.
             allow_pickle: whether non-tensor values without a JSON form may be unpickled.
 
         Raises:
@@ -148,7 +147,7 @@ class MemmapDataset:
 
     @property
     def tensordict(self) -> Any:
-        """The committed rows, as a locked tensordict or tensorclass over the files."""
+        """The committed rows, as a locked tensordict or tensorclass mapped onto the files."""
         if self._td is None:
             mode = "r" if self._writer is None else "r+"
             self._td = load_memmap(self._path, mode=mode, allow_pickle=self._allow_pickle)
@@ -161,18 +160,18 @@ class MemmapDataset:
         return len(self.tensordict)
 
     def __getitem__(self, index: Any) -> Any:
-        """Indexes the rows, or gets an entry by key, like a tensordict."""
+        """Returns rows by index, or an entry by key, like a tensordict."""
         return self.tensordict[index]
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        """The rows of a batch of a ``DataLoader``, in one indexing operation."""
+        """Returns the rows of a ``DataLoader`` batch, in one indexing operation."""
         return self.tensordict.__getitems__(indices)
 
     def refresh(self) -> int:
-        """Sees the rows that were committed meanwhile; tensors that were read before stay as they are.
+        """Makes newly committed rows visible; tensors that were read before do not change.
 
         Returns:
-            The number of rows.
+            The number of committed rows.
 
         >>> import torch
         >>> from tensordict_core import TensorDict
@@ -186,7 +185,7 @@ class MemmapDataset:
         if stamp != self._seen or self._td is None:
             self._td = None
             if self._writer is not None:
-                self._writer.look()
+                self._writer.refresh()
             rows = len(self.tensordict)
             self._seen = stamp
             return rows
@@ -194,26 +193,26 @@ class MemmapDataset:
 
     def __reduce__(self) -> Any:
         """Pickles a reader of the same rows."""
-        tensordict = self.tensordict  # for a writer, the rows committed now
+        tensordict = self.tensordict  # of a writer, the committed rows
         return type(self), (self._path, tensordict, self._allow_pickle, self._seen)
 
     def __repr__(self) -> str:
-        """The folder and the number of rows."""
+        """Returns the folder and the number of rows as text."""
         return f"{type(self).__name__}({self._path!r}, rows={len(self)})"
 
     # --- writing
 
     def append(self, row: Any, *, commit: bool = True) -> None:
-        """Appends one row, of the batch size of a row.
+        """Appends one row.
 
         Args:
-            row: the row, with the keys, classes, dtypes and shapes of the others.
-            commit: whether to commit it at once. A commit takes longer than a write: write rows that belong together
-                with False, and call :meth:`commit` after the last.
+            row: the row, without the row dimension, with the keys, classes, dtypes and shapes of the saved rows.
+            commit: whether to commit it at once. A commit takes longer than a write: to write many rows, pass False
+                and call :meth:`commit` after the last.
 
         Raises:
-            ValueError: The row is not like the others; the error names the key, and nothing was written.
-            OSError: The system refuses a write, for a full disk among other reasons; committed rows are unchanged.
+            ValueError: The row does not match the saved ones; the error names the key, and nothing is written.
+            OSError: A write fails, for example because the disk is full; committed rows are unchanged.
         """
         self._written(self._check_writer().write(row, one=True), commit)
 
@@ -223,7 +222,7 @@ class MemmapDataset:
         Args:
             rows: the rows.
             commit: whether to commit them at once.
-            threads: the number of threads; None is a good number for this machine.
+            threads: the number of threads; chosen for the machine if None.
         """
         self._written(self._check_writer().write(rows, one=False, threads=threads), commit)
 
@@ -232,34 +231,34 @@ class MemmapDataset:
             self.commit()
 
     def commit(self) -> None:
-        """Commits all rows that were written, in one step."""
+        """Commits all written rows, in one step."""
         if self._check_writer().commit():
             self._td = None
 
     def resize(self, rows: int) -> None:
-        """Sets the number of committed rows: new ones are zeros and take no space yet, and rows behind it are dropped.
+        """Sets the number of committed rows: drops rows from the end, or adds zeros, which take no disk space.
 
-        Ranges that other writers began are given up.
+        Ranges that other writers have begun are dropped.
         """
         self._check_writer().resize(rows)
         self._td = None
 
     def reserve(self, rows: int) -> None:
-        """Reserves the space on the disk for a number of rows in all, so that a full disk is an error now.
+        """Reserves the disk space for a total number of rows, so that a full disk raises an error now.
 
         Raises:
-            OSError: There is not enough; the error names the key, and the files are unchanged.
+            OSError: The disk is full; the error names the key, and the files are unchanged.
         """
         self._check_writer().reserve(rows)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Overwrites committed rows in place; readers may see a part of the change."""
+        """Overwrites committed rows in place; readers may see a partial change."""
         if self._check_writer().part is not None:
             raise RuntimeError("the writer of a part cannot overwrite committed rows; open the dataset without a part")
         self.tensordict[index] = value
 
     def close(self) -> None:
-        """Commits all rows that were written, and releases the lock. The dataset can still be read."""
+        """Commits all written rows and releases the lock; the dataset can still be read."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
             try:
@@ -290,18 +289,18 @@ def _stamp(path: str | os.PathLike[str]) -> syscalls.Stamp | None:
 
 
 def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bool | None = None) -> None:
-    """Appends rows to a saved tensordict along its first batch dimension, all of them or none.
+    """Appends rows to a saved tensordict along its first batch dimension, in one commit.
 
     Args:
-        prefix: the folder, saved by us or by the reference.
-        rows: the rows, with the keys, classes, dtypes and trailing shapes of the saved ones. Non-tensor values stay as
-            they were saved, and must be equal in ``rows``.
+        prefix: the folder, saved by this package or by tensordict.
+        rows: the rows, with the keys, classes, dtypes and trailing shapes of the saved ones. Non-tensor values must be
+            equal to the saved ones.
         allow_pickle: whether saved non-tensor values without a JSON form may be unpickled, to compare them.
 
     Raises:
-        ValueError: ``prefix`` is no folder, or the rows do not fit its content; the error names the key.
+        ValueError: ``prefix`` is not a folder, or the rows do not match its content; the error names the key.
         BlockingIOError: Another writer has the dataset open.
-        OSError: The system refuses a write, for a full disk among other reasons; saved rows are unchanged.
+        OSError: A write fails, for example because the disk is full; saved rows are unchanged.
 
     >>> import torch
     >>> from tensordict_core import TensorDict
@@ -312,10 +311,10 @@ def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bo
     """
     if not os.path.isdir(prefix):
         raise ValueError(
-            f"{os.fspath(prefix)} is no saved folder, which rows are appended to; unpack an archive with unpack_memmap "
-            "first"
+            f"{os.fspath(prefix)} is no saved folder, and rows are appended to folders only; unpack an archive with "
+            "unpack_memmap first"
         )
     if not hasattr(rows, "batch_size"):
-        raise TypeError(f"{type(rows).__name__} holds no rows, which a tensordict or tensorclass does; make one first")
+        raise TypeError(f"{type(rows).__name__} holds no rows; pass a tensordict or tensorclass")
     with MemmapDataset.open(prefix, "r+", allow_pickle=allow_pickle) as dataset:
         dataset.extend(rows)

@@ -1,8 +1,8 @@
-"""Locks on ranges of rows: one writer of a whole dataset, or several of ranges that do not overlap.
+"""File locks on ranges of rows: one writer of a whole dataset, or several writers of separate ranges.
 
-Each byte of the lock file stands for a row. The system releases a lock when its process ends, however it ends, so a
-killed writer keeps no rows locked. On Linux, locks belong to the open file, not to the process: two writers in one
-process exclude each other too, and a forked child closes its copy, so it is no second owner.
+A row is locked by the byte of the lock file with the same number. The operating system releases locks when a process
+ends, so a killed writer leaves no rows locked. On Linux, a lock belongs to the open file, not to the process: two
+writers in one process exclude each other too, and a forked child closes its copy of the descriptor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensordict_memmap.engine.syscalls import NO_LINK
 
 try:
     import fcntl
-except ImportError:  # Windows: users ensure that there is one writer
+except ImportError:  # Windows: users have to ensure that there is one writer
     fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 __all__ = ["EVERY_ROW", "RowLock"]
@@ -27,15 +27,15 @@ EVERY_ROW = (0, 1 << 62)
 _OPEN_FILE_LOCK = getattr(fcntl, "F_OFD_SETLK", None)
 _BUSY = (errno.EAGAIN, errno.EACCES)
 _PATIENCE = 0.1
-"""Seconds to wait for a lock: a child that was just forked holds the locks of its parent until it runs."""
+"""Seconds to wait for a lock: a newly forked child holds the locks of its parent until it closes its copies."""
 
 
 class RowLock:
     """A lock on a range of rows, held until it is closed.
 
     Args:
-        path: the lock file, made where it is absent.
-        rows: the first row, and the one behind the last.
+        path: the lock file, created if it is absent.
+        rows: the first row and the end of the range.
 
     Raises:
         BlockingIOError: Another writer holds one of these rows.
@@ -92,7 +92,7 @@ class RowLock:
             # the file system has no locks
 
     def is_held(self) -> bool:
-        """Whether this process holds the lock, on the file that has the name now."""
+        """Whether this process holds the lock, and the lock file was not replaced."""
         try:
             return self.fd >= 0 and os.path.samestat(os.fstat(self.fd), os.stat(self.path))
         except OSError:

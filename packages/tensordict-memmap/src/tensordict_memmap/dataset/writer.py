@@ -1,4 +1,4 @@
-"""Writers append rows to a dataset: they hold its lock and its open files, and commit the rows that were written."""
+"""Dataset writer: appends rows to the files of a dataset and commits them in its manifest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,14 @@ __all__ = ["Writer", "write_empty"]
 
 
 class Writer:
-    """Holds the lock and the open files of a dataset, and counts written and committed rows."""
+    """A writer of a dataset, which holds its lock and its open files.
+
+    Args:
+        root: the absolute path of the saved folder.
+        part: the rows ``(start, stop)`` to fill as one of several writers; None for all rows.
+        durable: whether commits are synced to disk.
+        allow_pickle: whether saved non-tensor values without a JSON form may be unpickled.
+    """
 
     def __init__(self, root: str, part: tuple[int, int] | None, durable: bool, allow_pickle: bool | None) -> None:
         self.root, self.durable = root, durable
@@ -37,14 +44,14 @@ class Writer:
         self.guard = threading.RLock()
         self.columns: list[Column] = []
         if part is not None and not 0 <= part[0] < part[1]:
-            raise ValueError(f"part {part} is no range of rows (start, stop); pass start < stop")
+            raise ValueError(f"part {part} is not a range of rows (start, stop); pass 0 <= start < stop")
         transaction.recover(root)
         if not os.path.exists(os.path.join(root, META)):
             raise FileNotFoundError(
-                f"{root} has no {META}, so no tensordict was saved there; save one, or create a dataset"
+                f"{root} has no {META}, so it is not a saved tensordict; save one, or create a dataset"
             )
         if ownership.read_manifest(root) is None and ownership.manifest_for(root) is not None:
-            raise ValueError(f"{root} is part of a larger save, whose rows grow together; open the whole save")
+            raise ValueError(f"{root} is part of a larger save, which grows only as a whole; open the whole save")
         self.lock = RowLock(os.path.join(root, LOCK), EVERY_ROW if part is None else part)
         try:
             self._open(part, allow_pickle)
@@ -58,7 +65,7 @@ class Writer:
             manifest = folder.count(ownership.read_manifest(self.root))
             if manifest is not None and not manifest.complete:
                 raise ValueError(
-                    f"{self.root} holds a save that was stopped while it overwrote files in place; save again"
+                    f"{self.root} holds a save that was interrupted while it overwrote files in place; save again"
                 )
             self.node = parse(folder)
             content = check_growable(self.node, "the saved tensordict")
@@ -86,7 +93,7 @@ class Writer:
         self.lasting = max(self.room, self.committed.shown)
 
     def _describe(self, manifest: Manifest | None) -> None:
-        """Reads the parts of the manifest and the descriptions that do not depend on the number of rows."""
+        """Reads the parts of the manifest and of the ``meta.json`` files that do not depend on the number of rows."""
         self.documents: dict[str, bytes] = {}
         self.files = dict(manifest.files) if manifest is not None else {}
         self.names: dict[str, dict[str, str]] = manifest.names if manifest is not None else {}
@@ -109,42 +116,42 @@ class Writer:
                 self.part = other
             elif start < other.stop and other.start < stop:
                 raise ValueError(
-                    f"part {part} overlaps the rows {other.start} to {other.stop}, which another writer began; open "
-                    "them under the same numbers"
+                    f"part {part} overlaps the rows {other.start} to {other.stop}, which another writer began; pass "
+                    "these numbers to continue them, or others"
                 )
         if self.part is None:
             if start < self.committed.rows:
                 raise ValueError(
-                    f"part {part} starts within the {self.committed.rows} committed rows; a part is filled behind "
-                    "them: open the dataset without a part to overwrite rows"
+                    f"part {part} starts within the {self.committed.rows} committed rows, and a part starts after "
+                    "them; open the dataset without a part to overwrite rows"
                 )
             self.part = Part(start, stop, start)
             self.committed = replace(self.committed, parts=(*self.committed.parts, self.part))
         for column in self.columns:
             column.grow(stop)
 
-    def look(self) -> None:
-        """Reads the rows that other writers committed meanwhile."""
+    def refresh(self) -> None:
+        """Reads the number of rows that other writers have committed."""
         if self.part is not None:
             with self.guard:
                 self.committed = self._latest()
 
     def _latest(self) -> RowsCommitted:
-        """The committed rows as the manifest has them now."""
+        """Returns the committed rows from the current manifest."""
         manifest = ownership.read_manifest(self.root)
         return self.committed if manifest is None or manifest.rows_committed is None else manifest.rows_committed
 
     # --- rows
 
     def write(self, rows: Any, *, one: bool, threads: int | None = None) -> int:
-        """Writes rows behind those that were written, and returns their number."""
+        """Writes rows after those already written; returns their number."""
         number, tensors = match_batch(self.node, self.batch_size, rows, one=one)
         with self.guard:
             self._check_alive()
             end = self.written + number
             if self.part is not None and end > self.part.stop:
                 raise ValueError(
-                    f"{end - self.part.stop} of the rows are behind the part of this writer, rows {self.part.start} to "
+                    f"{end - self.part.stop} of the rows are beyond the part of this writer, rows {self.part.start} to "
                     f"{self.part.stop}; open another part for them"
                 )
             if self.part is None:
@@ -160,12 +167,12 @@ class Writer:
         try:
             for column in self.columns:
                 column.grow(ahead)
-        except OSError:  # a limit on the size of files
+        except OSError:  # the file size is limited
             ahead = rows
         self.room = ahead
 
     def commit(self) -> bool:
-        """Commits the rows that were written, and returns whether there were any."""
+        """Commits the written rows; returns whether there were any."""
         with self.guard:
             if self.written == self.counted:
                 return False
@@ -186,9 +193,9 @@ class Writer:
             return True
 
     def resize(self, rows: int) -> None:
-        """Sets the number of committed rows; new ones are zeros."""
+        """Sets the number of committed rows; new rows are zeros."""
         if rows < 0:
-            raise ValueError(f"{rows} is no number of rows; pass 0 or more")
+            raise ValueError(f"{rows} is not a number of rows; pass 0 or more")
         with self.guard:
             self._check_alive()
             if self.part is not None:
@@ -203,7 +210,7 @@ class Writer:
             self.room = max(self.room, rows)
 
     def reserve(self, rows: int) -> None:
-        """Reserves the space for a number of rows in all."""
+        """Reserves the disk space for a total number of rows."""
         with self.guard:
             self._check_alive()
             sizes = [column.size for column in self.columns]
@@ -222,9 +229,9 @@ class Writer:
     # --- commits
 
     def _publish(self, committed: RowsCommitted) -> None:
-        """Replaces the manifest, and then the descriptions; the caller holds the lock of the folder."""
+        """Replaces the manifest, then the ``meta.json`` files; the caller holds the lock of the folder."""
         if not self.lock.is_held():
-            raise RuntimeError(f"{self.root} was saved over since this writer opened it; open it again")
+            raise RuntimeError(f"{self.root} was replaced by another save since this writer opened it; open it again")
         rows = committed.rows
         documents = self._documents(rows)
         described = row_description(self.root)
@@ -234,7 +241,7 @@ class Writer:
         files |= {column.leaf.file: Entry(rows * column.row_bytes) for column in self.columns if column.row_bytes}
         manifest = Manifest(files, self.names, rows_committed=committed)
         replace_file(os.path.join(self.root, NAME), manifest.dumps(), durable=self.durable)
-        # Readers that know no manifest see more rows in nested nodes than above meanwhile, never fewer.
+        # Meanwhile, programs that do not read manifests see more rows in nested nodes than above, never fewer.
         order = sorted(documents, key=lambda path: path.count("/"), reverse=rows >= self.committed.rows)
         for path in order:
             place = os.path.join(self.root, *path.split("/"))
@@ -248,8 +255,8 @@ class Writer:
     def _check_alive(self) -> None:
         if self.lock.fd < 0:
             raise RuntimeError(
-                "the writer was closed, or forked with its process, and belongs to the process that opened it; open "
-                "the dataset again"
+                "the writer was closed, or is a forked copy, and only the process that opened it can write; open the "
+                "dataset again"
             )
 
     def _check_no_parts(self) -> None:
@@ -257,11 +264,11 @@ class Writer:
             first = self.committed.parts[0]
             raise RuntimeError(
                 f"rows {first.start} to {first.stop} were begun by the writer of a part, so no rows can be appended; "
-                f"finish them with part=({first.start}, {first.stop}), or give them up with resize(len(dataset))"
+                f"finish them with part=({first.start}, {first.stop}), or drop them with resize(len(dataset))"
             )
 
     def close(self, *, cut: bool = True) -> None:
-        """Closes the files and releases the lock; ``cut`` truncates room that was not reserved."""
+        """Closes the files and releases the lock; ``cut`` first truncates space that was not reserved."""
         with self.guard:
             for column in self.columns:
                 if cut and self.part is None and self.lock.is_held():

@@ -1,8 +1,8 @@
-"""The archive format: a zip whose entries are the files of a tree, with payloads that can be mapped where they lie.
+"""Archive format: headers and index of a zip file whose entries are the files of a tree, aligned for mapping.
 
-A stored payload starts at a multiple of 64, by padding in its local header. Sizes and offsets from 4 GiB on are in the
-zip64 extension (PKWARE's APPNOTE, sections 4.3 and 4.5). An index that is read may be anybody's: entries that lie
-outside the file or over one another, or lead out of the folder, are errors.
+A stored payload starts at a multiple of 64 bytes, by padding in its local header. Sizes and offsets from 4 GiB on use
+the zip64 extension (PKWARE's APPNOTE, sections 4.3 and 4.5). The index of a file is not trusted: entries that exceed
+the file, overlap or lead out of the folder raise an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ METHODS = {
     "bzip2": zipfile.ZIP_BZIP2,
     "lzma": zipfile.ZIP_LZMA,
 }
-"""How payloads may be compressed."""
+"""The compression methods of payloads."""
 
 ALIGNMENT = 64
 
@@ -34,14 +34,14 @@ _END = struct.Struct("<4s4H2IH")
 _END64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR64 = struct.Struct("<4sIQI")
 _PADDING = 0x6474
-"""The id of the extra field that pads: "td"."""
+"""The id of the extra field for padding: "td"."""
 
 _WIDE = 0xFFFFFFFF
 _UTF8 = 0x800
 _ENCRYPTED = 0x1
 _VERSION = 45
 _DATE = (1 << 5) | 1
-"""The first day that the format can express: archives do not record when they were saved."""
+"""The earliest date of the format, since archives do not record when they were saved."""
 
 
 @dataclass(slots=True)
@@ -50,12 +50,12 @@ class Member:
 
     Args:
         name: its path.
-        size: how many bytes it has.
-        header: where its local header starts.
-        offset: where its payload starts.
+        size: its size in bytes, uncompressed.
+        header: the offset of its local header.
+        offset: the offset of its payload.
         crc: the CRC-32 of the payload.
-        method: how it is compressed, by `zipfile`'s constants.
-        central: where the archive's directory describes it.
+        method: its compression, a constant of `zipfile`.
+        central: the offset of its record in the central directory.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Member:
 
 
 def local_header(member: Member, position: int, *, align: bool) -> bytes:
-    """The local header of a stored member at ``position``; sets ``member.header`` and ``member.offset``."""
+    """Returns the local header of a stored member at ``position``; sets ``member.header`` and ``member.offset``."""
     name = member.name.encode()
     wide = struct.pack("<2H2Q", 1, 16, member.size, member.size) if member.size >= _WIDE else b""
     start = position + _LOCAL.size + len(name) + len(wide)
@@ -89,7 +89,7 @@ def local_header(member: Member, position: int, *, align: bool) -> bytes:
 
 
 def closing(members: list[Member], position: int) -> bytes:
-    """The directory and end of an archive, from ``position`` on."""
+    """Returns the central directory and the end record of an archive, to be written at ``position``."""
     parts = []
     for member in members:
         name = member.name.encode()
@@ -126,15 +126,15 @@ def closing(members: list[Member], position: int) -> bytes:
 
 
 def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str, Member]:
-    """The members of an archive by name, folders left out.
+    """Returns the members of an archive by name, without folders.
 
     Args:
         data: all bytes of the archive.
-        file: the same, opened.
-        where: what errors call it.
+        file: the archive, opened with `zipfile`.
+        where: the name of the archive in errors.
 
     Raises:
-        ValueError: It is none that a save wrote; the error names the entry.
+        ValueError: The archive is damaged or not one of a tensordict; the error names the entry.
     """
     members: dict[str, Member] = {}
     ranges = []
@@ -142,7 +142,7 @@ def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str,
     for info in file.infolist():
         here, central = central, _after(data, central, where)
         name = info.orig_filename
-        # is_dir() fails on a name that is empty; a manifest speaks of the folder that was packed
+        # is_dir() fails for an empty name; a manifest describes the folder that was packed
         if name.endswith("/") or name.rpartition("/")[2] == MANIFEST:
             continue
         try:
@@ -165,7 +165,7 @@ def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str,
         if start < end:
             raise ValueError(f"the archive {where} is damaged: {name!r} lies over another entry; save it again")
     if META not in members:
-        raise ValueError(f"an archive of a tensordict has a {META}, and {where} has none; give one that save wrote")
+        raise ValueError(f"{where} has no {META}, so it is no archive of a tensordict; pass one that save wrote")
     return members
 
 

@@ -1,4 +1,4 @@
-"""The formats of saved tensordicts, and how the bytes or the name of a file tell them apart."""
+"""Detect the format of a saved tensordict by the bytes or the name of its file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TREE, SAFETENSORS, ARCHIVE, CONSOLIDATED = "tree", "safetensors", "archive", "co
 
 
 def format_by_name(path: str) -> str:
-    """The format that a save writes to a path, by its ending.
+    """Returns the format that a save writes to a path, by its suffix.
 
     >>> format_by_name("x.safetensors"), format_by_name("x.tdz"), format_by_name("x")
     ('safetensors', 'archive', 'tree')
@@ -24,14 +24,14 @@ def format_by_name(path: str) -> str:
 
 
 def kind_of_bytes(size: int, read: Callable[[int, int], bytes]) -> str:
-    """The format of a file.
+    """Detects the format of a file.
 
     Args:
-        size: its bytes.
-        read: reads so many bytes from an offset.
+        size: its size in bytes.
+        read: a function of an offset and a number of bytes that reads from the file.
     """
     head = read(0, 9)
-    # first, because the length of a header may start as an archive does
+    # first, because the length of a header may have the same bytes as the start of a zip file
     if head[8:] == b"{" and int.from_bytes(head[:8], "little") <= min(size - 8, LONGEST_HEADER):
         return SAFETENSORS
     if head[:2] == b"PK":

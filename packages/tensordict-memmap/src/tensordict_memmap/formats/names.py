@@ -1,8 +1,8 @@
-"""File names of keys: percent-encoded where a file system could misread them, and set apart where two would share one.
+"""File names of keys: percent-encodes characters that file systems do not allow, and resolves collisions.
 
-The encoding is that of the reference, so that either finds the other's files. What it cannot name (two keys with one
-file, a key that reads as the node's own metadata, a name too long) gets a name of its own, which starts with ``%-``: no
-encoded key does.
+The encoding is that of the tensordict package, so that each package finds the files of the other. Where it cannot be
+used (two keys with one file name, a key that is a field of ``meta.json``, a name that is too long), the file gets a
+number after ``%-``, with which no encoded key starts.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ MANIFEST = "tensordict.manifest.json"
 """The name of the manifest in the folder that it describes."""
 
 LEAF = ".memmap"
-"""What the names of files with the bytes of a leaf end with."""
+"""The suffix of the files with the values of leaves."""
 
 SHAPES = ".shape" + LEAF
-"""What the names of files with the shapes of a nested tensor's components end with."""
+"""The suffix of the files with the shapes of the components of nested tensors."""
 
 RESERVED_FIELDS = frozenset(
     {"shape", "device", "_type", "_format_version", "_class", "_names", "_entries", "_owner", "_key_order"}
@@ -59,10 +59,10 @@ PATH = re.compile(f"{_PART}(?:/{_PART}){{0,199}}")
 
 
 def check_path(path: str) -> str:
-    """Refuses all but plain relative paths of files inside the folder, its manifest left out.
+    """Refuses all paths but plain relative paths of files inside the folder, except its manifest.
 
     Raises:
-        ValueError: It is no such path.
+        ValueError: The path is absolute, leads out of the folder, or is that of a manifest.
 
     >>> check_path("a/b.memmap")
     'a/b.memmap'
@@ -73,7 +73,7 @@ def check_path(path: str) -> str:
 
 
 def encode_key(key: str) -> str:
-    """The file name of a key, without an ending.
+    """Returns the file name of a key, without a suffix.
 
     >>> encode_key("weird/key.x"), encode_key(".."), encode_key("")
     ('weird%2Fkey.x', '%2E%2E', '%')
@@ -84,7 +84,7 @@ def encode_key(key: str) -> str:
 
 
 def is_escape(stem: object) -> bool:
-    """Whether something is a file name that `FileNames` sets apart.
+    """Whether a file name is one that `FileNames` makes for a collision.
 
     >>> is_escape("%-0"), is_escape("../x")
     (True, False)
@@ -93,7 +93,7 @@ def is_escape(stem: object) -> bool:
 
 
 class FileNames:
-    """The names given out in one folder.
+    """Assigns file names to the keys of one folder, without collisions.
 
     >>> names = FileNames()
     >>> names.leaf("a"), names.node("a.memmap"), names.nested("b"), names.leaf("b.shape"), names.leaf("shape")
@@ -111,15 +111,15 @@ class FileNames:
         return name.casefold() if _IGNORES_CASE else name
 
     def leaf(self, key: str) -> str:
-        """The stem for a tensor: ``stem.memmap`` is its file."""
+        """Returns the stem for a tensor, whose file is ``stem.memmap``."""
         return self._take(key, (LEAF,))
 
     def nested(self, key: str) -> str:
-        """The stem for a nested tensor: ``stem.memmap`` and ``stem.shape.memmap`` are its files."""
+        """Returns the stem for a nested tensor, whose files are ``stem.memmap`` and ``stem.shape.memmap``."""
         return self._take(key, (LEAF, SHAPES))
 
     def node(self, key: str) -> str:
-        """The stem for a node: its folder."""
+        """Returns the name of the folder for a node."""
         return self._take(key, ("",))
 
     def _take(self, key: str, endings: tuple[str, ...]) -> str:

@@ -1,6 +1,6 @@
-"""Parser of the oldest layout (the reference up to 0.2): ``meta.pt`` for each node, ``x.meta.pt`` for each leaf.
+"""Parser of the oldest layout (tensordict up to 0.2): ``meta.pt`` for each node, ``x.meta.pt`` for each leaf.
 
-Those files are read with ``weights_only=True``, so no code in them runs. The layout is read and never written.
+These files are read with ``weights_only=True``, so no code in them runs. The layout is only read, never written.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ class Folder(Protocol):
     """The part of a saved folder that the parser needs; paths are relative, with ``/`` between folders."""
 
     def read(self, path: str) -> bytes | None:
-        """The content of a regular file; None where there is none."""
+        """Returns the content of a regular file; None if it does not exist."""
 
     def has(self, path: str) -> bool:
-        """Whether a file or folder, and no link to one, has that path."""
+        """Whether there is a file or folder at a path, not a symbolic link."""
 
     def names(self, path: str) -> Iterable[str]:
-        """The names of the files and folders in a folder."""
+        """Returns the names of the files and folders in a folder."""
 
 
 def parse_oldest(folder: Folder, *, place: str = "", key: Path = ()) -> Node:
-    """The schema of a folder in the oldest layout.
+    """Returns the schema of a folder in the oldest layout.
 
     Args:
-        folder: reads its files.
-        place: the node's path under it.
-        key: the node's nested key.
+        folder: the folder.
+        place: the path of the node in the folder.
+        key: the nested key of the node.
 
     Raises:
-        ValueError: A description is missing or damaged; the error names the key.
+        ValueError: A ``.pt`` file is missing or damaged; the error names the key.
     """
     start = place + "/" if place else ""
     record = _load(folder, start + META_PT, key)
     found = sorted(folder.names(place))
-    # a folder that is a link could lead out of the one that is read
+    # a symbolic link could lead out of the saved folder
     inside = [name for name in found if folder.has(f"{start}{name}") and folder.has(f"{start}{name}/{META_PT}")]
     if "stack_dim" in record:
         count = len(inside)

@@ -1,4 +1,4 @@
-"""Loads of archives: stored members are mapped in place, compressed ones are decompressed into memory."""
+"""Load zip archives: maps stored members in place and decompresses compressed ones into memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensordict_memmap.engine import executor as pool
+from tensordict_memmap.engine import executor
 from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.formats.archive import read_index
 from tensordict_memmap.loading.leaves import LeafOpener
@@ -28,7 +28,7 @@ from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["Archive", "ArchiveOpener", "bytes_of"]
 
-# What reading a compressed entry raises where it is damaged; a decompressor may also find no end or no memory.
+# The errors that reading a damaged compressed entry may raise.
 _BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError, IndexError, OSError)
 
 
@@ -37,11 +37,11 @@ class Archive(ListedFolder):
 
     Args:
         path: its absolute path.
-        mode: how it is mapped; None is ``"r"``.
+        mode: the mode of the mapping; None is ``"r"``.
 
     Raises:
-        FileNotFoundError: There is none.
-        ValueError: It is no archive of a tensordict, or is damaged.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is not an archive of a tensordict, or is damaged.
     """
 
     def __init__(self, path: str, *, mode: str | None = None) -> None:
@@ -52,7 +52,7 @@ class Archive(ListedFolder):
             with zipfile.ZipFile(_Reader(self.data)) as file:
                 self.members = read_index(self.data, file, path)
         except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OverflowError, struct.error) as error:
-            raise ValueError(f"an archive is a zip file, and {path} is not one that can be read ({error})") from None
+            raise ValueError(f"{path} is not a readable zip file ({error}); pass an archive that save wrote") from None
         super().__init__(self.members)
 
     def renamed(self, path: str) -> None:
@@ -60,7 +60,7 @@ class Archive(ListedFolder):
         self.path = self.root = self.mapping.filename = path
 
     def read(self, path: str) -> bytes | None:
-        """The content of an entry; None where there is none."""
+        """Returns the content of an entry; None if it does not exist."""
         member = self.members.get(path)
         if member is None:
             return None
@@ -72,7 +72,7 @@ class Archive(ListedFolder):
         return data
 
     def blocks(self, path: str) -> Iterator[bytes]:
-        """The content of an entry, decompressed and checked, a few megabytes at a time."""
+        """Yields the decompressed and verified content of an entry, a few megabytes at a time."""
         left = self.members[path].size
         try:
             with zipfile.ZipFile(_Reader(self.data)) as file, file.open(path) as source:
@@ -83,10 +83,10 @@ class Archive(ListedFolder):
             raise ValueError(f"the archive {self.path} is damaged at {path!r}: {error}; save it again") from None
 
     def verify(self) -> None:
-        """Compares all entries with their CRC-32, on several threads.
+        """Verifies the CRC-32 of all entries on several threads.
 
         Raises:
-            ValueError: An entry differs; the error names it.
+            ValueError: A checksum differs; the error names the entries.
         """
         failed: list[str] = []
 
@@ -98,13 +98,13 @@ class Archive(ListedFolder):
                 failed.append(name)
 
         largest_first = sorted(self.members, key=lambda name: -self.members[name].size)
-        pool.run([[functools.partial(check, name)] for name in largest_first])
+        executor.run([[functools.partial(check, name)] for name in largest_first])
         if failed:
             raise damaged(sorted(failed), self.path)
 
 
 class _Reader(io.RawIOBase):
-    """A file object over the mapped bytes, which a save of another archive to the path does not change."""
+    """A file object over the mapped bytes, which stay the same if the file at the path is replaced."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
@@ -119,7 +119,7 @@ class _Reader(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self.position, os.SEEK_END: len(self.data)}[whence]
         if base + offset < 0:
-            raise OSError(errno.EINVAL, "no file starts before its first byte")
+            raise OSError(errno.EINVAL, "negative position in a file")
         self.position = base + offset
         return self.position
 
@@ -131,7 +131,7 @@ class _Reader(io.RawIOBase):
 
 
 class ArchiveOpener(LeafOpener):
-    """Gives the tensor of a leaf: mapped where it lies, or decompressed into memory."""
+    """Opens the tensors of leaves in an archive: mapped in place, or decompressed into memory."""
 
     def __init__(self, archive: Archive, *, device: torch.device | None = None, non_blocking: bool = False) -> None:
         super().__init__(archive.path, mode=archive.mapping.mode, device=device, non_blocking=non_blocking)
@@ -141,8 +141,7 @@ class ArchiveOpener(LeafOpener):
         member = self.archive.members.get(leaf.file)
         if member is None:
             raise FileNotFoundError(
-                f"every leaf has its entry, and that of key {show(leaf.key)}, {leaf.file}, is not in "
-                f"{self.archive.path}; save it again"
+                f"the entry of key {show(leaf.key)}, {leaf.file}, is missing in {self.archive.path}; save it again"
             )
         if member.size != nbytes:
             raise ValueError(
@@ -162,5 +161,5 @@ class ArchiveOpener(LeafOpener):
 
 
 def bytes_of(mapping: Mapping) -> memoryview:
-    """All bytes of a mapping."""
+    """Returns all bytes of a mapping."""
     return memoryview(mapping.buffer).cast("B") if mapping.nbytes else memoryview(b"")

@@ -1,8 +1,8 @@
-"""Loading: `load_memmap`, `load_memmap_`, `memmap_refresh_` and `from_safetensors`.
+"""Public calls that load: `load_memmap`, `load_memmap_`, `memmap_refresh_` and `from_safetensors`.
 
-A load parses the descriptions of a save, checks its files and maps them; it changes nothing on the disk. Folders of the
-reference load too, also in its oldest layout. Pickled values are unpickled only with ``allow_pickle=True``; without it,
-the error comes before any of them is unpickled.
+A load parses the description of a save, checks its files and maps them; it does not change the files. Folders that the
+tensordict package saved load too, including its oldest layout. Pickled values are unpickled only with
+``allow_pickle=True``; without it, an error is raised before anything is unpickled.
 """
 
 from __future__ import annotations
@@ -49,42 +49,42 @@ def load_memmap(
     """Opens a save of any format as a locked tensordict that is mapped onto its files.
 
     Args:
-        prefix: the folder, or one inside for a nested tensordict alone; a safetensors file, archive or consolidated
-            file; or an address such as ``s3://bucket/run``, whose bytes are read into memory.
-        device: where entries are moved; by default they stay mapped. ``"meta"`` looks at no data.
+        prefix: a folder, or a folder inside one for a nested tensordict; a safetensors file, archive or consolidated
+            file; or a URL such as ``s3://bucket/run``, whose bytes are read into memory.
+        device: the device to move entries to; by default they stay mapped. ``"meta"`` reads no data.
         non_blocking: whether moves may be asynchronous.
-        out: a tensordict that the values are written into, and that is returned.
-        robust_key: accepted for compatibility: file names are read as they were written.
-        subpath: a nested key to load alone; of a leaf it gives the tensor.
-        mode: ``"r+"`` writes to the files, ``"r"`` keeps writes in this process; None is ``"r+"`` where files may be
-            written to and have no checksums. Where they have, ``"r+"`` drops those of the leaves first.
-        num_threads: accepted for compatibility: mapping takes no threads.
-        allow_pickle: whether values without a JSON form may be unpickled, which can run any code that is in them.
-        verify: ``"size"`` compares each file with the size that it should have, ``"full"`` reads all that is loaded
-            and compares it with the checksums that a save with ``checksum=True`` recorded, ``"none"`` takes files that
-            are longer than they should be too.
-        keys: what to load alone: a pattern or several, ``[("encoder", "*"), "decoder.**.weight"]``. Tuples are matched
-            part by part, strings are split on ``.``; ``*``, ``?`` and ``[...]`` stand for characters of one part,
-            ``**`` for any number of parts, and what is named comes with all below it. Nothing else is opened.
-        rows: what to take along the first batch dimension: a slice (stays mapped), a number, or a list of numbers.
-        like: a tensordict of the structure that is wanted, on the ``meta`` device too. The result has its keys in its
-            order, and its class.
-        strict: with ``like``, whether keys that are missing or unexpected, and other dtypes, are refused. Otherwise
-            what is missing keeps the values of ``like``, what is unexpected is left out, and dtypes stay as saved.
-            Other shapes are refused always.
-        fill: with ``like``, the number that entries get which were not saved.
+        out: a tensordict to write the values into, which is returned.
+        robust_key: accepted for compatibility and ignored: file names are read as they were written.
+        subpath: the nested key of a tensordict or tensor to load alone.
+        mode: ``"r+"`` writes to the files, ``"r"`` keeps writes in this process. None is ``"r+"`` if the files may be
+            written to and have no checksums. If they have, ``"r+"`` drops those of the leaves first.
+        num_threads: accepted for compatibility and ignored: mapping uses no threads.
+        allow_pickle: whether values without a JSON form may be unpickled, which can run arbitrary code.
+        verify: ``"size"`` compares each file with its expected size; ``"full"`` reads all loaded files and compares
+            them with the checksums that a save with ``checksum=True`` recorded; ``"none"`` also accepts files that are
+            longer than expected.
+        keys: one or several patterns of keys to load, such as ``[("encoder", "*"), "decoder.**.weight"]``. Tuples are
+            matched part by part, strings are split on ``.``; ``*``, ``?`` and ``[...]`` match characters of one part,
+            ``**`` matches any number of parts. A key is loaded with everything below it; no other file is opened.
+        rows: the rows of the first batch dimension to load: a slice (stays mapped), a number, or a list of numbers.
+        like: a tensordict of the expected structure, which may be on the ``meta`` device. The result has its keys in
+            its order, and its class.
+        strict: with ``like``, whether missing and unexpected keys and other dtypes are refused. Otherwise missing keys
+            keep the values of ``like``, unexpected keys are dropped, and dtypes stay as saved. Other shapes are always
+            refused.
+        fill: with ``like``, the number to fill entries with that were not saved.
         cast: with ``like``, whether entries are converted to its dtypes.
-        cls: the class for a root whose own is not registered here.
+        cls: the class of the root if its saved class is not registered.
 
     Raises:
-        FileNotFoundError: There is no saved tensordict, or a leaf lacks its file; the error names the key.
-        ValueError: A file is short, long or damaged, or pickled where that is not allowed; the error names the key.
-        KeyError: There is nothing under ``subpath``, or a pattern of ``keys`` names nothing.
-        RuntimeError: What is saved differs from ``like``; the error says all that does.
-        ImportError: An address needs fsspec.
+        FileNotFoundError: There is no saved tensordict, or the file of a leaf is missing; the error names the key.
+        ValueError: A file is too short, too long or damaged, or needs ``allow_pickle``; the error names the key.
+        KeyError: There is no entry at ``subpath``, or a pattern of ``keys`` matches nothing.
+        RuntimeError: The save differs from ``like``; the error lists all differences.
+        ImportError: The URL requires fsspec, which is not installed.
 
     Warns:
-        UserWarning: A class is not known here, and its content becomes a plain tensordict.
+        UserWarning: A class is not registered, and its content becomes a plain tensordict.
 
     >>> TensorDict({"a": torch.arange(3), "b": {"c": torch.ones(2)}}).memmap("things")["a"].sum()
     tensor(3)
@@ -97,7 +97,7 @@ def load_memmap(
     """
     target = None if device is None else torch.device(device)
     moved = target is not None and target.type != "cpu"
-    # what is only a part, or is put together with something else, moves when it is
+    # selected rows, and a result in the structure of ``like``, are moved after they are made
     late = target if moved and device != "meta" and (rows is not None or like is not None) else None
     request = LoadRequest(
         key_path(subpath),
@@ -130,13 +130,13 @@ def _stays_locked(td: Any) -> None:
 
 
 load = load_memmap
-"""`load_memmap` under another name."""
+"""An alias of `load_memmap`."""
 
 
 def describe_saved(
     prefix: str | os.PathLike[str], *, subpath: str | tuple[str, ...] | None = None, keys: Keys | None = None
 ) -> Node | Leaf:
-    """The schema of a save, of a part of it, or of one tensor; nothing but descriptions is read."""
+    """Returns the schema of a save, of a part of it, or of one tensor; no tensor is read."""
     request = LoadRequest(key_path(subpath), selection_of(keys), device=torch.device("meta"), allow_pickle=None)
     return describe(local_path(prefix), request)
 
@@ -149,10 +149,10 @@ def load_memmap_(
     mode: str | None = None,
     verify: str = "size",
 ) -> Any:
-    """Writes a save into the entries of a tensordict, in place; keys that it lacks are added, mapped.
+    """Writes a save into the entries of a tensordict, in place; missing keys are added as mapped entries.
 
     Raises:
-        KeyError: The tensordict is locked and lacks a key; nothing was written then.
+        KeyError: The tensordict is locked and lacks a key; nothing is written then.
 
     >>> td = TensorDict({"a": torch.arange(3)}).save("there").zero_()
     >>> load_memmap_(td, "there")["a"]
@@ -163,15 +163,15 @@ def load_memmap_(
         unknown = differences(plan(loaded), plan(td)).unexpected
         if unknown:
             raise KeyError(
-                f"a locked tensordict takes in what it has a place for, and key {unknown[0]!r} has none; unlock it, or "
-                "leave the key out by load_into(..., strict=False)"
+                f"key {unknown[0]!r} is not in the tensordict, which is locked; unlock it, or skip the key with "
+                "load_into(..., strict=False)"
             )
         return td.update_(loaded)
     return td.update(loaded, inplace=True)
 
 
 def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
-    """Updates a mapped tensordict with the entries that were added to, or saved over, its folder.
+    """Updates a mapped tensordict with entries that were added to its folder or replaced there.
 
     Raises:
         RuntimeError: The tensordict is not mapped onto a folder.
@@ -184,8 +184,8 @@ def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
     place = annotation(td, "saved_path")
     if place is None:
         raise RuntimeError(
-            "a tensordict is refreshed from the folder that it is mapped onto, and this one has none; load it with "
-            "load_memmap or save it with memmap(path)"
+            "the tensordict is not mapped onto a folder, so it cannot be refreshed; load it with load_memmap or save "
+            "it with memmap(path)"
         )
     mode = annotation(td, "mode")
     keys = annotation(td, "keys")
@@ -205,7 +205,7 @@ def is_memmap(td: Any) -> bool:
 
 
 def _strided(td: Any) -> list[Leaf]:
-    # nested tensors over a file are no MemoryMappedTensor: torch makes its own kind of them
+    # nested tensors over a file are not of type MemoryMappedTensor, since torch creates them
     return [leaf for leaf in leaves(plan(td)) if leaf.layout == "strided"]
 
 
@@ -213,7 +213,7 @@ def _strided(td: Any) -> list[Leaf]:
 
 
 def take_over(td: Any, fresh: Any) -> Any:
-    """Gives the nodes of ``td`` the entries of ``fresh``, node by node if they are of one kind, and locks it."""
+    """Moves the entries of ``fresh`` to the nodes of ``td``, keeping nodes of the same type, and locks ``td``."""
     old, new = plan(td), plan(fresh)
     _refresh_node(old, new)
     for name in ("mappings", "mode"):
@@ -222,7 +222,7 @@ def take_over(td: Any, fresh: Any) -> Any:
 
 
 def _refresh_node(old: Node, new: Node) -> bool:
-    """Updates a node; returns whether both nodes are of one kind."""
+    """Updates a node in place; returns False if the nodes have different types."""
     if (
         isinstance(old, Parts)
         and isinstance(new, Parts)
@@ -270,16 +270,16 @@ def from_safetensors(
     Args:
         path: the file, or the ``.safetensors.index.json`` of several; `load_memmap` opens URLs. Names of a
             file without a recorded structure are split on ``.``.
-        device: where tensors are moved; None leaves them mapped, and the result without a device.
-        mode: ``"r"`` keeps writes to tensors in this process, ``"r+"`` writes them to the file, whose checksums of
-            tensors are dropped first.
-        allow_pickle: whether values without a JSON form may be unpickled, which can run any code that is in them.
-        verify: ``"full"`` reads the file and compares the checksums that ``checksum=True`` recorded; otherwise header
-            and size are compared.
+        device: the device to move tensors to; None leaves them mapped, and the result without a device.
+        mode: ``"r"`` keeps writes to tensors in this process; ``"r+"`` drops the checksums of tensors and writes to
+            the file.
+        allow_pickle: whether values without a JSON form may be unpickled, which can run arbitrary code.
+        verify: ``"full"`` reads the file and compares the checksums that ``checksum=True`` recorded; otherwise only
+            the header and the size are checked.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, no safetensors file, or a URL.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is damaged or not a safetensors file, or the path is a URL.
 
     >>> from tensordict_memmap import to_safetensors
     >>> to_safetensors(TensorDict({"layer": {"weight": torch.ones(2, 2)}}), "model.safetensors")

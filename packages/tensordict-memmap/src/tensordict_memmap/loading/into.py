@@ -1,4 +1,4 @@
-"""Comparison of a save with a structure, and loads into existing tensors."""
+"""`compare` a save with a structure, and `load_into` existing tensors."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def compare(
     values: bool = False,
     allow_pickle: bool | None = None,
 ) -> Report:
-    """Compares a save with a structure, without reading a value unless asked to.
+    """Compares the structure of a save with another one; values are only read on request.
 
     Args:
-        source: a path or address, or a tensordict.
-        like: what is wanted: a tensordict (on the ``meta`` device too), a module, or a path.
+        source: a path, a URL, or a tensordict.
+        like: the expected structure: a tensordict (which may be on the ``meta`` device), a module, or a path.
         subpath: a nested key of the source to compare alone.
-        keys: patterns of the keys to compare, as `load_memmap` takes them.
+        keys: patterns of the keys to compare; see `load_memmap`.
         values: whether to read and compare values too, bit by bit.
         allow_pickle: whether values may be unpickled to compare them.
 
@@ -79,23 +79,23 @@ def load_into(
     rows: Rows | None = None,
     allow_pickle: bool | None = None,
 ) -> Report:
-    """Writes a save into the tensors of a tensordict or a module, after all of it was checked.
+    """Writes a save into the tensors of a tensordict or a module, after checking that it matches.
 
     Args:
         target: a tensordict, which may be locked, or a module.
-        source: a path or address, or a tensordict.
-        strict: whether keys that are missing or unexpected are refused; otherwise they are left alone.
+        source: a path, a URL, or a tensordict.
+        strict: whether missing and unexpected keys are refused; otherwise they are ignored.
         cast: whether other dtypes are converted; ``strict=False`` converts them too.
-        subpath: a nested key of the source to take alone.
-        keys: patterns of the keys to take, as `load_memmap` takes them.
-        rows: the rows to take.
+        subpath: a nested key of the source to load alone.
+        keys: patterns of the keys to load; see `load_memmap`.
+        rows: the rows to load.
         allow_pickle: whether values without a JSON form may be unpickled.
 
     Returns:
-        What differed.
+        The differences.
 
     Raises:
-        RuntimeError: It does not fit; the error says all that differs, and nothing was written.
+        RuntimeError: The structures differ; the error lists all differences, and nothing is written.
 
     >>> linear = torch.nn.Linear(2, 1)
     >>> _ = TensorDict({"weight": torch.ones(1, 2), "bias": torch.zeros(1)}).save("linear")
@@ -124,12 +124,12 @@ def _node(side: Any, *, subpath: str | tuple[str, ...] | None = None, keys: Keys
     if _is_path(side):
         node = describe_saved(side, subpath=subpath, keys=keys)
         if isinstance(node, Leaf):
-            raise TypeError(f"tensordicts are compared, and {subpath!r} of {side} is a tensor; name what holds it")
+            raise TypeError(f"{subpath!r} of {side} is a tensor, and only tensordicts are compared; pass its parent")
         return node
     if isinstance(side, torch.nn.Module) and not isinstance(side, TensorNode):
         side = by_names({name: one for name, one in side.state_dict().items() if isinstance(one, torch.Tensor)})
     if not isinstance(side, TensorNode):
-        raise TypeError(f"tensordicts, modules and paths have a structure, and a {type(side).__name__} has none")
+        raise TypeError(f"{type(side).__name__} has no structure to compare; pass a tensordict, a module or a path")
     return plan(side)
 
 
@@ -142,7 +142,7 @@ def _is_same(one: Leaf | Value, two: Leaf | Value) -> bool:
         a, b = one.origin.tolist(), two.origin.tolist()
         try:
             return bool(a == b) or repr(a) == repr(b)
-        except (ValueError, RuntimeError, TypeError):  # arrays of several elements are neither equal nor not
+        except (ValueError, RuntimeError, TypeError):  # ``==`` of arrays with several elements has no truth value
             return repr(a) == repr(b)
     a, b = one.source, two.source
     assert a is not None and b is not None

@@ -31,30 +31,29 @@ _MANY = 10_000
 
 
 def check_mappable(count: int, root: str) -> None:
-    """Refuses to map more files than a process may: without mappings left, the next allocation would fail.
+    """Refuses to map more files than a process may map, since memory allocations would fail afterwards.
 
     Raises:
-        RuntimeError: There are more.
+        RuntimeError: There are more files than mappings.
     """
     most = syscalls.most_mappings() if count >= _MANY else None
     if most is not None and count > 0.95 * most:
         raise RuntimeError(
-            f"each leaf of a saved folder is mapped by itself, and {root} has {count:,} where a process may have "
-            f"{most:,} mappings (vm.max_map_count); save to one file, such as 'x.safetensors', or open a part of it "
-            "(keys=, subpath=)"
+            f"{root} has {count:,} leaves, each of which takes a mapping, and a process may have {most:,} mappings "
+            "(vm.max_map_count); save to one file, such as 'x.safetensors', or open a part of it (keys=, subpath=)"
         )
 
 
 class LeafOpener:
-    """Gives the tensor of a leaf.
+    """Opens the tensors of leaves in a saved folder.
 
     Args:
         root: the absolute path of the saved folder.
-        mode: how files are mapped, as `MemoryMappedTensor.from_filename` says.
-        device: where tensors are moved; ``meta`` looks at no file.
+        mode: the mode of the mappings; see `MemoryMappedTensor.from_filename`.
+        device: the device to move tensors to; for ``meta`` no file is opened.
         non_blocking: whether moves may be asynchronous.
-        kept: tensors that are mapped onto a file already, by its path under the root.
-        exact: whether a file that is longer than its tensor is refused; one that is shorter always is.
+        kept: tensors that are already mapped, by the paths of their files under the root.
+        exact: whether a file that is longer than its tensor is refused; a shorter one always is.
     """
 
     def __init__(
@@ -73,13 +72,13 @@ class LeafOpener:
         self.non_blocking = non_blocking
         self.kept = kept or {}
         self.exact = exact
-        # Where a mode of torch's is active that makes other tensors than plain ones, those are what is wanted.
+        # Under a torch mode that replaces new tensors, such as FakeTensorMode, the leaves are made under that mode.
         self.empty = type(torch.empty(0)) is not torch.Tensor or (device is not None and device.type == "meta")
         self.shared: dict[Any, torch.Tensor] = {}
         self.ties = False
 
     def __call__(self, leaf: Leaf) -> torch.Tensor:
-        """The tensor of a leaf; leaves that are tied get the same one."""
+        """Returns the tensor of a leaf; tied leaves get the same tensor."""
         if self.kept:
             tensor = self.kept.get(leaf.file)
             if tensor is not None:
@@ -114,8 +113,7 @@ class LeafOpener:
             if info.st_size != nbytes and (self.exact or info.st_size < nbytes):
                 raise ValueError(
                     f"key {show(leaf.key)} takes {nbytes} bytes {_reason(leaf)}, and its file {path} has "
-                    f"{info.st_size}; "
-                    "restore it or save again"
+                    f"{info.st_size}; restore it or save again"
                 )
             mapping = Mapping(fd, path, nbytes, mode=mode)
         finally:
@@ -123,7 +121,7 @@ class LeafOpener:
         return MemoryMappedTensor.from_handler(mapping, leaf.dtype, shape)
 
     def _open(self, leaf: Leaf, path: str, nbytes: int) -> tuple[int, str]:
-        """A descriptor of a file that is there, and the mode that it can be mapped with."""
+        """Opens an existing file; returns its descriptor, and the mode that it can be mapped with."""
         mode = self.mode
         try:
             if mode is None or mode == "r+":
@@ -135,9 +133,8 @@ class LeafOpener:
             return os.open(path, os.O_RDONLY | _FLAGS), mode or "r"
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(
-                f"every leaf has its file, and that of key {show(leaf.key)}, {path} ({nbytes} bytes {_reason(leaf)}), "
-                "is "
-                "missing; restore it or save again"
+                f"the file of key {show(leaf.key)}, {path} ({nbytes} bytes {_reason(leaf)}), is missing; restore it or "
+                "save again"
             ) from None
         except OSError as error:
             if error.errno == errno.ELOOP or os.path.isdir(path):
@@ -146,10 +143,10 @@ class LeafOpener:
             raise
 
     def _document(self, path: str) -> bytes | None:
-        """The content of a small file under the root; None where there is none."""
+        """Returns the content of a small file under the root; None if it does not exist."""
         return syscalls.read_file(f"{self.root}/{path}")
 
-    # --- nested tensors: the components' values one after the other, and their shapes in a second file
+    # --- nested tensors: one file holds the values of the components, another one their shapes
 
     def _nested(self, leaf: Leaf) -> torch.Tensor:
         count, dims = leaf.shape
@@ -167,8 +164,7 @@ class LeafOpener:
         numbers = [prod(row) for row in rows]
         if any(n < 0 for row in rows for n in row) or not all(is_possible(row, leaf.dtype) for row in rows):
             raise ValueError(
-                f"shapes are not negative and can be counted, and those of key {show(leaf.key)} in {leaf.shapes_file} "
-                "are not so; restore the file"
+                f"the shapes of key {show(leaf.key)} in {leaf.shapes_file} are negative or too large; restore the file"
             )
         if self.empty:
             device = self.device
@@ -205,8 +201,7 @@ def _reason(leaf: Leaf) -> str:
 
 def _irregular(leaf: Leaf, path: str) -> ValueError:
     return ValueError(
-        f"leaves lie in regular files inside the saved folder, and that of key {show(leaf.key)}, {path}, is a link or "
-        "something else; put the file itself there"
+        f"the file of key {show(leaf.key)}, {path}, is a link or not a regular file; replace it by the file itself"
     )
 
 
@@ -218,7 +213,7 @@ def _from_components(parts: list[torch.Tensor], leaf: Leaf, rows: list[list[int]
         made: torch.Tensor = torch.nested.nested_tensor(parts, dtype=leaf.dtype, layout=layout)
     except RuntimeError as error:
         raise ValueError(
-            f"components make a nested tensor, and those of key {show(leaf.key)} in {leaf.shapes_file} do not "
-            f"({error}); restore the file"
+            f"the components of key {show(leaf.key)} in {leaf.shapes_file} do not form a nested tensor ({error}); "
+            "restore the file"
         ) from None
     return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made

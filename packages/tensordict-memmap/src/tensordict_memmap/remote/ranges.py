@@ -1,9 +1,9 @@
-"""Range requests: reads exactly the wanted bytes of remote files into memory.
+"""Range requests: reads only the required bytes of remote files into memory.
 
 `RangeReader` reserves address space of the size of each remote file, which takes no memory until it is written to. A
-tensordict is built over these buffers as over mapped files. Once the wanted tensors and rows are known, exactly their
-bytes are requested, many ranges at once. So each format and each kind of partial load has one implementation for
-local and remote files.
+tensordict is built over these buffers as over mapped files. Once the selected tensors and rows are known, only their
+bytes are requested, many ranges at once. So each format and each partial load has one implementation for local and
+remote files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["RangeReader"]
 _MOST_REQUEST_BYTES = 1 << 23
 
 _MOST_BATCH_BYTES = 1 << 25
-"""The most bytes of one batch of requests, which are held in memory in addition to the tensors."""
+"""The maximum number of bytes of one batch of requests, which are held in memory in addition to the tensors."""
 
 _MOST_BATCH_REQUESTS = 128
 
@@ -79,8 +79,8 @@ class RangeReader:
         """Reads the bytes of tensors over reserved memory; other tensors stay unchanged.
 
         Raises:
-            FileNotFoundError: A file is gone.
-            ValueError: A file is shorter than it was.
+            FileNotFoundError: A file was removed.
+            ValueError: A file was truncated.
         """
         self.read_spans(span for tensor in tensors for span in _spans(tensor))
 
@@ -117,7 +117,7 @@ class RangeReader:
 
 
 def _spans(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
-    """The spans of addresses that hold a tensor."""
+    """Yields the spans of addresses that hold a tensor."""
     if not tensor.numel():
         return
     start, width = tensor.data_ptr(), tensor.element_size()
@@ -134,7 +134,7 @@ def _spans(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _requests(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The spans to request: those that overlap or lie close together joined, and long ones divided.
+    """Yields the spans to request: joins those that overlap or are close together, and splits long ones.
 
     fsspec has no ``cat_ranges(max_gap=...)`` yet, and its ``merge_offset_ranges`` handles spans that contain others
     only since 2026 (fsspec#1982, fsspec#2091).

@@ -109,7 +109,7 @@ class Snapshot(NamedTuple):
 
 
 def current_snapshot(store: Store) -> Snapshot | None:
-    """The current snapshot; None if there is no manifest.
+    """Returns the current snapshot; None if there is no manifest.
 
     Raises:
         ValueError: The manifest is damaged.

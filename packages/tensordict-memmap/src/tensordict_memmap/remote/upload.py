@@ -25,7 +25,7 @@ from tensordict_memmap.storage.staging import temporary_folder
 __all__ = ["save_remote"]
 
 _MOST_GROUP_BYTES = 1 << 26
-"""The most bytes of files that are uploaded as one group, unless a single file has more."""
+"""The maximum number of bytes of a group of files to upload at once; a larger file forms a group alone."""
 
 _MOST_GROUP_FILES = 1000
 
@@ -39,12 +39,12 @@ def save_remote(
     early: bool = False,
     result: Any = None,
 ) -> Any:
-    """Saves to a URL, all or nothing.
+    """Saves to a URL; readers see all of it or nothing.
 
     Args:
         url: the URL.
-        save: saves to a local path, in the format that the path's suffix or its own arguments give.
-        total: bytes of the tensors, for the progress.
+        save: a function that saves to a local path.
+        total: the number of bytes of the tensors, for the progress.
         existsok: whether an earlier save may be replaced.
         early: whether to return a `SaveFuture` at once.
         result: the return value.
@@ -55,7 +55,7 @@ def save_remote(
     """
     store = Store(url)
     if not existsok and (store.is_file() or store.sizes()):
-        raise RuntimeError(f"{url} exists, and existsok=False saves to new URLs only; choose another name")
+        raise RuntimeError(f"{url} exists, and existsok=False requires a new URL; choose another name")
 
     def work(progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None) -> Any:
         with temporary_folder() as folder:
@@ -102,7 +102,7 @@ def _upload(
 
 
 def _groups(files: dict[str, int]) -> Iterator[list[str]]:
-    """Divides files, given as sizes by path, into groups to upload at once.
+    """Splits files, given as sizes by path, into groups to upload at once.
 
     >>> list(_groups({"small": 1, "huge": 1 << 30, "tiny": 0}))
     [['huge'], ['small', 'tiny']]

@@ -1,7 +1,7 @@
 """Differences between two schemas: missing and unexpected keys, other shapes, dtypes and values.
 
-Only descriptions are read for a comparison. Names and rules are those of ``Module.load_state_dict``: ``strict`` refuses
-keys that are missing or unexpected, and another shape is refused always.
+Comparing schemas reads no tensor. Names and rules are those of ``Module.load_state_dict``: ``strict`` refuses missing
+and unexpected keys, and other shapes are always refused.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Key = str | Path
 
 @dataclass(slots=True)
 class Report:
-    """The differences between a save and the structure that is wanted; true if there are any.
+    """The differences between a save and an expected structure; true if there are any.
 
     Attributes:
-        missing: keys that are wanted and are not there.
-        unexpected: keys that are there and not wanted.
-        shapes: for each key of another shape, the one found and the one wanted.
-        dtypes: for each key of another dtype, the one found and the one wanted.
-        values: keys whose values differ, where those were compared.
+        missing: expected keys that do not exist.
+        unexpected: existing keys that are not expected.
+        shapes: for each key of another shape, the found and the expected one.
+        dtypes: for each key of another dtype, the found and the expected one.
+        values: keys whose values differ, if values were compared.
 
     >>> report = Report(missing=["a"], shapes={("b", "c"): ((3,), (4,))})
     >>> bool(report), bool(Report())
@@ -52,12 +52,12 @@ class Report:
 
     @property
     def missing_keys(self) -> list[Key]:
-        """``missing``, as ``Module.load_state_dict`` calls it."""
+        """``missing``, under its name in ``Module.load_state_dict``."""
         return self.missing
 
     @property
     def unexpected_keys(self) -> list[Key]:
-        """``unexpected``, as ``Module.load_state_dict`` calls it."""
+        """``unexpected``, under its name in ``Module.load_state_dict``."""
         return self.unexpected
 
     def __bool__(self) -> bool:
@@ -94,7 +94,7 @@ def _listed(lines: Any) -> str:
 
 
 def fit(loaded: Any, like: Any, *, strict: bool, fill: float | None, cast: bool) -> Any:
-    """A loaded tensordict in the structure of ``like``; `load_memmap` explains the arguments."""
+    """Returns a loaded tensordict in the structure of ``like``; see `load_memmap` for the arguments."""
     if not isinstance(like, TensorNode):
         raise TypeError(f"like= takes a tensordict of the structure that is wanted, not a {type(like).__name__}")
     made: Any = like._clone(False)
@@ -108,10 +108,10 @@ def fit(loaded: Any, like: Any, *, strict: bool, fill: float | None, cast: bool)
 
 
 def refuse(report: Report, *, strict: bool, cast: bool, filled: bool = False) -> None:
-    """Raises if a report holds differences that are not allowed.
+    """Raises an error if a report holds differences that are not allowed.
 
     Args:
-        report: what differs.
+        report: the differences.
         strict: whether missing and unexpected keys, and other dtypes, are refused.
         cast: whether other dtypes are converted.
         filled: whether missing keys are filled.
@@ -130,7 +130,7 @@ def refuse(report: Report, *, strict: bool, cast: bool, filled: bool = False) ->
 
 
 def table(node: Node) -> dict[Path, Leaf | Value]:
-    """The leaves and values of a schema by their keys, relative to the schema."""
+    """Returns the leaves and values of a schema by their keys, relative to its root."""
     found: dict[Path, Leaf | Value] = {}
     start = len(node.key)
     for one in nodes(node):
@@ -142,12 +142,12 @@ def table(node: Node) -> dict[Path, Leaf | Value]:
 
 
 def plain(key: Path) -> Key:
-    """A nested key as tensordicts give it: a string if it has one part."""
+    """Returns a nested key in the form that tensordicts return: a string if it has one part."""
     return key[0] if len(key) == 1 else key
 
 
 def differences(new: Node, old: Node) -> Report:
-    """The differences between a schema and the one that is wanted."""
+    """Returns the differences between a schema and the expected one."""
     found, wanted = table(new), table(old)
     report = Report(
         [plain(key) for key in wanted if key not in found], [plain(key) for key in found if key not in wanted]
@@ -172,7 +172,7 @@ def differences(new: Node, old: Node) -> Report:
 
 
 def other_components(new: Node, old: Node) -> dict[Key, tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """The shapes of components of nested tensors that differ: the ones found and the ones wanted."""
+    """Returns the shapes of components of nested tensors that differ: the found and the expected ones."""
     found: dict[Key, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
     twins = table(new)
     for key, want in table(old).items():
@@ -189,11 +189,11 @@ def _components(leaf: Leaf) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(part.shape) for part in leaf.source.unbind())
 
 
-# --- putting one into the other
+# --- copies between trees
 
 
 def _pairs(old: Node, new: Node) -> Iterator[tuple[Any, str, Leaf | Value, Any]]:
-    """Each leaf and value of a schema: its container, its name, the record, and its twin in ``new`` or None."""
+    """Yields each leaf and value of a schema: its container, its name, the entry, and that of ``new`` or None."""
     twins, start = table(new), len(old.key)
     for one in nodes(old):
         for name, entry in one.entries.items() if isinstance(one, Dense) else ():
@@ -249,7 +249,7 @@ def _take(old: Node, new: Node, fill: float | None, cast: bool) -> None:
 
 
 def _wrapped(node: Node) -> Any:
-    """The container of a schema whose entries were replaced; tensorclasses are made anew around their content."""
+    """Returns the container of a schema whose entries were replaced; tensorclasses and stacks are rebuilt."""
     made = node.origin
     if isinstance(node, Dense):
         for name, entry in node.entries.items():

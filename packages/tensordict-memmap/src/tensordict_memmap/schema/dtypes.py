@@ -1,4 +1,4 @@
-"""Dtypes by name, as files spell them (``torch.float32``), and the integer that moves an item of a dtype unchanged."""
+"""Dtypes by name, as in saved files (``torch.float32``), and views of tensors as bytes or integers."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from math import prod
 import torch
 
 DTYPES: dict[str, torch.dtype] = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-"""Every dtype of this torch by its canonical name."""
+"""All dtypes of the installed torch by their canonical names."""
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def dtype_from_name(name: str) -> torch.dtype:
-    """Finds the dtype that a file names.
+    """Returns the dtype of a name in a file.
 
     Args:
-        name: the name, with or without ``torch.`` in front.
+        name: the name, with or without the prefix ``torch.``.
 
     Raises:
-        ValueError: if this torch has no dtype of that name.
+        ValueError: The installed torch has no dtype of that name.
 
     >>> dtype_from_name("torch.bfloat16")
     torch.bfloat16
@@ -36,7 +36,7 @@ def dtype_from_name(name: str) -> torch.dtype:
 
 
 def is_possible(shape: Sequence[int], dtype: torch.dtype) -> bool:
-    """Whether a tensor may have a shape: torch counts bytes in 63 bits, those of strides of empty ones included.
+    """Whether a tensor can have a shape: its bytes, and the strides of an empty one, must fit in 63 bits.
 
     >>> is_possible((1 << 30, 1 << 30), torch.uint8), is_possible((0, 1 << 32, 1 << 32), torch.uint8)
     (True, False)
@@ -45,18 +45,18 @@ def is_possible(shape: Sequence[int], dtype: torch.dtype) -> bool:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor's values, one after the other; a copy where they do not lie so.
+    """Returns the values of a tensor as a contiguous tensor of bytes; copies only if they are not contiguous.
 
     >>> as_bytes(torch.tensor([1, 2], dtype=torch.int16)[::2])
     tensor([1, 0], dtype=torch.uint8)
     """
     dense = tensor.resolve_conj().resolve_neg().contiguous()
-    # one element counts as contiguous whatever its stride is, and a view of another width takes no stride but 1
+    # a tensor of one element is contiguous with any stride, but a view of another width requires stride 1
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
 
 
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as integers of the same width, for operations that many dtypes lack; unchanged for 16-byte items.
+    """Returns a view as integers of the same width, for operations that many dtypes lack; 16-byte items stay unchanged.
 
     >>> as_bits(torch.zeros(2, dtype=torch.bfloat16)).dtype
     torch.int16

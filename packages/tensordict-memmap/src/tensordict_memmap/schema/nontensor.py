@@ -1,9 +1,9 @@
-"""Non-tensor values as JSON: types that JSON lacks are objects with a type tag.
+"""JSON form of non-tensor values: encodes types that JSON lacks as objects with a type tag.
 
-Two forms of a value exist. The *plain* form is what any JSON reader understands, with tuples as lists; the *exact* form
-gives back the very value, types included: ``{"$": "tuple", "items": [1, 2]}``. Where they differ, both are stored.
-Enums and dataclasses go by the name that their class was registered under, and reading never imports what a file names.
-What has no form here (arbitrary objects) is an error, and the caller decides about pickle.
+A value has two forms. The *plain* form is ordinary JSON for any reader, with tuples as lists; the *exact* form restores
+the value with its types: ``{"$": "tuple", "items": [1, 2]}``. If they differ, both are stored. Enums and dataclasses
+are stored under the registered name of their class, and decoding never imports a module that a file names. Other
+objects raise an error, and the caller decides whether to pickle them.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ __all__ = [
 ]
 
 TAG = "$"
-"""The key that marks an object as a tagged value; dictionaries of users that have it are tagged themselves."""
+"""The key that marks an object as a tagged value; a user's dictionary with this key is stored as a tagged value too."""
 
 
 class NoJsonForm(TypeError):
-    """A value that has no JSON form here."""
+    """The error for a value that has no JSON form."""
 
 
 def encode(value: Any) -> Any:
-    """The exact form of a value.
+    """Returns the exact form of a value.
 
     Args:
-        value: None, numbers, strings, bytes, lists, tuples, sets and dictionaries of such, NumPy arrays and scalars,
-            paths, torch's dtypes, devices and sizes, and enums and dataclasses whose class is registered.
+        value: None, numbers, strings, bytes, lists, tuples, sets and dictionaries of these, NumPy arrays and scalars,
+            paths, torch dtypes, devices and sizes, and enums and dataclasses whose class is registered.
 
     Raises:
-        NoJsonForm: The value, or something in it, has no JSON form.
+        NoJsonForm: The value, or a part of it, has no JSON form.
 
     >>> encode([1, ("a", None)])
     [1, {'$': 'tuple', 'items': ['a', None]}]
@@ -74,10 +74,10 @@ def encode(value: Any) -> Any:
 
 
 def decode(form: Any) -> Any:
-    """The value of an exact form.
+    """Returns the value of an exact form.
 
     Raises:
-        ValueError: The form is none that `encode` writes, or names a class that is not registered.
+        ValueError: The form is not valid, or names a class that is not registered.
 
     >>> decode(encode({1: b"bytes", "path": pathlib.Path("a/b")}))
     {1: b'bytes', 'path': PosixPath('a/b')}
@@ -92,10 +92,10 @@ def decode(form: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The plain form of a value, with tuples as lists.
+    """Returns the plain form of a value, with tuples as lists.
 
     Raises:
-        NoJsonForm: JSON has no such value.
+        NoJsonForm: JSON cannot represent the value.
 
     >>> plain((1, {"a": (2,)}))
     [1, {'a': [2]}]
@@ -111,7 +111,7 @@ def plain(value: Any) -> Any:
 
 
 def to_forms(value: Any) -> tuple[Any, Any]:
-    """The JSON form that a file stores of a value, and what has to stand beside it for the value to round-trip.
+    """Returns the two JSON values that a file stores for a value, from which `from_forms` restores it.
 
     Returns:
         The plain form, and the exact form or None if that is the same; for a value that has no plain form the exact
@@ -132,7 +132,7 @@ def to_forms(value: Any) -> tuple[Any, Any]:
 
 
 def from_forms(stored: Any, exact: Any) -> Any:
-    """The value of what `to_forms` gave.
+    """Returns the value of the two forms of `to_forms`.
 
     Raises:
         ValueError: The exact form is damaged.
@@ -144,13 +144,13 @@ def from_forms(stored: Any, exact: Any) -> Any:
 
 
 def pickled(content: Any, value: Any, where: str, reason: Exception) -> bytes:
-    """The pickle of a value that has no JSON form, with a warning.
+    """Pickles a value that has no JSON form, with a warning.
 
     Args:
-        content: what to pickle.
-        value: the value.
-        where: what errors call its place.
-        reason: why it has no JSON form.
+        content: the object to pickle.
+        value: the value, for errors.
+        where: its place, for errors.
+        reason: the error that it has no JSON form.
 
     Raises:
         TypeError: The value cannot be pickled either.
@@ -170,7 +170,7 @@ def pickled(content: Any, value: Any, where: str, reason: Exception) -> bytes:
 
 
 def stack_size(data: list[Any], size: tuple[int, ...]) -> tuple[int, ...]:
-    """The batch size of a nested list of values: ``size`` if the list has that shape, else its length.
+    """Returns the batch size of a nested list of values: ``size`` if the list has that shape, else its length.
 
     >>> stack_size([["a"], ["b"]], (2, 1)), stack_size(["a", "b", "c"], ())
     ((2, 1), (3,))
@@ -184,10 +184,10 @@ def stack_size(data: list[Any], size: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def quick_dumps(form: Any, *, finite: bool) -> bytes:
-    """As `dumps`, faster where the caller knows that all numbers are finite; else the quick way would write null.
+    """Like `dumps`, but faster if all numbers are known to be finite; orjson would write others as null.
 
     Args:
-        form: what to write.
+        form: the JSON value to write.
         finite: whether it holds no infinity and no NaN.
 
     >>> quick_dumps({"a": [1.5]}, finite=True), quick_dumps([float("inf")], finite=False)
@@ -202,7 +202,7 @@ def quick_dumps(form: Any, *, finite: bool) -> bytes:
 
 
 def is_finite(form: Any) -> bool:
-    """Whether a form holds no infinity and no NaN.
+    """Whether a JSON value holds no infinity and no NaN.
 
     >>> is_finite({"a": [1.5, "x"]}), is_finite([[float("nan")]])
     (True, False)
@@ -215,7 +215,7 @@ def is_finite(form: Any) -> bool:
 
 
 def dumps(form: Any) -> bytes:
-    """The bytes of a JSON document; infinities, NaN, long integers and lone surrogates included, as Python writes them.
+    """Returns a JSON document as bytes; infinities, NaN, long integers and lone surrogates are written as by `json`.
 
     >>> dumps([1.5, float("nan")])
     b'[1.5, NaN]'
@@ -224,10 +224,10 @@ def dumps(form: Any) -> bytes:
 
 
 def loads(document: bytes) -> Any:
-    """The content of a JSON document, with the extensions that Python writes.
+    """Parses a JSON document, including the extensions that Python writes.
 
     Raises:
-        ValueError: It is no JSON document.
+        ValueError: The document is not valid JSON.
 
     >>> loads(b'[1.5, NaN]')
     [1.5, nan]
@@ -239,7 +239,7 @@ def loads(document: bytes) -> Any:
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Whether two values would be stored alike, as arrays and NaN can be too; by ``==`` where they have no JSON form.
+    """Whether two values have the same JSON form, so that NaN equals NaN; values without one are compared by ``==``.
 
     >>> is_same((1, float("nan")), (1, float("nan"))), is_same(1, True)
     (True, False)
@@ -395,7 +395,7 @@ def _decode_dataclass(form: Any) -> Any:
             f"a stored dataclass has the fields of its class, and {form['class']!r} has {sorted(names)} where "
             f"{sorted(stored)} are stored; load it with the code that wrote it"
         )
-    # the fields were computed when the value was made: neither __init__ nor __post_init__ runs on them again
+    # the stored fields are final, so __init__ and __post_init__ do not run
     value = object.__new__(cls)
     for name, item in stored.items():
         object.__setattr__(value, name, _decode(item))

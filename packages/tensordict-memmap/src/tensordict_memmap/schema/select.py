@@ -1,9 +1,9 @@
-"""Selection of keys and rows of a save, for every format.
+"""Select keys and rows of a save by patterns and indices, for every format.
 
-A pattern is a nested key whose parts may hold wildcards. A tuple is taken part by part, a string is split on ``.`` as
-names of state dicts are; ``*``, ``?`` and ``[...]`` stand for characters within one part, and the part ``**`` for any
-number of parts. What a pattern names comes with everything below it. The elements of a lazy stack and the inside of a
-tensorclass have no part of their own: keys are those that the loaded tensordict has.
+A pattern is a nested key whose parts may hold wildcards. A tuple is matched part by part, a string is split on ``.``
+like the names of a state dict; ``*``, ``?`` and ``[...]`` match characters within one part, and the part ``**`` matches
+any number of parts. A matching key is selected with everything below it. Keys are those of the loaded tensordict, so
+the elements of a lazy stack and the fields of a tensorclass add no part.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _END = "\0"
 
 
 class Selection:
-    """The keys that patterns name.
+    """The keys that match one of several patterns.
 
     Args:
         keys: a pattern, or several.
 
     Raises:
-        TypeError: A pattern is no string and no tuple of strings.
-        ValueError: There are no patterns, or an empty one.
+        TypeError: A pattern is neither a string nor a tuple of strings.
+        ValueError: There are no patterns, or a pattern is empty.
 
     >>> chosen = Selection([("encoder", "*", "weight"), "head.**.bias"])
     >>> [chosen.takes(key) for key in [("encoder", "0", "weight"), ("encoder", "0", "bias"), ("head", "bias")]]
@@ -50,13 +50,13 @@ class Selection:
         else:
             patterns = list(keys)
         if not patterns:
-            raise ValueError("keys= names what is loaded, and an empty list names nothing; leave it out to load all")
+            raise ValueError("keys= is empty, and it requires at least one pattern; leave it out to load all keys")
         self.patterns = [_parts(one) for one in patterns]
         self._matches = [re.compile("".join(map(_expression, parts)), re.DOTALL).match for parts in self.patterns]
         self._used = [False] * len(patterns)
 
     def takes(self, key: Path) -> bool:
-        """Whether a pattern names a key, or one above it."""
+        """Whether a pattern matches a key or one of its parents."""
         text = _END.join(key) + _END
         found = False
         for number, match in enumerate(self._matches):
@@ -65,26 +65,23 @@ class Selection:
         return found
 
     def is_answered(self) -> bool:
-        """Whether each pattern named something so far."""
+        """Whether each pattern has matched a key so far."""
         return all(self._used)
 
     def check(self, known: Iterable[Path]) -> None:
-        """Refuses patterns that named nothing so far.
+        """Refuses patterns that have matched no key so far.
 
         Args:
-            known: the keys that there are.
+            known: the existing keys, for suggestions.
 
         Raises:
-            KeyError: A pattern named nothing.
+            KeyError: A pattern has matched no key.
         """
         for parts, used in zip(self.patterns, self._used, strict=True):
             if not used:
                 names = sorted({".".join(key) for key in known})
                 near = ", ".join(get_close_matches(".".join(parts), names, 3) or names[:10]) or "none"
-                raise KeyError(
-                    f"each of keys= names something that was saved, and {show(parts)} names nothing; the nearest are "
-                    f"{near}"
-                )
+                raise KeyError(f"the pattern {show(parts)} in keys= matches no saved key; the nearest keys are {near}")
 
 
 def _parts(pattern: Any) -> tuple[str, ...]:
@@ -92,7 +89,7 @@ def _parts(pattern: Any) -> tuple[str, ...]:
     if not isinstance(parts, tuple) or not all(isinstance(part, str) for part in parts):
         raise TypeError(f"keys= takes strings and tuples of strings, not {pattern!r:.100}")
     if not parts:
-        raise ValueError("a pattern has at least one part, and () has none; leave keys= out to load all")
+        raise ValueError("the pattern () in keys= has no part; leave keys= out to load all keys")
     return parts
 
 
@@ -119,10 +116,10 @@ def _expression(part: str) -> str:
 
 
 def prune(node: Node, selection: Selection) -> Node:
-    """The schema with only the entries that a selection names, and the nodes that lead to them.
+    """Returns the schema with only the selected entries and their parent nodes.
 
     Raises:
-        KeyError: A pattern names nothing.
+        KeyError: A pattern matches no key.
     """
     known: list[Path] = []
     pruned = _prune(node, selection, (), known)
@@ -159,7 +156,7 @@ def _prune(node: Node, selection: Selection, path: Path, known: list[Path]) -> N
 
 
 def _emptied(node: Node) -> Node:
-    """An element of a stack without its entries: the stack keeps its length."""
+    """Removes all entries of an element of a stack, so that the stack keeps its length."""
     if isinstance(node, Dense):
         node.entries = {}
     elif isinstance(node, Parts):
@@ -168,10 +165,10 @@ def _emptied(node: Node) -> Node:
 
 
 def select(td: Any, selection: Selection) -> Any:
-    """A tensordict with only the entries that a selection names.
+    """Returns a tensordict with only the selected entries.
 
     Raises:
-        KeyError: A pattern names nothing.
+        KeyError: A pattern matches no key.
 
     >>> list(select(TensorDict({"a": 1, "b": {"c": 2, "d": 3}}), Selection(["a", "b.c"])).keys(True, True))
     ['a', ('b', 'c')]
@@ -201,11 +198,11 @@ def _choose(node: Node, selection: Selection, path: Path, known: list[Path], cho
 
 
 def take_rows(loaded: Any, rows: Rows) -> Any:
-    """Rows of a loaded tensordict: a slice stays mapped, other rows are read into memory.
+    """Returns rows of a loaded tensordict: a slice stays mapped, other rows are read into memory.
 
     Raises:
-        ValueError: There is no batch dimension to take rows of.
-        IndexError: A row is not there.
+        ValueError: The tensordict has no batch dimension.
+        IndexError: A row is out of range.
 
     >>> take_rows(TensorDict({"a": torch.arange(4)}, [4]), range(1, 3))["a"].tolist()
     [1, 2]
@@ -214,7 +211,7 @@ def take_rows(loaded: Any, rows: Rows) -> Any:
 
 
 def row_runs(loaded: Any, rows: Rows) -> list[slice]:
-    """The runs of neighbouring rows, in order.
+    """Returns the slices of consecutive rows, in order.
 
     >>> row_runs(torch.zeros(10), [7, 2, 3, 2])
     [slice(2, 4, None), slice(7, 8, None)]
@@ -234,14 +231,14 @@ def _count(loaded: Any) -> int:
     size = loaded.shape if isinstance(loaded, torch.Tensor) else loaded.batch_size
     if not size:
         raise ValueError(
-            "rows= counts along the first batch dimension, and what is loaded has the batch size []; leave rows= out, "
-            "or name one entry by subpath="
+            "rows= selects along the first batch dimension, and the save has the batch size []; leave rows= out, or "
+            "load one entry with subpath="
         )
     return int(size[0])
 
 
 def as_index(rows: Rows, count: int) -> int | slice | torch.Tensor:
-    """An index of rows as tensors take it, with negative steps as numbers.
+    """Converts ``rows=`` to an index of tensors; a slice with a negative step becomes a list of row numbers.
 
     >>> as_index(slice(None, None, -2), 5), as_index(range(2), 5)
     (tensor([4, 2, 0]), slice(0, 2, 1))
@@ -251,23 +248,23 @@ def as_index(rows: Rows, count: int) -> int | slice | torch.Tensor:
     if isinstance(rows, slice):
         rows = range(*rows.indices(count))
     elif isinstance(rows, range) and rows and not -count <= min(rows) <= max(rows) < count:
-        raise IndexError(f"there are {count} rows, and {rows} leads beyond them")
+        raise IndexError(f"{rows} is out of range for {count} rows")
     if isinstance(rows, range):
         if rows.step > 0 and (not rows or rows[0] >= 0):
             return slice(rows.start, rows.stop, rows.step) if rows else slice(0, 0)
         rows = list(rows)
     if isinstance(rows, int):
         if not -count <= rows < count:
-            raise IndexError(f"there are {count} rows, and row {rows} is not one of them")
+            raise IndexError(f"row {rows} is out of range for {count} rows")
         return rows
     index = torch.as_tensor(rows, dtype=None if len(rows) else torch.int64)
     if index.dtype is torch.bool:
         if tuple(index.shape) != (count,):
-            raise IndexError(f"a mask says of each of {count} rows whether it is wanted, not {list(index.shape)}")
+            raise IndexError(f"the mask has shape {list(index.shape)}, and it requires [{count}], one element a row")
         return index.nonzero()[:, 0]
     if index.ndim != 1 or index.is_floating_point():
         raise TypeError(f"rows= takes a list of numbers, not {index.dtype} of shape {list(index.shape)}")
     index = index.to(torch.int64)  # as an index, bytes would be a mask, and narrow integers cannot hold a large count
     if index.numel() and not -count <= int(index.min()) <= int(index.max()) < count:
-        raise IndexError(f"there are {count} rows, and one of {rows!r:.100} is not one of them")
+        raise IndexError(f"a row of {rows!r:.100} is out of range for {count} rows")
     return index % count
