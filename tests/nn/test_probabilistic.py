@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 
 import pytest
@@ -414,3 +415,8 @@ def test_threads_in_one_decorated_function_have_separate_blocks():
     for thread in threads:
         thread.join()
     assert seen == {"first": InteractionType.MEAN, "second": InteractionType.RANDOM}
+
+
+def test_interaction_types_in_earlier_pickles_load():
+    earlier = b"ctensordict_nn.probabilistic.interaction\nInteractionType\n(Vmode\ntR."
+    assert pickle.loads(earlier) is InteractionType.MODE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensordict_core.extension import register_pickle_names
 from tensordict_nn.aggregation import composite_lp_aggregate, set_composite_lp_aggregate
 from tensordict_nn.base import TensorDictModuleBase
 from tensordict_nn.cudagraph import CudaGraphModule
@@ -31,6 +32,8 @@ from tensordict_nn.sequential import TensorDictSequential
 from tensordict_nn.skipping import set_skip_existing, skip_existing
 from tensordict_nn.stacking import from_modules
 from tensordict_nn.tensorclass_module import TensorClassModuleBase, TensorClassModuleWrapper
+
+register_pickle_names({"tensordict_nn.probabilistic.interaction.InteractionType": InteractionType})
 
 __all__ = [
     "AddStateIndependentNormalScale",
