@@ -191,7 +191,7 @@ def test_entries_that_do_not_stack_are_found_selected_and_shown_at_every_level(e
 @pytest.mark.parametrize("turn", [1, -1])
 def test_a_key_that_some_elements_have_as_a_node_is_not_read_as_one_tensor(way, turn):
     inner = ragged(*({"y": torch.zeros(1)}, torch.zeros(3))[::turn])
-    with pytest.raises(RuntimeError, match="'x' some elements"):
+    with pytest.raises(RuntimeError, match="'x' is a tensor in some elements"):
         inner.get("x", **{way: True})
 
 

@@ -73,7 +73,7 @@ def test_earlier_names_are_aliases(td: TensorDict) -> None:
     assert td.to("cpu").clear_device().device is None
     with set_lazy_legacy(False):
         assert not lazy_legacy()
-    with pytest.raises(ValueError, match="off only, got True; use lazy_stack"):
+    with pytest.raises(ValueError, match="can only turn the lazy mode of older releases off, got True"):
         set_lazy_legacy(True)
 
 
