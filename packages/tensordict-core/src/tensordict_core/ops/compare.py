@@ -14,9 +14,9 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED
 from tensordict_core.ops.factories.operands import match
 from tensordict_core.ops.factories.owner import owns_methods
+from tensordict_core.ops.factories.reduction import BatchDims, Dim, over_leaves
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import UnaryMethod
-from tensordict_core.ops.reduce_dims import BatchDims, Dim, over_leaves
 
 __all__ = ["Comparison"]
 

@@ -14,7 +14,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, How
 from tensordict_core.base.registry import containers
 from tensordict_core.base.signature import check_options, with_options
-from tensordict_core.ops.reduce_dims import batched
+from tensordict_core.ops.factories.reduction import batched
 
 __all__ = ["Creation", "NewOptions"]
 

@@ -21,7 +21,7 @@ from tensordict_core.base.rebuild import UNLOCKED, How
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import BatchOp, normal_dim
 from tensordict_core.ops.factories.operands import complete, lined_up, match
-from tensordict_core.ops.reduce_dims import batched
+from tensordict_core.ops.factories.reduction import batched
 
 __all__ = ["Masking", "pad_values"]
 

@@ -15,15 +15,7 @@ from torch import Tensor
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED, How
 from tensordict_core.ops.factories.owner import owns_methods
-from tensordict_core.ops.factories.spec import OpSpec, record
-from tensordict_core.ops.factories.typed import (
-    CastReduction,
-    CumulativeMethod,
-    IndexedReduction,
-    SpreadReduction,
-    ValueReduction,
-)
-from tensordict_core.ops.reduce_dims import (
+from tensordict_core.ops.factories.reduction import (
     Dim,
     Dims,
     Kernel,
@@ -33,6 +25,14 @@ from tensordict_core.ops.reduce_dims import (
     over_leaves,
     rename_levels,
     run,
+)
+from tensordict_core.ops.factories.spec import OpSpec, record
+from tensordict_core.ops.factories.typed import (
+    CastReduction,
+    CumulativeMethod,
+    IndexedReduction,
+    SpreadReduction,
+    ValueReduction,
 )
 
 __all__ = ["Reduction"]
