@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tensordict_core.extension import register_pickle_names
-from tensordict_nn.aggregation import composite_lp_aggregate, set_composite_lp_aggregate
 from tensordict_nn.base import TensorDictModuleBase
 from tensordict_nn.cudagraph import CudaGraphModule
 from tensordict_nn.decorators import as_tensordict_module
@@ -23,11 +22,12 @@ from tensordict_nn.distributions.mappings import biased_softplus, inv_softplus
 from tensordict_nn.ensemble import EnsembleModule
 from tensordict_nn.functional import from_module, to_module
 from tensordict_nn.fx import TDGraphModule, symbolic_trace
-from tensordict_nn.interaction import InteractionType, interaction_type, set_interaction_type
 from tensordict_nn.module import TensorDictModule, TensorDictModuleWrapper, WrapModule
 from tensordict_nn.params import TensorDictParams
 from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
 from tensordict_nn.probabilistic.sequential import ProbabilisticTensorDictSequential
+from tensordict_nn.sampling.aggregation import composite_lp_aggregate, set_composite_lp_aggregate
+from tensordict_nn.sampling.interaction import InteractionType, interaction_type, set_interaction_type
 from tensordict_nn.sequential import TensorDictSequential
 from tensordict_nn.skipping import set_skip_existing, skip_existing
 from tensordict_nn.stacking import from_modules

@@ -20,8 +20,8 @@ from tensordict_core.extension import Node
 from tensordict_nn import errors
 from tensordict_nn.base import as_keys, require_inputs
 from tensordict_nn.dispatch import dispatch
-from tensordict_nn.interaction import interaction_type
 from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
+from tensordict_nn.sampling.interaction import interaction_type
 
 __all__ = ["CudaGraphModule"]
 

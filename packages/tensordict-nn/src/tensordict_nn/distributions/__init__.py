@@ -8,7 +8,7 @@ from tensordict_nn.distributions.mappings import add_custom_mapping, mappings
 from tensordict_nn.distributions.normal_params import AddStateIndependentNormalScale, NormalParamExtractor
 from tensordict_nn.distributions.one_hot import OneHotCategorical, rand_one_hot
 from tensordict_nn.distributions.truncated_normal import TruncatedNormal
-from tensordict_nn.interaction import InteractionType
+from tensordict_nn.sampling.interaction import InteractionType
 
 __all__ = [
     "AddStateIndependentNormalScale",

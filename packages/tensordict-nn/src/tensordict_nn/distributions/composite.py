@@ -11,8 +11,8 @@ from torch.distributions import Distribution
 
 from tensordict_core import NestedKey, TensorDict, unravel_key
 from tensordict_nn import errors
-from tensordict_nn.aggregation import composite_lp_aggregate
-from tensordict_nn.interaction import InteractionType, take
+from tensordict_nn.sampling.aggregation import composite_lp_aggregate
+from tensordict_nn.sampling.interaction import InteractionType, take
 
 __all__ = ["CompositeDistribution", "with_suffix"]
 

@@ -9,8 +9,8 @@ from tensordict_core import NestedKey, TensorDict
 from tensordict_nn import errors
 from tensordict_nn.base import Keys
 from tensordict_nn.distributions.composite import CompositeDistribution
-from tensordict_nn.interaction import InteractionType
 from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
+from tensordict_nn.sampling.interaction import InteractionType
 from tensordict_nn.sequential import TensorDictSequential
 
 __all__ = ["ProbabilisticTensorDictSequential"]
