@@ -32,8 +32,8 @@ from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
 from tensordict_memmap.loading.remote import RemoteFolder, RemoteOpener, RemoteSave, load_remote_packed
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.loading.safetensors import load_packed
+from tensordict_memmap.loading.unpickle import unpickle
 from tensordict_memmap.remote.urls import is_remote
-from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.build import build, remember_file
 from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, nodes, show
 from tensordict_memmap.schema.plan import plan
@@ -169,7 +169,7 @@ def _from_remote(save: RemoteSave, request: LoadRequest) -> Any:
         for leaf in leaves(node):
             leaf.alias = save.aliases.get(leaf.file)
         part = _part(node, request)
-        _unpickle(node, folder, request.allow_pickle)
+        unpickle(node, functools.partial(_unpickled, folder), folder.root, request.allow_pickle)
         loaded = _built(part, RemoteOpener(folder, device=unmoved.device), unmoved, None)
     if request.rows is not None:
         loaded = _fetch_rows(loaded, request, save)
@@ -232,7 +232,7 @@ def _open_tree(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
             exact=request.verify != "none",
         )
         opener.exact &= manifest is None or manifest.rows_committed is None  # rows are written before they count
-    _unpickle(node, folder, request.allow_pickle)
+    unpickle(node, functools.partial(_unpickled, folder), folder.root, request.allow_pickle)
     loaded = _built(part, opener, request, None if archived else Path(root))
     if archived and opener.device is None and not isinstance(part, Leaf):  # its parts have no path of their own
         remember_file(loaded, Path(root), mode)
@@ -332,32 +332,15 @@ def _describes(manifest: Manifest, root: str) -> bool:
     return entry is not None and os.path.getsize(f"{root}/{META}") == entry.size
 
 
-def _unpickle(node: Node, folder: SavedFolder | Archive | RemoteFolder, allowed: bool | None) -> None:
-    """Reads the pickled values of a schema; None leaves them out."""
-    pickled = [one for one in nodes(node) if isinstance(one, Value) and one.pickle is not None]
-    if allowed is None:
-        for value in pickled:
-            value.stack = False
-        return
-    if pickled and not allowed:
-        where = f"key {show(pickled[0].key)}" if pickled[0].key else "the value"
-        raise ValueError(
-            f"{where} was pickled, and unpickling runs whatever code is in the file; pass allow_pickle=True if you "
-            "trust "
-            f"who wrote {folder.root}"
-        )
-    for value in pickled:
-        assert value.pickle is not None
-        data = folder.read(value.pickle)
-        if data is None:
-            raise FileNotFoundError(f"the value of key {show(value.key)}, {value.pickle}, is missing; restore it")
-        is_archive = data[:2] == b"PK"  # what torch.save writes
-        content = torch.load(io.BytesIO(data), weights_only=False) if is_archive else pickle.loads(data)
-        if not value.stack and isinstance(content, dict) and "data" in content:
-            content = content["data"]
-        value.value = content
-        if value.stack:
-            value.batch_size = nontensor.stack_size(value.value, value.batch_size)
+def _unpickled(folder: SavedFolder | Archive | RemoteFolder, value: Value) -> Any:
+    """The content of the pickle file of a value."""
+    assert value.pickle is not None
+    data = folder.read(value.pickle)
+    if data is None:
+        raise FileNotFoundError(f"the value of key {show(value.key)}, {value.pickle}, is missing; restore it")
+    is_archive = data[:2] == b"PK"  # what torch.save writes
+    content = torch.load(io.BytesIO(data), weights_only=False) if is_archive else pickle.loads(data)
+    return content["data"] if not value.stack and isinstance(content, dict) and "data" in content else content
 
 
 def _is_wrapper(cls: type[Any]) -> bool:

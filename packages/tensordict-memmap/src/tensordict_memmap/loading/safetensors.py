@@ -10,8 +10,10 @@ from __future__ import annotations
 import itertools
 import operator
 import os
+import pickle
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,11 @@ import numpy as np
 import orjson
 import torch
 
-from tensordict_core.extension import annotate, annotation
+from tensordict_core.extension import Meta, annotate, annotation
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.formats.safetensors.describe import RECORD
+from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, digest, keys_of, size_of_all
 from tensordict_memmap.formats.safetensors.header import (
     CODES,
     INDEX_ENDING,
@@ -33,15 +36,18 @@ from tensordict_memmap.formats.safetensors.header import (
     header_length,
     load_header,
 )
-from tensordict_memmap.formats.safetensors.parse import needed_at_once, unpack, wanted
+from tensordict_memmap.formats.safetensors.parse import bind, parse, read_at_once
 from tensordict_memmap.loading.request import LoadRequest
-from tensordict_memmap.schema.build import remember_file
-from tensordict_memmap.schema.prune import Choice, Part
+from tensordict_memmap.loading.unpickle import unpickle
+from tensordict_memmap.schema.build import build, remember_file
+from tensordict_memmap.schema.node import Node, Value
+from tensordict_memmap.schema.prune import Choice, Part, part_of_names, part_of_schema
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, drop_packed_checksums, verify_packed
 from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.snapshot import unreplaced
-from tensordict_memmap.tensor.mapping import MODES, Mapping
+from tensordict_memmap.tensor.mapping import MODES
+from tensordict_memmap.tensor.mapping import Mapping as FileMapping
 
 __all__ = [
     "Opened",
@@ -106,24 +112,58 @@ def assembled(
         tensors = tensors | found if tensors else found
         metadata |= texts
     if part is None and request.choice is not None:
-        part = wanted(tensors, metadata, request.choice, where)
-    needed = set(needed_at_once(metadata, where)) if request.is_meta or read is not None else set()
+        part = _chosen(tensors, metadata, request.choice, where)
+    if part is not None:
+        tensors = {name: tensor for name, tensor in tensors.items() if name in part.taken}
+    schema = _schema(tensors, metadata, part, where)
+    if isinstance(schema, torch.Size):
+        at_once = set[str]()
+    else:
+        at_once = set(read_at_once(schema)) if request.is_meta or read is not None else set()
     if read is not None:
-        read(tensor for name, tensor in tensors.items() if name in needed)
+        read(tensor for name, tensor in tensors.items() if name in at_once)
     if request.is_meta:
-        tensors = {name: tensor if name in needed else tensor.to("meta") for name, tensor in tensors.items()}
+        tensors = {name: tensor if name in at_once else tensor.to("meta") for name, tensor in tensors.items()}
     elif request.moves:
         assert request.device is not None
         tensors = {name: one.to(request.device, non_blocking=request.non_blocking) for name, one in tensors.items()}
-    return unpack(
-        tensors,
-        metadata,
-        where=where,
-        device=request.node_device,
-        allow_pickle=request.allow_pickle,
-        part=part,
-        locked=request.locked,
-    )
+    device = request.node_device
+    if isinstance(schema, torch.Size):
+        names = tensors if part is None else part.names
+        return by_names(tensors, Meta(schema, device), names=names, locked=request.locked)
+    bind(schema, tensors, where, device)
+    unpickle(schema, lambda value: _unpickled(tensors, value), where, request.allow_pickle)
+    return build(schema, attrgetter("source"), device=device)
+
+
+def _schema(
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], part: Part | None, where: str
+) -> Node | torch.Size:
+    """The schema of a save, or the batch size of all nodes where the names of the tensors tell the structure."""
+    if part is not None and part.schema is not None:
+        return part.schema
+    found = metadata.get(DIGEST)
+    if RECORD in metadata:
+        size = None if part is not None or found is None else size_of_all(metadata[RECORD], tensors, found)
+        return parse(metadata[RECORD], where) if size is None else size
+    if found not in (None, digest("", tensors if part is None else part.names)):
+        raise ValueError(
+            f"the names of the tensors in {where} are not those that were saved; the file is damaged, or another tool "
+            f"changed it: remove {DIGEST!r} from its metadata to open it under the names that it has"
+        )
+    return torch.Size(())
+
+
+def _chosen(names: Collection[str], metadata: Mapping[str, str], choice: Choice, where: str) -> Part | None:
+    """The part of the tensors of several files that is asked for; None if that is all."""
+    if RECORD not in metadata:
+        return part_of_names(keys_of(names), choice)
+    return part_of_schema(parse(metadata[RECORD], where), names, choice)
+
+
+def _unpickled(tensors: Mapping[str, torch.Tensor], value: Value) -> Any:
+    assert value.pickle is not None
+    return pickle.loads(tensors[value.pickle].cpu().contiguous().view(torch.uint8).numpy().tobytes())
 
 
 def lies_in_its_file(td: Any, leaves: Sequence[torch.Tensor]) -> bool:
@@ -158,7 +198,7 @@ def _shard(folder: str, name: str) -> str:
     return path
 
 
-Opened = tuple[dict[str, torch.Tensor], dict[str, str], Mapping]
+Opened = tuple[dict[str, torch.Tensor], dict[str, str], FileMapping]
 
 
 def _open(path: str, mode: str, verify: str) -> Opened:
@@ -178,11 +218,11 @@ def _open(path: str, mode: str, verify: str) -> Opened:
         if MODES[mode] and CHECKSUMS in header.metadata:
             drop_packed_checksums(fd, header.metadata, head + text)
         if data_size:
-            mapping = Mapping(
+            mapping = FileMapping(
                 fd, os.path.abspath(path), data_size, offset=8 + length, mode="r+" if MODES[mode] else "r"
             )
         else:
-            mapping = Mapping.nothing(os.path.abspath(path))
+            mapping = FileMapping.nothing(os.path.abspath(path))
     finally:
         os.close(fd)
     return views(mapping, header), header.metadata, mapping
@@ -207,7 +247,7 @@ _NUMPY = {
 }
 
 
-def views(mapping: Mapping, header: Header) -> dict[str, torch.Tensor]:
+def views(mapping: FileMapping, header: Header) -> dict[str, torch.Tensor]:
     """The tensors of a file over its mapping; their addresses need not be aligned."""
     buffer, kinds = mapping.buffer, header.kinds
     if 2 * sum(map(operator.is_not, kinds, kinds[1:])) > len(kinds):  # mostly of another kind than the one before
@@ -270,10 +310,10 @@ def open_shards(
             )
     opened = {name: open_one(name) for name in files[: 1 if choice is not None else None]}
     # a save of ours has its record in the first file; other tools write none
-    part = wanted(places, opened[files[0]][1], choice, path) if choice is not None and files else None
+    part = _chosen(places, opened[files[0]][1], choice, path) if choice is not None and files else None
     needed = set(files) if part is None else {places[name] for name in part.taken if name in places}
     opened |= {name: open_one(name) for name in files if name in needed and name not in opened}
-    if part is not None and part.root is None and any(RECORD in texts for _, texts, _ in opened.values()):
+    if part is not None and part.schema is None and any(RECORD in texts for _, texts, _ in opened.values()):
         part = None
         opened |= {name: open_one(name) for name in files if name not in opened}
     for name, (tensors, _, _) in opened.items():

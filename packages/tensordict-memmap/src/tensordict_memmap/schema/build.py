@@ -18,7 +18,7 @@ from tensordict_core import (
     is_non_tensor,
 )
 from tensordict_core.extension import Meta, annotate
-from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, show
+from tensordict_memmap.schema.node import STACKED, WRAPPED, Dense, Leaf, Node, Parts, Value, show
 from tensordict_memmap.schema.node import Path as Key
 
 __all__ = ["VALUE_FOLDER", "VALUE_IN_FILE", "build", "check_on_meta", "fill", "remember_file"]
@@ -78,6 +78,9 @@ def _assemble(node: Parts, parts: dict[str, Any], fallback: type[Any] | None) ->
     where = f"key {show(node.key)}" if node.key else "the saved object"
     cls = fallback if node.cls is None else node.cls
     try:
+        if STACKED in parts:
+            unbound = parts[STACKED].unbind(node.facts["stack_dim"])
+            parts = {str(n): part for n, part in enumerate(unbound)}
         if cls is LazyStackedTensorDict or cls is NonTensorStack:
             return cls(*parts.values(), **node.facts)
         if cls is not None:
@@ -89,8 +92,7 @@ def _assemble(node: Parts, parts: dict[str, Any], fallback: type[Any] | None) ->
         ) from error
     warnings.warn(
         f"classes are found by their registered names, and that of {where}, {node.class_string}, is not registered "
-        "here, "
-        "so its content is loaded as a plain tensordict; import the module that defines the class first",
+        "here, so its content is loaded as a plain tensordict; import the module that defines the class first",
         UserWarning,
         stacklevel=2,
     )

@@ -232,7 +232,7 @@ def outer_size(entry: Entry, dims: int) -> tuple[int, ...]:
     if not isinstance(entry, Parts):
         return entry.batch_size[:dims]
     sizes = [outer_size(part, dims) for part in entry.parts.values()]
-    if "stack_dim" not in entry.facts or not sizes:
+    if "stack_dim" not in entry.facts or not sizes or STACKED in entry.parts:
         return sizes[0] if sizes else ()
     dim = entry.facts["stack_dim"]
     return (*sizes[0][:dim], len(sizes), *sizes[0][dim:])[:dims]

@@ -1,19 +1,18 @@
 """Pruning of safetensors saves: the tensors that a load needs, so that other shards are not opened.
 
-Keys are those of the structure, or names split on dots if there is none. If a pattern names nothing or a key is
-missing, everything is loaded, and the load raises the error.
+Keys are those of the schema, or names split on dots if there is none. If a pattern matches nothing or a key is missing,
+everything is loaded, and the load raises the error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
-from tensordict_memmap.schema.node import Path
-from tensordict_memmap.schema.select import Selection
+from tensordict_memmap.schema.node import Dense, Leaf, Node, Path, Value, nodes
+from tensordict_memmap.schema.select import Selection, keep
 
-__all__ = ["Choice", "Part", "part_of_names", "part_of_record"]
+__all__ = ["Choice", "Part", "part_of_names", "part_of_schema"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +46,12 @@ class Part:
     Attributes:
         names: all tensors that it holds.
         taken: those that are wanted.
-        root: the record of those; None where there is no record.
+        schema: the schema of those; None where the save has no structure.
     """
 
     names: Collection[str]
     taken: Collection[str]
-    root: dict[str, Any] | None = None
+    schema: Node | None = None
 
 
 def part_of_names(keys: dict[str, Path], choice: Choice) -> Part | None:
@@ -71,54 +70,28 @@ def part_of_names(keys: dict[str, Path], choice: Choice) -> Part | None:
     return Part(keys, taken) if taken and choice.is_answered() else None
 
 
-def part_of_record(root: dict[str, Any], names: Collection[str], choice: Choice) -> Part | None:
+def part_of_schema(schema: Node, names: Collection[str], choice: Choice) -> Part | None:
     """The part of a save with a structure.
 
     Args:
-        root: the record of the root. What is damaged in it stays, for who reads it.
+        schema: the schema of the whole save; the chosen entries remain in it.
         names: all tensors.
         choice: what is asked for.
 
-    >>> root = {"batch_size": [], "keys": {"a": {"tensor": "a"}, "b": {"tensor": "b"}}}
-    >>> part_of_record(root, ["a", "b"], Choice((), Selection("b"))).root
-    {'batch_size': [], 'keys': {'b': {'tensor': 'b'}}}
+    >>> a, b = (Leaf((name,), name, torch.uint8, ()) for name in "ab")
+    >>> part_of_schema(Dense((), "", (), entries={"a": a, "b": b}), ["a", "b"], Choice((), Selection("b"))).taken
+    {'b'}
     """
-    pruned, found = _pruned(root, (), choice)
-    if not found or not choice.is_answered():
-        return None
-    return Part(names, _stored(pruned), pruned)
-
-
-def _pruned(record: dict[str, Any], path: Path, choice: Choice) -> tuple[dict[str, Any], bool]:
-    """A node of the structure with only the chosen entries, and whether there are any."""
-    parts, entries = record.get("parts"), record.get("keys")
-    if isinstance(parts, list):
-        cut = [_pruned(part, path, choice) if isinstance(part, dict) else (part, True) for part in parts]
-        return {**record, "parts": [part for part, _ in cut]}, any(found for _, found in cut)
-    if not isinstance(entries, dict):
-        return record, True
-    kept: dict[str, Any] = {}
-    for name, about in entries.items():
-        key = (*path, name)
-        taken = choice.takes(key)
-        node = about.get("td") if isinstance(about, dict) else None
-        inner, found = _pruned(node, key, choice) if isinstance(node, dict) else (node, False)
-        if taken:
-            kept[name] = about
-        elif found:
-            kept[name] = {**about, "td": inner}
-    return {**record, "keys": kept}, bool(kept)
-
-
-def _stored(record: dict[str, Any]) -> set[str]:
-    """The names of the tensors in a structure."""
-    found: set[str] = set()
-    stack: list[Any] = [record]
-    while stack:
-        one = stack.pop()
-        if isinstance(one, dict):
-            found.update(name for name in (one.get("tensor"), one.get("shapes")) if isinstance(name, str))
-            stack.extend(one.values())
-        elif isinstance(one, list):
-            stack.extend(one)
-    return found
+    kept = keep(schema, choice.takes)
+    taken: set[str] = set()
+    found = False
+    for node in () if kept is None else nodes(kept):
+        if isinstance(node, Value):
+            found = True
+            taken.update(() if node.pickle is None else (node.pickle,))
+        elif isinstance(node, Dense):
+            found = found or bool(node.entries)
+            for entry in node.entries.values():
+                if isinstance(entry, Leaf):
+                    taken.update((entry.file, entry.shapes_file) if entry.shapes_file else (entry.file,))
+    return Part(names, taken, kept) if found and choice.is_answered() else None

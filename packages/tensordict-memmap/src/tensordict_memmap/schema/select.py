@@ -9,7 +9,7 @@ the elements of a lazy stack and the fields of a tensorclass add no part.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, show
 from tensordict_memmap.schema.plan import plan
 
-__all__ = ["Keys", "Rows", "Selection", "as_index", "prune", "row_runs", "select", "take_rows"]
+__all__ = ["Keys", "Rows", "Selection", "as_index", "keep", "prune", "row_runs", "select", "take_rows"]
 
 Keys = str | tuple[str, ...] | Iterable[str | tuple[str, ...]]
 """The type of ``keys=``: a pattern, or several."""
@@ -122,15 +122,27 @@ def prune(node: Node, selection: Selection) -> Node:
         KeyError: A pattern matches no key.
     """
     known: list[Path] = []
-    pruned = _prune(node, selection, (), known)
+
+    def takes(key: Path) -> bool:
+        known.append(key)
+        return selection.takes(key)
+
+    pruned = keep(node, takes)
     selection.check(known)
     assert pruned is not None
     return pruned
 
 
-def _prune(node: Node, selection: Selection, path: Path, known: list[Path]) -> Node | None:
+def keep(node: Node, takes: Callable[[Path], bool], path: Path = ()) -> Node | None:
+    """Returns the schema with only the entries whose keys are taken and their parent nodes; None if nothing remains.
+
+    Args:
+        node: the schema; its entries are removed in place.
+        takes: whether a key, or one of its parents, is wanted.
+        path: the key of the node as the loaded tensordict has it, without the elements of lazy stacks.
+    """
     if isinstance(node, Parts):
-        kept = {name: _prune(part, selection, path, known) for name, part in node.parts.items()}
+        kept = {name: keep(part, takes, path) for name, part in node.parts.items()}
         if path and not any(kept.values()):
             return None
         for name, part in kept.items():
@@ -139,18 +151,17 @@ def _prune(node: Node, selection: Selection, path: Path, known: list[Path]) -> N
         entries: dict[str, Any] = {}
         for name, entry in node.entries.items():
             key = (*path, name)
-            known.append(key)
-            taken = selection.takes(key)
+            taken = takes(key)
             if not isinstance(entry, Leaf):
-                inner = _prune(entry, selection, key, known)
+                inner = keep(entry, takes, key)
                 if inner is not None or taken:
                     entries[name] = entry
             elif taken:
                 entries[name] = entry
-        if path and not entries and not selection.takes(path):
+        if path and not entries and not takes(path):
             return None
         node.entries = entries
-    elif path and not selection.takes(path):
+    elif path and not takes(path):
         return None
     return node
 

@@ -19,7 +19,7 @@ from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, add_node, dense, dense_locked, entries
 from tensordict_memmap.schema.node import Dense, Path
 
-__all__ = ["DIGEST", "by_names", "digest", "follows", "from_digest", "keys_of"]
+__all__ = ["DIGEST", "by_names", "digest", "follows", "keys_of", "size_of_all"]
 
 DIGEST = "tensordict_dotted"
 """The name of the digest in the metadata of a file."""
@@ -65,17 +65,13 @@ def follows(node: Dense, start: str, size: tuple[int, ...]) -> bool:
     )
 
 
-def from_digest(
-    record: str, tensors: Mapping[str, torch.Tensor], found: str, device: torch.device | None, *, locked: bool
-) -> TensorDict | None:
-    """The tensordict of a save whose names tell its structure; None if that is not certain.
+def size_of_all(record: str, tensors: Mapping[str, torch.Tensor], found: str) -> torch.Size | None:
+    """The batch size of all nodes of a save whose names tell the rest of its structure; None if that is not certain.
 
     Args:
         record: the record.
         tensors: all that the save holds.
         found: the digest that lies beside the record.
-        device: the device of every node.
-        locked: whether the result is locked, and all of its nodes.
     """
     if found != digest(record, tensors) or not record.startswith(_START):
         return None
@@ -84,9 +80,7 @@ def from_digest(
     except (ValueError, TypeError):
         return None
     dims = len(size)
-    if dims and any(tensor.shape[:dims] != size for tensor in tensors.values()):
-        return None
-    return by_names(tensors, Meta(size, device), locked=locked)
+    return None if dims and any(tensor.shape[:dims] != size for tensor in tensors.values()) else size
 
 
 class _Places:

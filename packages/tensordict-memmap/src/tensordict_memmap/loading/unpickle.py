@@ -1,0 +1,45 @@
+"""Unpickling of non-tensor values, where the caller of a load allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensordict_memmap.schema import nontensor
+from tensordict_memmap.schema.node import Node, Value, nodes, show
+
+__all__ = ["unpickle"]
+
+
+def unpickle(schema: Node, read: Callable[[Value], Any], where: str, allowed: bool | None) -> None:
+    """Fills in the pickled values of a schema.
+
+    Args:
+        schema: the schema.
+        read: unpickles a value.
+        where: the path of the save, which errors name.
+        allowed: whether values may be unpickled; None puts None in their place.
+
+    Raises:
+        ValueError: There is a pickled value, and none may be unpickled; or a stack is no list of values.
+    """
+    pickled = [node for node in nodes(schema) if isinstance(node, Value) and node.pickle is not None]
+    if allowed is None:
+        for value in pickled:
+            value.stack = False
+        return
+    if pickled and not allowed:
+        raise ValueError(
+            f"{_place(pickled[0])} was pickled, and unpickling runs whatever code is in the file; pass "
+            f"allow_pickle=True if you trust who wrote {where}"
+        )
+    for value in pickled:
+        value.value = read(value)
+        if value.stack:
+            if not isinstance(value.value, list):
+                raise ValueError(f"{_place(value)} in {where} is no list of values; the file is damaged: save again")
+            value.batch_size = nontensor.stack_size(value.value, value.batch_size)
+
+
+def _place(value: Value) -> str:
+    return f"key {show(value.key)}" if value.key else "the value"
