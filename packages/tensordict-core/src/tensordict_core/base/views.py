@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from tensordict_core.base.keys import join_key, unravel_key
+from tensordict_core.base.keys import unravel_key
 
 if TYPE_CHECKING:
     from tensordict_core.base.rebuild import IsLeaf
@@ -28,38 +29,72 @@ def _walk(
     """
     pairs = node._items() if read else node._peek_items()
     for key, value in sorted(pairs, key=_first) if sort else pairs:
-        kind = type(value)
-        leaf = isinstance(value, Tensor) or (is_leaf is not None and is_leaf(kind))
+        # join_key, inlined: the call would double the cost of an entry
+        name = (*prefix, key) if prefix else key
+        if type(value) is Tensor:
+            yield name, value
+            continue
+        leaf = isinstance(value, Tensor) or (is_leaf is not None and is_leaf(type(value)))
         if leaf or not leaves:
-            yield join_key(prefix, key), value
+            yield name, value
         if nested and not leaf and not value._is_opaque:
             yield from _walk(value, (*prefix, key), nested, leaves, is_leaf, sort, read)
+
+
+def _count(node: Any, nested: bool, leaves: bool, is_leaf: IsLeaf | None) -> int:
+    """Return the number of pairs that `_walk` yields, without reading entries or making keys."""
+    found = 0
+    for _, value in node._peek_items():
+        if type(value) is Tensor:
+            found += 1
+            continue
+        leaf = isinstance(value, Tensor) or (is_leaf is not None and is_leaf(type(value)))
+        found += leaf or not leaves
+        if nested and not leaf and not value._is_opaque:
+            found += _count(value, nested, leaves, is_leaf)
+    return found
 
 
 class _View:
     """The base class of the three views."""
 
-    __slots__ = ("include_nested", "is_leaf", "leaves_only", "sort", "td")
-
     _reads = True
     """Whether iteration reads the entries, which a lazy stack has to stack."""
 
-    def __init__(self, td: Any, include_nested: bool, leaves_only: bool, is_leaf: IsLeaf | None, sort: bool) -> None:
+    # most views have no options: without them only the tensordict is stored
+    _is_plain = True
+    include_nested = False
+    leaves_only = False
+    is_leaf: IsLeaf | None = None
+    sort = False
+
+    def __init__(
+        self,
+        td: Any,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: IsLeaf | None = None,
+        sort: bool = False,
+    ) -> None:
         self.td = td
-        self.include_nested = include_nested
-        self.leaves_only = leaves_only
-        self.is_leaf = is_leaf
-        self.sort = sort
+        if include_nested or leaves_only or sort:
+            self._is_plain = False
+            self.include_nested = include_nested
+            self.leaves_only = leaves_only
+            self.is_leaf = is_leaf
+            self.sort = sort
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
-        if not (self.include_nested or self.leaves_only or self.sort):
+        if self._is_plain:
             return iter(self.td._items())
         return _walk(self.td, (), self.include_nested, self.leaves_only, self.is_leaf, self.sort, self._reads)
 
     def __len__(self) -> int:
+        # list() asks for the length before it iterates
         if not self.include_nested and not self.leaves_only:
-            return len(list(self.td._keys()))
-        return sum(1 for _ in self._pairs())
+            keys = self.td._keys()
+            return len(keys if hasattr(keys, "__len__") else list(keys))
+        return _count(self.td, self.include_nested, self.leaves_only, self.is_leaf)
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError  # pragma: no cover - each view defines it
@@ -71,16 +106,16 @@ class _View:
 class KeysView(_View):
     """The live keys of a tensordict; nested keys are tuples. Supports ``in``, set operations and comparison."""
 
-    __slots__ = ()
-
     _reads = False
 
     def __iter__(self) -> Iterator[Any]:
-        if not (self.include_nested or self.leaves_only or self.sort):
+        if self._is_plain:
             return iter(self.td._keys())
         return (key for key, _ in self._pairs())
 
     def __contains__(self, key: object) -> bool:
+        if type(key) is str and not self.leaves_only:
+            return self.td._peek(key) is not None
         name = unravel_key(key)  # type: ignore[arg-type]  # it refuses other objects
         if type(name) is not str and not self.include_nested:
             return False
@@ -125,8 +160,6 @@ class KeysView(_View):
 class ValuesView(_View):
     """The live entries of a tensordict."""
 
-    __slots__ = ()
-
     def __iter__(self) -> Iterator[Any]:
         return iter([value for _, value in self._pairs()])
 
@@ -134,7 +167,10 @@ class ValuesView(_View):
 class ItemsView(_View):
     """The live pairs of keys and entries of a tensordict."""
 
-    __slots__ = ()
-
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return self._pairs()
+
+
+abc.KeysView.register(KeysView)
+abc.ValuesView.register(ValuesView)
+abc.ItemsView.register(ItemsView)

@@ -6,7 +6,7 @@ A string key costs one dictionary operation; a nested key costs one for each lev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import Tensor
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tensordict_core.base.rebuild import NO_DEFAULT, IsLeaf
 
 __all__ = ["Access"]
+
+_DictItems: type[Any] = type({}.items())
 
 
 def _as_plain(key: Any) -> str | tuple[str, ...]:
@@ -187,7 +189,9 @@ class Access(Node):
         >>> list(td.keys()), list(td.keys(True, True))
         (['a', 'b'], ['a', ('b', 'c')])
         """
-        return KeysView(self, include_nested, leaves_only, is_leaf, sort)
+        if include_nested or leaves_only or sort:
+            return KeysView(self, include_nested, leaves_only, is_leaf, sort)
+        return KeysView(self)
 
     def values(
         self,
@@ -202,6 +206,10 @@ class Access(Node):
         >>> [v.item() for v in TensorDict({"a": 1, "b": {"c": 2}}).values(True, True)]
         [1, 2]
         """
+        if not (include_nested or leaves_only or sort):
+            table = self._items()
+            if isinstance(table, _DictItems):
+                return cast(ValuesView, table.mapping.values())  # as in items()
         return ValuesView(self, include_nested, leaves_only, is_leaf, sort)
 
     def items(
@@ -219,8 +227,8 @@ class Access(Node):
         """
         if not (include_nested or leaves_only or sort):
             table = self._items()
-            if not isinstance(table, list):
-                return table  # type: ignore[return-value]  # the dictionary's own view is live and the fastest
+            if isinstance(table, _DictItems):
+                return cast(ItemsView, table)  # the dictionary's own view is live and the fastest
         return ItemsView(self, include_nested, leaves_only, is_leaf, sort)
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
