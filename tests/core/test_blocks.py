@@ -63,7 +63,7 @@ def test_what_a_block_adds_or_replaces_is_in_the_source(make, operation):
     assert td["new"].tolist() == [[0], [1], [2]]
     assert (td["n", "x"] == 1).all() and td["n", "x"].dtype == torch.float32
     assert td["deep"].batch_size == (3, 1) and td["deep", "er"].shape == (3, 1, 2)
-    assert td["word"] == "text"
+    assert td["word"] == ("text" if make is not lazy else [["text"]] * 3)
     assert (td["a"] == torch.arange(12.0).reshape(3, 1, 4)).all() and td["a"].dtype == torch.float32
     again = operation(td)
     assert again.batch_size == expected.batch_size

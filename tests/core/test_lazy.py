@@ -8,7 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack, maybe_dense_stack
+from tensordict_core import (
+    LazyStackedTensorDict,
+    TensorDict,
+    lazy_stack,
+    maybe_dense_stack,
+    set_capture_non_tensor_stack,
+)
 from tensordict_core.containers.lazy import stack
 
 
@@ -185,11 +191,11 @@ def test_a_stack_that_grew_is_one_that_was_made_of_its_elements(kind, dim, index
     tds = [element(*one, names) for one in zip(sizes, devices, strict=True)]
     stack_name = "stack" if kind == "named" else None
     td = LazyStackedTensorDict(
-        *([] if kind == "empty" else tds), stack_dim=dim, batch_size=[0, 3], stack_dim_name=stack_name
+        *([] if kind == "empty" else tds), stack_dim=dim, batch_size=[3], stack_dim_name=stack_name
     )
-    td.insert(index, element(3, None, ["other"] if names else None))
-    td.append(element(3))
-    td.extend([element(3), element(3, "cpu")])
+    td.insert(index, element(3, None, names))
+    td.append(element(3, None, names))
+    td.extend([element(3, None, names), element(3, "cpu", names)])
     made = LazyStackedTensorDict(*td.tensordicts, stack_dim=dim, stack_dim_name=stack_name)
     assert (td.batch_size, td.device, td.names) == (made.batch_size, made.device, made.names)
     assert td.batch_size[dim] == len(td.tensordicts)
@@ -224,12 +230,13 @@ def of_batch_sizes(*values, dim=0):
     return LazyStackedTensorDict(*tds, stack_dim=dim)
 
 
-def test_values_of_elements_of_several_batch_sizes_are_one_value_where_all_are_equal():
+def test_equal_values_of_elements_of_several_batch_sizes_are_lists_as_others_are():
     td = of_batch_sizes("v", "v", "v")
-    assert (
-        td["s"] == td.get("s").data == td[:, :1]["s"] == td.clone()["s"] == pickle.loads(pickle.dumps(td))["s"] == "v"
-    )
-    assert td.get("s").batch_size == (3,) and "data=v" in repr(td)
+    expected = [["v"], ["v", "v"], ["v", "v", "v"]]
+    assert td["s"] == td.get("s").data == td.clone()["s"] == pickle.loads(pickle.dumps(td))["s"] == expected
+    assert td[:, :1]["s"] == [["v"]] * 3 and td.get("s").batch_size == (3,)
+    with set_capture_non_tensor_stack(True):
+        assert td["s"] == td.get("s").data == "v" and "data=v" in repr(td)
 
 
 def test_values_of_elements_of_several_batch_sizes_are_nested_lists_where_they_differ():
@@ -256,7 +263,7 @@ def test_values_stand_at_their_positions_in_stacks_of_stacks_of_several_batch_si
 def test_values_are_written_to_elements_of_several_batch_sizes():
     td = of_batch_sizes("v", "w")
     td["one"], td["each"], td["same"] = "x", [["p"], ["q", "r"]], td.get("s")
-    assert td["one"] == "x" and td[1].get("one").batch_size == (2,)
+    assert td["one"] == [["x"], ["x", "x"]] and td[1].get("one").batch_size == (2,)
     assert td["each"] == [["p"], ["q", "r"]] and td[1, 1]["each"] == "r"
     assert td["same"] == td["s"] and td[1].get("same").batch_size == (2,)
     deep = lazy_stack([td, td.clone()])
@@ -303,10 +310,18 @@ def test_incompatible_elements_are_refused():
 
 def test_an_empty_stack_has_the_batch_size_that_it_is_given():
     assert LazyStackedTensorDict().batch_size == (0,)
-    td = LazyStackedTensorDict(batch_size=[0, 3])
+    td = LazyStackedTensorDict(batch_size=[3])
     assert td.batch_size == (0, 3) and not list(td.keys())
     td.append(TensorDict({"a": torch.zeros(3)}, [3]))
     assert td["a"].shape == (1, 3)
+
+
+def test_elements_of_other_names_are_refused():
+    td = LazyStackedTensorDict(TensorDict({}, [3], names=["time"]))
+    for names in (["other"], None):
+        with pytest.raises(ValueError, match=r"\['time'\] and"):
+            td.append(TensorDict({}, [3], names=names))
+    assert len(td.tensordicts) == 1 and td.batch_size == (1, 3)
 
 
 def test_names_stand_with_the_elements_and_the_stack_dim():

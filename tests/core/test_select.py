@@ -71,7 +71,8 @@ def test_where_writes_into_out(td: TensorDict) -> None:
     rows = torch.tensor([True, False])
     out = td.clone()
     leaf = out["a"]
-    assert td.where(rows, 0.0, out=out) is out and out["a"] is leaf and leaf[1].eq(0).all()
+    assert td.where(rows, 0.0, out=out) is out and out["a"][1].eq(0).all()
+    assert out["a"] is not leaf and leaf.equal(td["a"])  # who holds the old tensor keeps its values
     smaller = TensorDict({})
     td.where(rows, 0.0, out=smaller, update_batch_size=True)
     assert smaller.batch_size == td.batch_size

@@ -70,7 +70,7 @@ def test_nothing_else_goes_with_attrs(td: TensorDict) -> None:
 def test_a_lazy_stack_is_described_by_what_its_elements_share(td: TensorDict) -> None:
     stack = lazy_stack([td.rename_(None), td.clone()], 1)
     attrs = stack.attrs()
-    assert attrs["a"].tgt_shape == torch.Size([3, 2, 4]) == stack["a"].shape and attrs["s"] == "text"
+    assert attrs["a"].tgt_shape == torch.Size([3, 2, 4]) == stack["a"].shape and attrs["s"] == stack["s"]
     doubled = lazy_stack([td.double(), td], 1)
     assert doubled.attrs()["a"].tgt_dtype is None and doubled.attrs()["a"].tgt_shape == torch.Size([3, 2, 4])
     assert [part["a"].dtype for part in doubled.to(attrs).tensordicts] == [torch.float32] * 2

@@ -117,7 +117,9 @@ def test_vmap_in_chunks_and_with_randomness(td: TensorDict) -> None:
 
 
 def test_vmap_carries_values_of_their_own() -> None:
-    td = TensorDict({"a": torch.arange(6).reshape(2, 3), "v": NonTensorStack(["p", "q", "r"], ["s", "t", "u"])}, [2, 3])
+    td = TensorDict(
+        {"a": torch.arange(6).reshape(2, 3), "v": NonTensorStack.from_list([["p", "q", "r"], ["s", "t", "u"]])}, [2, 3]
+    )
     seen = []
 
     def function(one: TensorDict) -> TensorDict:

@@ -36,8 +36,10 @@ def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
         return torch.as_tensor(value, device=device)
     if isinstance(value, numbers.Number):
         return torch.tensor(value, device=device)
-    if isinstance(value, list | tuple) and value and not hasattr(value, "_fields"):
-        return _tensor_of_list(value, device)
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        if value:
+            return _tensor_of_list(value, device)
+        return torch.tensor([], device=device) if isinstance(value, list) else None
     return None
 
 
@@ -95,6 +97,11 @@ def _node_entry(meta: Meta, key: Any, value: Node, non_blocking: bool) -> Node:
         value = value.to(meta.device, non_blocking=non_blocking)
     if meta.names is not None:
         nested = value._meta.names or (None,) * len(value._meta.batch_size)
+        if any(
+            mine is not None and theirs is not None and mine != theirs
+            for mine, theirs in zip(meta.names, nested, strict=False)
+        ):
+            raise errors.entry_names(key, nested[: len(size)], meta.names)
         names = meta.names + nested[len(size) :]
         if names != nested:
             value = value._clone(False)
@@ -108,6 +115,8 @@ def non_tensor_entry(meta: Meta, value: Any) -> Any:
     Raises:
         ValueError: A nested list has the first size of the batch size, but not the others.
     """
+    if isinstance(value, list) and value and not meta.batch_size and options.list_to_stack:
+        return containers.non_tensor_stack.from_list(value, device=meta.device)
     if isinstance(value, list) and meta.batch_size and len(value) == meta.batch_size[0] and options.list_to_stack:
         return containers.non_tensor_stack.from_list(value, batch_size=meta.batch_size, device=meta.device)
     if isinstance(value, np.ndarray) and value.shape[: len(meta.batch_size)] == meta.batch_size:

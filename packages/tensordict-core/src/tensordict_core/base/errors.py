@@ -1,6 +1,9 @@
 """Error messages of core: functions that build exceptions.
 
 A message is one sentence: the offender, the rule, then the remedy. Call sites read ``raise errors.locked(...)``.
+
+Some faults have a type of their own with several bases, because torch, Python and existing programs use different types
+for them: an ``except`` clause for any of the bases catches them.
 """
 
 from __future__ import annotations
@@ -8,6 +11,46 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+
+class DimensionError(IndexError, ValueError, RuntimeError):
+    """A batch dimension does not exist."""
+
+
+class IndexCountError(IndexError, RuntimeError):
+    """An index has more parts than there are batch dimensions."""
+
+
+class InPlaceShapeError(ValueError, RuntimeError):
+    """A value does not have the shape of the leaf, or of the part of it, that it is written into."""
+
+
+class KeyThroughLeafError(KeyError, ValueError):
+    """A nested key passes through a leaf."""
+
+
+class NotAKeyError(TypeError, KeyError, RuntimeError):
+    """A value is not a nested key."""
+
+
+class NotAValueError(TypeError, AttributeError, RuntimeError):
+    """The source of an update of non-tensor data is something else."""
+
+
+class OperandError(TypeError, AttributeError):
+    """An operand is not a tensordict."""
+
+
+class StackError(RuntimeError):
+    """Tensordicts cannot be stacked or concatenated densely."""
+
+
+class StackDimError(RuntimeError, TypeError):
+    """A batch size does not keep the stack dimension of a lazy stack."""
+
+
+class SizeError(ValueError, RuntimeError):
+    """Sizes, numbers of dimensions or numbers of names do not match."""
 
 
 def incomplete_container(cls: type, missing: Sequence[str]) -> TypeError:
@@ -43,9 +86,9 @@ def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyErr
     )
 
 
-def bad_key(key: Any) -> TypeError:
+def bad_key(key: Any) -> NotAKeyError:
     """The value is not a nested key."""
-    return TypeError(
+    return NotAKeyError(
         f"{key!r} of type {type(key).__name__} is not a key; a key is a string or a tuple of strings: "
         "name the entry, or index rows with td[index]"
     )
@@ -56,9 +99,9 @@ def empty_key() -> KeyError:
     return KeyError("the empty tuple is not a key; name at least one level")
 
 
-def not_a_node(key: Any, value: Any) -> KeyError:
+def not_a_node(key: Any, value: Any) -> KeyThroughLeafError:
     """A nested key passes through a leaf."""
-    return KeyError(
+    return KeyThroughLeafError(
         f"key {key!r} passes through a {type(value).__name__}, which has no entries; "
         "delete that entry or use another key"
     )
@@ -97,9 +140,9 @@ def locked_graph() -> RuntimeError:
     )
 
 
-def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> RuntimeError:
+def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> InPlaceShapeError:
     """An in-place write has another shape."""
-    return RuntimeError(
+    return InPlaceShapeError(
         f"key {key!r} has shape {list(expected)} and cannot take a value of shape {list(got)} in place; "
         "reshape the value, or use set() to replace the entry"
     )
@@ -113,9 +156,9 @@ def in_place_leaf(key: Any) -> RuntimeError:
     )
 
 
-def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> RuntimeError:
+def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> InPlaceShapeError:
     """An indexed write has another shape."""
-    return RuntimeError(
+    return InPlaceShapeError(
         f"key {key!r} takes values of shape {list(expected)} at this index, and the value of shape {list(got)} "
         "cannot be broadcast to it; reshape or expand the value"
     )
@@ -138,9 +181,17 @@ def ambiguous_bool() -> RuntimeError:
     )
 
 
-def no_batch_dim(what: str) -> RuntimeError:
-    """The operation needs a batch dimension."""
+def entry_names(key: Any, got: Sequence[Any], expected: Sequence[Any]) -> RuntimeError:
+    """The dim names of a nested tensordict are not those of the tensordict that stores it."""
     return RuntimeError(
+        f"key {key!r} has the dim names {list(got)}, and the tensordict that stores it has {list(expected)}; rename "
+        "the dims of one of them"
+    )
+
+
+def no_batch_dim(what: str) -> DimensionError:
+    """The operation needs a batch dimension."""
+    return DimensionError(
         f"{what} needs at least one batch dimension, and this tensordict has batch size []; set td.batch_size first"
     )
 
@@ -183,20 +234,20 @@ def not_a_dim(dim: Any) -> TypeError:
     return TypeError(f"{dim!r} is not a batch dimension; give an integer, such as 0 or -1")
 
 
-def bad_dim(dim: int, batch_size: Sequence[int], extra: int = 0) -> IndexError:
+def bad_dim(dim: int, batch_size: Sequence[int], extra: int = 0) -> DimensionError:
     """The dimension is outside the batch dimensions, which include ``extra`` new ones."""
     dims = len(batch_size) + extra
     if not dims:
-        return IndexError(f"dim {dim} is outside the batch size []; set td.batch_size to add batch dimensions")
-    return IndexError(
+        return DimensionError(f"dim {dim} is outside the batch size []; set td.batch_size to add batch dimensions")
+    return DimensionError(
         f"dim {dim} is outside the {len(batch_size)} batch dimensions of batch size {list(batch_size)}"
         f"{' and the new one' * bool(extra)}; use a dim from {-dims} to {dims - 1}"
     )
 
 
-def bad_index_count(count: int, batch_size: Sequence[int]) -> IndexError:
+def bad_index_count(count: int, batch_size: Sequence[int]) -> IndexCountError:
     """More indices than batch dimensions."""
-    return IndexError(
+    return IndexCountError(
         f"too many indices: got {count} for batch size {list(batch_size)}; index the entries for their own dimensions"
     )
 
@@ -253,11 +304,52 @@ def values_shape(got: Sequence[int], expected: Sequence[int], *, one: bool = Fal
     )
 
 
+def values_source(got: Sequence[int], expected: Sequence[int], *, one: bool) -> ValueError:
+    """The source of an update of non-tensor data has other positions."""
+    if one:
+        return SizeError(
+            f"NonTensorData has one value for all positions and cannot take the values of batch size {list(got)}; call "
+            "maybe_to_stack() first"
+        )
+    return SizeError(
+        f"values of batch size {list(got)} cannot replace values of batch size {list(expected)}; pass "
+        "update_batch_size=True, or index them to that batch size"
+    )
+
+
+def no_value_source(source: Any) -> TypeError:
+    """The source of an update of non-tensor data is something else."""
+    return NotAValueError(
+        f"a source of type {type(source).__name__} has no value; pass NonTensorData or a NonTensorStack, or assign "
+        "the value to .data"
+    )
+
+
 def not_a_source(source: Any) -> TypeError:
     """The source of an update is neither a tensordict nor a mapping."""
     return TypeError(
         f"a source of type {type(source).__name__} has no entries; pass a tensordict or a mapping, or use "
         "set(key, value) for one entry or td[index] = value for all entries"
+    )
+
+
+def source_batch_size(got: Sequence[int], expected: Sequence[int], inplace: bool) -> RuntimeError:
+    """The source of an update has another batch size."""
+    return RuntimeError(
+        f"the batch size {list(got)} of the source is not {list(expected)}, that of the tensordict; "
+        + (
+            "an update in place cannot change it: leave out inplace=True"
+            if inplace
+            else "index or expand the source, or pass update_batch_size=True to take over its batch size"
+        )
+    )
+
+
+def out_requires_grad(what: str) -> RuntimeError:
+    """A result that depends on gradients would be written into ``out``."""
+    return RuntimeError(
+        f"{what} with out= is not differentiable, and an operand requires gradients; leave out out=, or call it under "
+        "torch.no_grad()"
     )
 
 
@@ -282,24 +374,37 @@ def bad_operand(name: str, operand: Any) -> TypeError:
     )
 
 
+def no_loss(name: str, operand: Any) -> TypeError:
+    """An operand of a loss is not a tensordict."""
+    return OperandError(
+        f"{name} takes two tensordicts, got {type(operand).__name__}; wrap it in a TensorDict under the same keys, or "
+        "pass the entries one by one"
+    )
+
+
 def not_stackable(what: str, why: str) -> RuntimeError:
     """Entries cannot be combined densely."""
-    return RuntimeError(
+    return StackError(
         f"cannot {what} densely: {why}; use lazy_stack or maybe_dense_stack to keep the tensordicts apart"
     )
 
 
 def keys_not_stackable(what: str, at: int, keys: Iterable[str], expected: Iterable[str]) -> RuntimeError:
     """Nodes of different keys cannot be combined densely."""
-    return not_stackable(what, f"tensordict {at} has keys {sorted(keys)} but tensordict 0 has keys {sorted(expected)}")
+    mine, theirs = set(keys), set(expected)
+    return not_stackable(
+        what,
+        f"The sets of keys in the tensordicts to stack are exclusive: tensordict {at} has keys {sorted(mine)} but "
+        f"tensordict 0 has keys {sorted(theirs)}",
+    )
 
 
 def ragged(key: Any, shapes: Iterable[Any]) -> RuntimeError:
     """An entry of a lazy stack has no dense form."""
-    return RuntimeError(
-        f"key {key!r} has the shapes {[list(shape) for shape in shapes]} in the elements of the lazy stack, which "
-        "do not stack; read them with get(key, as_list=True), get(key, as_nested_tensor=True) or "
-        "get(key, as_padded_tensor=True)"
+    return StackError(
+        f"Failed to stack tensors within a tensordict: key {key!r} has the shapes {[list(shape) for shape in shapes]} "
+        "in the elements of the lazy stack, which do not stack; read them with get(key, as_list=True), "
+        "get(key, as_nested_tensor=True) or get(key, as_padded_tensor=True)"
     )
 
 
@@ -373,6 +478,14 @@ def elements_differ(i: int, size: Sequence[int], first: Sequence[int]) -> Runtim
         f"the batch sizes of the elements of a lazy stack differ: element 0 has {list(first)} and element {i} has "
         f"{list(size)}; give elements of one batch size"
         + ("" if len(size) != len(first) else ", or pass strict_shape=False")
+    )
+
+
+def names_differ(first: Any, other: Any, dims: int) -> ValueError:
+    """The elements of a lazy stack have different dim names."""
+    return ValueError(
+        f"the dim names of the elements of a lazy stack differ: {list(first or (None,) * dims)} and "
+        f"{list(other or (None,) * dims)}; rename the dims of one of them"
     )
 
 

@@ -78,15 +78,22 @@ def unravel_key_to_tuple(key: NestedKey) -> tuple[str, ...]:
 def unravel_key(key: NestedKey) -> str | tuple[str, ...]:
     """Return the shortest form of a key: a string for one level, otherwise a flat tuple.
 
-    Raises:
-        TypeError: The key contains an object that is neither a string nor a tuple.
+    A tuple that holds anything else, such as an index, names no entry; its result is the empty tuple.
 
-    >>> unravel_key(("a",)), unravel_key((("a", "b"), "c"))
-    ('a', ('a', 'b', 'c'))
+    Raises:
+        TypeError: The key is neither a string nor a tuple.
+
+    >>> unravel_key(("a",)), unravel_key((("a", "b"), "c")), unravel_key((0, slice(3)))
+    ('a', ('a', 'b', 'c'), ())
     """
     if type(key) is str:
         return key
-    path = unravel_key_to_tuple(key)
+    try:
+        path = unravel_key_to_tuple(key)
+    except TypeError:
+        if isinstance(key, tuple):
+            return ()
+        raise
     return path[0] if len(path) == 1 else path
 
 

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from tensordict_core.base import errors
+
 __all__ = ["NO_META", "Meta", "Names", "as_batch_size", "as_device", "as_names", "starts_with"]
 
 Names: TypeAlias = "tuple[str | None, ...] | None"
@@ -119,7 +121,7 @@ def as_names(names: Iterable[str | None] | None, batch_dims: int) -> Names:
 
     Raises:
         TypeError: ``names`` is not a sequence of strings and ``None``.
-        RuntimeError: The number of names is not the number of batch dimensions.
+        ValueError: The number of names is not the number of batch dimensions.
         ValueError: A name is given twice.
 
     >>> as_names(["time"], 1), as_names([None], 1)
@@ -133,7 +135,7 @@ def as_names(names: Iterable[str | None] | None, batch_dims: int) -> Names:
     if not all(name is None or isinstance(name, str) for name in given):
         raise TypeError(f"a dim name is a string or None, got {list(given)}; name each dimension or give None")
     if len(given) != batch_dims:
-        raise RuntimeError(
+        raise errors.SizeError(
             f"got {len(given)} dim names {list(given)} for {batch_dims} batch dimensions; "
             "give one name (or None) per dimension"
         )

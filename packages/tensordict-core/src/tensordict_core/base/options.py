@@ -57,7 +57,7 @@ class _Options:
 
     def __init__(self) -> None:
         self.list_to_stack = True
-        self.capture_non_tensor_stack = True
+        self.capture_non_tensor_stack = False
         self.get_defaults_to_none = True
         self.lazy_legacy = False
         self.printing = PRINT_DEFAULTS
@@ -77,11 +77,14 @@ class Setting(ContextDecorator):
         self._before: list[Any] = []
 
     def set(self) -> None:
-        """Set the option permanently."""
-        setattr(current, self._option, self._value)
+        """Set the option permanently, or until ``__exit__`` is called."""
+        self._before.append(getattr(current, self._option))
+        setattr(current, self._option, self._new_value())
+
+    def _new_value(self) -> Any:
+        return self._value
 
     def __enter__(self) -> Self:
-        self._before.append(getattr(current, self._option))
         self.set()
         return self
 
@@ -110,14 +113,14 @@ class set_capture_non_tensor_stack(Setting):
     """Set whether stacking or concatenating equal non-tensor values returns one value or a list.
 
     Args:
-        mode: Whether equal values become one value (the default).
+        mode: Whether equal values become one value; by default each position has its own.
 
     >>> tds = [TensorDict({"s": "a"}), TensorDict({"s": "a"})]
     >>> torch.stack(tds)["s"]
-    'a'
-    >>> with set_capture_non_tensor_stack(False):
-    ...     print(torch.stack(tds)["s"])
     ['a', 'a']
+    >>> with set_capture_non_tensor_stack(True):
+    ...     print(torch.stack(tds)["s"])
+    a
     """
 
     _option = "capture_non_tensor_stack"
@@ -172,12 +175,12 @@ class set_printoptions(Setting):
             ``show_is_shared`` for tensordicts; ``show_shape``, ``show_field_device``, ``show_dtype``,
             ``show_field_is_shared``, ``show_grad``, ``show_is_contiguous``, ``show_is_view``, ``show_storage_size`` for
             entries; ``plain`` adds the mean and the standard deviation of each entry; ``sort_keys`` is
-            ``"alphabetical"`` or ``"insertion"``; ``compact`` prints one short line; ``html`` enables the collapsible
-            view in notebooks.
+            ``"alphabetical"``, ``"insertion"`` or the key function of a sort; ``compact`` prints one short line;
+            ``html`` enables the collapsible view in notebooks.
 
     Raises:
         TypeError: An option is unknown.
-        ValueError: ``sort_keys`` is neither ``"alphabetical"`` nor ``"insertion"``.
+        ValueError: ``sort_keys`` is another string.
 
     >>> with set_printoptions(compact=True):
     ...     print(TensorDict({"a": torch.zeros(3, 4), "b": {"c": torch.ones(3)}}, [3]))
@@ -190,14 +193,14 @@ class set_printoptions(Setting):
         unknown = sorted(kwargs.keys() - PRINT_DEFAULTS.keys())
         if unknown:
             raise TypeError(f"{unknown[0]!r} is not a print option; choose from {sorted(PRINT_DEFAULTS)}")
-        if kwargs.get("sort_keys") not in (None, "alphabetical", "insertion"):
-            raise ValueError(f"sort_keys={kwargs['sort_keys']!r} is no order; pass 'alphabetical' or 'insertion'")
+        order = kwargs.get("sort_keys")
+        if not callable(order) and order not in (None, "alphabetical", "insertion"):
+            raise ValueError(f"sort_keys={order!r} is no order; pass 'alphabetical', 'insertion' or a function")
         self._changes = {**({} if verbose else BRIEF), **kwargs}
         self._before = []
 
-    def set(self) -> None:
-        """Set the options permanently."""
-        current.printing = {**current.printing, **self._changes}
+    def _new_value(self) -> dict[str, Any]:
+        return {**current.printing, **self._changes}
 
 
 def list_to_stack(allow_none: bool = False) -> bool | None:
@@ -219,7 +222,7 @@ def capture_non_tensor_stack(allow_none: bool = False) -> bool | None:
         allow_none: Accepted for compatibility; the option always has a value.
 
     >>> capture_non_tensor_stack()
-    True
+    False
     """
     return current.capture_non_tensor_stack
 

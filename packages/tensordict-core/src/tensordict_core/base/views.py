@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from tensordict_core.base.keys import unravel_key
+from tensordict_core.base.keys import unravel_key_to_tuple
 
 if TYPE_CHECKING:
     from tensordict_core.base.rebuild import IsLeaf
@@ -116,10 +116,10 @@ class KeysView(_View):
     def __contains__(self, key: object) -> bool:
         if type(key) is str and not self.leaves_only:
             return self.td._peek(key) is not None
-        name = unravel_key(key)  # type: ignore[arg-type]  # it refuses other objects
-        if type(name) is not str and not self.include_nested:
+        path = unravel_key_to_tuple(key)  # type: ignore[arg-type]  # it refuses other objects
+        if len(path) != 1 and not self.include_nested:
             return False
-        value = self.td._peek_path((name,) if type(name) is str else name)
+        value = self.td._peek_path(path)
         if value is None:
             return False
         return (

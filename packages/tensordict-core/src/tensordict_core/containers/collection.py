@@ -30,6 +30,7 @@ from tensordict_core.ops.grad import Autograd
 from tensordict_core.ops.indexing import Indexing
 from tensordict_core.ops.io.format import Representation
 from tensordict_core.ops.io.pickling import Serialization
+from tensordict_core.ops.io.schema import Schemas
 from tensordict_core.ops.io.to_python import Conversion
 from tensordict_core.ops.masking import Masking
 from tensordict_core.ops.parallel.distributed.collectives import Collectives
@@ -69,6 +70,7 @@ class TensorCollection(
     KeyFlattening,
     Conversion,
     Serialization,
+    Schemas,
     ProcessMapping,
     SharedMemory,
     PointToPoint,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import is_
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 import torch
@@ -21,6 +22,7 @@ from tensordict_core.base.entry import to_entry
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.meta import NO_META, Meta, as_batch_size, as_device, as_names, starts_with
 from tensordict_core.base.node import Node
+from tensordict_core.base.ragged import cat_leaves, leaf_part, split_leaf
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.tracing import may_fuse
@@ -48,25 +50,24 @@ class _Combination(NamedTuple):
         verb: The operation, as notes of errors name it.
         leaves: Combines the tensors under one key along a dimension.
         nodes: Combines the nodes under one key along a dimension.
-        key_error: The type of the error if keys differ.
     """
 
     name: str
     verb: str
     leaves: Callable[..., Tensor]
     nodes: Callable[[Sequence[Any], int], Any]
-    key_error: type[Exception]
 
 
-_STACK = _Combination("stack", "stacking", torch.stack, stack_nodes, RuntimeError)
-_CAT = _Combination("cat", "concatenating", torch.cat, cat_nodes, KeyError)
+_STACK = _Combination("stack", "stacking", torch.stack, stack_nodes)
+_CAT = _Combination("cat", "concatenating", torch.cat, cat_nodes)
 
 
 def _columns(items: Sequence[Any], how: _Combination) -> Iterable[tuple[str, Any]]:
     """Return the keys of the nodes, each with the entries of all nodes under it.
 
     Raises:
-        Exception: Keys differ; of type ``how.key_error``.
+        RuntimeError: Keys of nodes to stack differ.
+        KeyError: Keys of nodes to concatenate differ.
     """
     tables: list[Any] = [item._entries for item in items]
     keys = [*tables[0]]
@@ -77,7 +78,8 @@ def _columns(items: Sequence[Any], how: _Combination) -> Iterable[tuple[str, Any
         return zip(keys, zip(*[table.values() for table in tables]))  # noqa: B905 (of one length: the keys are equal)
     for i, table in enumerate(tables):
         if set(table) != set(keys):
-            raise how.key_error(str(errors.keys_not_stackable(how.name, i, table, keys)))
+            error = errors.keys_not_stackable(how.name, i, table, keys)
+            raise error if how is _STACK else KeyError(str(error))
     return [(key, [table[key] for table in tables]) for key in keys]
 
 
@@ -88,7 +90,9 @@ def _combined(items: Sequence[Any], dim: int, how: _Combination) -> dict[str, An
     for key, column in columns:
         head = column[0]
         try:
-            if type(head) is Tensor or not isinstance(head, Node):
+            if type(head) is not Tensor and getattr(head, "is_nested", False) and how is _CAT:
+                entries[key] = cat_leaves(column, dim)
+            elif type(head) is Tensor or not isinstance(head, Node):
                 entries[key] = combine(column, dim) if dim else combine(column)  # torch parses a second argument slowly
             else:
                 entries[key] = how.nodes(column, dim)
@@ -106,7 +110,13 @@ def _not_combined(error: Exception, key: str, column: Sequence[Any], dim: int, h
         shapes = {tuple(leaf.shape) for leaf in column}
         # cat adds up sizes along the dimension, so they may differ
         if len({shape if how is _STACK else (*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) > 1:
-            return errors.not_stackable(how.name, f"key {key!r} has the shapes {sorted(shapes)}")
+            return errors.not_stackable(
+                how.name,
+                f"{'The shapes of the tensors to stack is incompatible: ' * (how is _STACK)}key {key!r} has the shapes "
+                f"{sorted(shapes)}",
+            )
+        if len({(leaf.device, leaf.layout) for leaf in column}) > 1:
+            return errors.not_stackable(how.name, f"key {key!r} lies on several devices or in several layouts")
     error.add_note(f"while {how.verb} key {key!r}")
     return error
 
@@ -135,7 +145,7 @@ class TensorDict(TensorDictBase):
     (torch.Size([]), torch.Size([3, 1, 4]))
     """
 
-    __slots__ = ("_annotations", "_entries", "_holders", "_last_exit", "_locked", "_meta")
+    __slots__ = ("__dict__", "_annotations", "_entries", "_holders", "_last_exit", "_locked", "_meta")
 
     if TYPE_CHECKING:
         # the methods return a TensorDict whatever the container; only here that is the class itself
@@ -208,8 +218,17 @@ class TensorDict(TensorDictBase):
                 entries[key] = value
             else:
                 entries[key] = to_entry(meta, key, value, non_blocking=bool(non_blocking))
+        if meta.names is None and dims:
+            for value in entries.values():
+                if type(value) is not Tensor and isinstance(value, Node) and value._meta.names is not None:
+                    self._adopt_names(value)
+                    break
         if lock:
             self.lock_()
+
+    def __class_getitem__(cls, item: Any) -> GenericAlias:
+        """Return an alias for annotations, such as ``TensorDict[str, Tensor]``."""
+        return GenericAlias(cls, item)
 
     @classmethod
     def _make(cls, entries: dict[str, Any], meta: Meta) -> Self:
@@ -222,6 +241,9 @@ class TensorDict(TensorDictBase):
         self._annotations = None
         self._last_exit = None
         return self
+
+    def _new(self, entries: dict[str, Any], meta: Meta) -> Self:
+        return self._make(entries, meta)
 
     def _set_path(self, path: tuple[str, ...], value: Any, non_blocking: bool) -> None:
         """Store a value under a nested key and create the nodes above it."""
@@ -341,7 +363,11 @@ class TensorDict(TensorDictBase):
         idx, rows = index.idx, index.rows
         if rows is None:
             entries = {
-                key: value[idx] if type(value) is Tensor or not isinstance(value, Node) else value._index(index)
+                key: value[idx]
+                if type(value) is Tensor
+                else value._index(index)
+                if isinstance(value, Node)
+                else leaf_part(value, idx)
                 for key, value in self._entries.items()
             }
         else:
@@ -354,7 +380,7 @@ class TensorDict(TensorDictBase):
                 # tensor subclasses such as memory-mapped tensors have their own way to gather rows
                 else select(value, at, rows)
                 if at and value.is_cpu
-                else value[idx]
+                else leaf_part(value, idx)
                 for key, value in self._entries.items()
             }
         return self._make(entries, index.meta(self._meta))
@@ -372,7 +398,8 @@ class TensorDict(TensorDictBase):
         size, names, device = [*old.batch_size], old.names, old.device
         size.insert(dim, len(items))
         if names is not None:
-            names = (*names[:dim], None, *names[dim:])
+            same = all([item._meta.names == names for item in items])
+            names = (*names[:dim], None, *names[dim:]) if same else None
         if device is not None and any([item._meta.device != device for item in items]):
             device = None
         return cls._make(entries, Meta(torch.Size(size), device, names))
@@ -403,7 +430,11 @@ class TensorDict(TensorDictBase):
 
     def _split(self, sizes: list[int], dim: int) -> Sequence[Any]:
         columns: dict[str, Sequence[Any]] = {
-            key: torch.split_with_sizes(value, sizes, dim) if not isinstance(value, Node) else value._split(sizes, dim)
+            key: torch.split_with_sizes(value, sizes, dim)
+            if type(value) is Tensor
+            else value._split(sizes, dim)
+            if isinstance(value, Node)
+            else split_leaf(value, sizes, dim)
             for key, value in self._entries.items()
         }
         old = self._meta

@@ -67,10 +67,12 @@ class Access(Node):
         if not isinstance(key, tuple):
             return self.get(_as_plain(key), default)
         node: Any = self
-        for name in key:
+        for depth, name in enumerate(key):
             if type(name) is not str:
-                return self.get(unravel_key(key), default)
+                return self.get(unravel_key_to_tuple(key), default)
             if not isinstance(node, Node):
+                if default is KEEP and node is not None:
+                    raise errors.not_a_node(key[:depth], node)
                 return self._absent(key, default)
             node = node._get(name)
         return self._absent(key, default) if node is None else node
@@ -288,6 +290,8 @@ class Access(Node):
                 self._write_entry(key, old, value)
             else:
                 self._set(key, value)
+                if meta.names is None and isinstance(value, Node) and value._meta.names is not None:
+                    self._adopt_names(value)
             return self
         path = unravel_key_to_tuple(key)
         if not path:

@@ -64,7 +64,14 @@ class Applying(Node):
     __slots__ = ()
 
     @with_options(ApplyOptions)
-    def apply(self, fn: Callable[..., Any], *others: Any, **options: Unpack[ApplyOptions]) -> Self | Any:
+    def apply(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        named: bool = False,
+        nested_keys: bool = False,
+        **options: Unpack[ApplyOptions],
+    ) -> Self | Any:
         """Return the results of ``fn`` for every leaf, in the structure of this tensordict.
 
         Args:
@@ -81,7 +88,9 @@ class Applying(Node):
             propagate_lock: Whether the result of a locked tensordict is locked.
             call_on_nested: Whether ``fn`` is called with nested tensordicts instead of their leaves.
             is_leaf: Predicate on types; ``fn`` is called with instances of the types for which it is true.
-            out: A tensordict of the same structure that the results are written into.
+            named: Whether ``fn`` gets the name of the entry as first argument, as in ``named_apply``.
+            nested_keys: With ``named``, whether it gets the whole nested key.
+            out: A tensordict that takes the results as its entries; tensors that it held before are not changed.
 
         Raises:
             RuntimeError: A result does not start with the batch size.
@@ -93,6 +102,8 @@ class Applying(Node):
         >>> td.apply(lambda x, y: x - y, td)["a"]
         tensor([0., 0., 0.])
         """
+        if named:
+            return self.named_apply(fn, *others, nested_keys=nested_keys, **options)
         kind, td = _leaf_types(options), self._apply_source(options)
         operands = td._operands(others, kind, options) if others else ()
         results = list(map(fn, td._leaves(kind), *operands))
@@ -151,7 +162,7 @@ class Applying(Node):
     def _put_results(self, results: list[Any], is_leaf: IsLeaf | None, options: ApplyOptions) -> Any:
         """Return a tree with the results as leaves, or write them into this tensordict or ``out``."""
         out, filter_empty = options.get("out"), options.get("filter_empty")
-        if options.get("inplace") or out is not None:
+        if options.get("inplace"):
             target: Any = self if out is None else out
             leaves = self._leaves(is_leaf)
             if target is self and all(map(is_, results, leaves)):
@@ -185,4 +196,4 @@ class Applying(Node):
         result = self._rebuild(iter(results), how)
         if result is None and (filter_empty is False or not results):
             return self.empty()
-        return result
+        return result if out is None or result is None else out.update(result)

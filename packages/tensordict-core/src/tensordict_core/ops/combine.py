@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import torch
+
 from tensordict_core.base import errors
 from tensordict_core.base.meta import as_names
 from tensordict_core.base.node import Node
@@ -17,6 +19,17 @@ __all__ = ["cat", "lazy_stack", "maybe_dense_stack", "stack"]
 
 N = TypeVar("N", bound=Node)
 """The type of the tensordicts and of the result."""
+
+
+def write_out(what: str, result: Any, out: Any) -> Any:
+    """Write a result into the entries of ``out``, and return ``out``.
+
+    Raises:
+        RuntimeError: The result depends on tensors that require gradients, which ``out`` would not.
+    """
+    if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in result._leaves()):
+        raise errors.out_requires_grad(what)
+    return out.update_(result)
 
 
 def _nodes(items: Any, what: str) -> list[Any]:
@@ -57,12 +70,12 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
     for node in nodes:
         if node._meta.batch_size != size:
             i = [node._meta.batch_size == size for node in nodes].index(False)
-            raise RuntimeError(
+            raise errors.StackError(
                 f"stack needs congruent batch sizes, but tensordict {i} has {list(node._meta.batch_size)} and "
                 f"tensordict 0 has {list(size)}; expand or index them to one batch size"
             )
     result: N = _stack_same(nodes, normal_dim(dim, size, extra=1))
-    return result if out is None else out.update_(result)
+    return result if out is None else write_out("stack", result, out)
 
 
 def _stack_same(nodes: list[Any], dim: int) -> Any:
@@ -136,7 +149,7 @@ def cat(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
                 f"got {list(own)} at position {i} and {list(size)} at position 0"
             )
     result: N = _common_container(nodes)._cat(nodes, at)
-    return result if out is None else out.update_(result)
+    return result if out is None else write_out("cat", result, out)
 
 
 def lazy_stack(
@@ -180,7 +193,7 @@ def lazy_stack(
 
 
 def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-    """Stack tensordicts densely if ``stack`` allows it, and lazily otherwise.
+    """Stack tensordicts densely if ``stack`` allows it, and lazily otherwise; nested tensordicts likewise, each.
 
     Args:
         input: The tensordicts.
@@ -191,7 +204,23 @@ def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) ->
     'LazyStackedTensorDict'
     """
     nodes = _nodes(input, "maybe_dense_stack")
+    result = _maybe_dense(nodes, normal_dim(dim, nodes[0]._meta.batch_size, extra=1))
+    return result if out is None else write_out("maybe_dense_stack", result, out)
+
+
+def _maybe_dense(nodes: list[Any], dim: int) -> Any:
     try:
-        return stack(nodes, dim, out=out)
-    except RuntimeError:
-        return lazy_stack(nodes, dim, out=out)
+        return stack(nodes, dim)
+    except errors.StackError:
+        keys = list(nodes[0]._keys())
+        below = [key for key in keys if all(isinstance(node._peek(key), Node) for node in nodes)]
+        same_keys = all(set(node._keys()) == set(keys) for node in nodes)
+        if below and same_keys and not any(node._holds_slices for node in nodes):
+            try:
+                result = stack([node.exclude(*below) for node in nodes], dim)
+            except errors.StackError:
+                return lazy_stack(nodes, dim)
+            for key in below:
+                result._set(key, _maybe_dense([node._get(key) for node in nodes], dim))
+            return result
+        return lazy_stack(nodes, dim)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
+from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED
 from tensordict_core.ops.factories.operands import match
@@ -29,6 +30,8 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
             return self._rebuild(map(function, *pairs), UNLOCKED)
         if other is None or isinstance(other, str):
             return NotImplemented
+        if isinstance(other, Node) and name in ("__eq__", "__ne__"):
+            self, other = _as_tensors(self, other), _as_tensors(other, self)
         leaves = self._leaves()
         operands, scalar = match(name, self, leaves, other)
         result = self._rebuild(map(function, leaves, repeat(operands) if scalar else operands), UNLOCKED)
@@ -46,6 +49,27 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
     """
     record(OpSpec(name, "compare", function, torch_functions=(function, getattr(Tensor, function.__name__))))
     return method
+
+
+def _as_tensors(td: Any, other: Any) -> Any:
+    """Return a tensordict with a tensor for each number that ``other`` has as a tensor: 3 equals ``tensor(3)``."""
+    if td._holds_slices or td._is_opaque or other._holds_slices:
+        return td
+    result = td
+    for key, mine in list(td._items()):
+        theirs = other._peek(key)
+        if not isinstance(mine, Node):
+            continue
+        if mine._is_non_tensor and isinstance(theirs, Tensor):
+            new: Any = as_tensor(mine.tolist())
+        elif not mine._is_opaque and isinstance(theirs, Node):
+            new = _as_tensors(mine, theirs)
+        else:
+            continue
+        if new is not None and new is not mine:
+            result = td._clone(False) if result is td else result
+            result._set(key, new)
+    return result
 
 
 def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:

@@ -151,6 +151,7 @@ class Autograd(Node):
         Raises:
             RuntimeError: No leaf requires gradients, or one has several elements and there is no ``gradient``.
             KeyError: A leaf has no ``gradient``.
+            TypeError: ``gradient`` is not a tensordict.
 
         >>> x = torch.ones(3, requires_grad=True)
         >>> TensorDict({"actor": x.sum(), "critic": x.pow(2).sum()}).backward()
@@ -181,6 +182,11 @@ class Autograd(Node):
         )
 
     def _gradients(self, gradient: Any, chosen: list[int], leaves: list[Tensor], keys: list[Any]) -> list[Tensor]:
+        if not isinstance(gradient, Node):
+            raise TypeError(
+                f"gradient is a tensordict with an entry for each leaf that requires gradients, got "
+                f"{type(gradient).__name__}; wrap it in a TensorDict under the keys of those leaves"
+            )
         found = self._align(gradient, None)
         for i in chosen:
             key, grad = unravel_key(keys[i]), found[i]

@@ -68,7 +68,19 @@ class Indexing(Node):
             )
         if type(index) is tuple and _is_path(index):
             return self._get_path_value(index)
+        if self._locked:
+            return self._locked_part(Index(index, self._meta.batch_size))
         return self._index(Index(index, self._meta.batch_size))
+
+    def _locked_part(self, index: Index) -> Any:
+        """Return the part of a locked tensordict; a view of shared or mapped memory is locked too.
+
+        A key that is added to such a view would reach neither the file nor the other processes.
+        """
+        part = self._index(index)
+        if index.gives_views and not part._locked and (self.is_shared() or self.is_memmap()):
+            part.lock_()
+        return part
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Store an entry by key, or write ``value`` into the part of every entry that ``index`` selects.

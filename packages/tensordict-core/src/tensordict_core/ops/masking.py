@@ -20,6 +20,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED, How
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import BatchOp, normal_dim
+from tensordict_core.ops.combine import write_out
 from tensordict_core.ops.factories.operands import complete, lined_up, match
 from tensordict_core.ops.factories.reduction import batched
 
@@ -58,7 +59,7 @@ class Masking(Node):
             condition: A bool tensor, aligned with the batch dimensions.
             other: A tensordict, matched by key; a number; or a tensor, aligned with the batch dimensions
                 unless it has more dimensions than the batch.
-            out: A tensordict that the result is written into, in place where it has an entry.
+            out: A tensordict that takes the entries of the result; tensors that it held before are not changed.
             pad: The value for a leaf that one side lacks; by default a missing leaf is an error. A non-tensor entry
                 that one side lacks is always taken from the other.
             update_batch_size: Whether ``out`` takes the batch size of the result.
@@ -81,7 +82,7 @@ class Masking(Node):
             if not self._is_lazy_stack:
                 raise
             stack = _where_by_element(self, condition, other, pad)  # elements of different shapes cannot be stacked
-            return cast(Self, stack if out is None else _write_out(stack, out, update_batch_size))
+            return cast(Self, stack if out is None else out.update(stack, update_batch_size=update_batch_size))
         if isinstance(other, Node):
             other = other._solid()
             td, other = (td, other) if pad is None else complete(td, other, pad)
@@ -104,7 +105,7 @@ class Masking(Node):
         result = td._rebuild(iter(results), UNLOCKED)
         if isinstance(other, Node):
             _choose_values(result, td, other, condition)
-        return cast(Self, result if out is None else _write_out(result, out, update_batch_size))
+        return cast(Self, result if out is None else out.update(result, update_batch_size=update_batch_size))
 
     def gather(self, dim: int, index: Tensor, out: Any = None, *, inplace: bool = False) -> Self:
         """Return the rows at the positions ``index`` along a batch dimension, as `torch.gather` does.
@@ -146,7 +147,9 @@ class Masking(Node):
             return torch.gather(tensor, at, index.reshape(index.shape + (1,) * len(own)).expand(*index.shape, *own))
 
         result = self._reshape(BatchOp(size, new, leaf, names=lambda names: names))
-        return cast(Self, result._replaces(self) if inplace else result if out is None else out.update_(result))
+        if inplace:
+            return cast(Self, result._replaces(self))
+        return cast(Self, result if out is None else write_out("gather", result, out))
 
     def masked_select(self, mask: Tensor, *, inplace: bool = False) -> Self:
         """Return a copy of the positions of the batch where ``mask`` is true, as one batch dimension.
@@ -208,6 +211,9 @@ class Masking(Node):
             return torch.nn.functional.pad(tensor, [0, 0] * rest + flat, value=value)
 
         td = self._solid()
+        if td._is_non_tensor:
+            holder = self._new({"values": td}, Meta(self._meta.batch_size))
+            return cast(Self, holder.pad(pad_size, safe=safe)._get("values"))
         rows = zip(td._leaves(), batched(td), strict=True)
         how = How(size=lambda own: torch.Size((*new, *own[len(size) :])), names=lambda own: own)
         result = td._rebuild(iter([leaf(tensor) if has_batch else tensor for tensor, has_batch in rows]), how)
@@ -268,12 +274,6 @@ def _matched(td: Any, other: Any) -> list[Any]:
     if len(found) != len(other._leaves()):
         raise errors.keys_mismatch((), [unravel_key(one) for one in set(other._leaf_keys()) - set(keys)])
     return found
-
-
-def _write_out(result: Any, out: Any, update_batch_size: bool) -> Any:
-    if update_batch_size and out._meta.batch_size != result._meta.batch_size:
-        return out.update(result, update_batch_size=True)
-    return out.update(result, inplace=True)
 
 
 def _choose_values(result: Any, left: Any, right: Any, condition: Tensor) -> None:

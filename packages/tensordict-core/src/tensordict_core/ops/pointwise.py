@@ -7,7 +7,7 @@ written by hand.
 from __future__ import annotations
 
 import operator
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.ops.factories.methods import binary, map_leaves, scaled, unary
-from tensordict_core.ops.factories.operands import batch_operand, match, over_batch_size
+from tensordict_core.ops.factories.operands import batch_operand, broadcast_how, match, over_batch_size
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import Operand
@@ -237,13 +237,16 @@ class Pointwise(Node):
         return map_leaves(self._solid(), lambda leaf: torch.softmax(leaf, at, dtype=dtype), SAME)
 
     def zero_(self) -> Self:
-        """Fill every leaf with zeros.
+        """Fill every leaf with zeros, parameters included.
 
         >>> TensorDict({"a": torch.ones(1)}).zero_()["a"]
         tensor([0.])
         """
         for leaf in self._leaves():
-            leaf.zero_()
+            if isinstance(leaf, torch.nn.Parameter):
+                leaf.data.zero_()
+            else:
+                leaf.zero_()
         return self
 
     def fill_(self, key: Any, value: float | bool) -> Self:
@@ -313,13 +316,13 @@ class Pointwise(Node):
         return self._rebuild(iter([torch.pow(base, leaf) for base, leaf in zip(bases, leaves, strict=True)]), SAME)
 
     def __and__(self, other: Any) -> Self:
-        return self.bitwise_and(other)
+        return _with_flags(self.bitwise_and(other), self, other, operator.and_)
 
     def __or__(self, other: Any) -> Self:
-        return self.bitwise_or(other)
+        return _with_flags(self.bitwise_or(other), self, other, operator.or_)
 
     def __xor__(self, other: Any) -> Self:
-        return self.bitwise_xor(other)
+        return _with_flags(self.bitwise_xor(other), self, other, operator.xor)
 
     __rand__ = __and__
     __ror__ = __or__
@@ -341,6 +344,21 @@ class Pointwise(Node):
         return self.pow_(other)
 
 
+def _with_flags(result: Td, left: Any, right: Any, combine: Any) -> Td:
+    """Return the result of a logical operator with its non-tensor bools combined too, as bool tensors."""
+    if not isinstance(right, Node):
+        return result
+    for key, mine in left._items():
+        theirs = right._get(key)
+        if not (isinstance(mine, Node) and isinstance(theirs, Node)):
+            continue
+        if not mine._is_opaque:
+            _with_flags(cast(Any, result._get(key)), mine, theirs, combine)
+        elif mine._is_non_tensor and all(isinstance(value, bool) for value in mine._flat_values()):
+            result._set(key, combine(mine, theirs))
+    return result
+
+
 def _operand_of_each(name: str, td: Any, leaves: list[Tensor], other: Any) -> list[Any]:
     """Return the operand for each leaf, a number repeated."""
     operands, scalar = match(name, td, leaves, other)
@@ -350,7 +368,9 @@ def _operand_of_each(name: str, td: Any, leaves: list[Tensor], other: Any) -> li
 def _ternary(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:
     leaves = td._leaves()
     operands = [_operand_of_each(name, td, leaves, other) for other in (other1, other2)]
-    return td._rebuild(iter([leaf(*column, **kwargs) for column in zip(leaves, *operands, strict=True)]), SAME)
+    how = broadcast_how(td, other1, SAME)
+    how = broadcast_how(td, other2, SAME) if how is SAME else how
+    return td._rebuild(iter([leaf(*column, **kwargs) for column in zip(leaves, *operands, strict=True)]), how)
 
 
 def _ternary_(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:

@@ -169,7 +169,7 @@ class Properties(Node):
         shapes = [
             value.shape
             for value in (self._get(key) for key in self._keys())
-            if isinstance(value, Tensor) or not (value._is_opaque or value.is_empty())
+            if isinstance(value, Tensor) or value._holds_values or not (value._is_opaque or value.is_empty())
         ]
         if not shapes:
             return self
@@ -214,6 +214,12 @@ class Properties(Node):
             else:
                 nested = own.names or (None,) * len(own.batch_size)
                 node._put_names(names + nested[len(names) :])
+
+    def _adopt_names(self, entry: Any) -> None:
+        """Take over the names that a nested tensordict gives to the batch dimensions, which had none."""
+        names = entry._meta.names[: len(self._meta.batch_size)]
+        if any(name is not None for name in names):
+            self._put_names(names)
 
     def rename_(self, *names: str | None, **rename_map: str) -> Self:
         """Set the dim names: all of them in order, or some of them by their old name.
@@ -333,16 +339,15 @@ class Properties(Node):
 
     @property
     def depth(self) -> int:
-        """The number of levels of nested tensordicts below this one.
+        """The number of levels of nested tensordicts below this one that hold a tensor.
 
         >>> TensorDict({"a": {"b": {"c": 1}}}).depth
         2
         """
-        depths = [node.depth + 1 for node in self._nodes() if not node._is_opaque]
-        return max(depths, default=0)
+        return max(map(len, self._leaf_keys()), default=1) - 1
 
     def bytes(self, *, count_duplicates: bool = True) -> int:
-        """Return the size of all leaves in bytes.
+        """Return the size of all leaves in bytes, with their gradients and the offsets of nested tensors.
 
         Args:
             count_duplicates: Whether a leaf under several keys counts once for each key.
@@ -350,7 +355,7 @@ class Properties(Node):
         >>> TensorDict({"a": torch.zeros(3)}).bytes()
         12
         """
-        return sum(leaf.nbytes for leaf in self._counted(count_duplicates))
+        return sum(map(_bytes, self._counted(count_duplicates)))
 
     def param_count(self, *, count_duplicates: bool = True) -> int:
         """Return the number of elements of all leaves.
@@ -382,6 +387,15 @@ class Properties(Node):
         [('0', 'a'), ('1', 'a')]
         """
         return _addresses(self, storage)
+
+
+def _bytes(leaf: Tensor) -> int:
+    """Return the size of a leaf and its gradient in bytes, with the offsets and lengths of a jagged tensor."""
+    parts = [leaf]
+    if leaf.is_nested and leaf.layout is torch.jagged:
+        parts = [part for part in (leaf.values(), leaf.offsets(), leaf.lengths()) if part is not None]
+    grad = leaf.grad if leaf.is_leaf else None
+    return sum(part.nbytes for part in parts) + (0 if grad is None else _bytes(grad))
 
 
 def _addresses(node: Any, storage: bool) -> Any:

@@ -33,17 +33,21 @@ class Removal(Access):
         parent, name = self._find_parent(key)
         if parent._locked:
             raise errors.locked(f"del_({key!r})")
-        if parent._peek(name) is None:
+        if not parent._has_anywhere(name):
             raise errors.missing_key(key, parent._keys(), type(self).__name__)
         parent._del(name)
         return self
+
+    def _has_anywhere(self, key: str) -> bool:
+        """Return whether this node, or an element of a lazy stack, has an entry under a key."""
+        return self._peek(key) is not None
 
     def __delitem__(self, key: NestedKey) -> None:
         """Remove an entry, as ``del_``."""
         self.del_(key)
 
     def pop(self, key: NestedKey, default: Any = KEEP) -> Any:
-        """Remove an entry and return it; non-tensor data are returned as their value.
+        """Remove an entry and return it, as ``get`` does: non-tensor data as `NonTensorData` or `NonTensorStack`.
 
         Raises:
             KeyError: There is no such entry and no ``default``.
@@ -61,7 +65,7 @@ class Removal(Access):
                 raise errors.missing_key(key, parent._keys(), type(self).__name__)
             return default
         self.del_(key)
-        return value._plain_value() if getattr(type(value), "_is_non_tensor", False) else value
+        return value
 
     def popitem(self) -> tuple[str, Any]:
         """Remove the last entry and return its key and value.

@@ -74,8 +74,13 @@ class Shape(Node):
             shape = tuple(size if size is not None else batch_size if batch_size is not None else ())
         return self._regroup(shape, "view", False)
 
-    def reshape(self, *shape: Any, size: Sequence[int] | None = None) -> Self:
+    def reshape(self, *shape: Any, size: Sequence[int] | None = None, inplace: bool = False) -> Self:
         """Return the data with another batch size; leaves that cannot be viewed are copied.
+
+        Args:
+            *shape: The new batch size; ``-1`` infers one dimension.
+            size: The same as one argument.
+            inplace: Whether this tensordict takes the result.
 
         Raises:
             RuntimeError: The sizes do not fit.
@@ -83,7 +88,8 @@ class Shape(Node):
         >>> TensorDict({"a": torch.zeros(4, 3)}, [4]).reshape(2, 2).batch_size
         torch.Size([2, 2])
         """
-        return self._regroup(shape if shape or size is None else tuple(size), "reshape", True)
+        result = self._regroup(shape if shape or size is None else tuple(size), "reshape", True)
+        return self._in_place(result, inplace)
 
     def _regroup(self, shape: tuple[Any, ...], what: str, copies: bool) -> Self:
         old = self._meta.batch_size
@@ -171,6 +177,9 @@ class Shape(Node):
     def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
         """Move batch dimensions from ``source`` to ``destination``; the others keep their order.
 
+        Raises:
+            ValueError: A dimension is named twice, or the numbers of sources and destinations differ.
+
         >>> TensorDict({"a": torch.zeros(2, 3, 4)}, [2, 3, 4]).movedim(0, -1).batch_size
         torch.Size([3, 4, 2])
         """
@@ -178,8 +187,13 @@ class Shape(Node):
         sources = [source] if isinstance(source, int) else list(source)
         targets = [destination] if isinstance(destination, int) else list(destination)
         if len(sources) != len(targets):
-            raise RuntimeError(f"movedim needs as many destinations as sources, got {targets} for {sources}")
+            raise errors.SizeError(f"movedim needs as many destinations as sources, got {targets} for {sources}")
         placed = {normal_dim(t, size): normal_dim(s, size) for s, t in zip(sources, targets, strict=True)}
+        if not len(sources) == len(placed) == len(set(placed.values())):
+            raise errors.SizeError(
+                f"movedim moves each dimension once, got {sources} to {targets}; name each source and each destination "
+                "once"
+            )
         rest = iter(d for d in range(len(size)) if d not in placed.values())
         return self.permute([placed[i] if i in placed else next(rest) for i in range(len(size))])
 
@@ -394,10 +408,19 @@ class Shape(Node):
                     f"the result of batch size {list(result._meta.batch_size)} has no dimension {at}, the stack "
                     "dimension of this lazy stack; leave out inplace=True"
                 )
-            stack.tensordicts[:] = result._inmost().unbind(at)
+            parts = result._inmost().unbind(at)
+            if len(parts) == len(stack.tensordicts):
+                for element, part in zip(stack.tensordicts, parts, strict=True):
+                    element._in_place(part, True)
+            else:
+                stack.tensordicts[:] = parts
             self._set_meta(result._meta)
             return self
         for key in list(result._keys()):
-            self._set(key, result._get(key))
+            new, old = result._get(key), self._peek(key)
+            if isinstance(new, Node) and isinstance(old, Node) and not (new._is_opaque or old._is_opaque):
+                old._in_place(new, True)  # who holds the nested tensordict sees the change
+            else:
+                self._set(key, new)
         self._set_meta(result._meta)
         return self

@@ -33,7 +33,11 @@ class Splitting(Node):
         size = self._meta.batch_size
         if not size:
             raise errors.no_batch_dim("unbind")
-        return self._unbind(normal_dim(dim, size))
+        parts = self._unbind(normal_dim(dim, size))
+        if self._locked and (self.is_shared() or self.is_memmap()):  # as rows, see Indexing
+            for part in parts:
+                part.lock_()
+        return parts
 
     def narrow(self, dim: int, start: int | Tensor, length: int) -> Self:
         """Return a view of ``length`` slices along a batch dimension, beginning at ``start``.
@@ -67,7 +71,7 @@ class Splitting(Node):
         total = size[at]
         if isinstance(split_size, int):
             if split_size < 0 or (split_size == 0 and total):
-                raise RuntimeError(
+                raise errors.SizeError(
                     f"split needs a positive split_size, got {split_size}; use chunk for a number of pieces"
                 )
             sizes = [min(split_size, total - start) for start in range(0, total, split_size or 1)] or [0]
@@ -77,7 +81,7 @@ class Splitting(Node):
             if not all(hasattr(n, "__index__") for n in sizes):
                 raise TypeError(f"split takes an integer or a sequence of integers, got {split_size!r}; pass integers")
             if sum(sizes) != total or any(n < 0 for n in sizes):
-                raise RuntimeError(
+                raise errors.SizeError(
                     f"split sizes {sizes} must not be negative and must add up to {total}, the size of dimension {at}; "
                     "change one of them"
                 )

@@ -81,15 +81,26 @@ class Updating(InPlaceUpdating):
         chosen = as_paths(keys_to_update)
         source, more = restricted(source, chosen), restricted(more, chosen)
         if update_batch_size and isinstance(source, Node) and source._meta.batch_size != self._meta.batch_size:
+            if inplace:
+                raise errors.source_batch_size(source._meta.batch_size, self._meta.batch_size, inplace)
             if more:  # both are checked before the old entries are removed
                 source, more = source.replace(more), {}
             self._take_batch_size(source, chosen)
+        self._check_source(source)
         plan = UpdatePlan(clone, inplace, non_blocking, is_leaf)
         self._plan_update(source, plan, ())
         if more:
             self._plan_update(more, plan, ())
         plan.run(non_blocking)
         return self
+
+    def _check_source(self, source: Any) -> None:
+        """Refuse a source without entries whose batch size differs; entries of other sources tell by their shapes."""
+        if isinstance(source, Node) and not source._is_opaque:
+            theirs, mine = source._meta.batch_size, self._meta.batch_size
+            dims = min(len(theirs), len(mine))
+            if theirs[:dims] != mine[:dims] and not any(True for _ in source._keys()):
+                raise errors.source_batch_size(theirs, mine, False)
 
     def _take_batch_size(self, source: Any, chosen: list[tuple[str, ...]] | None) -> None:
         """Take over the batch size and metadata of a source that replaces all entries."""
@@ -104,9 +115,25 @@ class Updating(InPlaceUpdating):
                 f"but {sorted(kept)} would keep the old batch size "
                 f"{list(self._meta.batch_size)}; exclude them first"
             )
-        self._set_meta(source._meta)
+        if self._holds_slices:
+            self._take_elements(source)
+            return
         for key in list(self._keys()):
-            self._del(key)
+            mine, theirs = self._peek(key), source._peek(key)
+            if isinstance(mine, Node) and isinstance(theirs, Node) and not (mine._is_opaque or theirs._is_opaque):
+                mine._take_batch_size(theirs, None)  # the nested tensordict stays the same object
+            else:
+                self._del(key)
+        self._set_meta(source._meta)
+
+    def _take_elements(self, source: Any) -> None:
+        """Replace the elements of a lazy stack by copies of those of a source along its stack dimension."""
+        stack = self._inmost()
+        at = stack.stack_dim
+        if len(source._meta.batch_size) <= at:
+            raise errors.source_batch_size(source._meta.batch_size, self._meta.batch_size, False)
+        stack.tensordicts[:] = [part._clone(False) for part in source._unbind(at)]
+        self._set_meta(source._meta)
 
     def _plan_update(self, source: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> None:
         """Plan to store the entries of a source; nested nodes are merged."""
@@ -153,6 +180,8 @@ class Updating(InPlaceUpdating):
         if store is None or (isinstance(source, Node) and type(source._entries) is not dict):
             return None  # reading the entries of a lazy stack would stack them
         items = pairs(source)
+        if not items:
+            return None
         size = meta.batch_size
         dims = len(size)
         first = size[0] if dims else None

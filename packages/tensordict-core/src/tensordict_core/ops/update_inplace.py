@@ -18,7 +18,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
-from tensordict_core.base.meta import Meta
+from tensordict_core.base.meta import Meta, starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import WritePlan, broadcast_to, broadcasts, expand_to
@@ -112,7 +112,7 @@ class InPlaceUpdating(Node):
         chosen = as_paths(keys_to_update)
         if chosen is not None:
             source = restricted(source, chosen)
-        elif isinstance(source, Node) and source._meta.batch_size != self._meta.batch_size:
+        elif isinstance(source, Node) and not starts_with(self._meta.batch_size, source._meta.batch_size):
             source = source.expand(self._meta.batch_size)
         plan = WritePlan()
         self._plan_write(None, source, plan, ())
@@ -193,6 +193,8 @@ class InPlaceUpdating(Node):
         elif not isinstance(old, Node):
             if index is None:
                 value = to_entry(self._meta, path, value)
+            elif isinstance(value, (np.ndarray, np.generic)):
+                value = torch.as_tensor(value, dtype=old.dtype)
             if isinstance(value, (Node, dict)):
                 raise errors.not_a_node(path, old)
             self._plan_leaf(path, key, old, index, value, plan)

@@ -26,7 +26,7 @@ def assert_close(
 ) -> bool:
     """Assert that two tensordicts have the same keys, and leaves of one shape, dtype, device and close values.
 
-    Non-tensor values must be equal.
+    Non-tensor values must be equal. Batch sizes, devices and the kinds of containers are not compared.
 
     Args:
         actual: The tensordict to check.
@@ -73,6 +73,10 @@ assert_allclose_td = assert_close
 """Earlier name of `assert_close`."""
 
 
+def _stack_dim(td: Any) -> int | None:
+    return td._inmost().stack_dim if td._holds_slices else None
+
+
 def _entries(td: Any) -> dict[str, Any]:
     if td._holds_slices:
         # a lazy stack is compared element by element, so entries that do not stack are compared too
@@ -91,11 +95,7 @@ def _compare(
     found: list[str],
 ) -> int:
     """Append a message for each difference to ``found``; return the number of comparisons."""
-    if actual._meta.batch_size != expected._meta.batch_size:
-        found.append(
-            f"{_show(at)}: batch size {list(actual._meta.batch_size)} instead of {list(expected._meta.batch_size)}"
-        )
-    if actual._holds_slices != expected._holds_slices:
+    if _stack_dim(actual) != _stack_dim(expected):
         left = {key: actual._get(key) for key in actual._keys()}
         right = {key: expected._get(key) for key in expected._keys()}
     else:
@@ -136,7 +136,20 @@ def _value_difference(mine: Any, theirs: Any) -> str:
     return f"value {mine._entry_value()!r} instead of {theirs._entry_value()!r}"
 
 
+def _nested_difference(mine: Tensor, theirs: Tensor, rtol: float | None, atol: float | None, equal_nan: bool) -> str:
+    """Compare nested tensors by component: ragged sizes of two nested tensors never compare equal."""
+    left, right = mine.unbind(), theirs.unbind()
+    if len(left) != len(right):
+        return f"{len(left)} components instead of {len(right)}"
+    for i, (a, b) in enumerate(zip(left, right, strict=True)):
+        if difference := _difference(a, b, rtol, atol, equal_nan):
+            return f"component {i}: {difference}"
+    return ""
+
+
 def _difference(mine: Tensor, theirs: Tensor, rtol: float | None, atol: float | None, equal_nan: bool) -> str:
+    if mine.is_nested and theirs.is_nested:
+        return _nested_difference(mine, theirs, rtol, atol, equal_nan)
     for name in ("shape", "dtype", "device"):
         a, b = getattr(mine, name), getattr(theirs, name)
         if a != b:

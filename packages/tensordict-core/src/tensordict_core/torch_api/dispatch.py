@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.node import Node
+from tensordict_core.base.rebuild import UNLOCKED
 from tensordict_core.base.torch_table import implements
+from tensordict_core.ops.factories.operands import broadcast_how, match
 from tensordict_core.ops.factories.spec import operations
 
 __all__ = ["register"]
@@ -78,11 +80,25 @@ def _reflected(name: str, operators: tuple[str, ...]) -> Callable[..., Any]:
     def handler(first: Any, second: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(first, Node):
             return getattr(first, name)(second, *args, **kwargs)
+        if args or kwargs:
+            return _by_leaf(name, first, second, *args, **kwargs)
         if swapped is None or not hasattr(second, swapped):
             return NotImplemented
         return getattr(second, swapped)(first)
 
     return handler
+
+
+def _by_leaf(name: str, first: Any, second: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    """Return ``torch.<name>(first, leaf, ...)`` for each leaf of the second operand, a tensordict."""
+    leaves = second._leaves()
+    operands, is_number = match(name, second, leaves, first)
+    function = getattr(torch, name)
+    columns = zip([operands] * len(leaves) if is_number else operands, leaves, strict=True)
+    result = second._rebuild(
+        iter([function(mine, leaf, *args, **kwargs) for mine, leaf in columns]), broadcast_how(second, first, UNLOCKED)
+    )
+    return result if out is None else out.update_(result)
 
 
 def _either_side(method: str, mirrored: str) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, UNLOCKED, How
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.base.torch_table import find_handler, implements
-from tensordict_core.ops.combine import cat, stack
+from tensordict_core.ops.combine import cat, stack, write_out
 from tensordict_core.ops.factories.operands import match
 
 __all__ = ["register"]
@@ -181,7 +181,7 @@ def _select(input: Any, dim: int, index: int) -> Any:
 @implements(torch.index_select)
 def _index_select(input: Any, dim: int, index: Tensor, *, out: Any = None) -> Any:
     result = input[(slice(None),) * normal_dim(dim, input._meta.batch_size) + (index,)]
-    return result if out is None else out.update_(result)
+    return result if out is None else write_out("index_select", result, out)
 
 
 @implements(torch.broadcast_tensors, torch.functional.broadcast_tensors)

@@ -262,7 +262,8 @@ class _Unflattening:
         if not all(isinstance(element, Node) for element in entries.values()):
             return TensorDict._make(entries, meta)
         if not entries:
-            return LazyStackedTensorDict(stack_dim=new, batch_size=meta.batch_size, device=meta.device)
+            size = meta.batch_size
+            return LazyStackedTensorDict(stack_dim=new, batch_size=size[:new] + size[new + 1 :], device=meta.device)
         return _lazy_stack(list(entries.values()), new, meta.names, old, hook_out, hook_in)
 
     def unbatched(self, context: FlattenContext) -> Any:

@@ -49,7 +49,7 @@ def as_nested(column: Sequence[Tensor], dim: int, layout: torch.layout | None) -
         ValueError: The stack dimension is not the first one, which nested tensors need.
     """
     if dim:
-        raise ValueError(
+        raise errors.SizeError(
             f"a nested tensor has its ragged components first, but the stack dim is {dim}; permute the stack dim to 0, "
             "or read the entry with as_list=True or as_padded_tensor=True"
         )

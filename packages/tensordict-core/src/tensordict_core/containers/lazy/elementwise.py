@@ -42,6 +42,18 @@ def _each(name: str, changes: bool = False) -> Any:
     return method
 
 
+def _check_name(node: Any, name: str) -> None:
+    """Refuse a name of the stack dimension that a dimension of a nested tensordict has."""
+    for below in node._nodes():
+        own = below._meta.names
+        if own is not None and name in own[len(node._meta.batch_size) :]:
+            raise ValueError(
+                f"the dim name {name!r} is that of a dimension of a nested tensordict, with the names {list(own)}; "
+                "rename one of the two"
+            )
+        _check_name(below, name)
+
+
 class LazyElementwise(TensorDictBase, abstract=True):
     """Operations on keys and metadata, element by element."""
 
@@ -77,7 +89,9 @@ class LazyElementwise(TensorDictBase, abstract=True):
         return self._again(results, dim)
 
     def __contains__(self: Any, key: Any) -> bool:
-        """Whether all elements have an entry under a key (nested keys included)."""
+        """Whether all elements have an entry under a key (nested keys included), or a tensordict is an element."""
+        if isinstance(key, Node):
+            return any(td is key for td in self.tensordicts)
         if not isinstance(key, str | tuple):
             raise errors.bad_key(key)
         tds = self.tensordicts
@@ -166,7 +180,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
             return
         dim = self.stack_dim
         if len(size) <= dim or size[dim] != len(self.tensordicts):
-            raise RuntimeError(
+            raise errors.StackDimError(
                 f"the batch size {list(size)} does not keep the stack dim {dim} of size {len(self.tensordicts)} of a "
                 "lazy stack; make it dense first with to_tensordict()"
             )
@@ -179,8 +193,12 @@ class LazyElementwise(TensorDictBase, abstract=True):
         self._set_meta(Meta(size, old.device, names))
 
     def _put_names(self: Any, names: tuple[str | None, ...] | None) -> None:
-        self._set_meta(self._meta.named(names))
         inner = None if names is None else self._inner(names)
+        name = None if names is None else names[self.stack_dim]
+        if name is not None:
+            for node in self._nodes():
+                _check_name(node, name)
+        self._set_meta(self._meta.named(names))
         for td in self.tensordicts:
             td._put_names(inner if inner is not None and any(name is not None for name in inner) else None)
 

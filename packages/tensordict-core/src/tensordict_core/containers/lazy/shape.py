@@ -97,17 +97,19 @@ class LazyReshaping:
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
-        first = items[0]
         # operands that are empty along the dimension add no element
-        full = [item for item in items if item._meta.batch_size[dim]]
-        if full and all(item._is_lazy_stack and item.stack_dim == dim for item in full):
-            return full[0]._again([td for item in full for td in item.tensordicts], dim)
-        if _alike(items):
-            at = first.stack_dim
-            columns = zip(*(item.tensordicts for item in items), strict=True)
-            return first._again([cat_nodes(column, dim - (dim > at)) for column in columns], at)
-        solid = [item._solid() for item in items]
-        return type(solid[0])._cat(solid, dim)
+        full = [item for item in items if item._meta.batch_size[dim]] or list(items)
+        first = next((item for item in full if item._is_lazy_stack and item.tensordicts), None)
+        if first is None:
+            return full[0]
+        at = first.stack_dim
+        parts = [
+            item.tensordicts if item._is_lazy_stack and item.stack_dim == at else item._unbind(at) for item in full
+        ]
+        if dim == at:
+            return first._again([td for column in parts for td in column], at)
+        columns = zip(*parts, strict=True)
+        return first._again([cat_nodes(column, dim - (dim > at)) for column in columns], at)
 
 
 def _alike(items: Sequence[Any]) -> bool:

@@ -61,6 +61,8 @@ def _meta_of(tds: Sequence[Any], dim: int, name: str | None, strict: bool = Fals
         meta = td._meta
         if meta is first:
             continue
+        if meta.names != names:
+            raise errors.names_differ(names, meta.names, len(size))
         if meta.batch_size != size:
             size = _common_size(tds, strict)
             break
@@ -81,7 +83,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         stack_dim: The batch dimension along which they are stacked.
         hook_out: Called with each entry that is read; returns the value to hand out.
         hook_in: Called with each value that is written; returns the value to store.
-        batch_size: The batch size of an empty stack: by default ``[0]``.
+        batch_size: The batch size of the elements of a stack that has none yet.
         device: Where the elements are moved; by default they stay where they are.
         names: A name (or ``None``) for each batch dimension.
         stack_dim_name: The name of the stack dimension alone.
@@ -141,7 +143,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         target = as_device(device)
         if target is not None:
             tds = [td if td._meta.device == target else td.to(target) for td in tds]
-        inner = tds[0]._meta.batch_size if tds else as_batch_size([0] if batch_size is None else batch_size)[1:]
+        inner = tds[0]._meta.batch_size if tds else as_batch_size(batch_size)
         dims = len(inner) + 1
         if not -dims <= stack_dim < dims:
             raise errors.bad_dim(stack_dim, torch.Size((len(tds), *inner)))
@@ -280,6 +282,10 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
                 f"the elements of this lazy stack have batch size {list(inner)}, got one of {list(new)}; "
                 "expand or index it to that"
             )
+        own_names = self._meta.names
+        names = None if own_names is None else own_names[: self._stack_dim] + own_names[self._stack_dim + 1 :]
+        if self.tensordicts and (td._meta.names or (None,) * len(new)) != (names or (None,) * len(new)):
+            raise errors.names_differ(names, td._meta.names, len(new))
         device = self._meta.device
         return td if device is None or td._meta.device == device else td.to(device)
 
@@ -382,6 +388,9 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         for td in self.tensordicts:
             if td._peek(key) is not None:
                 td._del(key)
+
+    def _has_anywhere(self, key: str) -> bool:
+        return any(td._has_anywhere(key) for td in self.tensordicts)
 
     # leaves ----------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.options import current as options
 from tensordict_core.base.registry import containers
-from tensordict_core.base.shape_op import ShapeOp
+from tensordict_core.base.shape_op import Expand, ShapeOp, Unsqueeze
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.containers.nontensor.pointwise import choose, compared, different, logical, ordered, same
@@ -115,6 +115,74 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         if not self._is_made_of(value):
             plan.before(partial(self._take, holder, key, value))
 
+    def get(self, key: Any, default: Any = None, **kwargs: Any) -> Any:
+        """The value under the key ``"data"``; there are no other entries.
+
+        >>> from tensordict_core import NonTensorData
+        >>> NonTensorData("text").get("data")
+        'text'
+        """
+        return self._entry_value() if key == "data" else default
+
+    def update(  # type: ignore[override]  # the source has a value and no entries
+        self,
+        input_dict_or_td: Any = None,
+        clone: bool = False,
+        inplace: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Any = None,
+        is_leaf: Any = None,
+        update_batch_size: bool = False,
+        ignore_lock: bool = False,
+    ) -> Self:
+        """Take the values of other non-tensor data; one value goes to all positions.
+
+        Args:
+            input_dict_or_td: The non-tensor data.
+            clone: Has no effect, because values are never copied.
+            inplace: Whether locked data that lie in a file take them too.
+            non_blocking: Has no effect.
+            keys_to_update: Has no effect.
+            is_leaf: Has no effect.
+            update_batch_size: Whether a stack takes over the batch size.
+            ignore_lock: Whether locked data take them too.
+
+        Raises:
+            RuntimeError: The data are locked.
+            ValueError: The values are several and this is one, or their batch size differs.
+            TypeError: The source is no non-tensor data.
+
+        >>> from tensordict_core import NonTensorStack
+        >>> NonTensorStack("a", "b").update(NonTensorStack("c", "d")).tolist()
+        ['c', 'd']
+        """
+        if self._locked and not ignore_lock and not (inplace and self._annotations is not None):
+            raise errors.locked("update()")
+        if update_batch_size and self._holds_values and isinstance(input_dict_or_td, NonTensorDataBase):
+            self._set_meta(input_dict_or_td._meta)
+            self._set_flat(input_dict_or_td._flat_values())
+            return self
+        return self.update_(input_dict_or_td)
+
+    def update_(  # type: ignore[override]  # the source has a value and no entries
+        self,
+        input_dict_or_td: Any = None,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Any = None,
+    ) -> Self:
+        """Take the values of other non-tensor data in place, as ``update``; locked data allow it."""
+        source = input_dict_or_td
+        if not isinstance(source, NonTensorDataBase):
+            raise errors.no_value_source(source)
+        own, size = self._meta.batch_size, source._meta.batch_size
+        if not source._is_shared and (self._is_shared or own != size):
+            raise errors.values_source(size, own, one=self._is_shared)
+        NonTensorDataBase._take(self, None, "", source)
+        return self
+
     def _is_made_of(self, value: NonTensorDataBase) -> bool:
         """Whether other data hold the very values of this data, so that there is nothing to write."""
         return False
@@ -147,7 +215,14 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
     def _view_at(self, index: Index) -> Any:
         return self._index(index)
 
+    def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Self:
+        """Itself: values have no memory layout."""
+        return self
+
     def _reshape(self, op: ShapeOp) -> Any:
+        if self._is_shared and isinstance(op, Expand | Unsqueeze) and not self._shares_when_stacked:
+            meta = op.meta(self._meta)  # a new dimension has a value for each of its positions, as in a stack
+            return containers.non_tensor_stack._full(self._entry_value(), meta)
         positions = None if self._is_shared else reshape_positions(self._meta.batch_size, op)
         return self._at_positions(positions, op.meta(self._meta))
 
@@ -171,7 +246,7 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         meta = Meta(torch.Size((*size[:dim], len(items), *size[dim:])), first._meta.device)
         if _share_value(items):
             return first._at_positions(None, meta)
-        flat = [value for item in items for value in item._flat_values()]
+        flat = _held_once([value for item in items for value in item._flat_values()])
         if dim:
             # the values lie item by item, so the new dimension is the first and moves to where it belongs
             order = [*range(1, dim + 1), 0, *range(dim + 1, len(size) + 1)]
@@ -186,6 +261,8 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         size[dim] = sum(item._meta.batch_size[dim] for item in items)
         meta = Meta(torch.Size(size), first._meta.device)
         if _share_value(items):
+            return first._at_positions(None, meta)
+        if type(first) is containers.non_tensor and _equal_values(items):
             return first._at_positions(None, meta)
         slices = [part for item in items for part in item._unbind(dim)]
         return containers.non_tensor_stack._make(cls._stack(slices, dim)._flat_values() if slices else [], meta)
@@ -320,10 +397,23 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         """Never: there is a value."""
         return False
 
-    @property  # type: ignore[misc]  # read-only here, where tensordicts have a setter
+    @property  # type: ignore[misc]  # another type than the data of tensordicts
     def data(self) -> Any:
-        """The value, or the nested list of values."""
+        """The value, or the nested list of values; settable."""
         return self._entry_value()
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        NonTensorDataBase._take(self, None, "", value)
+
+
+def _held_once(values: list[Any]) -> list[Any]:
+    """The values, where one that equals its predecessor is that very object, so that runs of equal values cost one."""
+    for i in range(1, len(values)):
+        before, value = values[i - 1], values[i]
+        if value is not before and type(value) is str and value == before:
+            values[i] = before
+    return values
 
 
 def known_size(size: torch.Size) -> torch.Size:
@@ -338,4 +428,10 @@ def _share_value(items: Sequence[Any]) -> bool:
         type(first) is containers.non_tensor and options.capture_non_tensor_stack
     ):
         return False
+    return _equal_values(items)
+
+
+def _equal_values(items: Sequence[Any]) -> bool:
+    """Whether all items are of one type and have one value, which is the same for all."""
+    first = items[0]
     return all(type(item) is type(first) and same(item._value, first._value) for item in items)

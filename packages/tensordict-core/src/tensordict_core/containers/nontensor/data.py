@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from operator import is_
 from typing import Any, Self
 
 import torch
 
+from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
 from tensordict_core.base.rebuild import How
@@ -41,6 +43,7 @@ class NonTensorData(NonTensorDataBase):
     __slots__ = ("_metadata", "_value")
 
     _is_shared = True
+    _is_tensorclass_instance = True
 
     _value: Any
 
@@ -139,21 +142,63 @@ class NonTensorData(NonTensorDataBase):
 class MetaData(NonTensorData):
     """Non-tensor data about a whole tensordict: a stack of equal values keeps one of them, whatever the options say.
 
+    ``MetaData[str]`` is the class of those that hold a string: for annotations, ``isinstance``, and to check a value.
+
     >>> torch.stack([TensorDict({"origin": MetaData("lab")}), TensorDict({"origin": MetaData("lab")})])["origin"]
     'lab'
+    >>> MetaData[str]("lab").data, isinstance(MetaData("lab"), MetaData[str]), isinstance(MetaData(3), MetaData[str])
+    ('lab', True, False)
     """
 
     __slots__ = ()
 
     _shares_when_stacked = True
 
+    def __class_getitem__(cls, item: Any) -> Any:
+        """Return the class of metadata whose value is of a type."""
+        return _metadata_of(item)
+
+
+class _TypedMeta(type):
+    """The metaclass of ``MetaData[...]``: its instances are `MetaData` objects whose value has the type."""
+
+    _of: Any
+
+    def __call__(cls, data: Any = None, *args: Any, **kwargs: Any) -> Any:
+        made = MetaData(data, *args, **kwargs)
+        if isinstance(cls._of, type) and not isinstance(made.data, cls._of):
+            raise TypeError(
+                f"{cls.__name__} holds a value of type {cls._of.__name__}, got {type(made.data).__name__}; convert the "
+                "value, or use MetaData without a type"
+            )
+        return made
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if not isinstance(instance, MetaData):
+            return False
+        return not isinstance(cls._of, type) or isinstance(instance._value, cls._of)
+
+    def __repr__(cls) -> str:
+        return f"<class '{cls.__module__}.{cls.__qualname__}'>"
+
+
+@functools.cache
+def _metadata_of(item: Any) -> Any:
+    name = f"MetaData[{getattr(item, '__name__', item)}]"
+    return _TypedMeta(name, (MetaData,), {"__slots__": (), "__module__": MetaData.__module__, "_of": item})
+
 
 class NonTensorStack(NonTensorDataBase):
     """Non-tensor values, one for each position of a batch.
 
     Args:
-        *values: The values (or `NonTensorData`) along the first batch dimension; nested lists give more dimensions.
+        *values: The values (or `NonTensorData`) along the first batch dimension; a list is one value. `from_list` takes
+            nested lists.
         stack_dim: The batch dimension along which the values are stacked.
+        batch_size: The batch size, which is that of the values; passed to have it checked.
+
+    Raises:
+        RuntimeError: The values have another batch size.
 
     >>> stack = NonTensorStack("a", "b")
     >>> stack.tolist(), stack[1].data, stack.batch_size
@@ -166,22 +211,17 @@ class NonTensorStack(NonTensorDataBase):
 
     _flat: list[Any]
 
-    def __init__(self, *values: Any, stack_dim: int = 0) -> None:
-        items = [
-            v
-            if isinstance(v, NonTensorDataBase)
-            else NonTensorStack.from_list(v)
-            if isinstance(v, list)
-            else NonTensorData(v)
-            for v in values
-        ]
+    def __init__(self, *values: Any, stack_dim: int = 0, batch_size: Sequence[int] | int | None = None) -> None:
+        items = [v if isinstance(v, NonTensorDataBase) else NonTensorData(v) for v in values]
         if not items:
             self._start(Meta(torch.Size([0])))
             self._flat = []
-            return
-        stacked = NonTensorStack._stack(items, stack_dim)
-        self._start(stacked._meta)
-        self._flat = stacked._flat_values()
+        else:
+            stacked = NonTensorStack._stack(items, stack_dim)
+            self._start(stacked._meta)
+            self._flat = stacked._flat_values()
+        if batch_size is not None and as_batch_size(batch_size) != self._meta.batch_size:
+            raise errors.values_shape(self._meta.batch_size, as_batch_size(batch_size))
 
     @classmethod
     def _make(cls, flat: list[Any], meta: Meta) -> Self:
@@ -214,7 +254,8 @@ class NonTensorStack(NonTensorDataBase):
 
         Args:
             values: The list, nested as deep as the batch size has dimensions.
-            batch_size: The batch size; by default ``[len(values)]``. Lists are values from a size of -1 on.
+            batch_size: The batch size; by default that of the nested lists, as deep as their lengths agree. Lists are
+                values from a size of -1 on.
             device: The device that the surrounding tensordict has.
 
         Raises:
@@ -223,7 +264,7 @@ class NonTensorStack(NonTensorDataBase):
         >>> NonTensorStack.from_list([["a", "b"], ["c", "d"]], batch_size=[2, 2])[1, 0].data
         'c'
         """
-        size = torch.Size([len(values)]) if batch_size is None else as_batch_size(batch_size)
+        size = _nested_size(values) if batch_size is None else as_batch_size(batch_size)
         flat: list[Any] = [values]
         for level, n in enumerate(known_size(size)):
             for item in flat:
@@ -233,12 +274,14 @@ class NonTensorStack(NonTensorDataBase):
                         "give nested lists of that shape"
                     )
             flat = [item for items in flat for item in items]
-        flat = [item.tolist() if isinstance(item, LinkedList) else item for item in flat]
-        return cls._make(flat, Meta(size, device))
+        return cls._make([_plain(item) for item in flat], Meta(size, device))
 
     def _entry_value(self, holder: Any = None, key: str = "") -> Any:
         # compiled code gets plain lists: Dynamo supports no subclass of list
         return self.tolist() if is_compiling() or not self._meta.batch_size else linked_values(self, holder, key)
+
+    def _set_flat(self, flat: list[Any]) -> None:
+        self._flat[:] = flat
 
     def _change_batch_size(self, size: torch.Size) -> None:
         own = self._meta.batch_size
@@ -312,6 +355,26 @@ class NonTensorStack(NonTensorDataBase):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.tolist()}, batch_size={self._meta.batch_size}, device={self._meta.device})"
+
+
+def _plain(item: Any) -> Any:
+    """An element of a list as a value: without the class that writes through, and without `NonTensorData` around it."""
+    if isinstance(item, LinkedList):
+        return item.tolist()
+    return item._plain_value() if isinstance(item, NonTensorDataBase) else item
+
+
+def _nested_size(values: list[Any]) -> torch.Size:
+    """The lengths of nested lists, as deep as all lists of a level have one length.
+
+    >>> _nested_size([["a", "b"], ["c", "d"]]), _nested_size([["a", "b"], ["c"]])
+    (torch.Size([2, 2]), torch.Size([2]))
+    """
+    size, level = [len(values)], values
+    while level and all(isinstance(item, list) and len(item) == len(level[0]) for item in level):
+        size.append(len(level[0]))
+        level = [one for item in level for one in item]
+    return torch.Size(size)
 
 
 def is_non_tensor(data: Any) -> bool:

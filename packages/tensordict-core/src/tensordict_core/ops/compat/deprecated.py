@@ -35,6 +35,14 @@ class DeprecatedNames(Node):
         """
         return self.rename_key_(old_key, new_key, safe)
 
+    def clear_refs_for_compile_(self) -> Self:
+        """Return the tensordict; there are no references to clear before ``torch.compile``.
+
+        >>> TensorDict({"a": 1}).clear_refs_for_compile_()["a"]
+        tensor(1)
+        """
+        return self
+
     def get_sub_tensordict(self, idx: Any) -> Any:
         """Deprecated alias of ``view_at``.
 

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
+from tensordict_core.base.meta import starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import KEEP, How
 from tensordict_core.base.registry import containers
 
-__all__ = ["batch_operand", "complete", "lined_up", "match", "over_batch_size", "with_leaves_as"]
+__all__ = ["batch_operand", "broadcast_how", "complete", "lined_up", "match", "over_batch_size", "with_leaves_as"]
 
 
 def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
@@ -105,23 +106,39 @@ def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
             if key not in keys:
                 leaf = source.get(key)
                 value = torch.as_tensor(default, device=leaf.device)
-                side.set(key, value.to(torch.result_type(leaf, default)).expand(leaf.shape))
+                side.set(key, value.to(dtype_of_default(leaf, default)).expand(leaf.shape))
     return left, right
 
 
+def dtype_of_default(leaf: Tensor, default: Any) -> torch.dtype:
+    """Return the dtype of a default beside a leaf: of the result of both; that of a bool leaf beside 0 and 1."""
+    if leaf.dtype is torch.bool and not isinstance(default, Tensor) and default in (0, 1):
+        return torch.bool
+    return torch.result_type(leaf, default)
+
+
 def broadcast_how(td: Any, other: Any, how: How) -> How:
-    """Return ``how`` with the batch size that a tensor operand broadcasts the tensordict to."""
-    if not isinstance(other, Tensor) or not other.ndim:
-        return how
+    """Return ``how`` with the batch size that an operand, a tensor or a tensordict, broadcasts the tensordict to."""
     size = td._meta.batch_size
+    is_node = isinstance(other, Node)
+    if is_node:
+        theirs = other._meta.batch_size
+    elif isinstance(other, Tensor) and other.ndim:
+        theirs = other.shape
+    else:
+        return how
+    if theirs == size:
+        return how
     try:
-        new = torch.broadcast_shapes(size, other.shape)
+        new = torch.broadcast_shapes(size, theirs)
     except RuntimeError:
-        raise errors.no_broadcast(other.shape, size) from None
+        if is_node and (starts_with(size, theirs) or starts_with(theirs, size)):
+            return how  # one declares more of the shape that both have
+        raise errors.no_broadcast(theirs, size) from None
     if new == size:
         return how
     dims = len(size)
-    return How(size=lambda own: torch.Size((*new, *own[dims:])))
+    return How(size=lambda own: torch.Size((*new, *own[dims:])), check=is_node)
 
 
 def with_leaves_as(td: Any, other: Any) -> Any:

@@ -93,7 +93,10 @@ def _short_fields(node: Any) -> str:
 
 
 def _ordered(node: Any) -> list[str]:
-    return sorted(node._keys()) if current.printing["sort_keys"] == "alphabetical" else list(node._keys())
+    order = current.printing["sort_keys"]
+    if callable(order):
+        return sorted(node._keys(), key=order)
+    return sorted(node._keys()) if order == "alphabetical" else list(node._keys())
 
 
 class Representation(Node):

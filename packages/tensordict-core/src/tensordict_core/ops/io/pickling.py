@@ -62,7 +62,8 @@ class Serialization(Node):
 
         Nested keys are joined with dots. A batch size that differs from the parent's, dim names, non-tensor values and
         the stack dimension of a lazy stack have entries under reserved names (``__batch_size``, ``__names``,
-        ``__value``, ``__stack_dim``); the elements of a lazy stack have the keys ``"0"``, ``"1"``, ... The attribute
+        ``__value``, ``__stack_dim``). A lazy stack is stored as the dense tensordict that it stands for; where its
+        elements do not stack, they have the keys ``"0"``, ``"1"``, ... The attribute
         ``_metadata``, which state dicts of modules have too, holds the batch size and the device of each node.
 
         Args:

@@ -54,6 +54,8 @@ def put(
             )
         out[prefix + name] = value
 
+    if node._is_lazy_stack:
+        node = _dense_or_lazy(node)
     meta = node._meta
     described = getattr(out, "_metadata", None)
     if described is not None:
@@ -90,6 +92,16 @@ def put(
             nested = new_state()
             put(value, nested, "", keep_vars, False, inner, False)
             add(key, nested)
+
+
+def _dense_or_lazy(stack: Any) -> Any:
+    """Return the dense form of a lazy stack whose elements have the same keys and shapes; of others, the stack."""
+    if len({frozenset(td._leaf_keys()) for td in stack.tensordicts}) != 1:
+        return stack
+    try:
+        return stack._solid()
+    except errors.StackError:
+        return stack
 
 
 # reading -------------------------------------------------------------------------------------------------------------
@@ -184,7 +196,7 @@ def _restore_stack(saved: dict[str, Any], template: Any, split: bool, size: torc
     templates = [*items, *[template] * (len(parts) - len(items))]
     inner = size[:dim] + size[dim + 1 :] if len(size) > dim else size
     tds = [restore(parts[str(i)], templates[i], split, inner) for i in range(len(parts))]
-    stack = containers.lazy._make(tds, dim) if tds else containers.lazy(batch_size=size, stack_dim=dim)
+    stack = containers.lazy._make(tds, dim) if tds else containers.lazy(batch_size=inner, stack_dim=dim)
     if names is not None:
         stack.names = names
     return stack

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
+from tensordict_core.base.registry import containers
 from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.ops.io import from_python as build
 from tensordict_core.ops.io import from_pytree as pytrees
@@ -53,6 +54,14 @@ def _rows(td: Any, convert_nodes: bool, convert: ConvertTensors, tolist_first: b
         return td.to_dict(convert_tensors=convert, tolist_first=tolist_first)
     rows = [_rows(row, convert_nodes, convert, tolist_first, linked) for row in td._unbind(0)]
     return LinkedList(rows, td) if linked else rows
+
+
+def _of_class(cls: type[Any], td: Any) -> Any:
+    """Return a plain tensordict as an instance of a subclass that the caller constructs from."""
+    plain = containers.dense
+    if cls is plain or type(td) is not plain or not issubclass(cls, plain):
+        return td
+    return cls._make(td._entries, td._meta)
 
 
 class Conversion(Node):
@@ -110,6 +119,8 @@ class Conversion(Node):
         >>> TensorDict({"a": torch.arange(2)}, [2]).tolist(convert_tensors=True)
         [{'a': 0}, {'a': 1}]
         """
+        if convert_tensors and not convert_nodes:
+            raise TypeError("convert_tensors needs convert_nodes=True, because rows that stay tensordicts hold tensors")
         return _rows(self, convert_nodes, _checked(convert_tensors), tolist_first, as_linked_list)
 
     def numpy(self) -> Any:
@@ -221,7 +232,7 @@ class Conversion(Node):
         >>> TensorDict.from_dict({"a": torch.zeros(3, 4)}, batch_dims=1).batch_size
         torch.Size([3])
         """
-        return build.from_dict(input_dict, **options)
+        return _of_class(cls, build.from_dict(input_dict, **options))
 
     @with_options(build.BuildOptions, None)
     def from_dict_instance(self, input_dict: Mapping[Any, Any] | Any, **options: Unpack[build.BuildOptions]) -> Any:

@@ -1,0 +1,148 @@
+"""Tensordicts of zeros from a schema, and NumPy structured arrays as tensordicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.keys import NestedKey
+from tensordict_core.base.meta import as_batch_size
+from tensordict_core.base.node import Node
+from tensordict_core.base.registry import containers
+
+__all__ = ["Schemas"]
+
+_STORAGES = (None, "shared", "memmap")
+_KINDS = "biufc"
+"""The kinds of NumPy dtypes that become tensors: bools, integers, floating-point and complex numbers."""
+
+
+def _fields(schema: Mapping[Any, Any], prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[int, ...], Any]]:
+    for key, field in schema.items():
+        path = (*prefix, key)
+        if isinstance(field, Mapping):
+            yield from _fields(field, path)
+            continue
+        try:
+            shape, dtype = field
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"the field {path} of the schema is {field!r}; give a shape and a dtype, such as ([4], torch.float32)"
+            ) from None
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"the field {path} of the schema has the dtype {dtype!r}; give one of torch")
+        yield path, tuple(as_batch_size(shape)), dtype
+
+
+class Schemas(Node):
+    """``from_schema``, ``from_struct_array`` and ``to_struct_array``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_schema(
+        cls,
+        schema: Mapping[NestedKey, Any],
+        *,
+        batch_size: Sequence[int] | int | None = None,
+        storage: str | None = None,
+        prefix: Any = None,
+        device: torch.device | str | None = None,
+    ) -> Any:
+        """Return a tensordict of zeros with the shapes and dtypes of a schema, to be filled row by row.
+
+        Args:
+            schema: For each key the shape behind the batch dimensions and the dtype; a dictionary nests.
+            batch_size: The batch size; by default none.
+            storage: ``None`` for memory, ``"shared"`` for shared memory, ``"memmap"`` for memory-mapped files.
+            prefix: The folder of the memory-mapped files; by default they are anonymous.
+            device: Where the tensors lie; for storage in memory.
+
+        Raises:
+            ValueError: The storage is unknown, or a field is not a shape and a dtype.
+
+        >>> td = TensorDict.from_schema({"obs": ([4], torch.float32), ("n", "done"): ([], torch.bool)}, batch_size=[8])
+        >>> td["obs"].shape, td["n", "done"].dtype
+        (torch.Size([8, 4]), torch.bool)
+        """
+        if storage not in _STORAGES:
+            raise ValueError(f"storage={storage!r} is unknown; pass None, 'shared' or 'memmap'")
+        if prefix is not None and storage != "memmap":
+            raise ValueError(f"prefix is the folder of memory-mapped files; pass storage='memmap' too, not {storage!r}")
+        size = as_batch_size(batch_size)
+        td = containers.dense(batch_size=size, device=device)
+        for path, shape, dtype in _fields(schema):
+            whole = (*size, *shape)
+            filled = torch.zeros((), dtype=dtype).expand(whole)
+            td.set(path, filled if storage == "memmap" else filled.clone())  # files need the shape alone
+        if storage == "memmap":
+            return td.memmap_like(prefix)
+        return td.share_memory_() if storage == "shared" else td
+
+    @classmethod
+    def from_struct_array(cls, struct_array: np.ndarray[Any, Any], device: Any = None) -> Any:
+        """Return a tensordict over a NumPy structured array; its batch size is the shape of the array.
+
+        Fields share the memory of the array where their alignment allows it; strings and objects are non-tensor data.
+
+        Args:
+            struct_array: The array; structured fields become nested tensordicts.
+            device: Where every entry is moved.
+
+        Raises:
+            TypeError: It is not a structured array.
+
+        >>> array = np.zeros(3, dtype=[("x", "f4"), ("y", "i8", (2,))])
+        >>> td = TensorDict.from_struct_array(array)
+        >>> td.batch_size, td["y"].shape
+        (torch.Size([3]), torch.Size([3, 2]))
+        """
+        names = getattr(getattr(struct_array, "dtype", None), "names", None)
+        if names is None:
+            raise errors.not_convertible("from_struct_array", "a structured array of NumPy", struct_array)
+        entries = {name: _field(struct_array, name) for name in names}
+        return containers.dense(entries, batch_size=struct_array.shape, device=device)
+
+    def to_struct_array(self) -> np.ndarray[Any, Any]:
+        """Return the entries as a NumPy structured array of the shape of the batch.
+
+        Raises:
+            TypeError: NumPy has no dtype of a leaf.
+
+        >>> TensorDict({"x": torch.zeros(2), "n": {"y": torch.ones(2, 3)}}, [2]).to_struct_array().dtype.names
+        ('x', 'n')
+        """
+        columns = {key: _column(value) for key, value in self._items()}
+        size = tuple(self._meta.batch_size)
+        dims = len(size)
+        dtype = np.dtype([(key, column.dtype, column.shape[dims:]) for key, column in columns.items()])
+        out = np.empty(size, dtype=dtype)
+        for key, column in columns.items():
+            out[key] = column
+        return out
+
+
+def _field(array: np.ndarray[Any, Any], name: str) -> Any:
+    column = array[name]
+    if column.dtype.names is not None:
+        return containers.dense.from_struct_array(column)
+    if column.dtype.kind not in _KINDS:
+        return containers.non_tensor_stack.from_list(column.tolist(), batch_size=array.shape)
+    if any(step % column.itemsize for step in column.strides):  # torch counts strides in elements
+        column = column.copy()
+    return torch.from_numpy(column)
+
+
+def _column(value: Any) -> np.ndarray[Any, Any]:
+    if isinstance(value, Tensor):
+        column: np.ndarray[Any, Any] = value.detach().cpu().numpy()
+        return column
+    if value._is_non_tensor:
+        return np.array(value.maybe_to_stack().tolist())
+    nested: np.ndarray[Any, Any] = value.to_struct_array()
+    return nested
