@@ -76,7 +76,7 @@ def test_get_without_a_default_returns_none_or_raises():
     try:
         assert get_defaults_to_none() is False
         for key in ("x", ("a", "x"), ("a", "b", "x"), ("x", ("y",))):
-            with pytest.raises(KeyError, match="x|passes through a Tensor"):
+            with pytest.raises(KeyError, match=r"x|passes through a Tensor"):
                 td.get(key)
             assert td.get(key, None) is None
         assert td.get(("a", "b")) == 1
