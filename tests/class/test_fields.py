@@ -364,9 +364,9 @@ def test_repr_shows_set_fields_in_alphabetical_order_then_unset_ones(sample):
     )
 
 
-def test_a_field_of_elements_of_several_batch_sizes_is_one_value_or_nested_lists():
+def test_a_field_of_elements_of_several_batch_sizes_is_nested_lists():
     def stack(*labels: str) -> Any:
         return Sample.lazy_stack([Sample(torch.zeros(n), s, batch_size=[n]) for n, s in enumerate(labels, 1)])
 
-    assert stack("cat", "cat").label == "cat"
+    assert stack("cat", "cat").label == [["cat"], ["cat", "cat"]]
     assert stack("cat", "dog").label == stack("cat", "dog")["label"] == [["cat"], ["dog", "dog"]]

@@ -58,7 +58,7 @@ def test_defaults_are_those_of_the_model_and_mutable_ones_are_copied():
     cls = from_pydantic(Line)
     first, second = (cls(start=from_pydantic(Point(x=torch.zeros(3)))) for _ in range(2))
     assert first.end is None and first.weight.tolist() == [1.0, 1.0, 1.0] and first.marks == ["none"]
-    first.marks.append("more")
+    first.marks[0] = "more"
     assert second.marks == ["none"]
     with pytest.raises(TypeError, match="start"):
         cls()

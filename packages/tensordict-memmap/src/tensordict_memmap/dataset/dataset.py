@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tensordict_core import set_capture_non_tensor_stack, stack
 from tensordict_memmap.dataset.columns import check_growable
 from tensordict_memmap.dataset.writer import Writer, write_empty
 from tensordict_memmap.engine import syscalls
@@ -92,7 +93,8 @@ class MemmapDataset:
         root = os.path.realpath(path)
         if not existsok:
             transaction.check_new(root)
-        node = tree.name_files(plan(like.unsqueeze(0)[:0]), tie=False)
+        with set_capture_non_tensor_stack(True):  # one value for all rows, not a list of them
+            node = tree.name_files(plan(stack([like])[:0]), tie=False)
         check_growable(node, "the row")
 
         def write(folder: str) -> Manifest:
