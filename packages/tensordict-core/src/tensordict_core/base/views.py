@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -13,36 +13,47 @@ from tensordict_core.base.keys import unravel_key_to_tuple
 if TYPE_CHECKING:
     from tensordict_core.base.rebuild import IsLeaf
 
-__all__ = ["ItemsView", "KeysView", "ValuesView"]
+__all__ = ["ItemsView", "KeysView", "ValuesView", "ViewOptions"]
 
 
 def _first(pair: tuple[str, Any]) -> str:
     return pair[0]
 
 
-def _walk(
-    node: Any, prefix: tuple[str, ...], nested: bool, leaves: bool, is_leaf: IsLeaf | None, sort: bool, read: bool
-) -> Iterator[tuple[Any, Any]]:
-    """Yield keys and entries, a nested tensordict before its entries.
+class ViewOptions(NamedTuple):
+    """What a view shows: entries of nested tensordicts too, leaves only, and in alphabetical order."""
 
-    If ``read`` is false, entries are stand-ins (see `Node._peek`).
-    """
-    pairs = node._items() if read else node._peek_items()
+    include_nested: bool
+    leaves_only: bool
+    is_leaf: IsLeaf | None
+    sort: bool
+
+
+def _walk(node: Any, options: ViewOptions, prefix: tuple[str, ...], show: type[_View], found: list[Any]) -> list[Any]:
+    """Append what a view shows of a node to a list, a nested tensordict before its entries, and return the list."""
+    nested, leaves, is_leaf, sort = options
+    values, keys = show is ValuesView, show is KeysView
+    pairs = node._peek_items() if keys else node._items()  # keys are shown without reading the entries
     for key, value in sorted(pairs, key=_first) if sort else pairs:
-        # join_key, inlined: the call would double the cost of an entry
-        name = (*prefix, key) if prefix else key
         if type(value) is Tensor:
-            yield name, value
-            continue
-        leaf = isinstance(value, Tensor) or (is_leaf is not None and is_leaf(type(value)))
+            leaf = True
+        else:
+            leaf = isinstance(value, Tensor) or (is_leaf is not None and is_leaf(type(value)))
         if leaf or not leaves:
-            yield name, value
-        if nested and not leaf and not value._is_opaque:
-            yield from _walk(value, (*prefix, key), nested, leaves, is_leaf, sort, read)
+            if values:
+                found.append(value)
+            else:
+                # join_key, inlined: the call would double the cost of an entry
+                name = (*prefix, key) if prefix else key
+                found.append(name if keys else (name, value))
+        if not leaf and nested and not value._is_opaque:
+            _walk(value, options, (*prefix, key), show, found)
+    return found
 
 
-def _count(node: Any, nested: bool, leaves: bool, is_leaf: IsLeaf | None) -> int:
-    """Return the number of pairs that `_walk` yields, without reading entries or making keys."""
+def _count(node: Any, options: ViewOptions) -> int:
+    """Return the number of entries that `_walk` collects, without reading entries or making keys."""
+    nested, leaves, is_leaf, _ = options
     found = 0
     for _, value in node._peek_items():
         if type(value) is Tensor:
@@ -51,50 +62,28 @@ def _count(node: Any, nested: bool, leaves: bool, is_leaf: IsLeaf | None) -> int
         leaf = isinstance(value, Tensor) or (is_leaf is not None and is_leaf(type(value)))
         found += leaf or not leaves
         if nested and not leaf and not value._is_opaque:
-            found += _count(value, nested, leaves, is_leaf)
+            found += _count(value, options)
     return found
 
 
 class _View:
-    """The base class of the three views."""
+    """The base class of the three views; ``options`` is ``None`` for the entries of the tensordict alone."""
 
-    _reads = True
-    """Whether iteration reads the entries, which a lazy stack has to stack."""
+    __slots__ = ("options", "td")
 
-    # most views have no options: without them only the tensordict is stored
-    _is_plain = True
-    include_nested = False
-    leaves_only = False
-    is_leaf: IsLeaf | None = None
-    sort = False
-
-    def __init__(
-        self,
-        td: Any,
-        include_nested: bool = False,
-        leaves_only: bool = False,
-        is_leaf: IsLeaf | None = None,
-        sort: bool = False,
-    ) -> None:
+    def __init__(self, td: Any, options: ViewOptions | None = None) -> None:
         self.td = td
-        if include_nested or leaves_only or sort:
-            self._is_plain = False
-            self.include_nested = include_nested
-            self.leaves_only = leaves_only
-            self.is_leaf = is_leaf
-            self.sort = sort
-
-    def _pairs(self) -> Iterator[tuple[Any, Any]]:
-        if self._is_plain:
-            return iter(self.td._items())
-        return _walk(self.td, (), self.include_nested, self.leaves_only, self.is_leaf, self.sort, self._reads)
+        self.options = options
 
     def __len__(self) -> int:
         # list() asks for the length before it iterates
-        if not self.include_nested and not self.leaves_only:
-            keys = self.td._keys()
-            return len(keys if hasattr(keys, "__len__") else list(keys))
-        return _count(self.td, self.include_nested, self.leaves_only, self.is_leaf)
+        if self.options is not None:
+            return _count(self.td, self.options)
+        keys = self.td._table or self.td._keys()
+        try:
+            return len(keys)
+        except TypeError:  # an iterator
+            return len(list(keys))
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError  # pragma: no cover - each view defines it
@@ -106,26 +95,28 @@ class _View:
 class KeysView(_View):
     """The live keys of a tensordict; nested keys are tuples. Supports ``in``, set operations and comparison."""
 
-    _reads = False
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[Any]:
-        if self._is_plain:
-            return iter(self.td._keys())
-        return (key for key, _ in self._pairs())
+        if self.options is None:
+            return iter(self.td._table or self.td._keys())
+        return iter(_walk(self.td, self.options, (), KeysView, []))
 
     def __contains__(self, key: object) -> bool:
-        if type(key) is str and not self.leaves_only:
+        options = self.options
+        if type(key) is str and (options is None or not options.leaves_only):
             return self.td._peek(key) is not None
         path = unravel_key_to_tuple(key)  # type: ignore[arg-type]  # it refuses other objects
-        if len(path) != 1 and not self.include_nested:
+        if len(path) != 1 and (options is None or not options.include_nested):
             return False
         value = self.td._peek_path(path)
         if value is None:
             return False
         return (
-            not self.leaves_only
+            options is None
+            or not options.leaves_only
             or isinstance(value, Tensor)
-            or (self.is_leaf is not None and self.is_leaf(type(value)))
+            or (options.is_leaf is not None and options.is_leaf(type(value)))
         )
 
     def __eq__(self, other: object) -> bool:
@@ -160,15 +151,23 @@ class KeysView(_View):
 class ValuesView(_View):
     """The live entries of a tensordict."""
 
+    __slots__ = ()
+
     def __iter__(self) -> Iterator[Any]:
-        return iter([value for _, value in self._pairs()])
+        if self.options is None:
+            return iter([value for _, value in self.td._items()])
+        return iter(_walk(self.td, self.options, (), ValuesView, []))
 
 
 class ItemsView(_View):
     """The live pairs of keys and entries of a tensordict."""
 
+    __slots__ = ()
+
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        return self._pairs()
+        if self.options is None:
+            return iter(self.td._items())
+        return iter(_walk(self.td, self.options, (), ItemsView, []))
 
 
 abc.KeysView.register(KeysView)

@@ -6,7 +6,7 @@ A string key costs one dictionary operation; a nested key costs one for each lev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
 
@@ -18,15 +18,13 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.options import current as options
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
 from tensordict_core.base.registry import containers
-from tensordict_core.base.views import ItemsView, KeysView, ValuesView
+from tensordict_core.base.views import ItemsView, KeysView, ValuesView, ViewOptions
 from tensordict_core.base.write_plan import UpdatePlan
 
 if TYPE_CHECKING:
     from tensordict_core.base.rebuild import NO_DEFAULT, IsLeaf
 
 __all__ = ["Access"]
-
-_DictItems: type[Any] = type({}.items())
 
 
 def _as_plain(key: Any) -> str | tuple[str, ...]:
@@ -192,7 +190,7 @@ class Access(Node):
         (['a', 'b'], ['a', ('b', 'c')])
         """
         if include_nested or leaves_only or sort:
-            return KeysView(self, include_nested, leaves_only, is_leaf, sort)
+            return KeysView(self, ViewOptions(include_nested, leaves_only, is_leaf, sort))
         return KeysView(self)
 
     def values(
@@ -209,10 +207,9 @@ class Access(Node):
         [1, 2]
         """
         if not (include_nested or leaves_only or sort):
-            table = self._items()
-            if isinstance(table, _DictItems):
-                return cast(ValuesView, table.mapping.values())  # as in items()
-        return ValuesView(self, include_nested, leaves_only, is_leaf, sort)
+            table = self._table
+            return ValuesView(self) if table is None else table.values()  # as in items()
+        return ValuesView(self, ViewOptions(include_nested, leaves_only, is_leaf, sort))
 
     def items(
         self,
@@ -228,10 +225,10 @@ class Access(Node):
         [('a', 1), (('b', 'c'), 2)]
         """
         if not (include_nested or leaves_only or sort):
-            table = self._items()
-            if isinstance(table, _DictItems):
-                return cast(ItemsView, table)  # the dictionary's own view is live and the fastest
-        return ItemsView(self, include_nested, leaves_only, is_leaf, sort)
+            table = self._table
+            # the dictionary's own view is live and the fastest
+            return ItemsView(self) if table is None else table.items()
+        return ItemsView(self, ViewOptions(include_nested, leaves_only, is_leaf, sort))
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
         """Return the pairs of keys and entries of non-tensor data.
