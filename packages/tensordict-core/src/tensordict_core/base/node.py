@@ -72,8 +72,8 @@ class Node:
     _makes_entries = False
     """Whether entries are computed when they are read, so that an in-place write to one does not change this node."""
 
-    _table: Any = None
-    """The dictionary of all entries, for containers that have one: plain views come from it without a call."""
+    _stores_entries = False
+    """Whether ``_entries`` is a dictionary of all entries, so that plain views come from it without a call."""
 
     _holds_slices = False
     """Whether leaves are slices of the batch: each lacks one batch dimension of this node."""

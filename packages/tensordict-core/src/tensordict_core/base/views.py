@@ -79,7 +79,9 @@ class _View:
         # list() asks for the length before it iterates
         if self.options is not None:
             return _count(self.td, self.options)
-        keys = self.td._table or self.td._keys()
+        if self.td._stores_entries:
+            return len(self.td._entries)
+        keys = self.td._keys()
         try:
             return len(keys)
         except TypeError:  # an iterator
@@ -99,7 +101,7 @@ class KeysView(_View):
 
     def __iter__(self) -> Iterator[Any]:
         if self.options is None:
-            return iter(self.td._table or self.td._keys())
+            return iter(self.td._entries if self.td._stores_entries else self.td._keys())
         return iter(_walk(self.td, self.options, (), KeysView, []))
 
     def __contains__(self, key: object) -> bool:

@@ -23,7 +23,7 @@ class _Deferred(TensorDict):
 
     def __getattr__(self, name: str) -> Any:
         # Python calls this method for the slot that `deferred` leaves unset
-        if name not in ("_entries", "_table"):
+        if name != "_entries":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         annotations: Any = self._annotations  # `deferred` has set "make"
         entries = self._entries = annotations.pop("make")()

@@ -145,6 +145,8 @@ class TensorDict(TensorDictBase):
     (torch.Size([]), torch.Size([3, 1, 4]))
     """
 
+    _stores_entries = True
+
     __slots__ = ("__dict__", "_annotations", "_entries", "_holders", "_last_exit", "_locked", "_meta")
 
     if TYPE_CHECKING:
@@ -459,5 +461,4 @@ class TensorDict(TensorDictBase):
         return self._make(entries, self._meta)
 
 
-TensorDict._table = TensorDict._entries  # the same slot: reading it takes no call
 containers.dense = TensorDict

@@ -207,8 +207,8 @@ class Access(Node):
         [1, 2]
         """
         if not (include_nested or leaves_only or sort):
-            table = self._table
-            return ValuesView(self) if table is None else table.values()  # as in items()
+            # the dictionary's own view is live and the fastest
+            return self._entries.values() if self._stores_entries else ValuesView(self)
         return ValuesView(self, ViewOptions(include_nested, leaves_only, is_leaf, sort))
 
     def items(
@@ -225,9 +225,7 @@ class Access(Node):
         [('a', 1), (('b', 'c'), 2)]
         """
         if not (include_nested or leaves_only or sort):
-            table = self._table
-            # the dictionary's own view is live and the fastest
-            return ItemsView(self) if table is None else table.items()
+            return self._entries.items() if self._stores_entries else ItemsView(self)  # as in values()
         return ItemsView(self, ViewOptions(include_nested, leaves_only, is_leaf, sort))
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
