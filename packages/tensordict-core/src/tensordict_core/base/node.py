@@ -96,6 +96,9 @@ class Node:
 
         def _split(self, sizes: list[int], dim: int) -> Sequence[Any]: ...
 
+        def _adopt_names(self, entry: Any) -> None: ...
+        def _take_batch_size(self, source: Any, chosen: Any) -> None: ...
+
         # Operations that other families call; the family that defines one gives its signature.
         batch_size: Any
         names: Any
@@ -118,6 +121,7 @@ class Node:
         get: Callable[..., Any]
         irecv: Callable[..., Any]
         is_empty: Callable[..., bool]
+        is_memmap: Callable[..., bool]
         is_shared: Callable[..., bool]
         items: Callable[..., Any]
         keys: Callable[..., Any]

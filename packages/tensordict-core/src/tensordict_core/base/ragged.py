@@ -22,7 +22,7 @@ def _of(components: Sequence[Tensor], like: Tensor) -> Tensor:
     """Return components as one nested tensor; without any, one of no rows like another."""
     if components:
         return torch.nested.as_nested_tensor(list(components), layout=torch.jagged)
-    start = like.offsets()[:1]
+    start = like.offsets()[:1]  # type: ignore[attr-defined]  # jagged tensors have it, without annotation
     return torch.nested.nested_tensor_from_jagged(like.values()[:0], start)
 
 
@@ -57,5 +57,5 @@ def split_leaf(leaf: Tensor, sizes: Sequence[int], dim: int) -> Sequence[Tensor]
 def cat_leaves(leaves: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Return the concatenation of leaves along a dimension, as ``torch.cat``."""
     if dim or not all(_is_jagged(leaf) for leaf in leaves):
-        return torch.cat(leaves, dim)
+        return torch.cat(list(leaves), dim)
     return _of([component for leaf in leaves for component in leaf.unbind()], leaves[0])

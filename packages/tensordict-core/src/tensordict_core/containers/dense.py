@@ -200,6 +200,7 @@ class TensorDict(TensorDictBase):
         entries = self._entries
         first = size[0] if dims else None
         plain = meta.device is None
+        named: Node | None = None  # the first nested tensordict with dim names
         try:
             # a field of a tensorclass may hide items(), but not _items()
             items = given._items() if is_node else given.items()
@@ -219,12 +220,11 @@ class TensorDict(TensorDictBase):
                         raise errors.batch_mismatch(key, shape, size)
                 entries[key] = value
             else:
-                entries[key] = to_entry(meta, key, value, non_blocking=bool(non_blocking))
-        if meta.names is None and dims:
-            for value in entries.values():
-                if type(value) is not Tensor and isinstance(value, Node) and value._meta.names is not None:
-                    self._adopt_names(value)
-                    break
+                entries[key] = entry = to_entry(meta, key, value, non_blocking=bool(non_blocking))
+                if named is None and isinstance(entry, Node) and entry._meta.names is not None:
+                    named = entry
+        if named is not None and meta.names is None:
+            self._adopt_names(named)
         if lock:
             self.lock_()
 

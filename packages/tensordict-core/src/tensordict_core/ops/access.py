@@ -207,8 +207,9 @@ class Access(Node):
         [1, 2]
         """
         if not (include_nested or leaves_only or sort):
-            # the dictionary's own view is live and the fastest
-            return self._entries.values() if self._stores_entries else ValuesView(self)
+            if self._stores_entries:
+                return self._entries.values()  # type: ignore[return-value]  # a dictionary's own view is the fastest
+            return ValuesView(self)
         return ValuesView(self, ViewOptions(include_nested, leaves_only, is_leaf, sort))
 
     def items(
@@ -225,7 +226,9 @@ class Access(Node):
         [('a', 1), (('b', 'c'), 2)]
         """
         if not (include_nested or leaves_only or sort):
-            return self._entries.items() if self._stores_entries else ItemsView(self)  # as in values()
+            if self._stores_entries:
+                return self._entries.items()  # type: ignore[return-value]  # as in values()
+            return ItemsView(self)
         return ItemsView(self, ViewOptions(include_nested, leaves_only, is_leaf, sort))
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:

@@ -393,7 +393,8 @@ def _bytes(leaf: Tensor) -> int:
     """Return the size of a leaf and its gradient in bytes, with the offsets and lengths of a jagged tensor."""
     parts = [leaf]
     if leaf.is_nested and leaf.layout is torch.jagged:
-        parts = [part for part in (leaf.values(), leaf.offsets(), leaf.lengths()) if part is not None]
+        jagged: Any = leaf  # whose methods have no annotations
+        parts = [part for part in (jagged.values(), jagged.offsets(), jagged.lengths()) if part is not None]
     grad = leaf.grad if leaf.is_leaf else None
     return sum(part.nbytes for part in parts) + (0 if grad is None else _bytes(grad))
 

@@ -85,6 +85,8 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
 
         def _replace_value(self, value: Any) -> None: ...
 
+        def _set_flat(self, flat: list[Any]) -> None: ...
+
         def _at_positions(self, positions: list[int] | None, meta: Meta) -> Any:
             """The values at flat positions (``None``: all, in order) as a node with other metadata."""
 
@@ -397,7 +399,7 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         """Never: there is a value."""
         return False
 
-    @property  # type: ignore[misc]  # another type than the data of tensordicts
+    @property
     def data(self) -> Any:
         """The value, or the nested list of values; settable."""
         return self._entry_value()
