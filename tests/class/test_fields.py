@@ -370,3 +370,15 @@ def test_a_field_of_elements_of_several_batch_sizes_is_nested_lists():
 
     assert stack("cat", "cat").label == [["cat"], ["cat", "cat"]]
     assert stack("cat", "dog").label == stack("cat", "dog")["label"] == [["cat"], ["dog", "dog"]]
+
+
+def test_the_fallback_for_missing_attributes_can_be_read_and_replaced_on_the_class():
+    class Loose(TensorClass):
+        x: torch.Tensor
+
+    own = Loose.__getattr__
+    Loose.__getattr__ = lambda self, name: name.upper() if name == "other" else own(self, name)
+    loose = Loose(torch.zeros(2))
+    assert loose.other == "OTHER"
+    with pytest.raises(AttributeError, match="typo"):
+        loose.typo  # noqa: B018 (the access is the test)

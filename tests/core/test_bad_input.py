@@ -28,7 +28,6 @@ from tensordict_core import (
     merge_tensordicts,
     pad_sequence,
     parse_tensor_dict_string,
-    set_lazy_legacy,
     set_printoptions,
     unpad_sequence,
     unravel_key,
@@ -352,7 +351,6 @@ TABLE: list[tuple[str, Callable[[], Any], type[Exception], str, str, str]] = [
     ("cuda", lambda: td().cuda("cpu"), RuntimeError, "moves to a CUDA device", "got cpu", "use to"),
     ("attrs fields", lambda: td().attrs(fields=["x"]), ValueError, "has the fields", "got 'x'", "pass some of those"),
     ("print options", lambda: set_printoptions(x=3), TypeError, "'x'", "is not a print option", "choose from"),
-    ("legacy", lambda: set_lazy_legacy(True), ValueError, "can only turn", "got True", "use lazy_stack"),
     ("map", lambda: td().map(3, num_workers=0), TypeError, "takes a function", "got int", "pass a callable"),
     ("map dims", lambda: td()[0].map(len), RuntimeError, "at least one batch dimension", r"\[\]", "set td.batch_size"),
     (

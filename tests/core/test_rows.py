@@ -73,8 +73,8 @@ def test_earlier_names_are_aliases(td: TensorDict) -> None:
     assert td.to("cpu").clear_device().device is None
     with set_lazy_legacy(False):
         assert not lazy_legacy()
-    with pytest.raises(ValueError, match="can only turn the lazy mode of older releases off, got True"):
-        set_lazy_legacy(True)
+    with pytest.warns(DeprecationWarning, match="no longer lazy; use lazy_stack"), set_lazy_legacy(True):
+        assert not lazy_legacy()
 
 
 def test_no_default_makes_get_strict(td: TensorDict) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import tensordict
 import tensordict_core
+from tensordict._aliases import MODULES, RELEASE
 from tensordict._names import OWNERS, RENAMED, SUBMODULES
 
 ALL = [
@@ -139,7 +140,9 @@ def test_submodules_are_attributes_without_an_import():
 
 def test_every_module_is_in_the_table_and_the_reverse():
     found = {"tensordict"} | {m.name for m in pkgutil.walk_packages(tensordict.__path__, "tensordict.")}
-    assert {m for m in found if not m.rpartition(".")[2].startswith("_")} == set(OWNERS)
+    private = {m for m in found if m.rpartition(".")[2].startswith("_")} - set(MODULES)
+    assert private == {"tensordict._aliases", "tensordict._lazy", "tensordict._names"}
+    assert found - private == {*OWNERS, *MODULES}
     assert all(f"{module}.{name}" in OWNERS for module, names in SUBMODULES.items() for name in names)
 
 
@@ -196,8 +199,9 @@ def test_it_refuses_to_share_the_name_with_the_reference(tmp_path):
     assert "`pip uninstall tensordict`" in last
 
 
-def test_the_version_is_the_distributions():
-    assert tensordict.__version__ == version("tensordict-suite")
+def test_the_version_is_the_release_that_the_suite_stands_in_for():
+    assert tensordict.__version__ == RELEASE == "0.15.3"
+    assert version("tensordict-suite") != RELEASE
     with pytest.raises(PackageNotFoundError):
         version("tensordict")
 

@@ -78,7 +78,11 @@ class Instance(Forwarding):
         if self._tensordict._peek(name) is not None:
             self._tensordict.del_(name)
 
-    if not TYPE_CHECKING:  # for type checkers, this would allow every attribute
+    if not TYPE_CHECKING:  # for type checkers, these would allow every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise Python's own error; programs read this method from the class, to call it from their own."""
+            return object.__getattribute__(self, name)
 
         def __setattr__(self, name: str, value: Any) -> None:
             cls = type(self)

@@ -15,8 +15,31 @@ from typing import Any
 from tensordict_core import NestedKey, TensorDict, unravel_key
 from tensordict_core.extension import Node
 from tensordict_nn import errors
+from tensordict_nn.settings import Block, Setting
 
-__all__ = ["dispatch"]
+__all__ = ["DISPATCHES", "dispatch", "set_dispatch"]
+
+DISPATCHES: Setting[bool] = Setting(True)
+
+
+class set_dispatch(Block):
+    """Context manager, or decorator, in which functions with `dispatch` do or do not take tensors.
+
+    Args:
+        mode: Whether they take tensors; otherwise arguments are passed on unchanged.
+        thread_local: Whether the block is for this thread only.
+
+    >>> from tensordict_nn import TensorDictModule
+    >>> module = TensorDictModule(lambda x: x + 1, in_keys=["x"], out_keys=["y"])
+    >>> with set_dispatch(True):
+    ...     module(x=torch.zeros(2))
+    tensor([1., 1.])
+    """
+
+    setting = DISPATCHES
+
+    def __init__(self, mode: bool = True, *, thread_local: bool = False) -> None:
+        super().__init__(mode, thread_local)
 
 
 def _optional(call: Callable[..., Any], position: int) -> Callable[..., Any]:
@@ -108,6 +131,8 @@ class dispatch:
 
     def _call(self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the function with a tensordict of the arguments."""
+        if not DISPATCHES.get():
+            return function(*args, **kwargs)
         source = self._keys(owner, self.source)
         if len(args) > len(source):
             raise errors.too_many_arguments(owner, len(args), source)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
+from tensordict._aliases import ANSWER, MODULES, PRIVATE, RELEASE
 from tensordict._names import OWNERS, RENAMED, SUBMODULES
 
 
@@ -64,12 +65,14 @@ def serve(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]
 
     def lookup(name: str) -> object:
         value: object
-        if name in submodules:
+        if name in submodules or f"{module}.{name}" in MODULES:
             return import_module(f"{module}.{name}")
         if name == "__all__":
             return exported()
         if name == "__version__" and module == "tensordict":
-            value = version("tensordict-suite")
+            value = RELEASE
+        elif name in PRIVATE and module in ANSWER and name not in owner_of:
+            value = _fetch(module, *PRIVATE[name])
         else:
             current = renamed.get(name, name)
             if current not in owner_of:
@@ -83,6 +86,35 @@ def serve(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]
 
     def names() -> list[str]:
         return sorted({*(n for n in vars(sys.modules[module]) if n.startswith("__")), *submodules, *exported()})
+
+    return lookup, names
+
+
+def serve_alias(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Builds the ``__getattr__`` and ``__dir__`` of a module path that stands for public modules.
+
+    Args:
+        module: The full name of the module, a key of ``MODULES``.
+
+    >>> lookup, _ = serve_alias("tensordict.functional")
+    >>> lookup("pad").__module__.split(".")[0]
+    'tensordict_core'
+    """
+    homes = MODULES[module]
+
+    def lookup(name: str) -> object:
+        if name in PRIVATE:
+            value = _fetch(module, *PRIVATE[name])
+        elif name.startswith("__"):  # what Python asks modules for
+            raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
+        else:
+            home = next((home for home in homes if hasattr(import_module(home), name)), homes[0])
+            value = _fetch(module, home, name)
+        setattr(sys.modules[module], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({name for home in homes for name in dir(import_module(home))})
 
     return lookup, names
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from tensordict_core.base.node import Node
 
 __all__ = [
+    "NESTED_TENSORS_AS_LISTS",
     "TENSORS",
     "default_is_leaf",
     "in_shared_memory",
@@ -123,3 +124,27 @@ def is_leaf_nontensor(cls: type) -> bool:
     ['a', 'b']
     """
     return issubclass(cls, Tensor) or (issubclass(cls, Node) and cls._is_opaque)
+
+
+class _NestedTensorsAsLists:
+    """The type of `NESTED_TENSORS_AS_LISTS`."""
+
+    opens_lazy_stacks = True
+
+    def __call__(self, cls: type) -> bool:
+        return default_is_leaf(cls)
+
+    def __repr__(self) -> str:
+        return "NESTED_TENSORS_AS_LISTS"
+
+    def __reduce__(self) -> str:
+        return "NESTED_TENSORS_AS_LISTS"
+
+
+NESTED_TENSORS_AS_LISTS = _NestedTensorsAsLists()
+"""An ``is_leaf`` of ``keys``, ``values`` and ``items`` that lists the elements of lazy stacks, numbered by their keys.
+
+>>> stack = lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.zeros(2)})])
+>>> list(stack.keys(True, True, is_leaf=NESTED_TENSORS_AS_LISTS))
+[('0', 'a'), ('1', 'a')]
+"""

@@ -29,11 +29,24 @@ class ViewOptions(NamedTuple):
     sort: bool
 
 
+def _opens(node: Any, is_leaf: Any) -> bool:
+    """Return whether the elements of a lazy stack are listed one by one, which `NESTED_TENSORS_AS_LISTS` asks for."""
+    return node._is_lazy_stack and getattr(is_leaf, "opens_lazy_stacks", False)
+
+
+def _elements(stack: Any) -> list[tuple[str, Any]]:
+    """Return the elements of a lazy stack with their numbers as keys."""
+    return [(str(i), element) for i, element in enumerate(stack.tensordicts)]
+
+
 def _walk(node: Any, options: ViewOptions, prefix: tuple[str, ...], show: type[_View], found: list[Any]) -> list[Any]:
     """Append what a view shows of a node to a list, a nested tensordict before its entries, and return the list."""
     nested, leaves, is_leaf, sort = options
     values, keys = show is ValuesView, show is KeysView
-    pairs = node._peek_items() if keys else node._items()  # keys are shown without reading the entries
+    if is_leaf is not None and _opens(node, is_leaf):
+        pairs = _elements(node)
+    else:
+        pairs = node._peek_items() if keys else node._items()  # keys are shown without reading the entries
     for key, value in sorted(pairs, key=_first) if sort else pairs:
         if type(value) is Tensor:
             leaf = True
@@ -55,7 +68,7 @@ def _count(node: Any, options: ViewOptions) -> int:
     """Return the number of entries that `_walk` collects, without reading entries or making keys."""
     nested, leaves, is_leaf, _ = options
     found = 0
-    for _, value in node._peek_items():
+    for _, value in _elements(node) if is_leaf is not None and _opens(node, is_leaf) else node._peek_items():
         if type(value) is Tensor:
             found += 1
             continue

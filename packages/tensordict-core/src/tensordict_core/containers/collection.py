@@ -24,6 +24,7 @@ from tensordict_core.ops.compare import Comparison
 from tensordict_core.ops.compat.deprecated import DeprecatedNames
 from tensordict_core.ops.compat.memmap import MemmapStubs
 from tensordict_core.ops.compat.modules import ModuleStubs
+from tensordict_core.ops.compat.private_names import PrivateNames
 from tensordict_core.ops.creation import Creation
 from tensordict_core.ops.flatten_keys import KeyFlattening
 from tensordict_core.ops.grad import Autograd
@@ -82,6 +83,7 @@ class TensorCollection(
     TensorSpecs,
     Representation,
     DeprecatedNames,
+    PrivateNames,
 ):
     """The base class of containers of tensors that behave like one tensor of their batch size."""
 

@@ -19,7 +19,7 @@ from torch.special import erfcx, log_ndtr, ndtri
 
 from tensordict_nn import errors
 
-__all__ = ["TruncatedNormal"]
+__all__ = ["TruncatedNormal", "TruncatedStandardNormal"]
 
 _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 
@@ -184,3 +184,19 @@ class TruncatedNormal(Distribution):
         """Returns the distribution with a larger batch shape."""
         loc, scale, a, b = (x.expand(batch_shape) for x in (self.loc, self.scale, self.a, self.b))
         return TruncatedNormal(loc, scale, a, b, validate_args=False)
+
+
+class TruncatedStandardNormal(TruncatedNormal):
+    """A standard normal distribution restricted to ``[a, b]``.
+
+    Args:
+        a: The lower bound.
+        b: The upper bound.
+        validate_args: See ``torch.distributions.Distribution``.
+
+    >>> TruncatedStandardNormal(torch.tensor(-1.0), torch.tensor(1.0)).mean
+    tensor(0.)
+    """
+
+    def __init__(self, a: float | Tensor, b: float | Tensor, validate_args: bool | None = None) -> None:
+        super().__init__(torch.zeros(()), torch.ones(()), a, b, validate_args)

@@ -6,7 +6,8 @@ distribution; a compiled graph cannot swap it and uses its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,10 +15,24 @@ from torch import Tensor
 
 from tensordict_core.extension import is_compiling
 
-__all__ = ["draw_with"]
+__all__ = ["draw_with", "use_generator"]
 
 
-def _draw(generator: torch.Generator, draw: Callable[[], Any]) -> Any:
+@contextmanager
+def use_generator(generator: torch.Generator | None) -> Iterator[None]:
+    """Context manager in which random functions draw from a generator instead of the global one.
+
+    Args:
+        generator: The generator, which advances; ``None`` leaves the global one.
+
+    >>> with use_generator(torch.Generator().manual_seed(0)):
+    ...     first = torch.rand(())
+    >>> first.equal(torch.rand((), generator=torch.Generator().manual_seed(0)))
+    True
+    """
+    if generator is None:
+        yield
+        return
     on_gpu = generator.device.type == "cuda"
     get: Callable[[], Tensor] = (lambda: torch.cuda.get_rng_state(generator.device)) if on_gpu else torch.get_rng_state
     put: Callable[[Tensor], None] = (
@@ -26,11 +41,15 @@ def _draw(generator: torch.Generator, draw: Callable[[], Any]) -> Any:
     before = get()
     put(generator.get_state())
     try:
-        value = draw()
+        yield
         generator.set_state(get())
     finally:
         put(before)
-    return value
+
+
+def _draw(generator: torch.Generator, draw: Callable[[], Any]) -> Any:
+    with use_generator(generator):
+        return draw()
 
 
 def draw_with(source: Any, td: Any, draw: Callable[[], Any]) -> Any:

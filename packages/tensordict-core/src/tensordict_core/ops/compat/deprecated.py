@@ -5,6 +5,7 @@ The documentation does not show them.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self
 
 from tensordict_core.base.keys import NestedKey
@@ -55,13 +56,10 @@ class DeprecatedNames(Node):
 
 
 class set_lazy_legacy(Setting):
-    """Turn off the lazy shape operations of older releases, which are always off here.
+    """Accept the choice of lazy shape operations of older releases; they are off in any case.
 
     Args:
-        mode: False.
-
-    Raises:
-        ValueError: ``mode`` is true.
+        mode: Whether the operations would be lazy; ``True`` warns that they are not.
 
     >>> with set_lazy_legacy(False):
     ...     lazy_legacy()
@@ -72,11 +70,13 @@ class set_lazy_legacy(Setting):
 
     def __init__(self, mode: bool) -> None:
         if mode:
-            raise ValueError(
-                "set_lazy_legacy() can only turn the lazy mode of older releases off, got True; use lazy_stack for a "
-                "lazy stack and view_at for a view"
+            warnings.warn(
+                "set_lazy_legacy(True) changes nothing: shape operations are no longer lazy; use lazy_stack for a lazy "
+                "stack and view_at for a view",
+                DeprecationWarning,
+                stacklevel=2,
             )
-        super().__init__(mode)
+        super().__init__(False)
 
 
 def lazy_legacy(allow_none: bool = False) -> bool:

@@ -1,0 +1,336 @@
+"""Compatibility: small public functions and constants for programs that import them from below the public names.
+
+Published programs import a handful of functions that belong to no container: a strict ``zip``, the batch size that an
+index leaves, a timer by name, functions by version of a module. Here they are public, under plain names;
+``tensordict-suite`` serves them under the names that those programs use.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from types import ModuleType, TracebackType
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.torch_version import TorchVersion
+
+from tensordict_core.base import errors
+from tensordict_core.base.index import Index
+from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
+from tensordict_core.base.predicates import NESTED_TENSORS_AS_LISTS
+from tensordict_core.containers.collection import TensorCollection
+
+__all__ = [
+    "ENTRY_TYPES",
+    "NESTED_TENSORS_AS_LISTS",
+    "as_bool",
+    "batch_size_after",
+    "get_json_backend",
+    "implement_for",
+    "is_key",
+    "is_key_or_keys",
+    "is_non_tensor_type",
+    "json_dumps",
+    "key_path",
+    "logger",
+    "set_json_backend",
+    "shape_of",
+    "timeit",
+    "wrap_dim",
+    "zip_strict",
+]
+
+ENTRY_TYPES: tuple[type[Any], ...] = (Tensor, TensorCollection)
+"""The types of entries: tensors and containers."""
+
+logger = logging.getLogger("tensordict")
+"""The logger of this library and of programs that log through it."""
+
+zip_strict = functools.partial(zip, strict=True)
+"""``zip`` that raises a ``ValueError`` if the lengths differ."""
+
+
+def batch_size_after(batch_size: torch.Size, index: Any) -> torch.Size:
+    """Return the batch size that an index leaves.
+
+    Args:
+        batch_size: The batch size.
+        index: Any index of a tensordict.
+
+    Raises:
+        IndexError: The index does not fit the batch size.
+
+    >>> batch_size_after(torch.Size([3, 4]), (slice(2), 0))
+    torch.Size([2])
+    """
+    return Index(index, torch.Size(batch_size)).size
+
+
+def wrap_dim(dim: int, shape: Sequence[int] | None, ndim: int | None = None) -> int:
+    """Return a dimension counted from the front.
+
+    Args:
+        dim: The dimension, from ``-ndim`` to ``ndim - 1``.
+        shape: The shape that has the dimensions.
+        ndim: The number of dimensions, where there is no shape.
+
+    Raises:
+        IndexError: There is no such dimension.
+
+    >>> wrap_dim(-1, torch.Size([3, 4]))
+    1
+    """
+    size = torch.Size(shape if shape is not None else [1] * (ndim or 0))
+    if not -len(size) <= dim < len(size):
+        raise errors.bad_dim(dim, size)
+    return dim % len(size)
+
+
+def is_key(value: Any) -> bool:
+    """Return whether a value is a nested key.
+
+    >>> is_key(("a", "b")), is_key(["a"])
+    (True, False)
+    """
+    return isinstance(value, NestedKey)
+
+
+def is_key_or_keys(value: Any) -> bool:
+    """Return whether a value is a nested key or a non-empty sequence of nested keys.
+
+    >>> is_key_or_keys(("a", "b")), is_key_or_keys(["a", ("b", "c")]), is_key_or_keys(["a", 1])
+    (True, True, False)
+    """
+    return isinstance(value, NestedKey) or (
+        isinstance(value, list | tuple) and bool(value) and all(isinstance(key, NestedKey) for key in value)
+    )
+
+
+def key_path(value: Any) -> tuple[str, ...]:
+    """Return a nested key as a flat tuple, and the empty tuple for anything that is no key, such as an index.
+
+    >>> key_path(("a", ("b",))), key_path(0), key_path(("a", 0))
+    (('a', 'b'), (), ())
+    """
+    return unravel_key_to_tuple(value) if isinstance(value, NestedKey) else ()
+
+
+def is_non_tensor_type(cls: type) -> bool:
+    """Return whether a type is that of non-tensor data.
+
+    >>> from tensordict_core import NonTensorData
+    >>> is_non_tensor_type(NonTensorData), is_non_tensor_type(TensorDict)
+    (True, False)
+    """
+    return getattr(cls, "_is_non_tensor", False)
+
+
+def shape_of(value: Any) -> torch.Size:
+    """Return the shape of an entry; sizes that differ between the components of a strided nested tensor are -1.
+
+    >>> shape_of(torch.zeros(2, 3)), shape_of(torch.nn.UninitializedBuffer())
+    (torch.Size([2, 3]), torch.Size([-1]))
+    """
+    if isinstance(value, Tensor) and value.is_nested and value.layout is torch.strided:
+        sizes = [component.shape for component in value.unbind()]
+        return torch.Size((len(sizes), *(n[0] if len(set(n)) == 1 else -1 for n in zip(*sizes, strict=True))))
+    if isinstance(value, UninitializedParameter | UninitializedBuffer):
+        return torch.Size([-1])
+    shape: torch.Size = value.shape
+    return shape
+
+
+def as_bool(text: str) -> bool:
+    """Return the truth value that a string spells, as environment variables and configurations have it.
+
+    Args:
+        text: One of y, yes, t, true, on, 1, n, no, f, false, off and 0, in any case.
+
+    Raises:
+        ValueError: The string spells neither.
+
+    >>> as_bool("yes"), as_bool("0")
+    (True, False)
+    """
+    spelled = {"y": True, "yes": True, "t": True, "true": True, "on": True, "1": True}
+    spelled |= {"n": False, "no": False, "f": False, "false": False, "off": False, "0": False}
+    value = spelled.get(text.lower())
+    if value is None:
+        raise ValueError(f"{text!r} is no truth value; use one of {', '.join(spelled)}")
+    return value
+
+
+class timeit:
+    """Adds up the time that blocks and functions of a name take; a context manager and a decorator.
+
+    Args:
+        name: The name under which the times are added up.
+
+    >>> with timeit("step"):
+    ...     pass
+    >>> calls = timeit("step")(len)("abc")
+    >>> timeit.counts()["step"]
+    2
+    >>> timeit.erase()
+    """
+
+    _REG: ClassVar[dict[str, list[Any]]] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._start = 0.0
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate a function."""
+
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with type(self)(self.name):
+                return function(*args, **kwargs)
+
+        return timed
+
+    def __enter__(self) -> Self:
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        spent = time.perf_counter() - self._start
+        _, total, calls = self._REG.get(self.name, [0.0, 0.0, 0])
+        self._REG[self.name] = [(total + spent) / (calls + 1), total + spent, calls + 1]
+
+    @classmethod
+    def counts(cls) -> dict[str, int]:
+        """Return the number of calls of each name."""
+        return {name: calls for name, (_, _, calls) in cls._REG.items()}
+
+    @classmethod
+    def print(cls, prefix: str | None = None) -> None:
+        """Log the mean and the total of each name, the largest total first."""
+        for name, (mean, total, calls) in sorted(cls._REG.items(), key=lambda item: -item[1][1]):
+            logger.info("%s%s: %.6f ms a call, %d calls, %.6f s", prefix or "", name, mean * 1000, calls, total)
+
+    @classmethod
+    def erase(cls) -> None:
+        """Forget all times."""
+        cls._REG.clear()
+
+
+class implement_for:
+    """Decorator that chooses among functions of one name by the installed version of a module.
+
+    Args:
+        module_name: The module, or a function that imports and returns it.
+        from_version: The first version that the function is for; by default any.
+        to_version: The first version that it is no longer for; by default none.
+
+    Raises:
+        ModuleNotFoundError: A function is called and none is for the installed version.
+
+    >>> @implement_for("torch", None, "2.0")
+    ... def backend(): return "old"
+    >>> @implement_for("torch", "2.0")
+    ... def backend(): return "new"
+    >>> backend()
+    'new'
+    """
+
+    _chosen: ClassVar[dict[str, Callable[..., Any]]] = {}
+
+    def __init__(
+        self,
+        module_name: str | Callable[[], ModuleType],
+        from_version: str | None = None,
+        to_version: str | None = None,
+        *,
+        class_method: bool = False,
+        compilable: bool = False,
+    ) -> None:
+        self.module_name = module_name
+        self.from_version = from_version
+        self.to_version = to_version
+        self.class_method = class_method
+        self.compilable = compilable
+
+    def fits(self) -> bool:
+        """Return whether the installed version is in the range; ``False`` where the module is not installed."""
+        name = self.module_name
+        try:
+            module = importlib.import_module(name) if isinstance(name, str) else name()
+        except ImportError:
+            return False
+        found = TorchVersion(module.__version__)
+        return (self.from_version is None or found >= self.from_version) and (
+            self.to_version is None or found < self.to_version
+        )
+
+    def __call__(self, function: Callable[..., Any]) -> Any:
+        """Register a function and return the one that calls the function that was chosen."""
+        name = f"{function.__module__}.{function.__qualname__}"
+        if self.fits():
+            self._chosen[name] = function
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            chosen = self._chosen.get(name)
+            if chosen is None:
+                raise ModuleNotFoundError(
+                    f"no implementation of {name} is for the installed version of {self.module_name}; install another"
+                )
+            return chosen(*args, **kwargs)
+
+        return classmethod(call) if self.class_method else call
+
+
+_json: list[str] = ["json"]
+
+
+def set_json_backend(backend: str) -> None:
+    """Choose the module that `json_dumps` writes with.
+
+    Args:
+        backend: ``"json"`` or ``"orjson"``.
+
+    Raises:
+        ValueError: The backend is another one.
+
+    >>> set_json_backend("json")
+    """
+    if backend not in ("json", "orjson"):
+        raise ValueError(f"unknown JSON backend {backend!r}; use 'json' or 'orjson'")
+    importlib.import_module(backend)
+    _json[0] = backend
+
+
+def get_json_backend() -> ModuleType:
+    """Return the module that `json_dumps` writes with.
+
+    >>> get_json_backend().__name__
+    'json'
+    """
+    return importlib.import_module(_json[0])
+
+
+def json_dumps(data: Any, **kwargs: Any) -> bytes:
+    """Return data as JSON, written by the chosen backend.
+
+    Args:
+        data: Anything that the backend writes.
+        **kwargs: Arguments of its function ``dumps``.
+
+    >>> json_dumps({"a": [1, 2]})
+    b'{"a":[1,2]}'
+    """
+    if _json[0] == "orjson":
+        found: bytes = get_json_backend().dumps(data, **kwargs)
+        return found
+    return json.dumps(data, **{"separators": (",", ":"), **kwargs}).encode()

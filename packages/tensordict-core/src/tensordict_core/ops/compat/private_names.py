@@ -1,0 +1,157 @@
+"""Private names: methods with a leading underscore that published programs call, in terms of the public ones.
+
+Programs of other people call these on tensordicts, although no documentation lists them. Each is an alias of what the
+public method does, with the parameters that programs pass. The documentation does not show them, and nothing here
+calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Self
+
+from tensordict_core.base.index import Index
+from tensordict_core.base.keys import NestedKey
+from tensordict_core.base.node import Node
+from tensordict_core.base.predicates import NESTED_TENSORS_AS_LISTS
+from tensordict_core.base.registry import containers
+
+__all__ = ["PrivateNames"]
+
+
+class PrivateNames(Node):
+    """Methods with a leading underscore that published programs call."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _new_unsafe(
+        cls,
+        source: Mapping[str, Any] | None = None,
+        batch_size: Sequence[int] | int | None = None,
+        device: Any = None,
+        names: Sequence[str | None] | None = None,
+        lock: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Alias of the constructor; values are checked here, too.
+
+        >>> TensorDict._new_unsafe({"a": torch.zeros(3)}, [3]).batch_size
+        torch.Size([3])
+        """
+        for option in ("non_blocking", "nested", "is_shared", "is_memmap"):
+            kwargs.pop(option, None)
+        made: Any = cls if issubclass(cls, containers.dense) else containers.dense
+        return made({**(source or {}), **kwargs}, batch_size, device=device, names=names, lock=lock)
+
+    def _fast_apply(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Any:
+        """Alias of ``apply`` that keeps empty nested tensordicts by default.
+
+        >>> TensorDict({"a": torch.zeros(2)})._fast_apply(lambda x: x + 1)["a"]
+        tensor([1., 1.])
+        """
+        return self._apply_nest(fn, *others, **{"filter_empty": False, **options})
+
+    def _apply_nest(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Any:
+        """Alias of ``apply``.
+
+        >>> TensorDict({"a": torch.zeros(2)})._apply_nest(lambda x: x + 1)["a"]
+        tensor([1., 1.])
+        """
+        for option in ("checked", "num_threads", "prefix", "call_on_unbatched"):
+            options.pop(option, None)
+        return self.apply(fn, *others, **options)
+
+    def _get_str(self, key: str, default: Any = None, **kwargs: Any) -> Any:
+        """Alias of ``get``; a default that is ``NO_DEFAULT`` raises an error for a missing key.
+
+        >>> TensorDict({"a": 1})._get_str("b", None) is None
+        True
+        """
+        return self.get(key, default, **kwargs)
+
+    def _get_tuple(self, key: NestedKey, default: Any = None, **kwargs: Any) -> Any:
+        """Alias of ``get``.
+
+        >>> TensorDict({"a": {"b": 1}})._get_tuple(("a", "b"), None)
+        tensor(1)
+        """
+        return self.get(key, default, **kwargs)
+
+    def _set_str(
+        self,
+        key: NestedKey,
+        value: Any,
+        *,
+        inplace: bool | None = False,
+        validated: bool = False,
+        ignore_lock: bool = False,
+        non_blocking: bool = False,
+    ) -> Self:
+        """Alias of ``set``, or of ``set_`` where ``inplace`` is true.
+
+        >>> TensorDict({})._set_str("a", torch.zeros(2), inplace=False, validated=True)["a"]
+        tensor([0., 0.])
+        """
+        node: Any = self
+        if inplace:
+            node.set_(key, value, non_blocking=non_blocking)
+        else:
+            with node.unlock_() if ignore_lock and node.is_locked else nullcontext():
+                node.set(key, value, non_blocking=non_blocking)
+        return self
+
+    _set_tuple = _set_str
+
+    def _has_names(self) -> bool:
+        """Return whether a batch dimension has a name.
+
+        >>> TensorDict({}, [3], names=["time"])._has_names()
+        True
+        """
+        return self._meta.names is not None
+
+    def _erase_names(self) -> None:
+        """Drop the names of the batch dimensions.
+
+        >>> td = TensorDict({}, [3], names=["time"])
+        >>> td._erase_names()
+        >>> td.names
+        [None]
+        """
+        self.names = None
+
+    def _get_names_idx(self, idx: Any) -> list[str | None] | None:
+        """Return the names of the dimensions that remain after an index, ``None`` if there are none.
+
+        >>> TensorDict({}, [3, 4], names=["time", "env"])._get_names_idx(0)
+        ['env']
+        """
+        names = Index(idx, self.batch_size).names(self._meta.names)
+        return list(names) if names else None
+
+    def _stack_onto_(self, list_item: Sequence[Any], dim: int) -> Self:
+        """Write the stack of tensordicts into this one.
+
+        >>> td = TensorDict({"a": torch.zeros(2)}, [2])
+        >>> td._stack_onto_([TensorDict({"a": 1.0}), TensorDict({"a": 2.0})], 0)["a"]
+        tensor([1., 2.])
+        """
+        return self.update_(type(list_item[0]).stack(list_item, dim))
+
+    def _items_list(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        *,
+        is_leaf: Callable[[type[Any]], bool] | None = None,
+        **kwargs: Any,
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the keys and the values of ``items``, as two lists; elements of lazy stacks have keys of their own.
+
+        >>> TensorDict({"a": 1, "b": 2})._items_list()
+        (['a', 'b'], [tensor(1), tensor(2)])
+        """
+        pairs = list(self.items(include_nested, leaves_only, is_leaf=is_leaf or NESTED_TENSORS_AS_LISTS))
+        return [key for key, _ in pairs], [value for _, value in pairs]

@@ -1,0 +1,84 @@
+"""Aliases: module paths and private names that published programs import, each with the public name that it stands for.
+
+``MODULES`` lists the module paths below the public ones and where their names are looked up. ``PRIVATE`` lists private
+names; the modules of ``ANSWER`` and those of ``MODULES`` serve them. An alias is in no ``__all__`` and no ``dir``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+RELEASE = "0.15.3"
+"""The release of the reference that the suite stands in for; ``tensordict.__version__`` answers with it."""
+
+# module path -> modules whose names it has
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "tensordict._C": ("tensordict.utils",),
+    "tensordict._pytree": ("tensordict",),
+    "tensordict._td": ("tensordict",),
+    "tensordict._tensorcollection": ("tensordict",),
+    "tensordict._torch_func": ("tensordict",),
+    "tensordict._unbatched": ("tensordict",),
+    "tensordict.functional": ("tensordict",),
+    "tensordict.persistent": ("tensordict",),
+    "tensordict.store": ("tensordict",),
+    "tensordict.tabular": ("tensordict",),
+    "tensordict.tensordict": ("tensordict", "tensordict.utils"),
+    "tensordict.testing": ("tensordict",),
+    "tensordict.typedtensordict": ("tensordict",),
+    "tensordict.nn.common": ("tensordict.nn", "tensordict"),
+    "tensordict.nn.cudagraphs": ("tensordict.nn",),
+    "tensordict.nn.ensemble": ("tensordict.nn",),
+    "tensordict.nn.functional_modules": ("tensordict.nn",),
+    "tensordict.nn.params": ("tensordict.nn", "tensordict"),
+    "tensordict.nn.probabilistic": ("tensordict.nn", "tensordict.nn.distributions"),
+    "tensordict.nn.sequence": ("tensordict.nn",),
+    "tensordict.nn.utils": ("tensordict.nn",),
+    "tensordict.nn.distributions.composite": ("tensordict.nn.distributions",),
+    "tensordict.nn.distributions.continuous": ("tensordict.nn.distributions",),
+    "tensordict.nn.distributions.discrete": ("tensordict.nn.distributions",),
+    "tensordict.nn.distributions.truncated_normal": ("tensordict.nn.distributions",),
+}
+
+# public modules that answer to private names
+ANSWER = ("tensordict.base", "tensordict.utils", "tensordict.tensorclass", "tensordict.nn")
+
+# private name -> module that owns the public one, and its name
+PRIVATE: Mapping[str, tuple[str, str]] = {
+    "Buffer": ("torch.nn", "Buffer"),
+    "TensorDictFuture": ("tensordict_memmap", "SaveFuture"),
+    "TruncatedStandardNormal": ("tensordict_nn.compat", "TruncatedStandardNormal"),
+    "_ACCEPTED_CLASSES": ("tensordict_core.compat", "ENTRY_TYPES"),
+    "_NESTED_TENSORS_AS_LISTS": ("tensordict_core.compat", "NESTED_TENSORS_AS_LISTS"),
+    "_SubTensorDict": ("tensordict_core", "SubTensorDict"),
+    "_add_suffix": ("tensordict_nn.compat", "add_suffix"),
+    "_default_is_leaf": ("tensordict_core", "default_is_leaf"),
+    "_dispatch_td_nn_modules": ("tensordict_nn.compat", "dispatches"),
+    "_exclude_td_from_pytree": ("tensordict_nn.compat", "whole_in_pytrees"),
+    "_getitem_batch_size": ("tensordict_core.compat", "batch_size_after"),
+    "_is_leaf_nontensor": ("tensordict_core", "is_leaf_nontensor"),
+    "_is_nested_key": ("tensordict_core.compat", "is_key"),
+    "_is_non_tensor": ("tensordict_core.compat", "is_non_tensor_type"),
+    "_is_seq_of_nested_key": ("tensordict_core.compat", "is_key_or_keys"),
+    "_is_tensor_collection": ("tensordict_core", "is_tensor_collection"),
+    "_is_tensorclass": ("tensordict_core", "is_tensorclass"),
+    "_maybe_correct_neg_dim": ("tensordict_core.compat", "wrap_dim"),
+    "_set_dispatch_td_nn_modules": ("tensordict_nn.compat", "set_dispatch"),
+    "_set_skip_existing_None": ("tensordict_nn.compat", "set_skip_existing_of_block"),
+    "_shape": ("tensordict_core.compat", "shape_of"),
+    "_strtobool": ("tensordict_core.compat", "as_bool"),
+    "_unravel_key_to_tuple": ("tensordict_core.compat", "key_path"),
+    "_use_generator": ("tensordict_nn.compat", "use_generator"),
+    "_zip_strict": ("tensordict_core.compat", "zip_strict"),
+    "expln": ("tensordict_nn.compat", "expln"),
+    "get_json_backend": ("tensordict_core.compat", "get_json_backend"),
+    "implement_for": ("tensordict_core.compat", "implement_for"),
+    "is_nested_key": ("tensordict_core.compat", "is_key"),
+    "is_seq_of_nested_key": ("tensordict_core.compat", "is_key_or_keys"),
+    "json_dumps": ("tensordict_core.compat", "json_dumps"),
+    "logger": ("tensordict_core.compat", "logger"),
+    "set_json_backend": ("tensordict_core.compat", "set_json_backend"),
+    "strtobool": ("tensordict_core.compat", "as_bool"),
+    "timeit": ("tensordict_core.compat", "timeit"),
+    "unravel_keys": ("tensordict_core", "unravel_key"),
+}

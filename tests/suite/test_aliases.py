@@ -1,0 +1,109 @@
+"""Module paths and private names that published programs import: each is something public."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import tensordict
+from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack
+from tensordict._aliases import ANSWER, MODULES, PRIVATE
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_private_name_is_a_public_object_of_its_owner(name):
+    owner, public = PRIVATE[name]
+    home = importlib.import_module(owner)
+    assert public in getattr(home, "__all__", [public])
+    for module in ANSWER:
+        if name not in importlib.import_module(module).__all__:
+            assert getattr(importlib.import_module(module), name) is getattr(home, public)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_path_has_the_names_of_the_modules_that_it_stands_for(module):
+    here = importlib.import_module(module)
+    for home in map(importlib.import_module, MODULES[module]):
+        for name in home.__all__:
+            assert name in dir(here)
+            assert getattr(here, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        here.no_such_name  # noqa: B018 (the access is the test)
+
+
+LINES = [
+    "from tensordict.tensordict import TensorDict, TensorDictBase, assert_allclose_td",
+    "from tensordict.base import _default_is_leaf, _is_leaf_nontensor, _NESTED_TENSORS_AS_LISTS, _ACCEPTED_CLASSES",
+    "from tensordict.utils import _zip_strict, _unravel_key_to_tuple, _is_tensorclass, _is_non_tensor, logger",
+    "from tensordict.utils import _getitem_batch_size, _maybe_correct_neg_dim, is_seq_of_nested_key, Buffer",
+    "from tensordict.utils import timeit",
+    "from tensordict.utils import implement_for, strtobool, TensorDictFuture, set_json_backend, get_json_backend",
+    "from tensordict.nn.common import TensorDictModuleBase, TensorDictModule, dispatch",
+    "from tensordict.nn.probabilistic import InteractionType, interaction_type, _use_generator",
+    "from tensordict.nn.utils import _set_dispatch_td_nn_modules, _set_skip_existing_None, Buffer, expln, mappings",
+    "from tensordict.nn.functional_modules import _exclude_td_from_pytree",
+    "from tensordict.nn.distributions.composite import _add_suffix",
+    "from tensordict.nn.distributions.truncated_normal import TruncatedStandardNormal",
+    "from tensordict._tensorcollection import TensorCollection",
+    "from tensordict._C import unravel_keys, unravel_key, unravel_key_list",
+    "from tensordict.functional import pad, pad_sequence, dense_stack_tds",
+    "import tensordict; tensordict.nn.functional_modules._exclude_td_from_pytree().set()",
+    "import tensordict; tensordict.tensordict.TensorDict; tensordict._pytree",
+]
+
+
+def test_the_imports_of_published_programs_work():
+    lines = "\n".join(LINES)
+    ran = subprocess.run([sys.executable, "-W", "error", "-c", lines], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_aliases_are_not_listed():
+    assert not set(dir(tensordict.utils)) & {name for name in PRIVATE if name.startswith("_")}
+
+
+def test_lazy_stacks_are_walked_element_by_element():
+    stack = lazy_stack([TensorDict({"a": torch.zeros(1), "s": "x"}), TensorDict({"a": torch.zeros(2), "s": "y"})])
+    as_lists = tensordict.base._NESTED_TENSORS_AS_LISTS
+    keys = [("q", "0", "a"), ("q", "1", "a"), "t"]
+    td = TensorDict({"q": stack, "t": torch.zeros(1)})
+    assert list(td.keys(True, True, is_leaf=as_lists)) == keys
+    assert [value.numel() for value in td.values(True, True, is_leaf=as_lists)] == [1, 2, 1]
+    assert len(td.items(True, True, is_leaf=as_lists)) == 3
+    assert isinstance(stack, LazyStackedTensorDict)
+    assert not as_lists(TensorDict)
+    assert as_lists(torch.Tensor)
+
+
+def test_methods_with_an_underscore_do_what_the_public_ones_do():
+    td = TensorDict({"a": torch.zeros(3), "n": {"b": torch.zeros(3)}}, [3], names=["time"])
+    assert td._has_names()
+    assert td._get_names_idx(0) is None
+    assert td._get_str("a", None) is td["a"]
+    assert td._get_str("missing", None) is None
+    with pytest.raises(KeyError, match="missing"):
+        td._get_str("missing", tensordict.NO_DEFAULT)
+    assert "n" in td._fast_apply(lambda x: None)
+    assert td._fast_apply(lambda x: None, filter_empty=True) is None
+    assert td._set_str("c", torch.ones(3), inplace=False, validated=True)["c"].sum() == 3
+    locked = td.clone().lock_()
+    locked._set_str("d", torch.ones(3), inplace=False, validated=True, ignore_lock=True)
+    assert "d" in locked
+    assert locked.is_locked
+    made = TensorDict._new_unsafe({"a": torch.zeros(3)}, torch.Size([3]), names=["time"], lock=True)
+    assert made.is_locked
+    assert made.names == ["time"]
+    assert td._items_list(True, True)[0] == ["a", ("n", "b"), "c"]
+    td._erase_names()
+    assert td.names == [None]
+
+
+def test_the_lazy_mode_of_older_releases_warns_and_changes_nothing():
+    with pytest.warns(DeprecationWarning, match="no longer lazy"):
+        block = tensordict.set_lazy_legacy(True)
+    with block:
+        assert not tensordict.lazy_legacy()
