@@ -2,8 +2,8 @@
 
 This package defines nothing. A name is imported from the distribution that owns it when it is first used, so that
 ``import tensordict`` loads neither torch nor numba, and a program needs only the distributions that it uses.
-``_names.py`` lists the owner of each name, ``_lazy.py`` imports it. ``_aliases.py`` lists module paths and private names
-that published programs import, each with the public name that it stands for.
+``_names.py`` lists the owner of each name, ``_lazy.py`` imports it. ``_aliases.py`` lists module paths and private
+names that published programs import, each with the public name that it stands for.
 
 >>> from tensordict import TensorDict
 >>> import tensordict_core
