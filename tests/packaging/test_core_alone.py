@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-SATELLITES = ("tensordict_memmap", "tensordict_nn", "tensordict_class", "tensordict")
+SATELLITES = ("tensordict_memmap", "tensordict_nn", "tensordict_class", "tensordict_store", "tensordict")
 # `None` in sys.modules is how Python itself says that a module cannot be imported.
 BLOCK = f"import sys\nfor name in {(*SATELLITES, 'numba', 'llvmlite', 'tqdm')!r}: sys.modules[name] = None\n"
 

@@ -21,6 +21,7 @@ IMPORT_NAMES = {
     "tensordict-memmap": "tensordict_memmap",
     "tensordict-nn": "tensordict_nn",
     "tensordict-class": "tensordict_class",
+    "tensordict-store": "tensordict_store",
     "tensordict-suite": "tensordict",
 }
 each = pytest.mark.parametrize("name", IMPORT_NAMES)
@@ -101,7 +102,11 @@ def test_the_readme_is_the_description_and_shows_code(dist, name):
 
 @pytest.mark.parametrize(
     ("name", "kinds"),
-    [("tensordict-memmap", {"MemoryMappedTensor"}), ("tensordict-nn", {"TensorDictParams"})],
+    [
+        ("tensordict-memmap", {"MemoryMappedTensor"}),
+        ("tensordict-nn", {"TensorDictParams"}),
+        ("tensordict-store", {"PersistentTensorDict"}),
+    ],
 )
 def test_a_satellite_announces_its_types(dist, name, kinds):
     with zipfile.ZipFile(wheel_of(dist, name)) as archive:

@@ -29,18 +29,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     | CORE_INTERFACE,
     "tensordict_nn": {"torch", "numpy"} | CORE_INTERFACE,
     "tensordict_class": {"torch", "numpy", "pydantic"} | CORE_INTERFACE,
+    "tensordict_store": {"torch", "numpy", "h5py", "zarr", "redis", "pyarrow", "pandas", "streaming"} | CORE_INTERFACE,
     "tensordict": {
         "tensordict_core",
         "tensordict_memmap",
         "tensordict_nn",
         "tensordict_nn.distributions",
         "tensordict_class",
+        "tensordict_store",
     },
 }
 # The suite that container authors inherit is the one part of core that needs test tools; nothing else imports it.
 TEST_TOOLS = {"pytest", "hypothesis"}
 OURS = set(MAY_IMPORT)
 # Declaring the one brings the other: core stands on torch and numpy, numba's intrinsics are written with its llvmlite.
+# Distributions whose import name is another one.
+IMPORTED_AS = {"mosaicml_streaming": "streaming"}
 COMES_WITH = {"tensordict_core": {"torch", "numpy"}, "numba": {"llvmlite"}}
 FOLDER = {name: PACKAGES / name.replace("_", "-") for name in OURS - {"tensordict"}} | {
     "tensordict": PACKAGES / "tensordict-suite"
@@ -188,6 +192,7 @@ def test_permitted_imports_equal_declared_dependencies(package):
         for line in project["dependencies"] + extras
     }
     declared = {name.replace("-", "_") for name in distributions} - {"tensordict_suite"}
+    declared = {IMPORTED_AS.get(name, name) for name in declared}
     used = {name for name in MAY_IMPORT[package] if "." not in name} | (TEST_TOOLS & declared)
     brought = {name for first in declared for name in COMES_WITH.get(first, set())}
     assert used - brought <= declared <= used

@@ -92,7 +92,9 @@ def public(module):
     return {name for name in dir(module) if not (name.startswith("__") and name.endswith("__"))}
 
 
-@pytest.mark.parametrize("package", ["tensordict_core", "tensordict_memmap", "tensordict_nn", "tensordict_class"])
+@pytest.mark.parametrize(
+    "package", ["tensordict_core", "tensordict_memmap", "tensordict_nn", "tensordict_class", "tensordict_store"]
+)
 def test_dir_of_a_package_lists_its_public_names_only(package):
     module = importlib.import_module(package)
     assert public(module) == set(module.__all__)
@@ -165,6 +167,7 @@ def test_an_unknown_name_is_an_attribute_error():
         ("tensordict_memmap", "tensordict.MemoryMappedTensor"),
         ("tensordict_nn", "tensordict.nn.TensorDictModule"),
         ("tensordict_class", "tensordict.tensorclass"),
+        ("tensordict_store", "tensordict.PersistentTensorDict"),
     ],
 )
 def test_a_missing_satellite_is_an_import_error_that_names_the_command(package, wanted):

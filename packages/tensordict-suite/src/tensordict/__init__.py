@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from tensordict_nn import as_tensordict_module as as_tensordict_module
     from tensordict_nn import from_module as from_module
     from tensordict_nn import from_modules as from_modules
+    from tensordict_store import PersistentTensorDict as PersistentTensorDict
+    from tensordict_store import from_h5 as from_h5
 
     MemmapTensor = MemoryMappedTensor
 else:

@@ -23,22 +23,25 @@ OWNERS: Mapping[str, Mapping[str, str]] = {
             set_printoptions stack to_arrow unpad_sequence unravel_key unravel_key_list unravel_key_to_tuple
         """,
         "tensordict_memmap": """
-            LazyStackedTensorDictStore MemmapDataset MemoryMappedTensor PersistentTensorDict TensorDictStore
-            append_memmap compare convert from_consolidated from_h5 from_safetensors from_zarr is_memmap_archive load
-            load_into load_memmap memmap pack_memmap refresh_archive_checksums save to_safetensors unpack_memmap
+            MemmapDataset MemoryMappedTensor append_memmap compare convert from_consolidated from_safetensors
+            is_memmap_archive load load_into load_memmap memmap pack_memmap refresh_archive_checksums save
+            to_safetensors unpack_memmap
         """,
         "tensordict_nn": """
             TensorClassModuleBase TensorClassModuleWrapper TensorDictParams as_tensordict_module from_module
             from_modules
         """,
         "tensordict_class": "TensorClass TypedTensorDict from_dataclass from_pydantic tensorclass",
+        "tensordict_store": """
+            LazyStackedTensorDictStore PersistentTensorDict TensorDictStore from_h5 from_zarr
+        """,
     },
     "tensordict.base": {
         "tensordict_core": """
             NO_DEFAULT TensorDictBase from_any from_csv from_dict from_json from_namedtuple from_pandas from_parquet
             from_struct_array from_tuple get_defaults_to_none is_tensor_collection set_get_defaults_to_none
         """,
-        "tensordict_memmap": "from_h5 from_zarr",
+        "tensordict_store": "from_h5 from_zarr",
     },
     "tensordict.memmap": {"tensordict_memmap": "MemoryMappedTensor"},
     "tensordict.nn": {

@@ -1,4 +1,4 @@
-"""Plugins: imports tensordict-memmap, -nn and -class when a method needs them.
+"""Plugins: imports tensordict-memmap, -nn, -class and -store when a method needs them.
 
 Core declares methods that these distributions (*satellites*) implement, such as ``td.memmap`` and ``from_module``. The
 first call imports the satellite. If it is not installed, an ``ImportError`` names the command that installs it; an

@@ -25,6 +25,7 @@ from tensordict_core.ops.compat.deprecated import DeprecatedNames
 from tensordict_core.ops.compat.memmap import MemmapStubs
 from tensordict_core.ops.compat.modules import ModuleStubs
 from tensordict_core.ops.compat.private_names import PrivateNames
+from tensordict_core.ops.compat.stores import StoreStubs
 from tensordict_core.ops.creation import Creation
 from tensordict_core.ops.flatten_keys import KeyFlattening
 from tensordict_core.ops.grad import Autograd
@@ -78,6 +79,7 @@ class TensorCollection(
     Collectives,
     MemmapStubs,
     ModuleStubs,
+    StoreStubs,
     Locking,
     Properties,
     TensorSpecs,

@@ -35,6 +35,8 @@ class ContainerCase:
     """Whether entries have no dense form, so no test reads them as one tensor."""
     copies_shallowly = True
     """Whether ``clone(False)`` returns a new container of the same tensors."""
+    pickles_entries = True
+    """Whether a pickle holds the entries; that of a store may say where they are."""
     shares_slices = True
     """Whether reads share memory with the container instead of copying."""
     fills_rows = True

@@ -44,8 +44,9 @@ class LifeTests(ContainerCase):
         td = self.make()
         other = way(td)  # type: ignore[operator]  # pytest gives parameters as objects; these are functions
         assert_rows(other, rows(td))
-        other.zero_()
-        assert_rows(td, rows(self.make()))
+        if way is copy.deepcopy or self.pickles_entries:
+            other.zero_()
+            assert_rows(td, rows(self.make()))
 
     def test_a_locked_one_is_copied_locked_by_pickle(self) -> None:
         if not self.supports_lock:

@@ -1,0 +1,104 @@
+"""Groups and arrays: what a file format provides so that `PersistentTensorDict` can stand on it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict_store.arrays.selection import Range, Selection
+from tensordict_store.arrays.values import Encoded
+
+__all__ = ["FACTS", "Array", "Group"]
+
+FACTS = "__tensordict__"
+"""Attribute of a group: its batch size, its names, and the class of a tensorclass."""
+
+
+class Array(ABC):
+    """An array of a file: a tensor, or encoded non-tensor data."""
+
+    shape: torch.Size
+    """The shape of the tensor."""
+    dtype: torch.dtype | None
+    """The dtype of the tensor; ``None`` for non-tensor data."""
+
+    @abstractmethod
+    def read(self, selection: Selection) -> Tensor:
+        """Return the values of the boxes of a selection, side by side."""
+
+    @abstractmethod
+    def write(self, box: Sequence[Range], value: Tensor) -> None:
+        """Write a tensor of the shape and dtype of a box into it."""
+
+    @abstractmethod
+    def value(self) -> Encoded:
+        """Return the encoded non-tensor data."""
+
+    @property
+    @abstractmethod
+    def gap(self) -> int:
+        """How many rows between two runs are worth reading, to read both at once."""
+
+
+class Group(ABC):
+    """A group of arrays and groups."""
+
+    writable: bool
+    """Whether the file was opened for writing."""
+    handle: Any
+    """The object of the library: a file of h5py, a group of zarr."""
+    location: Any
+    """What was opened: a path, a URL, a store."""
+
+    @abstractmethod
+    def names(self) -> Iterable[str]:
+        """Return the names in the group, in order."""
+
+    @abstractmethod
+    def find(self, name: str) -> Array | Group | None:
+        """Return the array or group under a name."""
+
+    @abstractmethod
+    def create_group(self, name: str) -> Group:
+        """Create an empty group in place of what has the name."""
+
+    @abstractmethod
+    def put_array(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Array:
+        """Return an array of a shape and dtype: the one that has the name, or a new one in place of what has it."""
+
+    @abstractmethod
+    def put_value(self, name: str, value: Encoded) -> None:
+        """Create an array with encoded non-tensor data, in place of what has the name."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove an array or a group."""
+
+    @abstractmethod
+    def rename(self, old: str, new: str) -> None:
+        """Rename an array or a group."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """The attribute `FACTS`; empty if another program wrote the group."""
+
+    @abstractmethod
+    def set_facts(self, facts: dict[str, Any]) -> None:
+        """Replace the attribute `FACTS`."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Pass all writes to the operating system."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file."""
+
+    @abstractmethod
+    def recipe(self) -> tuple[Any, ...]:
+        """Return a function and its arguments that open this group in another process."""

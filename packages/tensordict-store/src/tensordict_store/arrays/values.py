@@ -1,0 +1,135 @@
+"""Values: non-tensor data as strings or JSON in an array, and back; pickles only if a program asks for them.
+
+The names of attributes and the encodings are those of files that the reference implementation writes.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensordict_core import NonTensorData, NonTensorStack
+from tensordict_core.extension import Meta
+
+__all__ = ["STACK", "TEXT", "VALUE", "Encoded", "decode", "encode"]
+
+STACK = "__tensordict_stack__"
+"""Attribute of an array of strings, one for each position: the batch size."""
+TEXT = "__tensordict_str__"
+"""Attribute of an array that is one string."""
+VALUE = "__tensordict_non_tensor__"
+"""Attribute of an array of bytes that encode a value: a dictionary with the key ``"encoding"``."""
+
+
+class Encoded(NamedTuple):
+    """Non-tensor data as stored: text, one or nested lists of it, or bytes; and the attributes beside it."""
+
+    content: str | np.ndarray[Any, Any] | bytes
+    attributes: dict[str, Any]
+
+
+def encode(key: str, node: Any, allow_pickle: bool = False) -> Encoded:
+    """Encode non-tensor data.
+
+    Args:
+        key: The key, for errors.
+        node: The non-tensor data.
+        allow_pickle: Whether a value that JSON cannot hold is pickled.
+
+    Raises:
+        TypeError: JSON cannot hold the value, and pickles are not allowed.
+
+    >>> encode("a", NonTensorData({"b": 1}))
+    Encoded(content=b'{"b": 1}', attributes={'__tensordict_non_tensor__': {'encoding': 'json'}})
+    """
+    size = [] if node._is_shared else list(node._meta.batch_size)
+    flat = [node.data] if node._is_shared else list(node._flat_values())
+    if all(type(value) is str and _is_plain(value) for value in flat):
+        if node._is_shared:
+            return Encoded(flat[0], {TEXT: True})
+        return Encoded(np.array(flat, dtype=object).reshape(size), {STACK: size})
+    facts: dict[str, Any] = {} if node._is_shared else {"stack": size}
+    value = flat[0] if node._is_shared else flat
+    try:
+        text = json.dumps(value)
+        if _equal(json.loads(text), value):
+            return Encoded(text.encode(), {VALUE: {"encoding": "json", **facts}})
+    except (TypeError, ValueError, RecursionError):
+        pass
+    if not allow_pickle:
+        kinds = sorted({type(one).__name__ for one in flat})
+        raise TypeError(
+            f"the value of {key!r}, of type {', '.join(kinds)}, cannot be stored as JSON; "
+            "pass allow_pickle=True to store a pickle, which only trusted readers should load"
+        )
+    return Encoded(pickle.dumps(value), {VALUE: {"encoding": "pickle", **facts}})
+
+
+def decode(key: str, stored: Encoded, meta: Meta, allow_pickle: bool = False) -> Any:
+    """Return the non-tensor data of what `encode` returned, as an entry of a node with metadata ``meta``.
+
+    Raises:
+        ValueError: The bytes are damaged, or they are a pickle and pickles are not allowed.
+    """
+    content, attributes = stored
+    if VALUE in attributes:
+        facts = attributes[VALUE]
+        value = _loaded(key, bytes(content), facts.get("encoding"), allow_pickle)  # type: ignore[arg-type]
+        stack = facts.get("stack")
+    elif isinstance(content, np.ndarray):
+        value = [_text(one) for one in content.reshape(-1).tolist()]
+        stack = list(content.shape)
+    else:
+        value, stack = _text(content), None
+    if stack is None:
+        return NonTensorData(value, batch_size=meta.batch_size, device=meta.device)
+    if not isinstance(value, list) or len(value) != int(np.prod(stack)):
+        raise ValueError(
+            f"the value of {key!r} is damaged: it should hold {int(np.prod(stack))} values; write the entry again"
+        )
+    return NonTensorStack.from_list(_nested(value, stack), batch_size=stack, device=meta.device)
+
+
+def _loaded(key: str, content: bytes, encoding: Any, allow_pickle: bool) -> Any:
+    if encoding == "pickle":
+        if not allow_pickle:
+            raise ValueError(
+                f"the value of {key!r} is a pickle, which runs code when it is loaded; "
+                "pass allow_pickle=True if you trust who wrote it"
+            )
+        return pickle.loads(content)
+    if encoding != "json":
+        raise ValueError(f"the value of {key!r} has the unknown encoding {encoding!r}; it should be 'json' or 'pickle'")
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise ValueError(f"the value of {key!r} is damaged, it is no JSON: {error}; write the entry again") from None
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether stores keep a string as it is: HDF5 ends strings at a null, and lone surrogates have no UTF-8."""
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _equal(loaded: Any, value: Any) -> bool:
+    """Whether JSON returned the very value: it makes lists of tuples and strings of other keys."""
+    if type(loaded) is not type(value):
+        return False
+    if isinstance(value, dict):
+        return loaded.keys() == value.keys() and all(_equal(loaded[key], value[key]) for key in value)
+    if isinstance(value, list):
+        return len(loaded) == len(value) and all(map(_equal, loaded, value))
+    return bool(loaded == value) or loaded != loaded
+
+
+def _nested(flat: list[Any], size: list[int]) -> list[Any]:
+    for n in reversed(size[1:]):
+        flat = [flat[i : i + n] for i in range(0, len(flat), n)] if n else [[] for _ in range(size[0])]
+    return flat

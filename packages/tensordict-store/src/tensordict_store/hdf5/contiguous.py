@@ -1,0 +1,59 @@
+"""Contiguous datasets: rows are read with the system's positioned reads, past HDF5 and its global lock.
+
+A dataset without chunks lies in one piece of the file. While nobody in this process writes the file, what HDF5 would
+return is what lies there. A selection of whole rows is one read a run; reads past the end of the file are errors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensordict_store.arrays.selection import Selection
+
+__all__ = ["read_rows"]
+
+
+def read_rows(handle: Any, offset: int, shape: Sequence[int], selection: Selection, out: np.ndarray[Any, Any]) -> bool:
+    """Read runs of whole rows into an array; return whether the selection has that form.
+
+    Args:
+        handle: The file of h5py.
+        offset: Where the dataset starts in the file.
+        shape: The shape of the dataset.
+        selection: The runs.
+        out: An array of the shape of the selection, with the byte order of the dataset.
+
+    Raises:
+        OSError: The file ends before the rows do.
+    """
+    if (
+        selection.dim
+        or handle.driver != "sec2"
+        or any(size != (0, n) for size, n in zip(selection.box[1:], shape[1:], strict=True))
+    ):
+        return False
+    number = handle.id.get_vfd_handle()
+    buffer = out.reshape(-1).view(np.uint8).data
+    row = out.nbytes // out.shape[0] if out.ndim else out.nbytes
+    place = 0
+    for start, stop in selection.runs if out.ndim else [(0, 1)]:
+        size = (stop - start) * row
+        _read(number, buffer[place : place + size], offset + start * row, handle)
+        place += size
+    return True
+
+
+def _read(number: int, buffer: memoryview, offset: int, handle: Any) -> None:
+    done = 0
+    while done < len(buffer):
+        count = os.preadv(number, [buffer[done:]], offset + done)
+        if not count:
+            raise OSError(
+                f"the HDF5 file {handle.filename!r} ends {len(buffer) - done} bytes before the rows do, so it was "
+                "truncated after it was opened; restore it from a copy"
+            )
+        done += count

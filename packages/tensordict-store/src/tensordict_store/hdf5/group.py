@@ -1,0 +1,304 @@
+"""Groups and arrays of HDF5: reads go through the low-level calls of h5py, one a box, into the tensor itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tensordict_store.arrays.dtypes import as_array, as_bits, dtype_named, numpy_dtype, torch_dtype
+from tensordict_store.arrays.group import FACTS, Array, Group
+from tensordict_store.arrays.selection import Range, Selection
+from tensordict_store.arrays.values import STACK, TEXT, VALUE, Encoded
+from tensordict_store.extras import require
+from tensordict_store.hdf5.chunks import creation_options
+from tensordict_store.hdf5.contiguous import read_rows
+from tensordict_store.hdf5.file import File, open_file
+
+__all__ = ["H5Array", "H5Group", "create_file", "open_group"]
+
+_DTYPE = "__tensordict_dtype__"
+"""Attribute of an array of unsigned integers that are the bits of another dtype: its name."""
+
+
+class H5Array(Array):
+    """A dataset of an HDF5 file."""
+
+    __slots__ = ("_kind", "_offset", "dataset", "dtype", "file", "shape")
+
+    def __init__(self, file: File, dataset: Any) -> None:
+        self.file = file
+        self.dataset = dataset
+        stored = dataset.dtype
+        self.shape = torch.Size(dataset.shape or ())
+        self._kind = stored
+        self._offset: int | None = None
+        attributes = dataset.attrs if stored.kind in "uOSV" else ()
+        self.dtype = None if VALUE in attributes or STACK in attributes or TEXT in attributes else torch_dtype(stored)
+        if self.dtype is not None and _DTYPE in attributes:
+            self.dtype = dtype_named(_text(dataset.attrs[_DTYPE]))
+        if self.dtype is not None and file.read_only and stored.isnative and dataset.chunks is None:
+            self._offset = dataset.id.get_offset()
+
+    @property
+    def gap(self) -> int:
+        """Rows between two runs that are read with them: less than a chunk, or a page of a contiguous dataset."""
+        chunks = self.dataset.chunks
+        if chunks is not None:
+            return int(chunks[0])
+        row = int(np.prod(self.shape[1:], dtype=np.int64)) * self._kind.itemsize
+        return 0 if self._offset is not None else max(4096 // max(row, 1), 1)
+
+    def read(self, selection: Selection) -> Tensor:
+        """Return the values of the boxes of a selection, side by side."""
+        self.file.check_open()
+        assert self.dtype is not None
+        out = torch.empty(selection.shape, dtype=self.dtype)
+        if not out.numel():
+            return out
+        array = as_bits(out).numpy()
+        if self._offset is None or not read_rows(self.file.handle, self._offset, self.shape, selection, array):
+            self._read_boxes(selection, array)
+        return out
+
+    def _read_boxes(self, selection: Selection, array: np.ndarray[Any, Any]) -> None:
+        h5py = require("h5", "PersistentTensorDict")
+        identity = self.dataset.id
+        kind = h5py.h5t.py_create(array.dtype)
+        if not array.ndim:
+            identity.read(h5py.h5s.ALL, h5py.h5s.ALL, array, kind)
+            return
+        space = identity.get_space()
+        memory = h5py.h5s.create_simple(array.shape)
+        sizes = list(array.shape)
+        zeros = [0] * array.ndim
+        for box, place in selection.boxes():
+            starts = tuple(start for start, _ in box)
+            counts = tuple(stop - start for start, stop in box)
+            space.select_hyperslab(starts, counts)
+            zeros[selection.dim], sizes[selection.dim] = place, counts[selection.dim]
+            memory.select_hyperslab(tuple(zeros), tuple(sizes))
+            identity.read(memory, space, array, kind)
+
+    def write(self, box: Sequence[Range], value: Tensor) -> None:
+        """Write a tensor of the shape and dtype of a box into it."""
+        self.file.check_writable()
+        if not value.numel():
+            return
+        place = tuple(slice(start, stop) for start, stop in box)
+        self.dataset[place] = as_array(value)
+
+    def value(self) -> Encoded:
+        """Return the encoded non-tensor data."""
+        self.file.check_open()
+        attributes: dict[str, Any] = dict(self.dataset.attrs)
+        content = self.dataset[()]
+        if VALUE in attributes:
+            facts = attributes[VALUE]
+            return Encoded(content.tobytes(), {VALUE: json.loads(_text(facts))})
+        if isinstance(content, np.ndarray):
+            return Encoded(content, {STACK: list(content.shape)})
+        return Encoded(content, {TEXT: True})
+
+
+class H5Group(Group):
+    """A group of an HDF5 file; nested groups share the file."""
+
+    __slots__ = ("_cache", "_names", "file", "group", "options")
+
+    def __init__(self, file: File, group: Any, options: dict[str, Any]) -> None:
+        self.file = file
+        self.group = group
+        self.options = options
+        self._cache: dict[str, Any] = {}
+        self._names: list[str] | None = None
+
+    @property
+    def handle(self) -> Any:
+        """The file of h5py."""
+        return self.file.handle
+
+    @property
+    def location(self) -> str:
+        """The path of the file."""
+        return self.file.path
+
+    @property
+    def writable(self) -> bool:  # type: ignore[override]  # an attribute of other groups
+        """Whether the file was opened for writing."""
+        return self.file.mode != "r"
+
+    def names(self) -> Iterable[str]:
+        """Return the names in the group, in order."""
+        if self._names is None:
+            self.file.check_open()
+            found = list(self.group)
+            if not self.file.read_only:
+                return found
+            self._names = found
+        return self._names
+
+    def find(self, name: str) -> Array | Group | None:
+        """Return the array or group under a name; kept where nobody can change the file."""
+        found = self._cache.get(name)
+        if found is not None:
+            return found  # type: ignore[no-any-return]
+        self.file.check_open()
+        if not name or "/" in name or name == ".":
+            return None
+        try:
+            item = self.group[name]
+        except KeyError:
+            return None
+        result = H5Array(self.file, item) if hasattr(item, "chunks") else H5Group(self.file, item, self.options)
+        if self.file.read_only:
+            self._cache[name] = result
+        return result
+
+    def _replaced(self, name: str) -> None:
+        self.file.check_writable()
+        if not name or "/" in name or name == ".":
+            raise KeyError(
+                f"key {name!r} cannot be a name in an HDF5 file, where '/' separates groups; rename the entry first"
+            )
+        if name in self.group:
+            del self.group[name]
+
+    def create_group(self, name: str) -> Group:
+        """Create an empty group in place of what has the name."""
+        self._replaced(name)
+        return H5Group(self.file, self.group.create_group(name, track_order=True), self.options)
+
+    def put_array(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Array:
+        """Return a dataset of a shape and dtype: the one that has the name, or a new one in place of what has it."""
+        stored, other = numpy_dtype(dtype)
+        old = self.find(name)
+        if isinstance(old, H5Array) and old.dtype == dtype and old.shape == shape:
+            return old
+        self._replaced(name)
+        options = creation_options(self.options, shape, stored.itemsize)
+        dataset = self.group.create_dataset(name, shape=tuple(shape), dtype=stored, **options)
+        if other is not None:
+            dataset.attrs[_DTYPE] = other
+        return H5Array(self.file, dataset)
+
+    def put_value(self, name: str, value: Encoded) -> None:
+        """Create a dataset with encoded non-tensor data."""
+        self._replaced(name)
+        h5py = require("h5", "PersistentTensorDict")
+        if isinstance(value.content, bytes):
+            dataset = self.group.create_dataset(name, data=np.frombuffer(value.content, dtype=np.uint8))
+        else:
+            dataset = self.group.create_dataset(name, data=value.content, dtype=h5py.string_dtype())
+        for key, fact in value.attributes.items():
+            dataset.attrs[key] = json.dumps(fact) if isinstance(fact, dict) else fact
+
+    def remove(self, name: str) -> None:
+        """Remove an array or a group."""
+        self.file.check_writable()
+        del self.group[name]
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename an array or a group."""
+        self._replaced(new)
+        self.group.move(old, new)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the file says of the group; empty if another program wrote it."""
+        self.file.check_open()
+        found = self.group.attrs.get(FACTS)
+        if found is None:
+            return {}
+        try:
+            facts = json.loads(_text(found))
+        except ValueError:
+            facts = None
+        if not isinstance(facts, dict):
+            raise ValueError(
+                f"the attribute {FACTS!r} of group {self.group.name!r} in {self.file.path!r} is damaged; "
+                "remove it, and pass batch_size"
+            )
+        return facts
+
+    def set_facts(self, facts: dict[str, Any]) -> None:
+        """Replace what the file says of the group."""
+        self.file.check_writable()
+        self.group.attrs[FACTS] = json.dumps(facts)
+
+    def flush(self) -> None:
+        """Pass all writes to the operating system."""
+        self.file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.file.handle:
+            self.file.handle.close()
+
+    def recipe(self) -> tuple[Any, ...]:
+        """Return a function and its arguments that open this group in another process."""
+        self.file.check_open()
+        self.file.flush()
+        return _open_again, (self.file.path, self.file.mode, self.file.locking, self.group.name, self.options)
+
+
+def open_group(filename: Any, group: Any, mode: str, locking: Any, options: dict[str, Any]) -> H5Group:
+    """Open a file and return its root group; or return a group that is open.
+
+    Raises:
+        TypeError: ``group`` is no group of h5py.
+    """
+    if group is None:
+        file = open_file(filename, mode, locking)
+        return H5Group(file, file.handle, options)
+    h5py = require("h5", "PersistentTensorDict")
+    if not isinstance(group, h5py.Group):
+        raise TypeError(f"group should be a group of h5py, got {type(group).__name__}; pass a path as filename")
+    handle = group.file
+    return H5Group(File(handle, handle.filename, handle.mode, locking), group, options)
+
+
+def create_file(filename: Any, locking: Any, options: dict[str, Any], fill: Callable[[H5Group], None]) -> H5Group:
+    """Write a new file, put it in place of an earlier one, and return its root group, open for reading and writing.
+
+    Args:
+        filename: The path.
+        locking: The option of h5py.
+        options: How entries are stored.
+        fill: Writes the entries; if it raises, an earlier file stays as it is.
+    """
+    path = os.path.abspath(os.fspath(filename))
+    beside = f"{path}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    file = open_file(beside, "w", False)
+    try:
+        try:
+            fill(H5Group(file, file.handle, options))
+            file.handle.flush()
+        finally:
+            file.handle.close()
+        os.replace(beside, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        if isinstance(error, OSError):
+            raise OSError(
+                error.errno, f"the HDF5 file {path!r} could not be written and is unchanged: {error}"
+            ) from error
+        raise
+    return open_group(path, None, "r+", locking, options)
+
+
+def _open_again(path: str, mode: str, locking: Any, name: str, options: dict[str, Any]) -> H5Group:
+    file = open_file(path, mode, locking)
+    return H5Group(file, file.handle[name], options)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,15 @@
+"""Backends: the formats that a persistent tensordict can stand on, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensordict_store.hdf5.group import create_file, open_group
+
+__all__ = ["BACKENDS", "CREATORS"]
+
+BACKENDS: dict[str, Callable[..., Any]] = {"h5": open_group}
+"""Functions that open a file or a store; they return its root group."""
+CREATORS: dict[str, Callable[..., Any]] = {"h5": create_file}
+"""Functions that write a new file or store in place of another one; they return its root group."""

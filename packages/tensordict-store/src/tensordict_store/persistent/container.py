@@ -1,0 +1,462 @@
+"""`PersistentTensorDict`: a tensordict whose entries are arrays of an HDF5 file or a zarr store.
+
+Reads fetch what an index selects, and in-place writes reach the file. The container holds a `Group` of the format and
+one child for each nested group; it keeps no tensor. Results of operations are plain tensordicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core import TensorDict, is_tensorclass
+from tensordict_core.extension import (
+    CustomContainer,
+    Index,
+    Meta,
+    Node,
+    annotate,
+    annotation,
+    as_batch_size,
+    as_device,
+    find_type,
+    register_value_writer,
+    type_name,
+)
+from tensordict_store.arrays.dtypes import numpy_dtype
+from tensordict_store.arrays.group import Array, Group
+from tensordict_store.arrays.selection import select
+from tensordict_store.arrays.values import decode, encode
+from tensordict_store.persistent.backends import BACKENDS, CREATORS
+
+__all__ = ["PersistentTensorDict"]
+
+_SAVE = "persistent_save"
+"""Annotation of non-tensor data that was read from a file: stores new values of it."""
+
+
+_BLOCK = 1 << 26
+"""Bytes that are copied at once from one store to another."""
+
+
+class Options(NamedTuple):
+    """What all nodes of one persistent tensordict have in common."""
+
+    device: torch.device | None
+    as_stack: bool
+    allow_pickle: bool
+    kwargs: dict[str, Any]
+
+
+class PersistentTensorDict(CustomContainer):
+    """A tensordict whose entries are arrays of an HDF5 file or a zarr store.
+
+    Args:
+        batch_size: The batch size; by default what the file says, and none if another program wrote it.
+        filename: The file, or with ``backend="zarr"`` anything that zarr opens: a folder, a URL, a store.
+        group: An open group of h5py or zarr, in place of ``filename``.
+        mode: ``"r"`` for reading, ``"r+"`` for reading and writing, ``"w"`` for a new file in place of another one,
+            ``"w-"`` or ``"x"`` for a new one, ``"a"`` for an existing file or a new one.
+        backend: ``"h5"`` or ``"zarr"``.
+        device: Where tensors that are read lie.
+        validate_batch_size: Whether the shapes in the file are compared with ``batch_size``.
+        non_tensor_as_stack: Whether one non-tensor value of a batch is read as a value for each position.
+        allow_pickle: Whether non-tensor values that JSON cannot hold may be pickled and loaded; a pickle runs code
+            when it is loaded.
+        **kwargs: How new entries are stored, such as ``chunks=`` and ``compression=``, as in ``create_dataset`` of h5py
+            and ``create_array`` of zarr. ``chunks`` may be a number of rows.
+
+    Raises:
+        ImportError: The library of the backend is not installed.
+        ValueError: An entry does not start with the batch size, or an argument is unknown.
+        OSError: The file cannot be opened.
+
+    >>> from tensordict_store import PersistentTensorDict
+    >>> td = PersistentTensorDict(filename="data.h5", batch_size=[10], mode="w")
+    >>> td["x"] = torch.arange(20).view(10, 2)
+    >>> td[3:5] = TensorDict({"x": torch.zeros(2, 2, dtype=torch.int64)}, [2])
+    >>> td[2:4]["x"]
+    tensor([[4, 5],
+            [0, 0]])
+    >>> td.close()
+    """
+
+    _reads_copy = True
+
+    LOCKING: bool | str | None = None
+    """Whether HDF5 files are locked while they are open, as the option ``locking`` of h5py: ``True``, ``False``,
+    ``"best-effort"``, or ``None`` for what HDF5 and its environment variable say. Assign to it to change the default of
+    all files that are opened from then on."""
+
+    def __init__(
+        self,
+        *,
+        batch_size: Sequence[int] | int | None = None,
+        filename: Any = None,
+        group: Any = None,
+        mode: str = "r",
+        backend: str = "h5",
+        device: torch.device | str | int | None = None,
+        validate_batch_size: bool = True,
+        non_tensor_as_stack: bool = False,
+        allow_pickle: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if (filename is None) == (group is None):
+            raise TypeError(
+                f"PersistentTensorDict needs a filename or a group and not both, got filename={filename!r} and "
+                f"group={group!r}; pass one of them"
+            )
+        if backend not in BACKENDS:
+            raise ValueError(f"backend={backend!r} is unknown; pass {' or '.join(map(repr, BACKENDS))}")
+        opened = BACKENDS[backend](filename, group, mode, self.LOCKING, kwargs)
+        options = Options(as_device(device), non_tensor_as_stack, bool(allow_pickle), kwargs)
+        try:
+            facts = opened.facts
+            given = batch_size is not None
+            size = as_batch_size(batch_size if given else facts.get("batch_size", ()))
+            names = facts.get("names")
+            names = tuple(names) if names and len(names) == len(size) else None
+            self._open(opened, Meta(size, options.device, names), options)
+            if validate_batch_size:
+                self._check_shapes()
+            if given and opened.writable:
+                self._put_facts()
+        except BaseException:
+            opened.close()
+            raise
+
+    def _open(self, group: Any, meta: Meta, options: Options) -> None:
+        self._start(meta)
+        self._group = group
+        self._options = options
+        self._children: dict[str, Any] = {}
+
+    @classmethod
+    def _make(cls, group: Any, meta: Meta, options: Options) -> Self:
+        self = object.__new__(cls)
+        self._open(group, meta, options)
+        return self
+
+    def _check_shapes(self) -> None:
+        size = self._meta.batch_size
+        if not size:
+            return
+        for name in self._keys():
+            entry = self._group.find(name)
+            if isinstance(entry, Array) and entry.dtype is not None and entry.shape[: len(size)] != size:
+                raise ValueError(
+                    f"the entry {name!r} has shape {list(entry.shape)}, which does not start with the batch size "
+                    f"{list(size)}; pass another batch_size"
+                )
+
+    # what is particular to files --------------------------------------------------------------------------------------
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """How new entries are stored."""
+        return dict(self._options.kwargs)
+
+    @property
+    def file(self) -> Any:
+        """The open file of h5py, or the group of zarr."""
+        return self._group.handle
+
+    @property
+    def filename(self) -> Any:
+        """Where the entries are."""
+        return self._group.location
+
+    def close(self) -> None:
+        """Close the file; every later read and write is an error.
+
+        Raises:
+            OSError: What was written last does not fit on the disk.
+        """
+        self._group.close()
+
+    def flush(self) -> None:
+        """Pass all writes to the operating system."""
+        self._group.flush()
+
+    # entries ----------------------------------------------------------------------------------------------------------
+
+    def _keys(self) -> Iterable[str]:
+        names: Iterable[str] = self._group.names()
+        return names
+
+    def _peek(self, key: str) -> Any:
+        entry = self._group.find(key)
+        if entry is None:
+            return None
+        if isinstance(entry, Array):
+            if entry.dtype is None:
+                return self._value(key, entry)
+            return torch.empty(entry.shape, dtype=entry.dtype, device="meta")
+        return self._child(key, entry)
+
+    def _get(self, key: str) -> Any:
+        entry = self._group.find(key)
+        if entry is None:
+            return None
+        if isinstance(entry, Array):
+            return (
+                self._value(key, entry)
+                if entry.dtype is None
+                else self._on_device(entry.read(select(None, entry.shape)))
+            )
+        return self._child(key, entry)
+
+    def _shape_of(self, key: str) -> torch.Size:
+        entry = self._group.find(key)
+        return entry.shape if isinstance(entry, Array) and entry.dtype is not None else self._peek(key).shape
+
+    def _nodes(self) -> Iterable[Node]:
+        return [entry for key in self._keys() if isinstance(entry := self._peek(key), Node)]
+
+    def _on_device(self, value: Tensor) -> Tensor:
+        device = self._meta.device
+        return value if device is None else value.to(device)
+
+    def _read(self, key: str, index: Index | None) -> Any:
+        entry = self._group.find(key)
+        if not isinstance(entry, Array) or entry.dtype is None:
+            value = self._peek(key)
+            return value if index is None else value._index(index)
+        selection = select(index, entry.shape, entry.gap)
+        return self._on_device(selection.part(entry.read(selection)))
+
+    def _write(self, key: str, index: Index | None, value: Tensor) -> None:
+        entry = self._group.find(key)
+        assert isinstance(entry, Array)
+        selection = select(index, entry.shape)
+        if selection.residual is not None:
+            values = torch.empty(selection.shape, dtype=value.dtype) if selection.covers else entry.read(selection)
+            values[selection.residual] = value.to(values.device)
+            value = values
+        for box, place in selection.boxes():
+            start, stop = box[selection.dim] if box else (0, 0)
+            entry.write(box, value.narrow(selection.dim, place, stop - start) if len(selection.runs) > 1 else value)
+
+    def _set(self, key: str, value: Any) -> None:
+        if isinstance(value, Node) and (value is self._children.get(key) or self._is_own(key, value)):
+            return
+        put = self._prepared(key, value)
+        self._children.pop(key, None)
+        put(self._group)
+
+    def _is_own(self, key: str, value: Any) -> bool:
+        inner = value._disk_form()
+        return inner is not None and inner[1].get("_tensordict") is self._children.get(key, self)
+
+    def _del(self, key: str) -> None:
+        self._group.remove(key)
+        self._children.pop(key, None)
+
+    def _rename(self, old: str, new: str) -> None:
+        self._group.rename(old, new)
+        self._children.pop(old, None)
+        self._children.pop(new, None)
+
+    def _prepared(self, key: str, value: Any) -> Callable[[Group], None]:
+        """Return a function that stores an entry; what cannot be stored is found here, before anything changes."""
+        if isinstance(value, Tensor):
+            return _prepared_tensor(key, value, lambda rows: value[rows] if value.ndim else value)
+        if value._is_non_tensor:
+            encoded = encode(key, value, self._options.allow_pickle)
+            return lambda group: group.put_value(key, encoded)
+        facts: dict[str, Any] = {}
+        if is_tensorclass(value):
+            facts["class"] = type_name(type(value))
+            value = value._disk_form()[1]["_tensordict"]
+        elif value._is_opaque:
+            raise TypeError(
+                f"the entry {key!r} is {type(value).__name__}, which has no batch dimensions and cannot be stored in "
+                "a file; store it as a tensor of the batch size"
+            )
+        parts = self._prepared_entries(value)
+        meta = value._meta
+
+        def put(group: Group) -> None:
+            node = group.create_group(key)
+            node.set_facts(_facts_of(meta) | facts)
+            for part in parts:
+                part(node)
+
+        return put
+
+    def _prepared_entries(self, node: Any) -> list[Callable[[Group], None]]:
+        """Return functions that store the entries of a node; a store whose reads copy is read when they run."""
+        if not node._reads_copy:
+            node = node._now() if isinstance(node, CustomContainer) else node._solid()
+            return [self._prepared(name, entry) for name, entry in node._items()]
+        return [
+            self._prepared(name, entry)
+            if isinstance(entry, Node)
+            else _prepared_tensor(name, entry, _reader(node, name))
+            for name, entry in node._peek_items()
+        ]
+
+    def _child(self, key: str, group: Group) -> Any:
+        child = self._children.get(key)
+        if child is None:
+            facts = group.facts
+            own = self._meta
+            size = torch.Size(facts.get("batch_size", own.batch_size))
+            names = facts.get("names")
+            if size[: len(own.batch_size)] != own.batch_size:
+                size, names = own.batch_size, own.names
+            elif names is not None:
+                names = tuple(names) if len(names) == len(size) else None
+            elif not facts:
+                names = own.names
+            child = self._make(group, Meta(size, own.device, names), self._options)
+            if self._locked:
+                child.lock_()
+            cls = find_type(facts["class"]) if "class" in facts else None
+            if cls is not None and is_tensorclass(cls):
+                child = cls._from_disk_form({}, {"_tensordict": child})
+            self._children[key] = child
+        return child
+
+    def _value(self, key: str, entry: Array) -> Any:
+        node = decode(key, entry.value(), self._meta, self._options.allow_pickle)
+        if self._options.as_stack:
+            node = node.maybe_to_stack()
+        annotate(node, _SAVE, lambda new: self._group.put_value(key, encode(key, new, self._options.allow_pickle)))
+        return node
+
+    # metadata ---------------------------------------------------------------------------------------------------------
+
+    def _set_meta(self, meta: Meta) -> None:
+        old = self._meta
+        super()._set_meta(meta)
+        if (meta.batch_size, meta.names) != (old.batch_size, old.names) and self._group.writable:
+            self._put_facts()
+
+    def _put_facts(self) -> None:
+        kept = {key: fact for key, fact in self._group.facts.items() if key not in ("batch_size", "names")}
+        self._group.set_facts(_facts_of(self._meta) | kept)
+
+    # copies -----------------------------------------------------------------------------------------------------------
+
+    def __reduce__(self) -> Any:
+        """Pickled is where the file is: another process opens it again."""
+        return _reopened, (type(self), self._group.recipe(), self._meta, self._options, self._locked)
+
+    @classmethod
+    def from_dict(  # type: ignore[override]  # a file has a name
+        cls,
+        input_dict: Any,
+        filename: Any,
+        *,
+        auto_batch_size: bool = False,
+        batch_size: Sequence[int] | int | None = None,
+        device: torch.device | str | int | None = None,
+        backend: str = "h5",
+        batch_dims: int | None = None,
+        allow_pickle: bool | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Store a dictionary or a tensordict in a new file, and return it open for reading and writing.
+
+        The file is written beside its place and then moved there, so an earlier file is replaced as a whole or not
+        at all.
+
+        Args:
+            input_dict: The dictionary or tensordict.
+            filename: The file.
+            auto_batch_size: Whether the batch size is what the shapes have in common.
+            batch_size: The batch size; by default that of a tensordict, and none for a dictionary.
+            device: Where tensors that are read lie.
+            backend: ``"h5"`` or ``"zarr"``.
+            batch_dims: How many dimensions ``auto_batch_size`` takes at most.
+            allow_pickle: Whether non-tensor values that JSON cannot hold are pickled.
+            **kwargs: How entries are stored, as for the constructor.
+
+        Raises:
+            TypeError: An entry cannot be stored; the error names its key.
+            OSError: The file cannot be written.
+
+        >>> from tensordict_store import PersistentTensorDict
+        >>> td = PersistentTensorDict.from_dict({"a": {"b": torch.ones(3, 2)}}, "d.h5", batch_size=[3])
+        >>> td["a", "b"].shape, td.close()
+        (torch.Size([3, 2]), None)
+        """
+        td = input_dict if isinstance(input_dict, Node) else TensorDict(input_dict, batch_size)
+        if batch_size is not None and as_batch_size(batch_size) != td._meta.batch_size:
+            td = td._clone(False)
+            td.batch_size = batch_size
+        if auto_batch_size:
+            td = td._clone(False).auto_batch_size_(batch_dims)
+        options = Options(as_device(device), False, bool(allow_pickle), kwargs)
+        writer = cls._make(None, td._meta, options)
+        parts = writer._prepared_entries(td)
+        meta = Meta(td._meta.batch_size, options.device, td._meta.names)
+
+        def fill(group: Group) -> None:
+            group.set_facts(_facts_of(meta))
+            for part in parts:
+                part(group)
+
+        return cls._make(CREATORS[backend](filename, cls.LOCKING, kwargs, fill), meta, options)
+
+
+def _facts_of(meta: Meta) -> dict[str, Any]:
+    facts: dict[str, Any] = {"batch_size": list(meta.batch_size), "version": 1}
+    return facts if meta.names is None else facts | {"names": list(meta.names)}
+
+
+def _reader(node: Any, key: str) -> Callable[[slice], Tensor]:
+    """Return a function that reads rows of an entry of a store."""
+    size = node._meta.batch_size
+
+    def read(rows: slice) -> Tensor:
+        value: Tensor = node._read(key, Index(rows, size) if size else None)
+        return value if size or not value.ndim else value[rows]
+
+    return read
+
+
+def _prepared_tensor(key: str, value: Tensor, read: Callable[[slice], Tensor]) -> Callable[[Group], None]:
+    """Return a function that stores a tensor, a block of rows at a time.
+
+    Raises:
+        TypeError: The tensor has no plain form.
+    """
+    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
+        raise TypeError(
+            f"the entry {key!r} has layout {value.layout} and cannot be stored as an array; densify it first"
+        )
+    numpy_dtype(value.dtype)
+    shape, dtype = value.shape, value.dtype
+
+    def put(group: Group) -> None:
+        array = group.put_array(key, shape, dtype)
+        if not shape:
+            array.write([], read(slice(None)))
+            return
+        rows = max(_BLOCK // max(shape[1:].numel() * dtype.itemsize, 1), 1)
+        for start in range(0, shape[0], rows):
+            stop = min(start + rows, shape[0])
+            array.write([(start, stop), *((0, n) for n in shape[1:])], read(slice(start, stop)))
+
+    return put
+
+
+def _reopened(cls: Any, recipe: tuple[Any, ...], meta: Meta, options: Options, locked: bool) -> Any:
+    open_group, arguments = recipe
+    td = cls._make(open_group(*arguments), meta, options)
+    return td.lock_() if locked else td
+
+
+def _save(old: Any, new: Any) -> None:
+    save = annotation(old, _SAVE)
+    if save is not None:
+        save(new)
+
+
+register_value_writer(_save)

@@ -1,0 +1,92 @@
+"""Functions: opening and writing files, as the methods of core call them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensordict_store.persistent.container import PersistentTensorDict
+
+__all__ = ["from_h5", "to_h5"]
+
+
+def from_h5(
+    h5_file: Any,
+    *,
+    mode: str = "r",
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    batch_size: Sequence[int] | int | None = None,
+    non_tensor_as_stack: bool = False,
+    allow_pickle: bool | None = None,
+    **kwargs: Any,
+) -> PersistentTensorDict:
+    """Open an HDF5 file as a tensordict; entries are read when they are used.
+
+    Args:
+        h5_file: The file.
+        mode: ``"r"``, ``"r+"`` or ``"a"``.
+        auto_batch_size: Whether the batch size is what the shapes have in common.
+        batch_dims: How many dimensions ``auto_batch_size`` takes at most.
+        batch_size: The batch size; by default what the file says, and none if another program wrote it.
+        non_tensor_as_stack: Whether one non-tensor value of a batch is read as a value for each position.
+        allow_pickle: Whether pickled values are loaded; a pickle runs code when it is loaded.
+        **kwargs: How new entries are stored.
+
+    Raises:
+        ImportError: h5py is not installed.
+        OSError: The file cannot be opened.
+
+    >>> TensorDict({"x": torch.arange(6).view(3, 2)}, [3]).to_h5("rows.h5").close()
+    >>> td = from_h5("rows.h5")
+    >>> td[1]["x"]
+    tensor([2, 3])
+    >>> td.close()
+    """
+    return _opened(
+        "h5", h5_file, mode, auto_batch_size, batch_dims, batch_size, non_tensor_as_stack, allow_pickle, kwargs
+    )
+
+
+def _opened(
+    backend: str,
+    filename: Any,
+    mode: str,
+    auto_batch_size: bool,
+    batch_dims: int | None,
+    batch_size: Any,
+    non_tensor_as_stack: bool,
+    allow_pickle: bool | None,
+    kwargs: dict[str, Any],
+) -> PersistentTensorDict:
+    td = PersistentTensorDict(
+        filename=filename,
+        mode=mode,
+        backend=backend,
+        batch_size=batch_size,
+        non_tensor_as_stack=non_tensor_as_stack,
+        allow_pickle=allow_pickle,
+        **kwargs,
+    )
+    if auto_batch_size:
+        td.auto_batch_size_(batch_dims)
+    return td
+
+
+def to_h5(td: Any, filename: Any, **kwargs: Any) -> PersistentTensorDict:
+    """Store a tensordict in a new HDF5 file, and return it open for reading and writing.
+
+    Args:
+        td: The tensordict.
+        filename: The file; an earlier one is replaced as a whole or not at all.
+        **kwargs: ``device``, ``allow_pickle``, and how entries are stored, as for `PersistentTensorDict.from_dict`.
+
+    Raises:
+        ImportError: h5py is not installed.
+        TypeError: An entry cannot be stored; the error names its key.
+
+    >>> td = to_h5(TensorDict({"x": torch.zeros(3)}, [3]), "x.h5", chunks=2, compression="gzip")
+    >>> td.file["x"].chunks, td.close()
+    ((2,), None)
+    """
+    return PersistentTensorDict.from_dict(td, filename, backend="h5", **kwargs)
