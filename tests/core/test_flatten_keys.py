@@ -192,3 +192,9 @@ def test_a_failed_rename_keeps_the_entry():
     with pytest.raises(KeyError, match="passes through a Tensor"):
         td.rename_key_("a", ("b", "x"))
     assert set(td.keys()) == {"a", "b"}
+
+
+@pytest.mark.parametrize(("key", "path"), [("a...b", ("a", ".b")), (".a", ("", "a")), ("a..", ("a", ""))])
+def test_a_flat_key_is_split_from_the_left(key, path):
+    separator = ".." if ".." in key else "."
+    assert list(TensorDict({key: 1}).unflatten_keys(separator).keys(True, True)) == [path]

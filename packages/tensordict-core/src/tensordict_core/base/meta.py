@@ -83,7 +83,7 @@ def as_batch_size(batch_size: Sequence[int] | int | None) -> torch.Size:
     """
     if isinstance(batch_size, torch.Size):
         return batch_size
-    if batch_size is None:
+    if batch_size is None or (type(batch_size) is list and not batch_size):
         return NO_META.batch_size
     if isinstance(batch_size, (int, torch.SymInt)):
         batch_size = (batch_size,)

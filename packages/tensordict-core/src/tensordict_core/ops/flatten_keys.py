@@ -46,11 +46,10 @@ def _flatten(
             _flatten(value, name + separator, (*path, key), separator, is_leaf, out, paths)
 
 
-def _nest(root: Any, key: str, value: Any, separator: str, clone: bool) -> None:
-    """Store an entry under the path that its flat key names; the path must be free."""
-    path = key.split(separator)
+def _node_at(root: Any, path: list[str], key: str, separator: str) -> Any:
+    """Return the node under a path, made where it is missing; ``key`` is the flat key that needs it."""
     node = root
-    for depth, name in enumerate(path[:-1]):
+    for depth, name in enumerate(path):
         child = node._get(name)
         if child is None:
             node._set(name, root._new({}, root._meta))
@@ -58,20 +57,35 @@ def _nest(root: Any, key: str, value: Any, separator: str, clone: bool) -> None:
         elif _is_entry(child, None):
             raise errors.keys_collide("unflatten_keys", path[: depth + 1], separator.join(path[: depth + 1]), key)
         node = child
-    old = node._get(path[-1])
+    return node
+
+
+def _nest(root: Any, nodes: dict[str, Any], key: str, value: Any, separator: str, clone: bool) -> None:
+    """Store an entry under the path that its flat key names; the path must be free.
+
+    ``nodes`` keeps the nodes that earlier keys named, by all of a flat key but its last part.
+    """
+    name = key.split(separator)[-1]
+    head = key[: -len(name) - len(separator)]
+    node = root if name == key else nodes.get(head)
+    if node is None:
+        node = nodes[head] = _node_at(root, head.split(separator), key, separator)
+    old = node._get(name)
     if isinstance(value, Node) and not value._is_opaque:
         if old is None:
-            node._set(path[-1], value._clone(False) if clone else value)
+            node._set(name, value._clone(False) if clone else value)
             return
         if not _is_entry(old, None):
             for inner, entry in value._items():
                 if old._get(inner) is not None:
-                    raise errors.keys_collide("unflatten_keys", (*path, inner), separator.join((*path, inner)), key)
+                    path = (*key.split(separator), inner)
+                    raise errors.keys_collide("unflatten_keys", path, separator.join(path), key)
                 old._set(inner, entry)
             return
     if old is not None:
-        raise errors.keys_collide("unflatten_keys", tuple(path), key, tuple(path))
-    node._set(path[-1], value)
+        path = tuple(key.split(separator))
+        raise errors.keys_collide("unflatten_keys", path, key, path)
+    node._set(name, value)
 
 
 class _Renamed(WriteBack):
@@ -225,15 +239,17 @@ class KeyFlattening(Node):
 
     def _unflattened(self, separator: str) -> Any:
         nested = self._new({}, self._meta)
+        nodes: dict[str, Any] = {}
         for key, value in self._items():
-            _nest(nested, key, value, separator, True)
+            _nest(nested, nodes, key, value, separator, True)
         return nested
 
     def _unflatten_(self, separator: str) -> Any:
         self._unflattened(separator)  # finds every collision before anything is changed
+        nodes: dict[str, Any] = {}
         for key, value in [(key, value) for key, value in self._items() if separator in key]:
             self._del(key)
-            _nest(self, key, value, separator, False)
+            _nest(self, nodes, key, value, separator, False)
         return self
 
     # several entries as one ------------------------------------------------------------------------------------------

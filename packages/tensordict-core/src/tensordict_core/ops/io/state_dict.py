@@ -41,6 +41,13 @@ def new_state() -> OrderedDict[str, Any]:
     return out
 
 
+def _collision(name: str) -> KeyError:
+    return KeyError(
+        f"two entries have the key {name!r} in the state dict; rename one, or pass flatten=False to keep nested keys "
+        "apart"
+    )
+
+
 def put(
     node: Any, out: dict[str, Any], prefix: str, keep_vars: bool, flatten: bool, outer: torch.Size, root: bool
 ) -> None:
@@ -48,10 +55,7 @@ def put(
 
     def add(name: str, value: Any) -> None:
         if prefix + name in out:
-            raise KeyError(
-                f"two entries have the key {prefix + name!r} in the state dict; rename one, or pass flatten=False to "
-                "keep nested keys apart"
-            )
+            raise _collision(prefix + name)
         out[prefix + name] = value
 
     if node._is_lazy_stack:
@@ -69,7 +73,7 @@ def put(
     else:
         nodes = iter(()) if node._is_opaque else iter(node._items())
         inner = meta.batch_size
-        empty = not (root or node._is_opaque or any(True for _ in node._keys()))
+        empty = not (root or node._is_opaque or next(iter(node._keys()), None) is not None)
     if empty or meta.batch_size != outer:  # nothing else in the state dict records an empty node
         add(BATCH_SIZE, meta.batch_size)
     if meta.names is not None:
@@ -84,10 +88,13 @@ def put(
     for key, value in nodes:
         if key in RESERVED:
             raise KeyError(f"the key {key!r} is reserved in state dicts; rename it first")
-        if isinstance(value, Tensor):
-            add(key, value if keep_vars else value.detach())
+        name = prefix + key
+        if type(value) is Tensor or isinstance(value, Tensor):
+            if name in out:
+                raise _collision(name)
+            out[name] = value if keep_vars else value.detach()
         elif flatten:
-            put(value, out, f"{prefix}{key}.", keep_vars, True, inner, False)
+            put(value, out, name + ".", keep_vars, True, inner, False)
         else:
             nested = new_state()
             put(value, nested, "", keep_vars, False, inner, False)
