@@ -150,6 +150,8 @@ class Index:
             if idx.is_cpu and may_fuse():
                 self._take_rows(idx, 0, masked=False)
             return
+        if kind is tuple and 0 < len(idx) <= dims and self._take_basic(idx):
+            return
         parts = self._expand(idx if kind is tuple else (idx,))
         self.parts = parts
         self.idx = parts[0] if len(parts) == 1 else parts
@@ -157,6 +159,25 @@ class Index:
         self.gives_views = all([part is None or type(part) is int or type(part) is slice for part in parts])
         if sum(part is not None and type(part) is not slice for part in parts) == 1:
             self._find_rows(parts, masked=isinstance(idx, Tensor) and idx.dtype is torch.bool)
+
+    def _take_basic(self, parts: tuple[Any, ...]) -> bool:
+        """Set the index and the size of the result if all parts are integers and slices."""
+        size: list[int] = []
+        sources: list[int] = []
+        for source, (part, n) in enumerate(zip(parts, self.batch_size, strict=False)):
+            if type(part) is slice:
+                size.append(_length(part, n))
+                sources.append(source)
+            elif type(part) is not int:
+                return False
+            elif not -n <= part < n and n != -1:
+                raise errors.out_of_bounds(part, source, n)
+        rest = range(len(parts), self.dims)
+        self.parts = parts
+        self.idx = parts[0] if len(parts) == 1 else parts
+        self.size = torch.Size((*size, *self.batch_size[len(parts) :]))
+        self.sources = (*sources, *rest)
+        return True
 
     def _find_rows(self, parts: tuple[Any, ...], masked: bool) -> None:
         """Set ``rows`` if the index selects whole rows: ``index_select`` is several times as fast for them."""
