@@ -15,7 +15,7 @@ from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import WRAPPED, Leaf, Node, Parts, Path, Value, leaves, show
 from tensordict_memmap.schema.plan import LAZY
 
-__all__ = ["Slot", "describe", "lay_out", "stored_tensors"]
+__all__ = ["ByDtype", "Slot", "describe", "lay_out", "stored_tensors"]
 
 _ALIGNMENT = 8
 
@@ -34,12 +34,26 @@ class Slot:
     sources: list[torch.Tensor]
     ranges: list[tuple[int, int]]
 
-    def views(self, storage: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors of a leaf as views of a storage of bytes."""
-        return [
-            storage[start:end].view(part.dtype).view(part.shape)
-            for part, (start, end) in zip(self.sources, self.ranges, strict=True)
-        ]
+    def views(self, storage: ByDtype) -> list[torch.Tensor]:
+        """The tensors of a leaf as views of a storage."""
+        views = []
+        for part, (start, end) in zip(self.sources, self.ranges, strict=True):
+            size = part.element_size()
+            views.append(storage[part.dtype][start // size : end // size].view(part.shape))
+        return views
+
+
+class ByDtype(dict[torch.dtype, torch.Tensor]):
+    """A storage of bytes as a tensor of each dtype, made once for all views of that dtype."""
+
+    def __init__(self, storage: torch.Tensor) -> None:
+        super().__init__()
+        self.storage = storage
+
+    def __missing__(self, dtype: torch.dtype) -> torch.Tensor:
+        size = dtype.itemsize
+        whole = self[dtype] = self.storage[: self.storage.numel() // size * size].view(dtype)
+        return whole
 
 
 def lay_out(schema: Node) -> tuple[dict[str, Slot], int]:

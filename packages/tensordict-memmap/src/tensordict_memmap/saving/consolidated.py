@@ -21,7 +21,7 @@ from tensordict_memmap.engine.sources import FileRange, detached
 from tensordict_memmap.engine.sources import Run as SourceRun
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats.consolidated import jagged
-from tensordict_memmap.formats.describe_consolidated import Slot, describe, lay_out, stored_tensors
+from tensordict_memmap.formats.describe_consolidated import ByDtype, Slot, describe, lay_out, stored_tensors
 from tensordict_memmap.loading.consolidated import bytes_of
 from tensordict_memmap.saving.job import Run, SaveJob, Writer
 from tensordict_memmap.saving.options import SaveOptions, check_local
@@ -126,6 +126,7 @@ class _Layout:
         self.schema = plan(td)
         self.slots, self.total = lay_out(self.schema)
         self.storage: torch.Tensor | None = None
+        self._views: dict[str, list[torch.Tensor]] = {}
 
     def hold(self) -> None:
         """Detaches all sources from later changes of the tensordict."""
@@ -142,8 +143,9 @@ class _Layout:
     def fill(self, allocate: Any, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
         """Allocates a storage and copies all leaves into it."""
         storage = allocate()
+        self._see(storage)
         sources = [part.detach() for slot in self.slots.values() for part in slot.sources]
-        views = [view for slot in self.slots.values() for view in slot.views(storage)]
+        views = [view for parts in self._views.values() for view in parts]
         if self.threads > 1:
 
             def copy(view: torch.Tensor, part: torch.Tensor) -> None:
@@ -155,10 +157,18 @@ class _Layout:
             torch._foreach_copy_(views, sources, non_blocking=self.non_blocking)
         self.storage = storage
 
+    def _see(self, storage: torch.Tensor) -> None:
+        """Makes the views of a storage that are the leaves."""
+        by_dtype = ByDtype(storage)
+        self._views = {name: slot.views(by_dtype) for name, slot in self.slots.items()}
+
     def put(self, device: torch.device | None) -> Any:
         """Replaces all leaves by views of the storage, locks the tensordict and returns it."""
         if self.td.is_locked:
             self.td.unlock_()
+        assert self.storage is not None
+        if not self._views:
+            self._see(self.storage)
         self._put(self.schema, device)
         annotate(self.td, "consolidated", self.storage)
         return self.td.lock_()
@@ -181,8 +191,7 @@ class _Layout:
             node.origin._set_meta(Meta(meta.batch_size, device, meta.names))
 
     def _view(self, slot: Slot) -> torch.Tensor:
-        assert self.storage is not None
-        parts = slot.views(self.storage)
+        parts = self._views[slot.leaf.file]
         if slot.leaf.layout == "strided":
             return parts[0]
         return jagged(parts[0], parts[1], parts[2] if len(parts) > 2 else None, slot.leaf.ragged)
