@@ -17,6 +17,7 @@ from tensordict_core.extension import Meta, annotate, annotation
 from tensordict_memmap.engine import executor
 from tensordict_memmap.engine.file_ranges import file_ranges
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
+from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.sources import FileRange, detached
 from tensordict_memmap.engine.sources import Run as SourceRun
 from tensordict_memmap.engine.write_plan import FileWrite
@@ -123,8 +124,9 @@ class _Layout:
 
     def __init__(self, td: Any, threads: int, non_blocking: bool = False) -> None:
         self.td, self.threads, self.non_blocking = td, threads, non_blocking
-        self.schema = plan(td)
-        self.slots, self.total = lay_out(self.schema)
+        with gc_paused():
+            self.schema = plan(td)
+            self.slots, self.total = lay_out(self.schema)
         self.storage: torch.Tensor | None = None
         self._views: dict[str, list[torch.Tensor]] = {}
 
@@ -160,7 +162,8 @@ class _Layout:
     def _see(self, storage: torch.Tensor) -> None:
         """Makes the views of a storage that are the leaves."""
         by_dtype = ByDtype(storage)
-        self._views = {name: slot.views(by_dtype) for name, slot in self.slots.items()}
+        with gc_paused():
+            self._views = {name: slot.views(by_dtype) for name, slot in self.slots.items()}
 
     def put(self, device: torch.device | None) -> Any:
         """Replaces all leaves by views of the storage, locks the tensordict and returns it."""
@@ -207,7 +210,8 @@ class ConsolidatedWriter(Writer):
         super().__init__(layout.td, path, options)
         self.layout = layout
         self.total = layout.total
-        self.text = describe(layout.schema, layout.slots)
+        with gc_paused():
+            self.text = describe(layout.schema, layout.slots)
         self.mapping: Mapping | None = None
 
     def hold(self) -> None:
