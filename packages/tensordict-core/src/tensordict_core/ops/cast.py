@@ -140,11 +140,18 @@ def _move(leaves: list[Tensor], device: torch.device, non_blocking: bool | None)
     """Return the leaves on another device, copied side by side and waited for once where that is safe."""
     if non_blocking is not None or is_compiling():
         return [leaf.to(device, non_blocking=bool(non_blocking)) for leaf in leaves]
-    moved = [leaf.to(device, non_blocking=leaf.device != device) for leaf in leaves]
+    moved, sources = [], set()
+    for leaf in leaves:
+        source = leaf.device
+        if source != device:
+            leaf = leaf.to(device, non_blocking=True)
+            sources.add(source)
+        moved.append(leaf)
     if device.type == "cpu":
         # results on the host are read without a stream that orders the copies before them
-        for source in {leaf.device for leaf in leaves if leaf.device.type not in ("cpu", "meta")}:
-            torch.accelerator.synchronize(source)
+        for source in sources:
+            if source.type != "meta":
+                torch.accelerator.synchronize(source)
     return moved
 
 

@@ -262,6 +262,8 @@ class Pointwise(Node):
         if isinstance(entry, Node) and entry._is_opaque:
             for leaf in entry._leaves():
                 leaf.fill_(value)
+        elif parent._stores_entries and type(entry) is Tensor:
+            entry.fill_(value)
         else:
             parent._put_entry(name, Index((), parent._meta.batch_size), value)
         return self

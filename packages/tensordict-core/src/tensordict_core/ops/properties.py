@@ -285,11 +285,14 @@ class Properties(Node):
         >>> TensorDict({"a": {}}).is_empty()
         True
         """
-        return all(not isinstance(value, Tensor) and value.is_empty() for _, value in self._peek_items())
+        for _, value in self._peek_items():  # a loop: a generator costs more than the first entry
+            if isinstance(value, Tensor) or not value.is_empty():
+                return False
+        return True
 
     def is_contiguous(self) -> bool:
         """Return whether every leaf is contiguous."""
-        return all(leaf.is_contiguous() for leaf in self._leaves())
+        return all([leaf.is_contiguous() for leaf in self._leaves()])
 
     def is_floating_point(self) -> bool:
         """Return whether every leaf has a floating-point dtype."""

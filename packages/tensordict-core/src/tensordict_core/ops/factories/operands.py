@@ -153,7 +153,7 @@ def with_leaves_as(td: Any, other: Any) -> Any:
         if not isinstance(target, Tensor):
             raise errors.not_a_node(key, leaf)
         try:
-            leaves.append(leaf.expand(target.shape))
+            leaves.append(leaf if leaf.shape == target.shape else leaf.expand(target.shape))
         except RuntimeError:
             raise errors.not_expandable(unravel_key(key), leaf.shape, target.shape) from None
     dims = len(td._meta.batch_size)

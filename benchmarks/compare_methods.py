@@ -1,0 +1,348 @@
+"""Compares every method without I/O with the reference, on five containers: ``python -m benchmarks.compare_methods``.
+
+The calls are generated: a method of the public interface with the arguments in `ARGUMENTS`, or with none if it needs
+none. Ours and the reference run one after another in every round, in CPU time of this thread; a ratio is the median over
+the rounds. ``--below 1`` prints only the rows below that ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from statistics import median
+from timeit import Timer
+from types import ModuleType
+from typing import Any
+
+import torch
+
+import tensordict as reference
+import tensordict.nn  # the reference imports it on request
+import tensordict_class
+import tensordict_core
+import tensordict_nn
+from benchmarks.compare_operations import interleaved, mean, timer
+
+ROWS, COLUMNS, LEAVES, STACKED = 3, 4, 10, 8
+
+SKIPPED = {
+    # I/O, processes, other machines and devices
+    *[
+        "all_gather",
+        "all_reduce",
+        "arecv",
+        "asend",
+        "broadcast",
+        "gather_and_stack",
+        "irecv",
+        "isend",
+        "recv",
+        "reduce",
+        "send",
+        "init_remote",
+    ],
+    *[
+        "from_remote_init",
+        "consolidate",
+        "cuda",
+        "dumps",
+        "load",
+        "load_",
+        "load_memmap",
+        "load_memmap_",
+        "make_memmap",
+        "save",
+        "saved_path",
+    ],
+    *[
+        "make_memmap_from_storage",
+        "make_memmap_from_tensor",
+        "map",
+        "map_iter",
+        "memmap",
+        "memmap_",
+        "memmap_like",
+        "memmap_refresh_",
+    ],
+    *[
+        "pin_memory",
+        "pin_memory_",
+        "record_stream",
+        "share_memory_",
+        "to_csv",
+        "to_h5",
+        "to_json",
+        "to_mds",
+        "to_pandas",
+        "to_parquet",
+    ],
+    *["to_store", "to_zarr", "from_h5", "from_zarr"],
+    # constructors of classes, and what changes the tensordict so that a second call differs
+    *[
+        "from_any",
+        "from_consolidated",
+        "from_dataclass",
+        "from_dict",
+        "from_dict_instance",
+        "from_list",
+        "from_module",
+        "from_modules",
+    ],
+    *[
+        "from_namedtuple",
+        "from_pytree",
+        "from_schema",
+        "from_struct_array",
+        "from_tensordict",
+        "from_tuple",
+        "fromkeys",
+    ],
+    *[
+        "backward",
+        "clear",
+        "clear_device_",
+        "del_",
+        "pop",
+        "popitem",
+        "rename_key_",
+        "rename_keys",
+        "zero_grad",
+        "append",
+        "extend",
+        "insert",
+    ],
+    *["batch_size_setter", "register_get_post_hook", "load_state_dict", "to_module", "lazy_stack", "maybe_dense_stack"],
+}
+
+ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    **dict.fromkeys(
+        [
+            "add",
+            "add_",
+            "sub",
+            "sub_",
+            "mul",
+            "mul_",
+            "div",
+            "div_",
+            "pow",
+            "pow_",
+            "maximum",
+            "maximum_",
+            "minimum",
+            "minimum_",
+            "mod",
+            "rsub",
+        ],
+        lambda o: (o,),
+    ),
+    **dict.fromkeys(
+        [
+            "__add__",
+            "__sub__",
+            "__mul__",
+            "__truediv__",
+            "__pow__",
+            "__eq__",
+            "__ne__",
+            "__lt__",
+            "__le__",
+            "__gt__",
+            "__ge__",
+            "__mod__",
+        ],
+        lambda o: (o,),
+    ),
+    **dict.fromkeys(["clamp_max", "clamp_min", "clamp_max_", "clamp_min_"], lambda o: (o,)),
+    **dict.fromkeys(["addcdiv", "addcmul", "addcdiv_", "addcmul_"], lambda o: (o, o)),
+    **dict.fromkeys(
+        [
+            "sum",
+            "mean",
+            "prod",
+            "std",
+            "var",
+            "amax",
+            "amin",
+            "all",
+            "any",
+            "cummax",
+            "cummin",
+            "logsumexp",
+            "max",
+            "min",
+        ],
+        lambda o: (0,),
+    ),
+    **dict.fromkeys(
+        ["nanmean", "nansum", "softmax", "unbind", "squeeze", "unsqueeze", "flip", "repeat"], lambda o: (0,)
+    ),
+    **dict.fromkeys(["update", "update_", "lerp", "lerp_"], lambda o: (o,)),
+    "lerp": lambda o: (o, 0.5),
+    "lerp_": lambda o: (o, 0.5),
+    "clamp": lambda o: (0.0, 1.0),
+    "get": lambda o: ("key0",),
+    "get_at": lambda o: ("key0", 0),
+    "get_item_shape": lambda o: ("key0",),
+    "get_non_tensor": lambda o: ("key0",),
+    "set": lambda o: ("key0", torch.zeros(ROWS, COLUMNS)),
+    "set_": lambda o: ("key0", torch.zeros(ROWS, COLUMNS)),
+    "set_at_": lambda o: ("key0", torch.zeros(COLUMNS), 0),
+    "setdefault": lambda o: ("key0", torch.zeros(ROWS, COLUMNS)),
+    "fill_": lambda o: ("key0", 1.0),
+    "select": lambda o: ("key0", "key1"),
+    "exclude": lambda o: ("key0", "key1"),
+    "split_keys": lambda o: (["key0"], ["key1"]),
+    "separates": lambda o: ("key0",),
+    "rename": lambda o: ("row",),
+    "rename_": lambda o: (None,),
+    "refine_names": lambda o: (None,),
+    "expand": lambda o: (2, ROWS),
+    "expand_as": lambda o: (o,),
+    "broadcast_to": lambda o: ((2, ROWS),),
+    "reshape": lambda o: (1, ROWS),
+    "view": lambda o: (1, ROWS),
+    "flatten": lambda o: (0, 0),
+    "unflatten": lambda o: (0, (1, ROWS)),
+    "permute": lambda o: (0,),
+    "transpose": lambda o: (0, 0),
+    "swapaxes": lambda o: (0, 0),
+    "swapdims": lambda o: (0, 0),
+    "moveaxis": lambda o: (0, 0),
+    "movedim": lambda o: (0, 0),
+    "narrow": lambda o: (0, 0, 2),
+    "roll": lambda o: (1, 0),
+    "tile": lambda o: (2,),
+    "repeat_interleave": lambda o: (2,),
+    "split": lambda o: (1,),
+    "chunk": lambda o: (2,),
+    "tensor_split": lambda o: (2,),
+    "gather": lambda o: (0, torch.tensor([0, 2])),
+    "masked_fill": lambda o: (torch.tensor([True, False, True]), 0.0),
+    "masked_fill_": lambda o: (torch.tensor([True, False, True]), 0.0),
+    "masked_select": lambda o: (torch.tensor([True, False, True]),),
+    "where": lambda o: (torch.tensor([True, False, True]), o),
+    "apply": lambda o: (torch.neg,),
+    "apply_": lambda o: (torch.abs,),
+    "named_apply": lambda o: (lambda name, leaf: leaf,),
+    "flatten_keys": lambda o: (".",),
+    "unflatten_keys": lambda o: (".",),
+    "to": lambda o: (torch.float64,),
+    "type": lambda o: (torch.float64,),
+    "norm": lambda o: (),
+    "quantile": lambda o: (0.5,),
+    "pad": lambda o: ([0, 1],),
+    "new_full": lambda o: ((2,), 1.0),
+    "new_zeros": lambda o: ((2,),),
+    "new_ones": lambda o: ((2,),),
+    "new_empty": lambda o: ((2,),),
+    "new_tensor": lambda o: (o,),
+    "replace": lambda o: ({"key0": torch.zeros(ROWS, COLUMNS)},),
+    "create_nested": lambda o: ("made",),
+    "copy_": lambda o: (o,),
+    "copy_at_": lambda o: (o[0], 0),
+    "update_at_": lambda o: (o[0], 0),
+    "__getitem__": lambda o: (0,),
+    "__setitem__": lambda o: (0, o[0]),
+    "__contains__": lambda o: ("key0",),
+}
+DUNDERS = ["__getitem__", "__setitem__", "__contains__", "__len__", "__iter__", "__neg__", "__abs__", "__invert__"]
+
+
+def level(depth: int) -> dict[str, Any]:
+    """Nested dictionaries of tensors."""
+    below = {"level": level(depth - 1)} if depth > 1 else {}
+    return {**{f"key{i}": torch.rand(ROWS, COLUMNS) for i in range(LEAVES)}, **below}
+
+
+class Library:
+    """One library, and a container of each kind made with it."""
+
+    def __init__(self, core: ModuleType, nn: ModuleType, classes: ModuleType) -> None:
+        TensorDict = core.TensorDict
+        fields = {f"key{i}": torch.Tensor for i in range(LEAVES)}
+        cls = classes.tensorclass(type("Fields", (), {"__annotations__": fields, "__module__": __name__}))
+        self.containers: dict[str, Callable[[], Any]] = {
+            "flat": lambda: TensorDict(level(1), batch_size=[ROWS]),
+            "nested": lambda: TensorDict(level(3), batch_size=[ROWS]),
+            "lazy": lambda: core.LazyStackedTensorDict.lazy_stack(
+                [TensorDict(level(1), batch_size=[ROWS]) for _ in range(STACKED)], 1
+            ),
+            "class": lambda: cls(**level(1), batch_size=[ROWS]),
+            "params": lambda: nn.TensorDictParams(TensorDict(level(1), batch_size=[ROWS])),
+        }
+
+
+def methods(container: Any) -> Iterator[str]:
+    """The names of the methods of a container that are called."""
+    for name in sorted({name for name in dir(type(container)) if not name.startswith("_")} | {*ARGUMENTS, *DUNDERS}):
+        if name in SKIPPED or not callable(getattr(type(container), name, None)):
+            continue
+        yield name
+
+
+def call(container: Any, name: str) -> Callable[[], object]:
+    """A call of a method with its arguments; a view or an iterator is read whole."""
+    other = container.clone()
+    arguments = ARGUMENTS[name](other) if name in ARGUMENTS else ()
+    method = getattr(container, name)
+    if name in ("keys", "values", "items", "__iter__"):
+        return lambda: list(method(*arguments))
+    return lambda: method(*arguments)
+
+
+def row(make: tuple[Callable[[], Any], Callable[[], Any]], name: str, rounds: int) -> tuple[float, float, float] | None:
+    """The times of a call in microseconds and their ratio; ``None`` where one of the libraries refuses the call."""
+    calls = []
+    for factory in make:
+        container = factory()
+        if not callable(getattr(container, name, None)):
+            return None
+        try:
+            function = call(container, name)
+            function()
+            function()
+        except Exception:
+            return None
+        calls.append(function)
+    timers: list[Timer] = [timer(lambda _, f=function: f(), None) for function in calls]  # type: ignore[misc,arg-type]
+    ours, theirs = interleaved(timers, rounds, 0.001)
+    ratio = median(b / a for a, b in zip(ours, theirs, strict=True))
+    return median(ours), median(theirs), ratio
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--below", type=float, default=float("inf"), help="print only rows below this ratio")
+    parser.add_argument("--kinds", default="flat,nested,lazy,class,params", help="containers, separated by commas")
+    parser.add_argument("--only", default="", help="run only methods with these names, separated by commas")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    ours = Library(tensordict_core, tensordict_nn, tensordict_class)
+    theirs = Library(reference, reference.nn, reference)
+    only = {name.strip() for name in options.only.split(",") if name.strip()}
+    print("| container | method | ours, µs | reference, µs | reference / ours |")
+    print("|---|---|---:|---:|---:|")
+    ratios: dict[str, list[float]] = {}
+    for kind in options.kinds.split(","):
+        pair = ours.containers[kind], theirs.containers[kind]
+        for name in methods(pair[0]()):
+            found = None if only and name not in only else row(pair, name, options.rounds)
+            if found is None:
+                continue
+            ratios.setdefault(kind, []).append(found[2])
+            if found[2] < options.below:
+                print(f"| {kind} | `{name}` | {found[0]:.2f} | {found[1]:.2f} | {found[2]:.2f} |", flush=True)
+    print()
+    for kind, values in ratios.items():
+        slower = sum(ratio < 1 for ratio in values)
+        print(f"{kind}: {len(values)} methods, geometric mean {mean(values):.2f}, {slower} below 1.")
+
+
+if __name__ == "__main__":
+    assert inspect.getdoc(reference.TensorDict)  # the reference is the installed package
+    main()
