@@ -285,10 +285,7 @@ class Properties(Node):
         >>> TensorDict({"a": {}}).is_empty()
         True
         """
-        for _, value in self._peek_items():  # a loop: a generator costs more than the first entry
-            if isinstance(value, Tensor) or not value.is_empty():
-                return False
-        return True
+        return all(not isinstance(value, Tensor) and value.is_empty() for _, value in self._peek_items())
 
     def is_contiguous(self) -> bool:
         """Return whether every leaf is contiguous."""
