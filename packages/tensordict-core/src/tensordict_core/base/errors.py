@@ -41,6 +41,10 @@ class OperandError(TypeError, AttributeError):
     """An operand is not a tensordict."""
 
 
+class NoLimitError(ValueError, TypeError, RuntimeError):
+    """Values are to be limited, and no limit is given."""
+
+
 class StackError(RuntimeError):
     """Tensordicts cannot be stacked or concatenated densely."""
 
@@ -494,4 +498,20 @@ def no_elements(items: Any) -> TypeError:
     return TypeError(
         "LazyStackedTensorDict.from_dict takes a list of dictionaries, or a dictionary of them under the keys '0', "
         f"'1', ..., got {type(items).__name__}; use TensorDict.from_dict for one dictionary of entries"
+    )
+
+
+def only_first(name: str, value: Any) -> TypeError:
+    """A function of torch takes a tensordict as its first argument, and got one elsewhere."""
+    return TypeError(
+        f"torch.{name} takes a tensordict as its first argument only, got {type(value).__name__} there and a "
+        "tensordict in another place; exchange them, or call it for each entry with apply()"
+    )
+
+
+def unknown_argument(name: str, argument: str) -> TypeError:
+    """A function of torch got an argument that it does not have for tensordicts."""
+    return TypeError(
+        f"torch.{name} got the argument {argument!r}, which it does not take for tensordicts; leave it out, or call it "
+        "for each entry with apply()"
     )

@@ -95,7 +95,7 @@ def as_batch_size(batch_size: Sequence[int] | int | None) -> torch.Size:
         ) from None
     for n in size:
         if n < 0:
-            raise ValueError(f"the batch size {list(size)} has a negative size; pass sizes of 0 or more")
+            raise errors.SizeError(f"the batch size {list(size)} has a negative size; pass sizes of 0 or more")
     return size
 
 

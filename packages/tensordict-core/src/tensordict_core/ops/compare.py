@@ -13,7 +13,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED
-from tensordict_core.ops.factories.operands import match
+from tensordict_core.ops.factories.operands import broadcast_how, match, spread
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.reduction import BatchDims, Dim, over_leaves
 from tensordict_core.ops.factories.spec import OpSpec, record
@@ -27,14 +27,16 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
 
     def method(self: Any, other: Any) -> Any:
         if isinstance(other, Node) and (pairs := self._pairs(other)) is not None:
-            return self._rebuild(map(function, *pairs), UNLOCKED)
+            return self._rebuild(map(function, *pairs), broadcast_how(self, other, UNLOCKED))
         if other is None or isinstance(other, str):
             return NotImplemented
         if isinstance(other, Node) and name in ("__eq__", "__ne__"):
             self, other = _as_tensors(self, other), _as_tensors(other, self)
+        self = spread(self, other)
         leaves = self._leaves()
         operands, scalar = match(name, self, leaves, other)
-        result = self._rebuild(map(function, leaves, repeat(operands) if scalar else operands), UNLOCKED)
+        how = broadcast_how(self, other, UNLOCKED)
+        result = self._rebuild(map(function, leaves, repeat(operands) if scalar else operands), how)
         if isinstance(other, Node) and name in ("__eq__", "__ne__"):
             _compare_values(result, self, other, name == "__eq__")
         return result

@@ -12,12 +12,13 @@ from typing import Any, Self, TypeVar, cast
 import torch
 from torch import Tensor
 
+from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
-from tensordict_core.base.rebuild import SAME, UNLOCKED
+from tensordict_core.base.rebuild import SAME, UNLOCKED, How
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.ops.factories.methods import binary, map_leaves, scaled, unary
-from tensordict_core.ops.factories.operands import batch_operand, broadcast_how, match, over_batch_size
+from tensordict_core.ops.factories.operands import batch_operand, broadcast_how, match, over_batch_size, spread
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import Operand
@@ -143,7 +144,7 @@ class Pointwise(Node):
         tensor([1., 2.])
         """
         if min is None and max is None:
-            raise ValueError("clamp needs min, max or both; give at least one limit")
+            raise errors.NoLimitError("clamp needs min, max or both; give at least one limit")
         result = self if min is None else self.clamp_min(min)
         result = result if max is None else result.clamp_max(max)
         return result if out is None else out.update_(result)
@@ -313,9 +314,13 @@ class Pointwise(Node):
         return self.pow(other)
 
     def __rpow__(self, other: Any) -> Self:
-        leaves = self._leaves()
-        bases = _operand_of_each("__rpow__", self, leaves, other)
-        return self._rebuild(iter([torch.pow(base, leaf) for base, leaf in zip(bases, leaves, strict=True)]), SAME)
+        return _reflected(self, "__rpow__", torch.pow, other)
+
+    def __rfloordiv__(self, other: Any) -> Self:
+        return _reflected(self, "__rfloordiv__", torch.floor_divide, other)
+
+    def __rmod__(self, other: Any) -> Self:
+        return _reflected(self, "__rmod__", torch.remainder, other)
 
     def __and__(self, other: Any) -> Self:
         return _with_flags(self.bitwise_and(other), self, other, operator.and_)
@@ -367,12 +372,38 @@ def _operand_of_each(name: str, td: Any, leaves: list[Tensor], other: Any) -> li
     return [operands] * len(leaves) if scalar else operands
 
 
+def _reflected(td: Td, name: str, function: Any, other: Any) -> Td:
+    """Return the function of the operand and each leaf."""
+    td = spread(td, other)
+    leaves = td._leaves()
+    operands = _operand_of_each(name, td, leaves, other)
+    if function is torch.floor_divide:  # which takes no number first
+        operands = [operand if isinstance(operand, Tensor) else torch.tensor(operand) for operand in operands]
+    results = [function(operand, leaf) for operand, leaf in zip(operands, leaves, strict=True)]
+    return td._rebuild(iter(results), broadcast_how(td, other, SAME))
+
+
 def _ternary(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:
+    td = spread(spread(td, other1), other2)
     leaves = td._leaves()
     operands = [_operand_of_each(name, td, leaves, other) for other in (other1, other2)]
-    how = broadcast_how(td, other1, SAME)
-    how = broadcast_how(td, other2, SAME) if how is SAME else how
+    how = _widest(td, broadcast_how(td, other1, SAME), broadcast_how(td, other2, SAME))
     return td._rebuild(iter([leaf(*column, **kwargs) for column in zip(leaves, *operands, strict=True)]), how)
+
+
+def _widest(td: Node, one: How, other: How) -> How:
+    """Return the rule for the batch size that two operands broadcast a tensordict to together."""
+    if one is SAME or other is SAME:
+        return other if one is SAME else one
+    size = td._meta.batch_size
+    first, second = one.meta(td._meta).batch_size, other.meta(td._meta).batch_size
+    new = torch.broadcast_shapes(first, second)
+    if new == first:
+        return one
+    if new == second:
+        return other
+    dims, added = len(size), (None,) * (len(new) - len(size))
+    return How(size=lambda own: torch.Size((*new, *own[dims:])), names=lambda own: own and (*added, *own), check=True)
 
 
 def _ternary_(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:

@@ -368,7 +368,7 @@ class Reduction(Node):
 
         Args:
             q: The quantile, from 0 to 1; a tensor of ``n`` quantiles adds a leading dimension of size ``n`` to every
-                leaf, and to the batch size if ``dim`` is given.
+                leaf, and to the batch size if ``dim`` or ``keepdim`` is given.
             dim: Batch dimensions (one, or a tuple), or ``"feature"``; by default everything.
             keepdim: Whether reduced dimensions stay as size 1.
             interpolation: The value between two elements: ``"linear"``, ``"lower"``, ``"higher"``, ``"midpoint"``,
@@ -394,7 +394,7 @@ class Reduction(Node):
             return result
 
         result = run(self, kernel, dim, keepdim, reduce, key_transform, "quantile")
-        if reduce or is_everything(dim) or not isinstance(q, Tensor) or not q.ndim:
+        if reduce or (is_everything(dim) and not keepdim) or not isinstance(q, Tensor) or not q.ndim:
             return result
         n = q.shape[0]
         how = How(size=lambda own: torch.Size([n, *own]), names=lambda own: None if own is None else (None, *own))

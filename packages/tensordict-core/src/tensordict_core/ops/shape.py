@@ -33,6 +33,32 @@ def _ints(args: tuple[Any, ...]) -> tuple[int, ...]:
     return args
 
 
+def _either(name: str, args: tuple[Any, ...], keyword: str, value: Any) -> Any:
+    """Return an argument that is given by position or by name.
+
+    Raises:
+        TypeError: It is given twice, or several are given by position.
+    """
+    if not args:
+        return value
+    if value is not None or len(args) > 1:
+        raise TypeError(f"{name} takes one {keyword}, got {args} and {keyword}={value}; give it once")
+    return args[0]
+
+
+def _sizes(name: str, args: tuple[Any, ...], keyword: str, value: Sequence[int] | None) -> tuple[Any, ...]:
+    """Return sizes or dims that are given one by one, as one sequence, or by name.
+
+    Raises:
+        TypeError: They are given by position and by name.
+    """
+    if value is None:
+        return _ints(args)
+    if args:
+        raise TypeError(f"{name} got {args} and {keyword}={value}; give the {keyword} once")
+    return tuple(value)
+
+
 class Shape(Node):
     """Reshaping, reordering, expanding and repeating the batch dimensions."""
 
@@ -70,9 +96,8 @@ class Shape(Node):
             dtype = shape[0]
             viewed: Self = self.apply(lambda leaf: leaf.view(dtype), batch_size=batch_size)
             return viewed
-        if not shape:
-            shape = tuple(size if size is not None else batch_size if batch_size is not None else ())
-        return self._regroup(shape, "view", False)
+        given = size if batch_size is None else batch_size
+        return self._regroup(_sizes("view", shape, "size", given), "view", False)
 
     def reshape(self, *shape: Any, size: Sequence[int] | None = None, inplace: bool = False) -> Self:
         """Return the data with another batch size; leaves that cannot be viewed are copied.
@@ -88,7 +113,7 @@ class Shape(Node):
         >>> TensorDict({"a": torch.zeros(4, 3)}, [4]).reshape(2, 2).batch_size
         torch.Size([2, 2])
         """
-        result = self._regroup(shape if shape or size is None else tuple(size), "reshape", True)
+        result = self._regroup(_sizes("reshape", shape, "size", size), "reshape", True)
         return self._in_place(result, inplace)
 
     def _regroup(self, shape: tuple[Any, ...], what: str, copies: bool) -> Self:
@@ -107,13 +132,14 @@ class Shape(Node):
         >>> TensorDict({"a": torch.zeros(4, 3)}, [4]).unsqueeze(-1)["a"].shape
         torch.Size([4, 1, 3])
         """
-        at: Any
-        (at,) = args or (dim,)
+        at = _either("unsqueeze", args, "dim", dim)
         size = self._meta.batch_size
         return self._rearranged(Unsqueeze(size, normal_dim(at, size, extra=1)))
 
-    def squeeze(self, *args: int | None, dim: int | None = None) -> Self:
-        """Remove the batch dimension ``dim`` if its size is 1; by default all dimensions of size 1.
+    def squeeze(self, *args: Any, dim: int | Sequence[int] | None = None) -> Self:
+        """Remove batch dimensions of size 1: the dimension ``dim`` or several; by default all of them.
+
+        Dimensions of other sizes stay.
 
         Raises:
             IndexError: There is no such dimension.
@@ -121,13 +147,13 @@ class Shape(Node):
         >>> TensorDict({"a": torch.zeros(1, 4)}, [1, 4]).squeeze().batch_size
         torch.Size([4])
         """
-        at = args[0] if args else dim
+        at = _either("squeeze", args, "dim", dim)
         size = self._meta.batch_size
         if at is None:
             dims = tuple(i for i, n in enumerate(size) if n == 1)
         else:
-            found = normal_dim(at, size)
-            dims = (found,) if size[found] == 1 else ()
+            found = [normal_dim(d, size) for d in ((at,) if not isinstance(at, list | tuple) else at)]
+            dims = tuple(sorted(d for d in found if size[d] == 1))
         return self._rearranged(Squeeze(size, dims)) if dims else self._unchanged()
 
     def permute(self, *args: Any, dims: Sequence[int] | None = None) -> Self:
@@ -139,7 +165,7 @@ class Shape(Node):
         >>> TensorDict({"a": torch.zeros(3, 4, 5)}, [3, 4]).permute(1, 0)["a"].shape
         torch.Size([4, 3, 5])
         """
-        order = _ints(args) if args or dims is None else tuple(dims)
+        order = _sizes("permute", args, "dims", dims)
         size = self._meta.batch_size
         try:
             normal = tuple(normal_dim(d, size) for d in order)
@@ -211,7 +237,7 @@ class Shape(Node):
         torch.Size([2, 3])
         """
         old = self._meta.batch_size
-        target = list(_ints(args) if args or size is None else size)
+        target = list(_sizes("expand", args, "size", size))
         extra = len(target) - len(old)
         if extra < 0:
             raise RuntimeError(
@@ -226,8 +252,7 @@ class Shape(Node):
                     f"incompatible expanded shape {target} for the batch size {list(old)}: "
                     "only sizes of 1 can be expanded; use repeat to copy rows"
                 )
-        new = torch.Size(target)
-        return self if new == old else self._reshape(Expand(old, new))
+        return self._reshape(Expand(old, torch.Size(target)))
 
     def expand_as(self, other: Any) -> Self:
         """Expand to the shape of a tensor, or to the batch size and the leaf shapes of a tensordict.
@@ -262,7 +287,8 @@ class Shape(Node):
         start, end = normal_dim(start_dim, size), normal_dim(end_dim, size)
         if end < start:
             raise ValueError(f"flatten needs start_dim before end_dim, got {start_dim} and {end_dim}")
-        return self._in_place(self.reshape(*size[:start], size[start : end + 1].numel(), *size[end + 1 :]), inplace)
+        new = torch.Size((*size[:start], size[start : end + 1].numel(), *size[end + 1 :]))
+        return self._in_place(self._rearranged(Reshape(size, new, True)), inplace)
 
     def unflatten(self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False) -> Self:
         """Return the batch dimension ``dim`` split into several; one size may be ``-1`` and is inferred.
@@ -334,6 +360,8 @@ class Shape(Node):
         torch.Size([3, 2])
         """
         size = self._meta.batch_size
+        if isinstance(dims, int) or len(dims) != 2:
+            raise errors.SizeError(f"rot90 rotates the plane of two dims, got dims={dims}; give two")
         a, b = (normal_dim(d, size) for d in dims)
         new = list(size)
         order = list(range(len(new)))
@@ -361,10 +389,13 @@ class Shape(Node):
         )
 
     def tile(self, *dims: Any) -> Self:
-        """Return a copy with the batch repeated, as ``repeat``; missing leading counts are 1."""
+        """Return a copy with the batch repeated, as ``repeat``; missing leading counts or sizes are 1."""
         counts = _ints(dims)
         missing = len(self._meta.batch_size) - len(counts)
-        return self.repeat(*(1,) * max(missing, 0), *counts)
+        td = self
+        for _ in range(-missing):
+            td = td.unsqueeze(0)
+        return td.repeat(*(1,) * max(missing, 0), *counts)
 
     def repeat_interleave(
         self, repeats: Tensor | int, dim: int | None = None, *, output_size: int | None = None, inplace: bool = False

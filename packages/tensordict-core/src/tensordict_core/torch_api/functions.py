@@ -11,13 +11,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from tensordict_core.base import errors
 from tensordict_core.base.meta import as_device
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, UNLOCKED, How
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.base.torch_table import find_handler, implements
 from tensordict_core.ops.combine import cat, stack, write_out
-from tensordict_core.ops.factories.operands import match
+from tensordict_core.ops.factories.reduction import over_leaves
+from tensordict_core.torch_api.dispatch import by_leaf, line_up, with_out
 
 __all__ = ["register"]
 
@@ -25,15 +27,15 @@ __all__ = ["register"]
 def _as_method(name: str, **renamed: str) -> Callable[..., Any]:
     """Return a handler that calls the method ``name``; ``renamed`` maps argument names of torch to those of it."""
 
-    def handler(*args: Any, **kwargs: Any) -> Any:
+    def handler(*args: Any, out: Any = None, **kwargs: Any) -> Any:
         for theirs, ours in renamed.items():
             if theirs in kwargs:
                 kwargs[ours] = kwargs.pop(theirs)
         if not args:
             args = (kwargs.pop("tensor" if "tensor" in kwargs else "input"),)
-        if kwargs.get("out", 0) is None:
-            del kwargs["out"]
-        return getattr(args[0], name)(*args[1:], **kwargs)
+        if not isinstance(args[0], Node):
+            raise errors.only_first(name, args[0])
+        return with_out(name, getattr(args[0], name)(*args[1:], **kwargs), out)
 
     return handler
 
@@ -49,16 +51,14 @@ METHODS: tuple[tuple[Any, str, dict[str, str]], ...] = (
     (torch.permute, "permute", {}),
     (torch.transpose, "transpose", {}),
     (torch.swapaxes, "swapaxes", {}),
-    (torch.swapdims, "swapdims", {}),
+    (torch.swapdims, "swapdims", {"dim0": "axis0", "dim1": "axis1"}),
     (torch.movedim, "movedim", {}),
     (torch.moveaxis, "moveaxis", {}),
     (torch.reshape, "reshape", {"shape": "size"}),
     (torch.flatten, "flatten", {}),
     (torch.unflatten, "unflatten", {"sizes": "unflattened_size"}),
     (torch.broadcast_to, "broadcast_to", {"size": "shape"}),
-    (torch.tile, "tile", {}),
     (torch.repeat_interleave, "repeat_interleave", {}),
-    (torch.flip, "flip", {}),
     (torch.fliplr, "fliplr", {}),
     (torch.flipud, "flipud", {}),
     (torch.roll, "roll", {}),
@@ -67,9 +67,6 @@ METHODS: tuple[tuple[Any, str, dict[str, str]], ...] = (
     (torch.masked_select, "masked_select", {}),
     (torch.masked_fill, "masked_fill", {}),
     (torch.softmax, "softmax", {}),
-    (torch.clamp, "clamp", {}),
-    (torch.clip, "clamp", {}),
-    (torch.rsub, "rsub", {}),
     (torch.detach, "detach", {}),
     (torch.numel, "numel", {}),
     (torch.is_floating_point, "is_floating_point", {}),
@@ -106,6 +103,13 @@ def register() -> None:
         implements(alias)(cast(Callable[..., Any], find_handler(function)))
     for function in LIKE:
         implements(function)(_like(function))
+    # these have handlers of their own: those of the operation records take the arguments of methods
+    for function in (torch.all, torch.any):
+        implements(function)(_all_or_any(function))
+    for name in ("std", "var"):
+        implements(getattr(torch, name))(_deviation(name))
+    for name, of_two in (("max", "maximum"), ("min", "minimum")):
+        implements(getattr(torch, name))(_largest(name, of_two))
 
 
 def _like(function: Callable[..., Tensor]) -> Callable[..., Any]:
@@ -173,6 +177,30 @@ def _where(condition: Tensor, input: Any, other: Any, *, out: Any = None) -> Any
     return other.where(~condition, input, out=out)
 
 
+@implements(torch.tile)
+def _tile(input: Any, dims: Sequence[int]) -> Any:
+    return input.tile(*dims)
+
+
+@implements(torch.flip)
+def _flip(input: Any, dims: Sequence[int]) -> Any:
+    return input.flip(dims)
+
+
+@implements(torch.clamp, torch.clip)
+def _clamp(input: Any, min: Any = None, max: Any = None, *, out: Any = None) -> Any:
+    if isinstance(input, Node):
+        return input.clamp(min, max, out=out)
+    return with_out("clamp", by_leaf("clamp", torch.clamp, (input, min, max)), out)
+
+
+@implements(torch.rsub)
+def _rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    if isinstance(input, Node):
+        return input.rsub(other, alpha=alpha)
+    return other.sub(input, alpha=alpha)
+
+
 @implements(torch.select)
 def _select(input: Any, dim: int, index: int) -> Any:
     return input[(slice(None),) * normal_dim(dim, input._meta.batch_size) + (index,)]
@@ -192,16 +220,62 @@ def _broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
     return tuple(one.expand(size) for one in tensors)
 
 
+# reductions whose arguments in torch depend on their types ------------------------------------------------------------
+
+
+def _all_or_any(function: Any) -> Callable[..., Any]:
+    def handler(input: Any, dim: Any = None, keepdim: bool = False, *, out: Any = None) -> Any:
+        if dim is None:
+            if out is not None:
+                raise errors.unknown_argument(function.__name__, "out")
+            return getattr(input, function.__name__)()
+        result = over_leaves(input, lambda leaf, dims, keep: function(leaf, dims, keep), dim, keepdim)
+        return with_out(function.__name__, result, out)
+
+    return handler
+
+
+def _deviation(name: str) -> Callable[..., Any]:
+    """Return the handler of ``std`` or ``var``: ``(input, unbiased)`` or ``(input, dim, unbiased, keepdim)``."""
+
+    def handler(
+        input: Any,
+        dim: Any = None,
+        unbiased: bool | None = None,
+        keepdim: bool = False,
+        *,
+        correction: float | None = None,
+        out: Any = None,
+    ) -> Any:
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
+        if correction is None:
+            correction = 1 if unbiased is None else int(unbiased)
+        elif unbiased is not None:
+            raise errors.unknown_argument(name, "unbiased")
+        return with_out(name, getattr(input, name)(dim, keepdim, correction=correction), out)
+
+    return handler
+
+
+def _largest(name: str, of_two: str) -> Callable[..., Any]:
+    """Return the handler of ``max`` or ``min``: of one operand along a dimension, or of two operands."""
+
+    def handler(
+        input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None, out: Any = None, **options: Any
+    ) -> Any:
+        other = dim if isinstance(dim, Node | Tensor) else other
+        if other is not None:
+            first, second = (input, other) if isinstance(input, Node) else (other, input)
+            return with_out(name, getattr(first, of_two)(second, **options), out)
+        if isinstance(out, tuple):
+            raise errors.unknown_argument(name, "out")
+        return with_out(name, getattr(input, name)(dim, keepdim, **options), out)
+
+    return handler
+
+
 # comparisons of two tensordicts --------------------------------------------------------------------------------------
-
-
-def _pairs(name: str, input: Any, other: Any) -> list[tuple[Any, Any]]:
-    """Return the pairs of leaves of two tensordicts under the same keys."""
-    if not isinstance(input, Node) or not isinstance(other, Node):
-        wrong = other if isinstance(input, Node) else input
-        raise TypeError(f"torch.{name} compares two tensordicts, got {type(wrong).__name__}; compare with == instead")
-    leaves = input._leaves()
-    return list(zip(leaves, match(name, input, leaves, other)[0], strict=True))
 
 
 @implements(torch.equal)
@@ -233,13 +307,13 @@ def _same_values(left: Any, right: Any) -> bool:
 
 @implements(torch.allclose)
 def _allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
-    return all(torch.allclose(a, b, rtol, atol, equal_nan) for a, b in _pairs("allclose", input, other))
+    return all(torch.allclose(*pair, rtol, atol, equal_nan) for pair in line_up("allclose", (input, other))[1])
 
 
 @implements(torch.isclose)
 def _isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    results = [torch.isclose(a, b, rtol, atol, equal_nan) for a, b in _pairs("isclose", input, other)]
-    return input._rebuild(iter(results), UNLOCKED)
+    td, pairs, how = line_up("isclose", (input, other))
+    return td._rebuild(iter([torch.isclose(*pair, rtol, atol, equal_nan) for pair in pairs]), how)
 
 
 # gradients -----------------------------------------------------------------------------------------------------------

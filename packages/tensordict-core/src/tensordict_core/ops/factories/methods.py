@@ -16,7 +16,7 @@ from torch import Tensor
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, SHAPE_KEEPING, How
 from tensordict_core.base.tracing import may_fuse
-from tensordict_core.ops.factories.operands import broadcast_how, complete, match
+from tensordict_core.ops.factories.operands import broadcast_how, complete, match, spread
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import BinaryMethod, ScaledMethod, UnaryMethod
 
@@ -105,6 +105,8 @@ def _pair(name: str, td: Any, other: Any, default: Any) -> tuple[Any, list[Tenso
             td, other = complete(td, other, default)
         elif (pairs := td._pairs(other)) is not None:
             return td, *pairs, False, broadcast_how(td, other, SAME)
+    if isinstance(other, Node | Tensor):
+        td = spread(td, other)
     leaves = td._leaves()
     operands, scalar = match(name, td, leaves, other)
     return td, leaves, operands, scalar, broadcast_how(td, other, SAME)

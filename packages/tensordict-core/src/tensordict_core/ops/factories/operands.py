@@ -22,7 +22,16 @@ from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import KEEP, How
 from tensordict_core.base.registry import containers
 
-__all__ = ["batch_operand", "broadcast_how", "complete", "lined_up", "match", "over_batch_size", "with_leaves_as"]
+__all__ = [
+    "batch_operand",
+    "broadcast_how",
+    "complete",
+    "lined_up",
+    "match",
+    "over_batch_size",
+    "spread",
+    "with_leaves_as",
+]
 
 
 def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
@@ -137,8 +146,28 @@ def broadcast_how(td: Any, other: Any, how: How) -> How:
         raise errors.no_broadcast(theirs, size) from None
     if new == size:
         return how
-    dims = len(size)
-    return How(size=lambda own: torch.Size((*new, *own[dims:])), check=is_node)
+    dims, added = len(size), (None,) * (len(new) - len(size))
+    return How(
+        size=lambda own: torch.Size((*new, *own[dims:])), names=lambda own: own and (*added, *own), check=is_node
+    )
+
+
+def spread(td: Any, other: Any) -> Any:
+    """Return the tensordict; dense if it has lazy stacks whose elements an operand does not line up with.
+
+    A lazy stack keeps its elements apart: their number cannot grow, and each takes its part of the operand.
+    """
+    size = td._meta.batch_size
+    is_node = isinstance(other, Node)
+    theirs = other._meta.batch_size if is_node else other.shape if isinstance(other, Tensor) else size
+    if theirs == size or -1 in size or -1 in theirs:
+        return td
+    try:
+        grows = torch.broadcast_shapes(size, theirs) != size
+    except RuntimeError:
+        return td  # what does not broadcast is refused where the operands are matched
+    apart = is_node and td._is_lazy_stack and not (starts_with(size, theirs) or starts_with(theirs, size))
+    return td._solid() if grows or apart else td
 
 
 def with_leaves_as(td: Any, other: Any) -> Any:

@@ -1,0 +1,87 @@
+"""Batch sizes that broadcast: the result has the batch size of its leaves, for every operation of several operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tensordict_core import TensorDict, lazy_stack
+
+ONE = TensorDict(a=torch.ones(1, 5) * 3, batch_size=[1])
+ROWS = TensorDict(a=torch.arange(15.0).reshape(3, 5), batch_size=[3])
+GRID = TensorDict(a=torch.arange(30.0).reshape(2, 3, 5), batch_size=[2, 3])
+LAZY = lazy_stack([ROWS[0], ROWS[1], ROWS[2]])
+
+OPERATIONS: dict[str, Any] = {
+    "add": lambda x, y: x + y,
+    "eq": lambda x, y: x == y,
+    "ne": lambda x, y: x != y,
+    "ge": lambda x, y: x >= y,
+    "maximum": lambda x, y: x.maximum(y),
+    "lerp": lambda x, y: x.lerp(y, 0.5),
+    "addcmul": lambda x, y: x.addcmul(y, y),
+    "clamp": lambda x, y: x.clamp(y, y),
+    "isclose": torch.isclose,
+    "alpha": lambda x, y: torch.add(x, y, alpha=2),
+    "rounded": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+}
+PAIRS = {
+    "one_rows": (ONE, ROWS, [3]),
+    "rows_one": (ROWS, ONE, [3]),
+    "rows_grid": (ROWS, GRID, [2, 3]),
+    "lazy_grid": (LAZY, GRID, [2, 3]),
+    "grid_lazy": (GRID, LAZY, [2, 3]),
+    "one_lazy": (ONE, LAZY, [3]),
+    "lazy_one": (LAZY, ONE, [3]),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_two_tensordicts_broadcast_their_batch_sizes(name, pair):
+    x, y, size = PAIRS[pair]
+    result = OPERATIONS[name](x, y)
+    assert list(result.batch_size) == size
+    torch.testing.assert_close(result["a"], OPERATIONS[name](x["a"], y["a"]), equal_nan=True)
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("td", [ONE, ROWS, LAZY], ids=["one", "rows", "lazy"])
+@pytest.mark.parametrize("name", ["add", "ge", "pow", "mod", "floordiv"])
+def test_a_tensor_broadcasts_the_batch_size(name, td, left):
+    apply = {
+        "add": lambda x, y: x + y,
+        "ge": lambda x, y: x >= y,
+        "pow": lambda x, y: x**y,
+        "mod": lambda x, y: x % y,
+        "floordiv": lambda x, y: x // y,
+    }[name]
+    tensor = torch.arange(1.0, 7.0).reshape(2, 3)
+    result = apply(tensor, td) if left else apply(td, tensor)
+    leaf = tensor.unsqueeze(-1)
+    assert list(result.batch_size) == [2, 3]
+    assert torch.allclose(result["a"], apply(leaf, td["a"]) if left else apply(td["a"], leaf), equal_nan=True)
+
+
+def test_two_operands_broadcast_different_dimensions():
+    result = ONE.addcmul(torch.ones(2, 1), torch.ones(3))
+    assert list(result.batch_size) == [2, 3] and result["a"].shape == (2, 3, 5)
+
+
+def test_names_stay_at_the_dimensions_that_had_them():
+    named = TensorDict(a=torch.ones(3, 5), batch_size=[3], names=["time"])
+    assert (named + torch.ones(2, 3)).names == [None, "time"]
+    assert (named >= torch.ones(2, 3)).names == [None, "time"]
+
+
+def test_nested_lazy_stacks_broadcast_too():
+    td = TensorDict(n=LAZY, b=torch.ones(3), batch_size=[3])
+    result = td + torch.ones(2, 3)
+    assert list(result["n"].batch_size) == [2, 3] and result["n", "a"].shape == (2, 3, 5)
+
+
+def test_quantiles_that_keep_dimensions_are_in_front_of_them():
+    result = GRID.quantile(torch.tensor([0.25, 0.5]), keepdim=True)
+    assert list(result.batch_size) == [2, 1, 1] and result["a"].shape == (2, 1, 1, 1)

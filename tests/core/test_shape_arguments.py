@@ -1,0 +1,77 @@
+"""Arguments of shape operations: given once, by position or by name; a result is a tensordict of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tensordict_core import TensorDict
+
+
+@pytest.fixture
+def td() -> TensorDict:
+    return TensorDict({"a": torch.zeros(3, 1, 5)}, batch_size=[3, 1])
+
+
+TWICE: dict[str, Any] = {
+    "permute": lambda td: td.permute(0, 1, dims=(0, 1)),
+    "reshape": lambda td: td.reshape([3], size=[3]),
+    "view": lambda td: td.view([3], size=[3]),
+    "expand": lambda td: td.expand([3, 4], size=[3, 4]),
+    "unsqueeze": lambda td: td.unsqueeze(0, dim=0),
+    "squeeze": lambda td: td.squeeze(1, dim=1),
+    "two dims": lambda td: td.unsqueeze(0, 1),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_an_argument_that_is_given_twice_is_refused(td, name):
+    with pytest.raises(TypeError, match="once"):
+        TWICE[name](td)
+
+
+SAME: dict[str, Any] = {
+    "expand": lambda td: td.expand(3, 1),
+    "expand_as": lambda td: td.expand_as(torch.zeros(3, 1)),
+    "broadcast_to": lambda td: td.broadcast_to((3, 1)),
+    "flatten": lambda td: td.flatten(0, 0),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_entries_that_are_added_to_a_result_of_the_same_shape_do_not_reach_the_source(td, name):
+    result = SAME[name](td)
+    result["new"] = torch.zeros(3, 1)
+    assert "new" not in td.keys() and result["a"].data_ptr() == td["a"].data_ptr()  # noqa: SIM118
+
+
+def test_squeeze_takes_several_dims():
+    td = TensorDict({"a": torch.zeros(1, 3, 1)}, batch_size=[1, 3, 1])
+    assert td.squeeze((0, 1)).batch_size == (3, 1)
+    assert torch.squeeze(td, (0, 2)).batch_size == (3,)
+
+
+def test_tile_adds_leading_dimensions_as_torch_does():
+    td = TensorDict({"a": torch.arange(3)}, batch_size=[3])
+    assert td.tile(2, 2)["a"].equal(torch.tile(torch.arange(3), (2, 2)))
+    assert torch.tile(TensorDict({"a": 1}), (2,)).batch_size == (2,)
+
+
+def test_rot90_takes_two_dims(td):
+    for dims in (0, [0], [0, 1, 1]):
+        with pytest.raises(RuntimeError, match="two dims"):
+            td.rot90(1, dims)
+
+
+def test_a_negative_size_is_a_value_error_and_the_runtime_error_of_torch(td):
+    for error in (ValueError, RuntimeError):
+        with pytest.raises(error, match="negative"):
+            td.new_zeros(-1)
+
+
+def test_clamp_without_limits_is_the_error_of_torch_and_of_python(td):
+    for error in (ValueError, RuntimeError, TypeError):
+        with pytest.raises(error, match="at least one limit"):
+            td.clamp()

@@ -1,0 +1,233 @@
+"""What a program gives, as data of both libraries that can be compared, and the differences between two of them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["Difference", "Outcome", "describe", "differences"]
+
+_SAME_NAME = {"_SubTensorDict": "SubTensorDict", "TensorDictView": "SubTensorDict", "_LockedNonTensorStack": ""}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference: where it is, of what kind, and what both libraries give there."""
+
+    place: str
+    kind: str
+    theirs: str
+    ours: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a program: an exception, or descriptions of the result and of the variables."""
+
+    error: Exception | None = None
+    line: int = 0
+    values: dict[str, Any] | None = None
+    before: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor: its kind, properties and values."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    grad: bool
+    shares: bool
+    data: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A container: its type, properties and entries."""
+
+    kind: str
+    batch: tuple[int, ...]
+    device: str
+    names: tuple[str | None, ...]
+    locked: bool
+    entries: tuple[tuple[Any, Any], ...]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A part of a result that cannot be read."""
+
+    error: str
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return _SAME_NAME.get(name, name)
+
+
+def storages(value: Any) -> set[int]:
+    """The addresses of the storages of all tensors in a value."""
+    out: set[int] = set()
+    if type(value).__name__ == "UnbatchedTensor" and not isinstance(value, torch.Tensor):
+        value = value.data
+    if isinstance(value, torch.Tensor):
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            out.add(value.untyped_storage().data_ptr())
+    elif _is_tree(value):
+        try:
+            parts = value.tensordicts if hasattr(value, "tensordicts") else [value.get(key) for key in _keys(value)]
+        except Exception:
+            return out
+        for part in parts:
+            out |= storages(part)
+    return out - {0}
+
+
+def _keys(value: Any) -> list[str]:
+    """The keys; a tensordict itself iterates over its rows."""
+    return list(value.keys())
+
+
+def _is_tree(value: Any) -> bool:
+    return hasattr(value, "batch_size") and hasattr(value, "to_tensordict") and not isinstance(value, type)
+
+
+def describe(value: Any, source: set[int], depth: int = 0) -> Any:
+    """The value as data; ``source`` holds the storages of the tensors that the program was given."""
+    try:
+        return _describe(value, source, depth)
+    except Exception as error:
+        return Broken(type(error).__name__)
+
+
+def _describe(value: Any, source: set[int], depth: int) -> Any:
+    if depth > 8:
+        return "..."
+    if type(value).__name__ == "UnbatchedTensor":
+        return _unbatched(value, source)
+    if _is_tree(value):
+        return _tree(value, source, depth)
+    if isinstance(value, torch.Tensor):
+        return _leaf(value, source)
+    if isinstance(value, np.ndarray):
+        return ("array", str(value.dtype), value.shape, repr(value.tolist()))
+    if isinstance(value, dict):
+        return {key: describe(entry, source, depth + 1) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [type(value).__name__ if type(value) in (list, tuple) else "namedtuple"] + [
+            describe(entry, source, depth + 1) for entry in value
+        ]
+    if isinstance(value, str | int | float | complex | bool | None | torch.dtype | torch.device):
+        return value
+    if hasattr(value, "__iter__") and type(value).__name__.endswith(("View", "Keys", "Values", "Items", "ator")):
+        return ["iterable"] + [describe(entry, source, depth + 1) for entry in value]
+    if isinstance(value, type):
+        return ("type", _SAME_NAME.get(value.__name__, value.__name__))
+    return ("object", _kind(value))
+
+
+def _leaf(value: torch.Tensor, source: set[int]) -> Any:
+    kind = "Tensor" if type(value) is torch.Tensor else _kind(value)
+    if value.is_nested:
+        return ["nested"] + [_leaf(part, source) for part in value.unbind()]
+    try:
+        shares = bool(storages(value) & source)
+        return Leaf(kind, str(value.dtype), tuple(value.shape), value.requires_grad, shares, value.detach().clone())
+    except Exception as error:
+        return Broken(type(error).__name__)
+
+
+def _unbatched(value: Any, source: set[int]) -> Any:
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            data = value if isinstance(value, torch.Tensor) else value.data
+            leaf = _leaf(data.as_subclass(torch.Tensor), source)
+        return Tree("UnbatchedTensor", tuple(value.batch_size), "", (), False, (("data", leaf),))
+    except Exception as error:
+        return Broken(type(error).__name__)
+
+
+def _tree(value: Any, source: set[int], depth: int) -> Any:
+    kind = _kind(value)
+    entries: list[tuple[Any, Any]] = []
+    try:
+        if kind == "NonTensorData":
+            entries = [("data", describe(value.data, source, depth + 1))]
+        elif kind == "NonTensorStack":
+            entries = [("list", describe(value.tolist(), source, depth + 1))]
+        elif kind != "Point" and hasattr(value, "tensordicts"):
+            entries = [("stack_dim", value.stack_dim)]
+            entries += [(i, describe(e, source, depth + 1)) for i, e in enumerate(value.tensordicts)]
+        else:
+            entries = [(key, describe(value.get(key), source, depth + 1)) for key in _keys(value)]
+        names = tuple(value.names) if value.names is not None else ()
+        return Tree(kind, tuple(value.batch_size), str(value.device), names, bool(value.is_locked), tuple(entries))
+    except Exception as error:
+        return Broken(type(error).__name__)
+
+
+def differences(theirs: Any, ours: Any, place: str = "result") -> Iterator[Difference]:
+    """All differences between two descriptions."""
+    if type(theirs) is not type(ours) and not (isinstance(theirs, int | float) and isinstance(ours, int | float)):
+        yield Difference(place, "kind", _word(theirs), _word(ours))
+    elif isinstance(theirs, Tree):
+        for name in ("kind", "batch", "device", "names", "locked"):
+            a, b = getattr(theirs, name), getattr(ours, name)
+            if a != b:
+                yield Difference(place, name, str(a), str(b))
+        mine, yours = [key for key, _ in theirs.entries], [key for key, _ in ours.entries]
+        if mine != yours:
+            kind = "order" if set(mine) == set(yours) else "keys"
+            yield Difference(place, kind, str(mine), str(yours))
+        other = dict(ours.entries)
+        for key, entry in theirs.entries:
+            if key in other:
+                yield from differences(entry, other[key], f"{place}.{key}")
+    elif isinstance(theirs, Leaf):
+        for name in ("kind", "dtype", "shape", "grad", "shares"):
+            a, b = getattr(theirs, name), getattr(ours, name)
+            if a != b:
+                yield Difference(place, name, str(a), str(b))
+        if theirs.shape == ours.shape and not _close(theirs.data, ours.data):
+            yield Difference(place, "values", str(theirs.data.tolist()), str(ours.data.tolist()))
+    elif isinstance(theirs, dict):
+        if list(theirs) != list(ours):
+            yield Difference(place, "keys", str(list(theirs)), str(list(ours)))
+        for key in theirs.keys() & ours.keys():
+            yield from differences(theirs[key], ours[key], f"{place}.{key}")
+    elif isinstance(theirs, list):
+        if len(theirs) != len(ours):
+            yield Difference(place, "length", str(len(theirs)), str(len(ours)))
+        for i, (a, b) in enumerate(zip(theirs, ours, strict=False)):
+            yield from differences(a, b, f"{place}[{i - 1}]")
+    elif not _equal(theirs, ours):
+        yield Difference(place, "value", _word(theirs), _word(ours))
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, Tree | Leaf):
+        return value.kind
+    if isinstance(value, list) and value:
+        return str(value[0])
+    return repr(value)[:60]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-5) or (math.isnan(one) and math.isnan(other))
+    return bool(one == other)
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if type(one) is not torch.Tensor or type(other) is not torch.Tensor:
+        one, other = one.as_subclass(torch.Tensor), other.as_subclass(torch.Tensor)
+    if not (one.is_floating_point() or one.is_complex()):
+        return torch.equal(one, other.to(one.dtype))
+    return torch.allclose(one, other.to(one.dtype), rtol=1e-4, atol=1e-6, equal_nan=True)

@@ -1,0 +1,232 @@
+"""Programs run on both libraries: outcomes, their differences, and smaller programs that differ in the same way."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fuzzing import structures
+from fuzzing.calls import Program
+from fuzzing.outcomes import Difference, Outcome, describe, differences, storages
+
+__all__ = ["compare", "namespace", "run", "shrink"]
+
+_DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16", "int64", "int32", "bool")}
+
+
+class _Indexer:
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+def _tensor(shape: list[int], dtype: str = "float32", start: int = 0, grad: bool = False) -> torch.Tensor:
+    count = int(np.prod(shape)) if shape else 1
+    values = (torch.arange(start, start + count) % 7 - 1).reshape(shape)
+    kind = _DTYPES[dtype]
+    return (values + 0.5).to(kind).requires_grad_(grad) if kind.is_floating_point else values.to(kind)
+
+
+def _mask(shape: list[int]) -> torch.Tensor:
+    return (torch.arange(int(np.prod(shape)) if shape else 1) % 2 == 0).reshape(shape)
+
+
+def _inplace(x: Any, symbol: str, other: Any) -> Any:
+    if symbol == "+=":
+        x += other
+    elif symbol == "-=":
+        x -= other
+    elif symbol == "*=":
+        x *= other
+    elif symbol == "/=":
+        x /= other
+    else:
+        x **= other
+    return x
+
+
+def _delete(x: Any, key: Any) -> Any:
+    del x[key]
+    return x
+
+
+def _setitem(x: Any, index: Any, value: Any) -> Any:
+    x[index] = value
+    return x
+
+
+def _assign(x: Any, name: str, value: Any) -> Any:
+    setattr(x, name, value)
+    return x
+
+
+def _block(x: Any, view: Any) -> Any:
+    with view(x) as inner:
+        for key in list(inner.keys()):
+            value = inner.get(key)
+            if isinstance(value, torch.Tensor):
+                inner[key] = value + 1
+    return x
+
+
+def namespace(library: Any) -> dict[str, Any]:
+    """The names that programs use, of one library."""
+    out = {
+        name: getattr(library, name)
+        for name in [
+            "TensorDict",
+            "LazyStackedTensorDict",
+            "lazy_stack",
+            "NonTensorData",
+            "NonTensorStack",
+            "UnbatchedTensor",
+            "TensorDictParams",
+            "maybe_dense_stack",
+            "dense_stack_tds",
+            "pad",
+            "pad_sequence",
+            "merge_tensordicts",
+            "is_tensor_collection",
+            "assert_close",
+            "default_is_leaf",
+            "is_leaf_nontensor",
+        ]
+        if hasattr(library, name)
+    }
+    source = {"__annotations__": {"x": "torch.Tensor", "y": "torch.Tensor", "z": "Any"}, "z": None}
+    point = type("Point", (), {**source, "__module__": __name__, "__qualname__": "Point"})
+    out["Point"] = library.tensorclass(point)
+    helpers = {"t": _tensor, "b": _mask, "I": _Indexer(), "inplace": _inplace, "delete": _delete, "block": _block}
+    return (
+        out
+        | helpers
+        | {"torch": torch, "np": np, "copy": copy, "pickle": pickle, "setitem": _setitem}
+        | {"assign": _assign}
+    )
+
+
+def run(program: Program, names: dict[str, Any]) -> Outcome:
+    """The outcome of a program under one library."""
+    scope = dict(names)
+    # pickle finds the class by its name
+    globals()["Point"] = names["Point"]
+    lines = program.lines()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        source: set[int] = set()
+        before: dict[str, Any] = {}
+        for number, line in enumerate(lines):
+            if number == len(lines) - 1:
+                before = _variables(scope, program, set())
+                source = set().union(*(storages(scope.get(name)) for name in ("x", *program.operands)))
+            try:
+                exec(line, scope)
+            except RecursionError as error:
+                return Outcome(error, number)
+            except Exception as error:
+                return Outcome(error.with_traceback(None), number, _variables(scope, program, source), before)
+        values = {"is x": scope["result"] is scope["x"], "result": describe(scope["result"], source)}
+        return Outcome(None, 0, values | (_variables(scope, program, source) or {}), before)
+
+
+def _variables(scope: dict[str, Any], program: Program, source: set[int]) -> dict[str, Any]:
+    return {name: describe(scope[name], source) for name in ("x", *program.operands) if name in scope}
+
+
+def _mro(error: Exception) -> set[str]:
+    return {cls.__name__ for cls in type(error).__mro__}
+
+
+def compare(program: Program, theirs: dict[str, Any], ours: dict[str, Any]) -> list[Difference]:
+    """The differences between the outcomes of a program under both libraries."""
+    one, other = run(program, theirs), run(program, ours)
+    for name in one.before if one.before and other.before else ():
+        found = list(differences(one.before[name], other.before[name], name))
+        if found:
+            # what the call makes of different operands says nothing about the call
+            return [replace(difference, place=f"construct.{difference.place}") for difference in found]
+    if one.error is not None and other.error is not None:
+        if one.line != other.line or type(one.error).__name__ not in _mro(other.error):
+            return [
+                Difference(
+                    "call",
+                    f"{type(one.error).__name__} > {type(other.error).__name__}",
+                    _text(one.error),
+                    _text(other.error),
+                )
+            ]
+        return []
+    if one.error is not None:
+        where = "call" if one.line == len(program.lines()) - 1 else "setup"
+        return [Difference(where, f"{type(one.error).__name__} > result", _text(one.error), _brief(other))]
+    if other.error is not None:
+        where = "call" if other.line == len(program.lines()) - 1 else "setup"
+        return [Difference(where, f"result > {type(other.error).__name__}", _brief(one), _text(other.error))]
+    return [d for name in one.values or {} for d in differences(one.values[name], other.values[name], name)]
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
+
+
+def _brief(outcome: Outcome) -> str:
+    return str((outcome.values or {}).get("result"))[:400]
+
+
+def _smaller(program: Program) -> Iterator[Program]:
+    for path in list(structures.paths(program.x)):
+        operands = {name: structures.without(node, path) for name, node in program.operands.items()}
+        yield replace(program, x=structures.without(program.x, path), operands=operands)
+        yield replace(program, x=structures.without(program.x, path))
+    for name, node in program.operands.items():
+        for path in list(structures.paths(node)):
+            yield replace(program, operands={**program.operands, name: structures.without(node, path)})
+    for change in ({"suffix": ""}, {"names": None}, {"device": None}):
+        if any(getattr(program.x, key) != value for key, value in change.items()):
+            yield replace(program, x=replace(program.x, **change))
+    if "@" in program.call.template:
+        arguments = program.call.arguments
+        for i, (name, _) in enumerate(arguments):
+            if name is not None:
+                yield replace(program, call=replace(program.call, arguments=arguments[:i] + arguments[i + 1 :]))
+
+
+def shrink(program: Program, theirs: dict[str, Any], ours: dict[str, Any]) -> Program:
+    """A smaller program whose first difference is of the same kind."""
+    found = compare(program, theirs, ours)
+    kind = found[0].kind if found else ""
+    smaller = True
+    while smaller:
+        smaller = False
+        for candidate in _smaller(program):
+            try:
+                now = compare(candidate, theirs, ours)
+            except Exception:
+                continue
+            if now and now[0].kind == kind and now[0].place.split(".")[0] == found[0].place.split(".")[0]:
+                program, smaller = candidate, True
+                break
+    return program
+
+
+def libraries() -> tuple[SimpleNamespace, SimpleNamespace]:
+    """The reference, and these packages."""
+    import tensordict as reference
+    import tensordict.nn
+    import tensordict_class
+    import tensordict_core
+    import tensordict_nn
+
+    def merged(*modules: Any) -> SimpleNamespace:
+        return SimpleNamespace(**{name: getattr(module, name) for module in modules for name in dir(module)})
+
+    theirs = merged(reference.utils, reference.nn, reference, reference.base)
+    return theirs, merged(tensordict_class, tensordict_nn, tensordict_core)
