@@ -368,8 +368,9 @@ def test_operands_of_other_kinds_are_matched_by_key():
         lazy + dense.exclude("n")
     with pytest.raises(KeyError, match=r"mismatch|not found"):
         lazy.exclude("n") + dense
+    assert (lazy + even()[:1] == dense + dense[:1]).all()  # one row broadcasts, as in a dense tensordict
     with pytest.raises(RuntimeError, match="elements"):
-        lazy + even()[:1]
+        lazy + lazy_stack([*even().tensordicts, even()[0]])
 
 
 def test_stacks_of_stacks_pair_their_elements():

@@ -190,15 +190,17 @@ def _flip(input: Any, dims: Sequence[int]) -> Any:
 @implements(torch.clamp, torch.clip)
 def _clamp(input: Any, min: Any = None, max: Any = None, *, out: Any = None) -> Any:
     if isinstance(input, Node):
-        return input.clamp(min, max, out=out)
+        td: Any = input
+        return td.clamp(min, max, out=out)
     return with_out("clamp", by_leaf("clamp", torch.clamp, (input, min, max)), out)
 
 
 @implements(torch.rsub)
 def _rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    if isinstance(input, Node):
-        return input.rsub(other, alpha=alpha)
-    return other.sub(input, alpha=alpha)
+    if not isinstance(input, Node):
+        return other.sub(input, alpha=alpha)
+    td: Any = input
+    return td.rsub(other, alpha=alpha)
 
 
 @implements(torch.select)
@@ -307,13 +309,13 @@ def _same_values(left: Any, right: Any) -> bool:
 
 @implements(torch.allclose)
 def _allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
-    return all(torch.allclose(*pair, rtol, atol, equal_nan) for pair in line_up("allclose", (input, other))[1])
+    return all(torch.allclose(a, b, rtol, atol, equal_nan) for a, b in line_up("allclose", (input, other))[1])
 
 
 @implements(torch.isclose)
 def _isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
     td, pairs, how = line_up("isclose", (input, other))
-    return td._rebuild(iter([torch.isclose(*pair, rtol, atol, equal_nan) for pair in pairs]), how)
+    return td._rebuild(iter([torch.isclose(a, b, rtol, atol, equal_nan) for a, b in pairs]), how)
 
 
 # gradients -----------------------------------------------------------------------------------------------------------
