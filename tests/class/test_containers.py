@@ -12,12 +12,12 @@ from tensordict_core.testing import ContainerSuite
 
 
 class Nested(TensorClass, tensor_only=True):
-    b: Any = None
-    n: Any = None
-    deep: Any = None
-    more: Any = None
-    bad: Any = None
-    new: Any = None
+    b: torch.Tensor = None
+    n: torch.Tensor = None
+    deep: torch.Tensor = None
+    more: torch.Tensor = None
+    bad: torch.Tensor = None
+    new: torch.Tensor = None
 
 
 class Record(TensorClass, tensor_only=True):

@@ -28,6 +28,7 @@ from tensordict_core.extension import (
     to_entry,
 )
 from tensordict_nn import errors
+from tensordict_nn.leaves import as_buffer
 from tensordict_nn.params import TensorDictParams
 from tensordict_nn.plan import Plan, Slot, bind, find_plan
 
@@ -62,14 +63,22 @@ def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
     nodes = []
     if modules:
         for name, child in modules.items():
-            if child is not None:
-                node = _node(child, filter_empty, lock)
-                if node is not None:
-                    table[name] = node
-                    nodes.append(node)
+            if child is None:
+                continue
+            if isinstance(child, TensorDictParams):  # a tensordict already, which sees later changes of the module
+                table[name] = child
+                continue
+            node = _node(child, filter_empty, lock)
+            if node is not None:
+                table[name] = node
+                nodes.append(node)
     if filter_empty and not table:
         return None
-    return dense_locked(table, _META, nodes) if lock else dense(table, _META)
+    if not lock:
+        return dense(table, _META)
+    if len(nodes) < len(modules) and any(isinstance(child, TensorDictParams) for child in modules.values()):
+        return dense(table, _META).lock_()
+    return dense_locked(table, _META, nodes)
 
 
 def _warn_of_packed(module: nn.Module) -> None:
@@ -160,9 +169,10 @@ def to_module(
         use_state_dict: Whether to use ``module.load_state_dict``, with its hooks.
         non_blocking: Whether copies may be asynchronous.
         preserve_module_state: Whether a plain tensor that replaces a parameter becomes a parameter, with the
-            ``requires_grad`` of the old one; tied weights stay tied if their new values are equal. Tensors that
-            require gradients and tensors of ``torch.func`` transforms are set unchanged, so that gradients reach
-            them.
+            ``requires_grad`` of the old one, and a parameter that replaces a buffer becomes a buffer; tied weights stay
+            tied if their new values are equal. Tensors that require gradients and tensors of ``torch.func`` transforms
+            are set unchanged, so that gradients reach them. With ``False``, plain tensors are plain attributes:
+            ``parameters()`` and ``state_dict()`` leave them out.
         memo: Not accepted.
 
     Returns:
@@ -210,15 +220,26 @@ Undo = Callable[[Any], None]
 
 def _swap(td: Any, module: nn.Module, preserve: bool) -> tuple[Any, Undo]:
     plan, leaves, held = find_plan(td, module)
-    if preserve and plan.parameters:
-        leaves = _as_parameters(plan, leaves, held)
+    if preserve:
+        if plan.parameters:
+            leaves = _as_parameters(plan, leaves, held)
+        if plan.buffers and not _PARAMETER.isdisjoint(map(type, map(leaves.__getitem__, plan.buffers))):
+            leaves = list(leaves)
+            for i in plan.buffers:
+                leaves[i] = as_buffer(leaves[i]) if type(leaves[i]) is Parameter else leaves[i]
+    move_back = None
     try:
         plan.write(leaves)
+        # nothing lists the parameters of a module inside of a transform
+        if not preserve and not in_functorch() and (misplaced := plan.misplaced(leaves)):
+            move_back = plan.register_anew(misplaced, leaves)
     except BaseException:  # a module's own __setattr__ refused a value
         plan.restore(held)
         raise
 
     def undo(swap: Any) -> None:
+        if move_back is not None:
+            move_back()
         try:
             # values that were read in a transform are gone with it
             if plan.makes and not in_functorch() and (stored := plan.leaves(td)) is not None:

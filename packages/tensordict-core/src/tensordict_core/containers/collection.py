@@ -138,14 +138,18 @@ class TensorCollection(
         """Return a live view of the part that ``index`` selects; a tensorclass wraps the view of its tensordict."""
         return containers.view._make(self, index)
 
-    def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | TensorCollection | None:
         """Return the state that a save stores for a container that is not a dictionary: JSON values and nodes.
 
-        ``None`` means that the container is a dictionary of entries. A tensorclass returns
-        ``({}, {"_tensordict": td})`` with its tensordict. The nodes are not copies, so that entries can be replaced in
-        place.
+        ``None`` means that the container is a dictionary of entries, and a container that it is saved as that one. A
+        tensorclass returns ``({}, {"_tensordict": td})`` with its tensordict. The nodes are not copies, so that entries
+        can be replaced in place.
         """
         return None
+
+    def _mapped(self, result: Any) -> Any:
+        """Return the mapped tensordict of a save of this container, as an instance of this class."""
+        return result
 
     @classmethod
     def _from_disk_form(cls, facts: dict[str, Any], parts: dict[str, Any]) -> Any:
