@@ -82,6 +82,8 @@ class Instance(Forwarding):
 
         def __getattr__(self, name: str) -> Any:
             """Raise Python's own error; programs read this method from the class, to call it from their own."""
+            if is_compiling():  # Dynamo does not trace the other call
+                raise AttributeError(name)
             return object.__getattribute__(self, name)
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -98,14 +100,6 @@ class Instance(Forwarding):
                 object.__setattr__(self, name, value)
             else:
                 raise errors.unknown_attribute(cls, name, cls._rules, "cannot set the")
-
-        def __getattr__(self, name: str) -> Any:
-            if is_compiling():
-                raise AttributeError(name)  # Dynamo makes no exceptions with keywords
-            found = getattr(type(self), name, None)
-            if isinstance(found, property):  # which raised this error itself
-                return found.__get__(self)
-            raise errors.unknown_attribute(type(self), name, self._rules)
 
     def __delattr__(self, name: str) -> None:
         if name not in self._rules:
@@ -437,7 +431,7 @@ def _with_classes(cls: type[Any], tensordict: Any) -> Any:
 
 def run_post_init(self: Any) -> None:
     """Runs the ``__post_init__`` of an instance that no constructor made, if it needs no arguments."""
-    if hasattr(self, "__post_init__") and not any(has_no_default(f) for f in self._declaration.init_vars):
+    if hasattr(type(self), "__post_init__") and not any(has_no_default(f) for f in self._declaration.init_vars):
         self.__post_init__(*[_value(f) for f in self._declaration.init_vars])
 
 

@@ -19,6 +19,7 @@ from torch.nn.parameter import Parameter, is_lazy
 from tensordict_core import LazyStackedTensorDict, TensorDict
 from tensordict_core.extension import (
     Meta,
+    annotate,
     deferred,
     dense,
     dense_locked,
@@ -29,6 +30,7 @@ from tensordict_core.extension import (
 )
 from tensordict_nn import errors
 from tensordict_nn.leaves import as_buffer
+from tensordict_nn.mapped import Guard, file_among, warn_of_file
 from tensordict_nn.params import TensorDictParams
 from tensordict_nn.plan import Plan, Slot, bind, find_plan
 
@@ -160,6 +162,11 @@ def to_module(
 
     Tensors that the module changes or replaces in the block, such as buffers, are in the tensordict at its end.
 
+    Parameters that are set for good are others than those that an optimizer was built with, and it does not train them:
+    set them first, or write values into the existing parameters with ``inplace=True``. Those of a saved folder that is
+    mapped for writing cause a warning, because training would change the files; ``load(path, mode="c")`` maps them
+    copy-on-write.
+
     Args:
         td: The tensordict.
         module: A module of its structure; parameters without an entry stay unchanged.
@@ -201,7 +208,7 @@ def to_module(
     elif inplace:
         swap, undo = _copy(td, module, non_blocking)
     else:
-        swap, undo = _swap(td, module, preserve_module_state)
+        swap, undo = _swap(td, module, preserve_module_state, return_swap)
     if not return_swap:
         return None
     if swap_dest is not None:
@@ -218,8 +225,14 @@ def to_module(
 Undo = Callable[[Any], None]
 
 
-def _swap(td: Any, module: nn.Module, preserve: bool) -> tuple[Any, Undo]:
+def _swap(td: Any, module: nn.Module, preserve: bool, is_block: bool) -> tuple[Any, Undo]:
     plan, leaves, held = find_plan(td, module)
+    file = file_among(leaves) if plan.may_map else None
+    guard = None
+    if file is not None and is_block:
+        guard = Guard(file)  # a block ends with `undo`
+    elif file is not None:
+        warn_of_file(file, 4)
     if preserve:
         if plan.parameters:
             leaves = _as_parameters(plan, leaves, held)
@@ -238,6 +251,8 @@ def _swap(td: Any, module: nn.Module, preserve: bool) -> tuple[Any, Undo]:
         raise
 
     def undo(swap: Any) -> None:
+        if guard is not None:
+            guard.dismiss()
         if move_back is not None:
             move_back()
         try:
@@ -247,7 +262,10 @@ def _swap(td: Any, module: nn.Module, preserve: bool) -> tuple[Any, Undo]:
         finally:
             _put_back(td, plan, leaves, held)
 
-    return deferred(lambda: plan.structure.build(held), _META), undo
+    swap = deferred(lambda: plan.structure.build(held), _META)
+    if guard is not None:
+        annotate(swap, "guard", guard)
+    return swap, undo
 
 
 def _put_back(td: Any, plan: Plan, written: list[Any], held: list[Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tensordict_core import NestedKey, TensorDict, unravel_key
+from tensordict_core import NestedKey, TensorDict
 from tensordict_core.extension import TensorCollection, is_compiling
 from tensordict_nn import errors
 from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys, checked_keys, device_of, require_inputs

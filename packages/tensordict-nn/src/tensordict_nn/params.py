@@ -11,12 +11,10 @@ in-place operations change the values without a record in autograd.
 from __future__ import annotations
 
 import copy
-import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import Buffer, Parameter
 
@@ -29,13 +27,13 @@ from tensordict_core.extension import (
     TensorCollection,
     TensorDictBase,
     dense,
-    is_compiling,
-    operations,
     register_type,
     register_wrapper,
 )
 from tensordict_nn import errors
 from tensordict_nn.leaves import as_buffer, as_parameter, can_be_trained, copy_tied, require_common_keys
+from tensordict_nn.mapped import file_among, warn_of_file
+from tensordict_nn.param_operations import add_operations
 
 __all__ = ["TensorDictParams"]
 
@@ -91,6 +89,8 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         td: Any = source if isinstance(source, TensorDictBase) else TensorDict(source)
         self._start(td._meta, bool(no_convert))
         self._fill(td, {})
+        if (file := file_among(td._leaves())) is not None:
+            warn_of_file(file, 2)
         if lock:
             self.lock_()
 
@@ -126,7 +126,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
             if isinstance(value, Tensor):
                 made[value] = self._register(key, made.get(value, value), key in buffers)
             else:
-                self._put_below(key, value, made)
+                self._put_below(key, value, made, keep=not isinstance(td, TensorDictParams))
 
     def _register(self, key: str, value: Tensor, is_buffer: bool = False) -> Tensor:
         """Makes a tensor a parameter or a buffer of this node; a tensor that replaces a buffer becomes a buffer."""
@@ -142,9 +142,16 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         self._parameters[key] = value
         return value
 
-    def _put_below(self, key: str, value: Any, made: dict[Tensor, Tensor]) -> None:
-        """Stores a node: parameters are a sub-module, a tensordict becomes one, a value goes into ``_values``."""
-        if isinstance(value, TensorDictParams):
+    def _put_below(self, key: str, value: Any, made: dict[Tensor, Tensor], *, keep: bool = True) -> None:
+        """Stores a node: a tensordict becomes a sub-module, and a non-tensor value goes into ``_values``.
+
+        Args:
+            key: The key.
+            value: The node.
+            made: The result for each tensor so far.
+            keep: Whether parameters stay the same module; otherwise their structure is copied.
+        """
+        if keep and isinstance(value, TensorDictParams):
             self._put_module(key, value)
             return
         if value._is_opaque or value._is_non_tensor:
@@ -410,77 +417,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         raise errors.parameters_called()
 
 
-def _on_values(name: str) -> Any:
-    """Makes the in-place operation ``name``, which changes the values of the parameters."""
-    general = getattr(TensorDictBase, name)
-
-    @functools.wraps(general)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch.no_grad():
-            leaves = self._leaves()
-            # Dynamo sees tied tensors as different ones
-            if len({*leaves}) == len(leaves) and not is_compiling():
-                return general(self, *args, **kwargs)
-            changed = self._now().clone()  # so that tied weights are changed once
-            general(changed, *args, **kwargs)
-            self.update_(changed)
-            return self
-
-    method.__qualname__ = f"TensorDictParams.{name}"
-    return method
-
-
-def _rewrapped(name: str) -> Any:
-    """Makes the operation ``name``, whose results are parameters."""
-    general = getattr(TensorDictBase, name)
-
-    @functools.wraps(general)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = general(self, *args, **kwargs)
-        if not isinstance(result, TensorDict):
-            return result
-        made = _again(self, result)
-        made._last_exit = result._last_exit  # a context manager of the result writes back into these parameters
-        return made
-
-    method.__qualname__ = f"TensorDictParams.{name}"
-    return method
-
-
-def _again(params: TensorDictParams, td: Any) -> TensorDictParams:
-    """Converts a tensordict with the structure of parameters to parameters; buffers stay buffers."""
-    leaves = dict(zip(td._leaf_keys(), td._leaves(), strict=True))
-    again: dict[Tensor, Any] = {}  # tied weights stay tied
-
-    def build(node: TensorDictParams, made: Any, prefix: tuple[str, ...]) -> TensorDictParams:
-        new = object.__new__(type(node))
-        new._start(made._meta, node.no_convert)
-        new._order.update(node._order)
-        for key, value in node._items():
-            if isinstance(value, TensorDictParams):
-                new._modules[key] = build(value, made._get(key), (*prefix, key))
-            elif isinstance(value, Tensor):
-                leaf = leaves[(*prefix, key)]
-                is_buffer = key in node._buffers or not can_be_trained(leaf)
-                if value not in again:
-                    again[value] = as_buffer(leaf) if is_buffer else as_parameter(leaf, value)
-                (new._buffers if is_buffer else new._parameters)[key] = again[value]
-            else:
-                new._values[key] = value
-        return new
-
-    made = build(params, td, ())
-    return made.lock_() if params._locked else made
-
-
-for _spec in operations():
-    if _spec.parameters == "data" and hasattr(TensorDictBase, _spec.name):
-        setattr(TensorDictParams, _spec.name, _on_values(_spec.name))
-# operations without a record
-for _name in ("apply_", "fill_", "masked_fill_", "zero_"):
-    setattr(TensorDictParams, _name, _on_values(_name))
-for _name in ("to", "cpu", "cuda"):
-    setattr(TensorDictParams, _name, _rewrapped(_name))
+add_operations(TensorDictParams)
 
 register_type(TensorDictParams, name="TensorDictParams")
 # results of transforms and the rows that `vmap` sees are plain tensordicts

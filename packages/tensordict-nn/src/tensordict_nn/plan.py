@@ -20,6 +20,7 @@ from torch.nn.parameter import Parameter
 from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, Node, dense, entries
 from tensordict_nn import errors
+from tensordict_nn.mapped import maps_files
 
 __all__ = ["Plan", "Slot", "bind", "find_plan", "put"]
 
@@ -182,6 +183,7 @@ class Plan:
         parameters: The positions of leaves that replace parameters.
         buffers: The positions of leaves that replace buffers.
         makes: Whether the tensordict makes tensors when they are read, as lazy stacks and views do.
+        may_map: Whether leaves may be mapped onto files.
         custom: Position and module of leaves whose module overrides ``__setattr__`` (recurrent layers keep a list of
             their weights that way).
         shared: Whether two leaves share a slot, because a module has two names.
@@ -189,7 +191,7 @@ class Plan:
 
     __slots__ = (
         "_below", "_children", "_names", "_own", "_parents", "_registries", "_registry_names", "_tables", "_types",
-        "buffers", "custom", "makes", "owners", "parameters", "paths", "shared", "structure",
+        "buffers", "custom", "makes", "may_map", "owners", "parameters", "paths", "shared", "structure",
     )  # fmt: skip  # shorter than one a line
 
     def __init__(self, td: Any, module: nn.Module) -> None:
@@ -207,6 +209,7 @@ class Plan:
         self.custom = [(i, owner) for i, owner in enumerate(owners) if _has_own_setattr(owner)]
         self.shared = len({(id(table), name) for table, name in slots}) < len(slots)
         self._types = {type(value) for value in values}
+        self.may_map = maps_files(self._types)
         self._tables = [table for table, _ in slots]
         self._names = [name for _, name in slots]
         self._own: list[dict[str, Any]] = []
@@ -248,6 +251,7 @@ class Plan:
             if not all(isinstance(value, Tensor) for value in out):
                 return None
             self._types.update(map(type, out))
+            self.may_map = maps_files(self._types)
         return out
 
     def read(self) -> list[Any] | None:
