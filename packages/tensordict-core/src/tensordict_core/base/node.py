@@ -104,6 +104,7 @@ class Node:
         names: Any
         apply: Callable[..., Any]
         auto_batch_size_: Callable[..., Any]
+        broadcast: Callable[..., Any]
         bytes: Callable[..., int]
         clear_device_: Callable[..., Self]
         del_: Callable[..., Any]

@@ -31,12 +31,14 @@ from tensordict_core.ops.flatten_keys import KeyFlattening
 from tensordict_core.ops.grad import Autograd
 from tensordict_core.ops.indexing import Indexing
 from tensordict_core.ops.io.format import Representation
+from tensordict_core.ops.io.pack import Packing
 from tensordict_core.ops.io.pickling import Serialization
 from tensordict_core.ops.io.schema import Schemas
 from tensordict_core.ops.io.to_python import Conversion
 from tensordict_core.ops.masking import Masking
 from tensordict_core.ops.parallel.distributed.collectives import Collectives
 from tensordict_core.ops.parallel.distributed.point_to_point import PointToPoint
+from tensordict_core.ops.parallel.distributed.remote_init import RemoteInit
 from tensordict_core.ops.parallel.multiprocessing.map import ProcessMapping
 from tensordict_core.ops.parallel.multiprocessing.shared_memory import SharedMemory
 from tensordict_core.ops.pointwise import Pointwise
@@ -73,10 +75,12 @@ class TensorCollection(
     Conversion,
     Serialization,
     Schemas,
+    Packing,
     ProcessMapping,
     SharedMemory,
     PointToPoint,
     Collectives,
+    RemoteInit,
     MemmapStubs,
     ModuleStubs,
     StoreStubs,
