@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tensordict_core.extension import register_type
 from tensordict_store.persistent.container import PersistentTensorDict
-from tensordict_store.persistent.functions import from_h5, to_h5
+from tensordict_store.persistent.functions import from_h5, from_zarr, to_h5, to_zarr
 
 register_type(PersistentTensorDict, name="PersistentTensorDict")
 
-__all__ = ["PersistentTensorDict", "from_h5", "to_h5"]
+__all__ = ["PersistentTensorDict", "from_h5", "from_zarr", "to_h5", "to_zarr"]
 
 
 def __dir__() -> list[str]:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tensordict_nn import from_modules as from_modules
     from tensordict_store import PersistentTensorDict as PersistentTensorDict
     from tensordict_store import from_h5 as from_h5
+    from tensordict_store import from_zarr as from_zarr
 
     MemmapTensor = MemoryMappedTensor
 else:

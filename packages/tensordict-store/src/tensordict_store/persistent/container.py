@@ -7,6 +7,7 @@ one child for each nested group; it keeps no tensor. Results of operations are p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -22,13 +23,14 @@ from tensordict_core.extension import (
     annotation,
     as_batch_size,
     as_device,
+    dense,
     find_type,
     register_value_writer,
     type_name,
 )
 from tensordict_store.arrays.dtypes import numpy_dtype
 from tensordict_store.arrays.group import Array, Group
-from tensordict_store.arrays.selection import select
+from tensordict_store.arrays.selection import Selection, select
 from tensordict_store.arrays.values import decode, encode
 from tensordict_store.persistent.backends import BACKENDS, CREATORS
 
@@ -182,6 +184,78 @@ class PersistentTensorDict(CustomContainer):
         """Pass all writes to the operating system."""
         self._group.flush()
 
+    def append(self, rows: Any) -> Self:
+        """Add rows behind those of the first batch dimension.
+
+        Readers see them when all are written: the batch size in the file changes last. zarr arrays grow as they are; an
+        HDF5 file has to be written with ``maxshape=True``. Non-tensor data are written again as a whole.
+
+        Args:
+            rows: A tensordict with the same entries, whose batch size differs in the first dimension only.
+
+        Raises:
+            RuntimeError: The tensordict is locked or cannot grow, or the rows do not fit.
+            KeyError: The rows lack an entry, or have one too many.
+
+        >>> td = TensorDict({"x": torch.zeros(2, 3)}, [2]).to_zarr("grows.zarr")
+        >>> td.append(TensorDict({"x": torch.ones(4, 3)}, [4])).batch_size
+        torch.Size([6])
+        >>> td[1:3]["x"].tolist()
+        [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+        """
+        old, new = self._meta.batch_size, rows._meta.batch_size
+        if self._locked:
+            raise RuntimeError("append() adds rows to a locked tensordict; call unlock_() first")
+        if not old or new[1:] != old[1:]:
+            raise RuntimeError(
+                f"append() adds rows of batch size {list(old[1:])} along the first dimension, got rows of batch size "
+                f"{list(new)}; give both a batch size that differs in the first dimension only"
+            )
+        steps: list[Callable[[], None]] = []
+        nodes: list[Any] = []
+        self._plan_append(rows, (), old[0] + new[0], steps, nodes)
+        for step in steps:
+            step()
+        for node in nodes:
+            node._set_meta(node._meta.resized(torch.Size((old[0] + new[0], *node._meta.batch_size[1:])), node._meta.names))
+        self._group.flush()
+        return self
+
+    def _plan_append(
+        self, rows: Any, prefix: tuple[str, ...], total: int, steps: list[Callable[[], None]], nodes: list[Any]
+    ) -> None:
+        """Check all entries of new rows, and append what writes them."""
+        mine, theirs = set(self._keys()), set(rows._keys())
+        if mine != theirs:
+            wrong = (*prefix, min(mine ^ theirs))
+            raise KeyError(f"append() needs rows with the same entries; {'.'.join(wrong)!r} is in one of the two only")
+        nodes.append(self)
+        start = self._meta.batch_size[0]
+        for key in list(self._keys()):
+            entry, new = self._group.find(key), rows._get(key)
+            if not isinstance(entry, Array):
+                child = self._child(key, entry)
+                form = child._disk_form()
+                if form is not None:
+                    child, new = form[1]["_tensordict"], new._disk_form()[1]["_tensordict"]
+                child._plan_append(new, (*prefix, key), total, steps, nodes)
+            elif entry.dtype is None:
+                value = self._value(key, entry)
+                both = type(value)._cat([value, new], 0) if type(value) is type(new) else None
+                both = value.maybe_to_stack()._cat([value.maybe_to_stack(), new.maybe_to_stack()], 0) if both is None else both
+                steps.append(partial(self._group.put_value, key, encode(key, both, self._options.allow_pickle)))
+            elif not isinstance(new, Tensor) or new.dtype != entry.dtype or new.shape[1:] != entry.shape[1:]:
+                found = f"{new.dtype} {list(new.shape)}" if isinstance(new, Tensor) else type(new).__name__
+                raise RuntimeError(
+                    f"append() needs rows of {'.'.join((*prefix, key))!r} with dtype {entry.dtype} and shape "
+                    f"{[new._meta.batch_size[0] if isinstance(new, Node) else len(new), *entry.shape[1:]]}, got {found}; "
+                    "convert them first"
+                )
+            else:
+                box = [(start, total), *((0, n) for n in entry.shape[1:])]
+                steps.insert(0, partial(entry.resize, total))
+                steps.append(partial(entry.write, box, new))
+
     # entries ----------------------------------------------------------------------------------------------------------
 
     def _keys(self) -> Iterable[str]:
@@ -209,6 +283,44 @@ class PersistentTensorDict(CustomContainer):
                 else self._on_device(entry.read(select(None, entry.shape)))
             )
         return self._child(key, entry)
+
+    def _now(self) -> Any:
+        return self._fetched(None)
+
+    def _index(self, index: Index) -> Any:
+        return self._fetched(index)
+
+    def _fetched(self, index: Index | None) -> Any:
+        """Return the part that an index selects as a plain tensordict; all of it is read in one call."""
+        pairs: list[tuple[Array, Selection]] = []
+        places: list[tuple[dict[str, Any], str]] = []
+        out = self._add_requests(index, pairs, places)
+        values = self._group.read_all(pairs)
+        for (entries, key), (_, selection), value in zip(places, pairs, values, strict=True):
+            entries[key] = self._on_device(selection.part(value))
+        return out
+
+    def _add_requests(
+        self, index: Index | None, pairs: list[tuple[Array, Selection]], places: list[tuple[dict[str, Any], str]]
+    ) -> Any:
+        """Return a tensordict whose tensors are still to be read, and append what is to be read and where it goes."""
+        entries: dict[str, Any] = {}
+        for key in self._keys():
+            entry = self._group.find(key)
+            if isinstance(entry, Array) and entry.dtype is not None:
+                entries[key] = None  # keeps the order
+                pairs.append((entry, select(index, entry.shape, entry.gap)))
+                places.append((entries, key))
+            elif isinstance(entry, Array):
+                value = self._value(key, entry)
+                entries[key] = value._clone(True) if index is None else value._index(index)
+            else:
+                child = self._child(key, entry)
+                if isinstance(child, PersistentTensorDict):
+                    entries[key] = child._add_requests(index, pairs, places)
+                else:
+                    entries[key] = child if index is None else child._index(index)
+        return dense(entries, self._meta if index is None else index.meta(self._meta))
 
     def _shape_of(self, key: str) -> torch.Size:
         entry = self._group.find(key)
@@ -278,11 +390,11 @@ class PersistentTensorDict(CustomContainer):
                 "a file; store it as a tensor of the batch size"
             )
         parts = self._prepared_entries(value)
-        meta = value._meta
+        meta, names = value._meta, [str(name) for name in value._keys()]
 
         def put(group: Group) -> None:
             node = group.create_group(key)
-            node.set_facts(_facts_of(meta) | facts)
+            node.set_facts(_facts_of(meta) | facts | {"keys": names})
             for part in parts:
                 part(node)
 
@@ -398,7 +510,7 @@ class PersistentTensorDict(CustomContainer):
         meta = Meta(td._meta.batch_size, options.device, td._meta.names)
 
         def fill(group: Group) -> None:
-            group.set_facts(_facts_of(meta))
+            group.set_facts(_facts_of(meta) | {"keys": [str(key) for key in td._keys()]})
             for part in parts:
                 part(group)
 
