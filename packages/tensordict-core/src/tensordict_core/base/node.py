@@ -318,6 +318,19 @@ class Node:
         """
         raise NotImplementedError(f"{type(self).__name__} has reads that copy and defines no _write; define it")
 
+    def _shared_store(self) -> Any:
+        """Return the object that identifies the store of this node; nodes of one store are written together."""
+        return self
+
+    def _write_all(self, parts: Sequence[tuple[Any, str, Index | None, Tensor]]) -> None:
+        """Write into several leaves, which one operation changes; by default one after the other.
+
+        Args:
+            parts: A node of this store, and the arguments of its ``_write``, for each leaf.
+        """
+        for node, key, index, value in parts:
+            node._write(key, index, value)
+
     def _peek_path(self, path: Iterable[str]) -> Any:
         """Return the result of ``_peek`` at the end of a path; ``None`` if there is no entry."""
         node: Any = self

@@ -31,7 +31,8 @@ def creation_options(options: dict[str, Any], shape: Sequence[int], itemsize: in
     """Return the arguments of ``create_dataset`` for an array of a shape.
 
     ``chunks`` is ``True`` for chunks of whole rows, a number of rows, or a shape; a shape with too few dimensions takes
-    the others whole, and one with too many is cut. ``maxshape=True`` lets the rows grow. Arrays without elements or dimensions have no chunks.
+    the others whole, and one with too many is cut. ``maxshape=True`` lets the
+    rows grow. Arrays without elements or dimensions have no chunks.
 
     >>> creation_options({"chunks": (2, 3), "compression": "gzip"}, [4], 4)
     {'chunks': (2,), 'compression': 'gzip'}

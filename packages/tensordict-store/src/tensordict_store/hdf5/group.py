@@ -108,7 +108,8 @@ class H5Array(Array):
         self.file.check_writable()
         if self.dataset.chunks is None or (self.dataset.maxshape[0] or rows) < rows:
             raise RuntimeError(
-                f"the dataset {self.dataset.name!r} has a fixed number of rows; write the file with maxshape=True to append"
+                f"the dataset {self.dataset.name!r} has a fixed number of rows; "
+                "write the file with maxshape=True to append"
             )
         self.dataset.resize(rows, axis=0)
         self.shape = torch.Size(self.dataset.shape)

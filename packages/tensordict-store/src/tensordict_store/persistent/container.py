@@ -7,7 +7,6 @@ one child for each nested group; it keeps no tensor. Results of operations are p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -28,20 +27,17 @@ from tensordict_core.extension import (
     register_value_writer,
     type_name,
 )
-from tensordict_store.arrays.dtypes import numpy_dtype
 from tensordict_store.arrays.group import Array, Group
 from tensordict_store.arrays.selection import Selection, select
 from tensordict_store.arrays.values import decode, encode
+from tensordict_store.persistent.append import append_rows
 from tensordict_store.persistent.backends import BACKENDS, CREATORS
+from tensordict_store.persistent.writing import facts_of, prepared_tensor, reader
 
 __all__ = ["PersistentTensorDict"]
 
 _SAVE = "persistent_save"
 """Annotation of non-tensor data that was read from a file: stores new values of it."""
-
-
-_BLOCK = 1 << 26
-"""Bytes that are copied at once from one store to another."""
 
 
 class Options(NamedTuple):
@@ -203,58 +199,8 @@ class PersistentTensorDict(CustomContainer):
         >>> td[1:3]["x"].tolist()
         [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
         """
-        old, new = self._meta.batch_size, rows._meta.batch_size
-        if self._locked:
-            raise RuntimeError("append() adds rows to a locked tensordict; call unlock_() first")
-        if not old or new[1:] != old[1:]:
-            raise RuntimeError(
-                f"append() adds rows of batch size {list(old[1:])} along the first dimension, got rows of batch size "
-                f"{list(new)}; give both a batch size that differs in the first dimension only"
-            )
-        steps: list[Callable[[], None]] = []
-        nodes: list[Any] = []
-        self._plan_append(rows, (), old[0] + new[0], steps, nodes)
-        for step in steps:
-            step()
-        for node in nodes:
-            node._set_meta(node._meta.resized(torch.Size((old[0] + new[0], *node._meta.batch_size[1:])), node._meta.names))
-        self._group.flush()
+        append_rows(self, rows)
         return self
-
-    def _plan_append(
-        self, rows: Any, prefix: tuple[str, ...], total: int, steps: list[Callable[[], None]], nodes: list[Any]
-    ) -> None:
-        """Check all entries of new rows, and append what writes them."""
-        mine, theirs = set(self._keys()), set(rows._keys())
-        if mine != theirs:
-            wrong = (*prefix, min(mine ^ theirs))
-            raise KeyError(f"append() needs rows with the same entries; {'.'.join(wrong)!r} is in one of the two only")
-        nodes.append(self)
-        start = self._meta.batch_size[0]
-        for key in list(self._keys()):
-            entry, new = self._group.find(key), rows._get(key)
-            if not isinstance(entry, Array):
-                child = self._child(key, entry)
-                form = child._disk_form()
-                if form is not None:
-                    child, new = form[1]["_tensordict"], new._disk_form()[1]["_tensordict"]
-                child._plan_append(new, (*prefix, key), total, steps, nodes)
-            elif entry.dtype is None:
-                value = self._value(key, entry)
-                both = type(value)._cat([value, new], 0) if type(value) is type(new) else None
-                both = value.maybe_to_stack()._cat([value.maybe_to_stack(), new.maybe_to_stack()], 0) if both is None else both
-                steps.append(partial(self._group.put_value, key, encode(key, both, self._options.allow_pickle)))
-            elif not isinstance(new, Tensor) or new.dtype != entry.dtype or new.shape[1:] != entry.shape[1:]:
-                found = f"{new.dtype} {list(new.shape)}" if isinstance(new, Tensor) else type(new).__name__
-                raise RuntimeError(
-                    f"append() needs rows of {'.'.join((*prefix, key))!r} with dtype {entry.dtype} and shape "
-                    f"{[new._meta.batch_size[0] if isinstance(new, Node) else len(new), *entry.shape[1:]]}, got {found}; "
-                    "convert them first"
-                )
-            else:
-                box = [(start, total), *((0, n) for n in entry.shape[1:])]
-                steps.insert(0, partial(entry.resize, total))
-                steps.append(partial(entry.write, box, new))
 
     # entries ----------------------------------------------------------------------------------------------------------
 
@@ -376,7 +322,7 @@ class PersistentTensorDict(CustomContainer):
     def _prepared(self, key: str, value: Any) -> Callable[[Group], None]:
         """Return a function that stores an entry; what cannot be stored is found here, before anything changes."""
         if isinstance(value, Tensor):
-            return _prepared_tensor(key, value, lambda rows: value[rows] if value.ndim else value)
+            return prepared_tensor(key, value, lambda rows: value[rows] if value.ndim else value)
         if value._is_non_tensor:
             encoded = encode(key, value, self._options.allow_pickle)
             return lambda group: group.put_value(key, encoded)
@@ -394,7 +340,7 @@ class PersistentTensorDict(CustomContainer):
 
         def put(group: Group) -> None:
             node = group.create_group(key)
-            node.set_facts(_facts_of(meta) | facts | {"keys": names})
+            node.set_facts(facts_of(meta) | facts | {"keys": names})
             for part in parts:
                 part(node)
 
@@ -406,9 +352,7 @@ class PersistentTensorDict(CustomContainer):
             node = node._now() if isinstance(node, CustomContainer) else node._solid()
             return [self._prepared(name, entry) for name, entry in node._items()]
         return [
-            self._prepared(name, entry)
-            if isinstance(entry, Node)
-            else _prepared_tensor(name, entry, _reader(node, name))
+            self._prepared(name, entry) if isinstance(entry, Node) else prepared_tensor(name, entry, reader(node, name))
             for name, entry in node._peek_items()
         ]
 
@@ -451,7 +395,7 @@ class PersistentTensorDict(CustomContainer):
 
     def _put_facts(self) -> None:
         kept = {key: fact for key, fact in self._group.facts.items() if key not in ("batch_size", "names")}
-        self._group.set_facts(_facts_of(self._meta) | kept)
+        self._group.set_facts(facts_of(self._meta) | kept)
 
     # copies -----------------------------------------------------------------------------------------------------------
 
@@ -510,53 +454,11 @@ class PersistentTensorDict(CustomContainer):
         meta = Meta(td._meta.batch_size, options.device, td._meta.names)
 
         def fill(group: Group) -> None:
-            group.set_facts(_facts_of(meta) | {"keys": [str(key) for key in td._keys()]})
+            group.set_facts(facts_of(meta) | {"keys": [str(key) for key in td._keys()]})
             for part in parts:
                 part(group)
 
         return cls._make(CREATORS[backend](filename, cls.LOCKING, kwargs, fill), meta, options)
-
-
-def _facts_of(meta: Meta) -> dict[str, Any]:
-    facts: dict[str, Any] = {"batch_size": list(meta.batch_size), "version": 1}
-    return facts if meta.names is None else facts | {"names": list(meta.names)}
-
-
-def _reader(node: Any, key: str) -> Callable[[slice], Tensor]:
-    """Return a function that reads rows of an entry of a store."""
-    size = node._meta.batch_size
-
-    def read(rows: slice) -> Tensor:
-        value: Tensor = node._read(key, Index(rows, size) if size else None)
-        return value if size or not value.ndim else value[rows]
-
-    return read
-
-
-def _prepared_tensor(key: str, value: Tensor, read: Callable[[slice], Tensor]) -> Callable[[Group], None]:
-    """Return a function that stores a tensor, a block of rows at a time.
-
-    Raises:
-        TypeError: The tensor has no plain form.
-    """
-    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
-        raise TypeError(
-            f"the entry {key!r} has layout {value.layout} and cannot be stored as an array; densify it first"
-        )
-    numpy_dtype(value.dtype)
-    shape, dtype = value.shape, value.dtype
-
-    def put(group: Group) -> None:
-        array = group.put_array(key, shape, dtype)
-        if not shape:
-            array.write([], read(slice(None)))
-            return
-        rows = max(_BLOCK // max(shape[1:].numel() * dtype.itemsize, 1), 1)
-        for start in range(0, shape[0], rows):
-            stop = min(start + rows, shape[0])
-            array.write([(start, stop), *((0, n) for n in shape[1:])], read(slice(start, stop)))
-
-    return put
 
 
 def _reopened(cls: Any, recipe: tuple[Any, ...], meta: Meta, options: Options, locked: bool) -> Any:

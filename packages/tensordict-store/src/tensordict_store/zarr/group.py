@@ -164,10 +164,10 @@ class ZarrGroup(Group):
         """Return the array or group under a name."""
         found = self._cache.get(name)
         if found is None:
-            if name not in self.names():  # type: ignore[operator]  # a list here
+            if name not in self.names():
                 return None
             found = self._cache[name] = self._made(self.group[name])
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _made(self, item: Any) -> Array | Group:
         if not hasattr(item, "shape"):
@@ -183,7 +183,7 @@ class ZarrGroup(Group):
                 f"key {name!r} cannot be a name in a zarr store, where '/' separates groups and names that start with "
                 "'__' are reserved; rename the entry first"
             )
-        if name in self.names():  # type: ignore[operator]  # a list here
+        if name in self.names():
             self.remove(name)
 
     def _change(self) -> None:

@@ -85,7 +85,8 @@ def open_store(location: Any, mode: str, storage_options: Any = None) -> tuple[S
         if isinstance(error, FileExistsError) or "Contains" in type(error).__name__:
             raise
         raise OSError(
-            f"the zarr store {where!r} cannot be opened, its metadata may be damaged; restore them from a copy ({error})"
+            f"the zarr store {where!r} cannot be opened, its metadata may be damaged; "
+            f"restore them from a copy ({error})"
         ) from error
     return Store(where, mode, storage_options), group
 
@@ -121,7 +122,9 @@ def replace_folder(location: Any, write: Callable[[Any], None]) -> None:
             os.rename(old, where)
         shutil.rmtree(new, ignore_errors=True)
         if isinstance(error, OSError):
-            raise OSError(error.errno, f"the zarr store {where!r} could not be written and is unchanged: {error}") from error
+            raise OSError(
+                error.errno, f"the zarr store {where!r} could not be written and is unchanged: {error}"
+            ) from error
         raise
     shutil.rmtree(old, ignore_errors=True)
     if os.path.lexists(old):

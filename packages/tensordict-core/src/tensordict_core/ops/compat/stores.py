@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from tensordict_core.base.node import Node
 from tensordict_core.base.plugins import satellite
 from tensordict_core.ops.compat.options import StrPath
@@ -19,7 +21,7 @@ _NAME = "tensordict_store"
 
 
 class StoreStubs(Node):
-    """``to_h5``, ``from_h5``, ``to_zarr`` and ``from_zarr``."""
+    """``to_h5``, ``from_h5``, ``to_zarr``, ``from_zarr`` and ``to_store``."""
 
     __slots__ = ()
 
@@ -145,5 +147,48 @@ class StoreStubs(Node):
             batch_size=batch_size,
             non_tensor_as_stack=non_tensor_as_stack,
             allow_pickle=allow_pickle,
+            **kwargs,
+        )
+
+    def to_store(
+        self,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        device: torch.device | str | int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Store the entries on a Redis server, in one request, and return a `TensorDictStore` over them.
+
+        A lazy stack becomes a `LazyStackedTensorDictStore`, whose elements may differ in shape.
+
+        Args:
+            backend: ``"redis"`` or ``"dragonfly"``, which speak one protocol.
+            host: The host of the server.
+            port: The port of the server.
+            db: The number of the database.
+            unix_socket_path: The socket of a server on this machine, in place of host and port.
+            prefix: The first part of all names on the server.
+            device: Where tensors that are read lie; by default the device of this tensordict.
+            **kwargs: ``ttl``, ``client``, ``td_id``, ``allow_pickle`` and options of ``redis.Redis``.
+
+        Raises:
+            ImportError: ``tensordict-store`` or redis-py is not installed.
+            ConnectionError: The server does not answer.
+            TypeError: An entry cannot be stored; the error names its key.
+        """
+        return satellite(_NAME, "TensorDict.to_store").to_store(
+            self,
+            backend=backend,
+            host=host,
+            port=port,
+            db=db,
+            unix_socket_path=unix_socket_path,
+            prefix=prefix,
+            device=device,
             **kwargs,
         )
