@@ -172,6 +172,8 @@ DIFFERENT = {
     "ranks": ((torch.zeros(3), torch.zeros(4, 2)), "shape=ragged"),
     "kinds": (({"y": torch.zeros(1)}, torch.zeros(3)), "mixed(Tensor, TensorDict)"),
     "values": (("text", torch.zeros(3)), "mixed(NonTensorData, Tensor)"),
+    "a value and a node": (("text", {"y": torch.zeros(1)}), "mixed(NonTensorData, TensorDict)"),
+    "batch sizes": ((TensorDict({"y": torch.zeros(2)}, [2]), TensorDict({"y": torch.zeros(2)})), "mixed(TensorDict)"),
 }
 
 

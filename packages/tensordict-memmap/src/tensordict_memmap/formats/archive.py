@@ -7,14 +7,29 @@ the file, overlap or lead out of the folder raise an error.
 
 from __future__ import annotations
 
+import bz2
 import itertools
+import lzma
 import struct
 import zipfile
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tensordict_memmap.formats.names import MANIFEST, META, check_path
 
-__all__ = ["ALIGNMENT", "ENDING", "METHODS", "Member", "closing", "local_header", "read_index"]
+__all__ = [
+    "ALIGNMENT",
+    "ENDING",
+    "METHODS",
+    "Member",
+    "blocks",
+    "check_description",
+    "closing",
+    "local_header",
+    "read_index",
+]
 
 ENDING = ".tdz"
 METHODS = {
@@ -36,6 +51,13 @@ _LOCATOR64 = struct.Struct("<4sIQI")
 _PADDING = 0x6474
 """The id of the extra field for padding: "td"."""
 
+_INPUT = 1 << 20
+"""Compressed bytes that a decoder gets at a time."""
+
+_LONGEST_DESCRIPTION = 1 << 20
+_MOST_COMPRESSED = 64
+"""A compressed ``meta.json`` may have so many bytes, and so many more for each byte that it takes in the archive."""
+
 _WIDE = 0xFFFFFFFF
 _UTF8 = 0x800
 _ENCRYPTED = 0x1
@@ -55,6 +77,7 @@ class Member:
         offset: the offset of its payload.
         crc: the CRC-32 of the payload.
         method: its compression, a constant of `zipfile`.
+        packed: the size in bytes of the payload, compressed.
         central: the offset of its record in the central directory.
     """
 
@@ -65,6 +88,7 @@ class Member:
     crc: int = 0
     method: int = zipfile.ZIP_STORED
     central: int = 0
+    packed: int = 0
 
     @property
     def stored(self) -> bool:
@@ -159,7 +183,8 @@ def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str,
         except (ValueError, struct.error) as error:
             raise ValueError(f"the archive {where} is damaged: {error}; save it again") from None
         ranges.append((info.header_offset, offset + info.compress_size, name))
-        members[name] = Member(name, info.file_size, info.header_offset, offset, info.CRC, info.compress_type, here)
+        numbers = info.file_size, info.header_offset, offset, info.CRC, info.compress_type, here, info.compress_size
+        members[name] = Member(name, *numbers)
     ranges.sort()
     for (_, end, _), (start, _, name) in itertools.pairwise(ranges):
         if start < end:
@@ -167,6 +192,75 @@ def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str,
     if META not in members:
         raise ValueError(f"{where} has no {META}, so it is no archive of a tensordict; pass one that save wrote")
     return members
+
+
+def blocks(data: memoryview, member: Member, most: int) -> Iterator[bytes | memoryview]:
+    """Yields the content of a member, decompressed and verified, at most ``most`` bytes at a time.
+
+    Raises:
+        ValueError: The payload is damaged: it has another size or checksum, or does not decompress.
+    """
+    payload = data[member.offset : member.offset + member.packed]
+    crc, left = 0, member.size
+    try:
+        for block in _decompressed(payload, member, most):
+            crc, left = zlib.crc32(block, crc), left - len(block)
+            if left < 0:
+                break
+            yield block
+    except (zlib.error, lzma.LZMAError, EOFError, OSError, struct.error) as error:
+        raise ValueError(f"it does not decompress ({error})") from None
+    if left or crc != member.crc:
+        raise ValueError("its content has another size" if left else "its content has another checksum")
+
+
+def _decompressed(payload: memoryview, member: Member, most: int) -> Iterator[bytes | memoryview]:
+    if member.stored:
+        yield from (payload[start : start + most] for start in range(0, len(payload), most))
+        return
+    decoder: Any
+    if member.method == zipfile.ZIP_DEFLATED:
+        decoder = zlib.decompressobj(-zlib.MAX_WBITS)
+    elif member.method == zipfile.ZIP_BZIP2:
+        decoder = bz2.BZ2Decompressor()
+    else:
+        decoder, payload = _lzma(payload, member.size)
+    for start in range(0, len(payload), _INPUT):
+        part: Any = payload[start : start + _INPUT]
+        while not decoder.eof:
+            block = decoder.decompress(part, most)
+            part = getattr(decoder, "unconsumed_tail", b"")  # bz2 and lzma keep what they have not used
+            if block:
+                yield block
+            elif not part:
+                break
+
+
+def _lzma(payload: memoryview, size: int) -> tuple[lzma.LZMADecompressor, memoryview]:
+    """The decoder of LZMA in a zip file (APPNOTE, section 5.8), and the compressed bytes behind its properties."""
+    _, length, numbers, dictionary = struct.unpack_from("<2HBI", payload)
+    numbers, lc = divmod(numbers, 9)
+    pb, lp = divmod(numbers, 5)
+    # a decoder allocates the dictionary that the file names; one of the size of the content holds all of it
+    options = {"id": lzma.FILTER_LZMA1, "dict_size": min(dictionary, max(size, 4096)), "lc": lc, "lp": lp, "pb": pb}
+    try:
+        return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[options]), payload[4 + length :]
+    except ValueError as error:
+        raise lzma.LZMAError(str(error)) from None
+
+
+def check_description(member: Member, where: str) -> None:
+    """Refuses a description that would take much more memory than the archive takes on the disk.
+
+    Raises:
+        ValueError: The description is too large for its compressed size.
+    """
+    most = _LONGEST_DESCRIPTION + _MOST_COMPRESSED * member.packed
+    if not member.stored and member.size > most:
+        raise ValueError(
+            f"{member.name[:200]!r} in {where} has {member.size} bytes for {member.packed} compressed ones, and a "
+            f"description of that size has at most {most}; unzip the archive if you trust it, and load the folder"
+        )
 
 
 def _after(data: memoryview, position: int, where: str) -> int:

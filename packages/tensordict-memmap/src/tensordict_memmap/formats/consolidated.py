@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -34,6 +35,9 @@ EXTRA_START = b'{"tensordict_memmap":'
 """How the list of exact forms starts."""
 
 _DEEPEST = 200
+
+_MOST_POSITIONS = 1 << 24
+"""The most positions of a stack of values, whose elements may have a batch size each."""
 
 Exact = dict[Path, Any]
 
@@ -73,6 +77,11 @@ def jagged(flat: torch.Tensor, offsets: torch.Tensor, lengths: torch.Tensor | No
     """A jagged tensor from its parts."""
     made: torch.Tensor = torch.nested.nested_tensor_from_jagged(flat, offsets, lengths, jagged_dim=ragged)
     return made
+
+
+def _positions(node: Node) -> int:
+    """The number of values of a stack in memory."""
+    return sum(map(_positions, node.parts.values())) if isinstance(node, Parts) else prod(node.batch_size)
 
 
 def _records(record: Any) -> Iterator[dict[str, Any]]:
@@ -144,6 +153,9 @@ class _Parser:
             raise self.damaged(key, f"a stack of {sorted(found)[:5]} along {dim!r:.20}")
         parts = {number: found[number] for number in numbers}
         if cls == "NonTensorStack":
+            positions = sum(map(_positions, parts.values()))
+            if positions > _MOST_POSITIONS:  # each takes memory, and none a byte of the file
+                raise self.damaged(key, f"a stack of {positions} values")
             return Parts(key, "", NonTensorStack, cls, {"stack_dim": dim}, parts)
         return Parts(key, "", LazyStackedTensorDict, cls, {"stack_dim": dim, "stack_dim_name": name}, parts)
 
@@ -174,10 +186,22 @@ class _Parser:
         flat: torch.Tensor, offsets: torch.Tensor, lengths: torch.Tensor | None, ragged: Any
     ) -> torch.Tensor:
         along = flat.shape[ragged - 1] if type(ragged) is int and 1 <= ragged <= flat.ndim else -1
+        for part in (offsets,) if lengths is None else (offsets, lengths):
+            if part.ndim != 1 or part.dtype not in (torch.int64, torch.int32):
+                raise RuntimeError("its offsets or lengths are no lists of integers")
         starts = offsets.tolist()
         rising = all(a <= b for a, b in itertools.pairwise(starts))
-        if offsets.ndim != 1 or not starts or starts[0] != 0 or starts[-1] > along or not rising:
+        if (
+            not starts
+            or starts[0] != 0
+            or not rising
+            or not (starts[-1] <= along if lengths is not None else starts[-1] == along)
+        ):
             raise RuntimeError("its offsets do not fit its values")
+        sizes = [] if lengths is None else lengths.tolist()
+        fits = all(0 <= n <= b - a for n, (a, b) in zip(sizes, itertools.pairwise(starts), strict=False))
+        if lengths is not None and (len(sizes) != len(starts) - 1 or not fits):
+            raise RuntimeError("its lengths do not fit its offsets")
         return jagged(flat, offsets, lengths, ragged)
 
     def tensor(self, about: Any, key: Path) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 from tensordict_memmap.formats.consolidated import EXTRA, FIELDS, LENGTHS, OFFSETS, VALUES
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import WRAPPED, Leaf, Node, Parts, Path, Value, leaves, show
-from tensordict_memmap.schema.plan import LAZY
+from tensordict_memmap.schema.plan import LAZY, check_source
 
 __all__ = ["ByDtype", "Slot", "describe", "lay_out", "stored_tensors"]
 
@@ -84,6 +84,7 @@ def stored_tensors(leaf: Leaf) -> list[torch.Tensor]:
     source = leaf.source
     assert source is not None
     if leaf.layout == "strided":
+        check_source(leaf)
         return [source]
     if leaf.layout != "jagged":
         raise TypeError(

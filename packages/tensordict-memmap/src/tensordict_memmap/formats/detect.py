@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensordict_memmap.formats import archive
-from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, LONGEST_HEADER
+from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, LONGEST_HEADER, load_header
 
 __all__ = ["ARCHIVE", "CONSOLIDATED", "SAFETENSORS", "TREE", "format_by_name", "kind_of_bytes"]
 
 TREE, SAFETENSORS, ARCHIVE, CONSOLIDATED = "tree", "safetensors", "archive", "consolidated"
+
+_END_OF_ARCHIVE = b"PK\5\6"
 
 
 def format_by_name(path: str) -> str:
@@ -31,12 +33,22 @@ def kind_of_bytes(size: int, read: Callable[[int, int], bytes]) -> str:
         read: a function of an offset and a number of bytes that reads from the file.
     """
     head = read(0, 9)
+    length = int.from_bytes(read(size - 8, 8), "little") if size > 8 else 0
+    ends_described = 1 < length <= size - 8 and read(size - 8 - length, 1) + read(size - 9, 1) == b"{}"
     # first, because the length of a header may have the same bytes as the start of a zip file
     if head[8:] == b"{" and int.from_bytes(head[:8], "little") <= min(size - 8, LONGEST_HEADER):
-        return SAFETENSORS
-    if head[:2] == b"PK":
+        # the first leaf of a consolidated file may have any bytes, those of another file among them
+        return CONSOLIDATED if ends_described and not _is_header(head, size, read) else SAFETENSORS
+    if head[:2] == b"PK" and not (ends_described and read(size - 22, 4) != _END_OF_ARCHIVE):
         return ARCHIVE
-    length = int.from_bytes(read(size - 8, 8), "little") if size > 8 else 0
-    if 0 < length <= size - 8 and read(size - 8 - length, 1) == b"{":
-        return CONSOLIDATED
-    return SAFETENSORS
+    return CONSOLIDATED if ends_described else SAFETENSORS
+
+
+def _is_header(head: bytes, size: int, read: Callable[[int, int], bytes]) -> bool:
+    """Whether a file starts with the header of a safetensors file that describes the rest of it."""
+    length = int.from_bytes(head[:8], "little")
+    try:
+        load_header(read(8, length), size - 8 - length, "the file")
+    except ValueError:
+        return False
+    return True

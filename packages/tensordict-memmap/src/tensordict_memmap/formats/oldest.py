@@ -13,7 +13,7 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict
 from tensordict_memmap.formats.names import LEAF
-from tensordict_memmap.schema.dtypes import is_possible
+from tensordict_memmap.schema.dtypes import QUANTIZED, is_possible
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, show
 from tensordict_memmap.schema.plan import LAZY
 
@@ -57,13 +57,17 @@ def parse_oldest(folder: Folder, *, place: str = "", key: Path = ()) -> Node:
             raise ValueError(
                 f"a stack has all of its elements, and {place or 'the folder'} holds only {inside}; restore it"
             )
-        facts = {"stack_dim": int(record["stack_dim"]), "stack_dim_name": None}
+        if type(record["stack_dim"]) is not int:
+            raise ValueError(f"{start}{META_PT} gives no number as the stack dimension; restore the file")
+        facts = {"stack_dim": record["stack_dim"], "stack_dim_name": None}
         stack = Parts(key, place, LazyStackedTensorDict, LAZY, facts)
         for number in map(str, range(count)):
             stack.parts[number] = parse_oldest(folder, place=start + number, key=(*key, number))
         return stack
     if not isinstance(record.get("batch_size"), torch.Size):
         raise ValueError(f"{start}{META_PT} gives a batch size, and this one does not; restore the file")
+    if not is_possible(record["batch_size"], torch.uint8):
+        raise ValueError(f"{start}{META_PT} gives a batch size that cannot be; restore the file")
     node = Dense(key, place, tuple(record["batch_size"]))
     for name in found:
         if name.endswith(".meta.pt"):
@@ -71,9 +75,14 @@ def parse_oldest(folder: Folder, *, place: str = "", key: Path = ()) -> Node:
             about = _load(folder, start + name, (*key, stem))
             if not (isinstance(about.get("shape"), torch.Size) and isinstance(about.get("dtype"), torch.dtype)):
                 raise ValueError(f"{start}{name} gives shape and dtype of key {show((*key, stem))}; restore the file")
-            if not is_possible(about["shape"], about["dtype"]):
+            if about["dtype"] in QUANTIZED or not is_possible(about["shape"], about["dtype"]):
                 raise ValueError(
-                    f"{start}{name} gives key {show((*key, stem))} a shape that cannot be; restore the file"
+                    f"{start}{name} gives key {show((*key, stem))} a shape or a dtype that cannot be; restore the file"
+                )
+            if tuple(about["shape"][: len(node.batch_size)]) != node.batch_size:
+                raise ValueError(
+                    f"{start}{name} gives key {show((*key, stem))} the shape {list(about['shape'])}, which does not "
+                    f"start with the batch size {list(node.batch_size)}; restore the file"
                 )
             node.entries[stem] = Leaf((*key, stem), f"{start}{stem}{LEAF}", about["dtype"], tuple(about["shape"]))
         elif name in inside:

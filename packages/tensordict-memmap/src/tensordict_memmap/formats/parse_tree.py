@@ -22,6 +22,9 @@ from tensordict_memmap.schema.plan import LAZY
 
 __all__ = ["Folder", "damaged", "parse"]
 
+_MOST_DIMS = 64
+"""The most dimensions of a tensor in torch."""
+
 
 class Folder(Protocol):
     """The part of a saved folder that the parser needs; paths are relative, with ``/`` between folders."""
@@ -57,6 +60,13 @@ def parse(folder: Folder, *, place: str = "", key: Path = (), around: tuple[int,
         KeyError: There is nothing under ``only``.
         ValueError: A description is missing or damaged; the error names the key.
     """
+    try:
+        return _parse(folder, place=place, key=key, around=around, only=only)
+    except RecursionError:  # also from errors that show what they find
+        raise damaged(key, place, "is nested deeper than tensordicts can be") from None
+
+
+def _parse(folder: Folder, *, place: str, key: Path, around: tuple[int, ...] = (), only: Path = ()) -> Node:
     document = folder.read(_inside(place, META)) if not place or folder.has(place) else None
     if document is None:
         raise damaged(key, place, "is missing")
@@ -128,7 +138,7 @@ def _parse_dense(folder: Folder, record: dict[str, Any], place: str, key: Path, 
                 stem = encode_key(name)
                 if stem != name and not folder.has(_inside(place, stem)):
                     stem = _raw(folder, place, name, "", stem)
-                entries[name] = parse(folder, place=_inside(place, stem), key=(*key, name), around=size, only=rest)
+                entries[name] = _parse(folder, place=_inside(place, stem), key=(*key, name), around=size, only=rest)
     escaped = record.get("_entries")
     if type(escaped) is dict and not _is_entry(escaped):
         _parse_escaped(folder, escaped, node, only)
@@ -137,7 +147,7 @@ def _parse_dense(folder: Folder, record: dict[str, Any], place: str, key: Path, 
             node.entries = {name: entries[name] for name in order}
     dims = len(size)
     for entry in entries.values() if dims else ():
-        own = entry.batch_size if isinstance(entry, Dense) else entry.shape if isinstance(entry, Leaf) else size
+        own = size if isinstance(entry, Parts) else entry.shape if isinstance(entry, Leaf) else entry.batch_size
         if own[:dims] != size and not (isinstance(entry, Leaf) and entry.layout != "strided" and own[:1] == size):
             raise damaged(entry.key, place, f"gives it the shape {list(own)} where the batch size is {list(size)}")
     if only and only[0] not in entries:
@@ -179,7 +189,7 @@ def _parse_escaped(folder: Folder, escaped: dict[str, Any], node: Dense, only: P
             node.entries[name] = _parse_leaf(about, key, node.folder, stem)
         else:
             place = _inside(node.folder, stem)
-            node.entries[name] = parse(folder, place=place, key=key, around=node.batch_size, only=only[1:])
+            node.entries[name] = _parse(folder, place=place, key=key, around=node.batch_size, only=only[1:])
 
 
 def _parse_leaf(about: dict[str, Any], key: Path, place: str, stem: str) -> Leaf:
@@ -192,14 +202,17 @@ def _parse_leaf(about: dict[str, Any], key: Path, place: str, stem: str) -> Leaf
     try:
         dtype = dtype_from_name(about["dtype"])
     except (ValueError, AttributeError) as error:
-        raise damaged(key, place, f"gives a dtype that is none ({error})") from None
+        raise damaged(key, place, f"gives a dtype that cannot be read ({error})") from None
     leaf = Leaf(key, f"{place}/{stem}{LEAF}" if place else stem + LEAF, dtype, tuple(shape))
     if not is_possible(leaf.shape, dtype):
         raise damaged(key, place, f"gives the shape {shape!r:.100}, whose elements nothing could count")
     if about.get("is_nested"):
         leaf.layout = "jagged" if about.get("layout") == "torch.jagged" else "nested"
         ragged = about.get("ragged", 1)
-        if len(leaf.shape) != 2 or type(ragged) is not int or not 1 <= ragged <= leaf.shape[1]:
+        known = len(leaf.shape) == 2 and type(ragged) is int and leaf.shape[1] <= _MOST_DIMS
+        count, dims = leaf.shape if known else (0, 0)
+        # strided nested tensors may hold numbers, and have no dimensions if they have no components
+        if not known or not ((count and 1 <= ragged <= dims) or (leaf.layout == "nested" and not dims)):
             raise damaged(key, place, f"gives the shape {shape!r:.100} for a nested tensor")
         leaf.ragged = ragged
         leaf.shapes_file = leaf.file.removesuffix(LEAF) + SHAPES
@@ -216,7 +229,7 @@ def _parse_lazy(folder: Folder, record: dict[str, Any], place: str, key: Path, o
     node = Parts(key, place, LazyStackedTensorDict, LAZY, {"stack_dim": dim, "stack_dim_name": name})
     for number in map(str, _elements(folder, record, place, key)):
         if not only or number == only[0]:
-            node.parts[number] = parse(folder, place=_inside(place, number), key=(*key, number), only=only[1:])
+            node.parts[number] = _parse(folder, place=_inside(place, number), key=(*key, number), only=only[1:])
     if only and not node.parts:
         raise KeyError(
             f"key {show(key) if key else 'of the whole'} is a lazy stack, whose elements are numbered, not {only[0]!r}"
@@ -245,7 +258,7 @@ def _parse_wrapper(
     content_place = _inside(place, WRAPPED)
     if not folder.has(content_place):
         raise damaged(key, place, f"names the class {class_string!r:.100}, which is stored in a way not known here")
-    content = parse(folder, place=content_place, key=key, only=only)
+    content = _parse(folder, place=content_place, key=key, only=only)
     owner = content.owner if isinstance(content, Dense) else None
     cls = find_class(class_string, owner)
     facts = {name: value for name, value in record.items() if name != "_type"}
@@ -270,7 +283,7 @@ def _parse_value(
     node = Value(key, place, size, stack)
     if stack and "data" not in record:  # an older layout: a folder an element
         elements = [
-            parse(folder, place=_inside(place, str(number)), key=(*key, str(number)))
+            _parse(folder, place=_inside(place, str(number)), key=(*key, str(number)))
             for number in _elements(folder, record, place, key)
         ]
         if not all(isinstance(element, Value) and element.pickle is None for element in elements):

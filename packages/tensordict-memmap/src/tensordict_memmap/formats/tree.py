@@ -12,8 +12,8 @@ import orjson
 
 from tensordict_memmap.formats.names import LEAF, META, SHAPES, FileNames, encode_key
 from tensordict_memmap.schema import nontensor
-from tensordict_memmap.schema.node import Leaf, Node, Parts, Value, show
-from tensordict_memmap.schema.plan import LAZY, memory_of
+from tensordict_memmap.schema.node import Leaf, Node, Parts, Value, leaves, show
+from tensordict_memmap.schema.plan import LAZY, check_source, memory_of
 
 __all__ = [
     "DENSE",
@@ -38,12 +38,13 @@ STACK_PICKLE = "pickle.pkl"
 # --- the names of files and the stored forms of values
 
 
-def name_files(node: Node, *, tie: bool = True) -> Node:
+def name_files(node: Node, *, tie: bool = True, check: bool = True) -> Node:
     """Gives each leaf of a planned schema its file, each node its folder, and each value its stored form.
 
     Args:
         node: the schema, which is changed and returned.
         tie: whether tensors that are the same memory share a file.
+        check: whether to refuse tensors whose values a file cannot hold.
 
     Raises:
         TypeError: An entry has no place in a folder; the error names its key.
@@ -58,6 +59,8 @@ def name_files(node: Node, *, tie: bool = True) -> Node:
     >>> [leaf.file for leaf in leaves(name_files(plan(td)))]
     ['a.memmap', 'b/c%20d.memmap']
     """
+    for leaf in leaves(node) if check else ():
+        check_source(leaf, like=True)
     _name_node(node, "", (), {} if tie else None)
     return node
 

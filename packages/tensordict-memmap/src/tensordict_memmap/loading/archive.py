@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import functools
 import io
-import lzma
 import os
 import struct
 import zipfile
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +16,8 @@ import torch
 
 from tensordict_memmap.engine import executor
 from tensordict_memmap.engine.tuning import JOB_BYTES
-from tensordict_memmap.formats.archive import read_index
+from tensordict_memmap.formats.archive import blocks, check_description, read_index
+from tensordict_memmap.formats.names import META
 from tensordict_memmap.loading.leaves import LeafOpener
 from tensordict_memmap.schema.node import Leaf, show
 from tensordict_memmap.storage.snapshot import ListedFolder
@@ -27,9 +26,6 @@ from tensordict_memmap.tensor.mapping import Mapping
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["Archive", "ArchiveOpener", "bytes_of"]
-
-# The errors that reading a damaged compressed entry may raise.
-_BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError, IndexError, OSError)
 
 
 class Archive(ListedFolder):
@@ -60,26 +56,25 @@ class Archive(ListedFolder):
         self.path = self.root = self.mapping.filename = path
 
     def read(self, path: str) -> bytes | None:
-        """Returns the content of an entry; None if it does not exist."""
+        """Returns the content of an entry; None if it does not exist.
+
+        Raises:
+            ValueError: The entry is damaged, or is a description that is much larger than the archive.
+        """
         member = self.members.get(path)
         if member is None:
             return None
         if member.stored:
             return bytes(self.data[member.offset : member.offset + member.size])
-        data = b"".join(self.blocks(path))
-        if len(data) != member.size:
-            raise ValueError(f"the archive {self.path} is damaged at {path!r}: it has another size; save it again")
-        return data
+        if path.rpartition("/")[2] == META:
+            check_description(member, self.path)
+        return b"".join(self.blocks(path))
 
-    def blocks(self, path: str) -> Iterator[bytes]:
+    def blocks(self, path: str) -> Iterator[bytes | memoryview]:
         """Yields the decompressed and verified content of an entry, a few megabytes at a time."""
-        left = self.members[path].size
         try:
-            with zipfile.ZipFile(_Reader(self.data)) as file, file.open(path) as source:
-                while left >= 0 and (block := source.read(JOB_BYTES)):
-                    left -= len(block)
-                    yield block
-        except _BROKEN as error:
+            yield from blocks(self.data, self.members[path], JOB_BYTES)
+        except ValueError as error:
             raise ValueError(f"the archive {self.path} is damaged at {path!r}: {error}; save it again") from None
 
     def verify(self) -> None:
@@ -148,16 +143,19 @@ class ArchiveOpener(LeafOpener):
                 f"key {show(leaf.key)} takes {nbytes} bytes by its shape and dtype, and {leaf.file} in "
                 f"{self.archive.path} has {member.size}; save it again"
             )
-        if member.stored:
+        aligned = leaf.dtype.itemsize < 16 or member.offset % leaf.dtype.itemsize == 0
+        if member.stored and aligned:  # the kernels of torch for wider numbers would end the process
             return MemoryMappedTensor.from_handler(self.archive.mapping, leaf.dtype, shape, offset=member.offset)
-        data = self.archive.read(leaf.file)
-        assert data is not None
         memory = Mapping.anonymous(nbytes)
-        memory.array()[:] = np.frombuffer(data, np.uint8)
+        array, start = memory.array(), 0
+        for block in self.archive.blocks(leaf.file):
+            array[start : start + len(block)] = np.frombuffer(block, np.uint8)
+            start += len(block)
         return MemoryMappedTensor.from_handler(memory, leaf.dtype, shape)
 
-    def _document(self, path: str) -> bytes | None:
-        return self.archive.read(path)
+    def _document(self, path: str, nbytes: int) -> bytes | None:
+        member = self.archive.members.get(path)
+        return b"" if member is not None and member.size != nbytes else self.archive.read(path)
 
 
 def bytes_of(mapping: Mapping) -> memoryview:

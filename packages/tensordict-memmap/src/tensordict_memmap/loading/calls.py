@@ -8,6 +8,7 @@ tensordict package saved load too, including its oldest layout. Pickled values a
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -55,7 +56,8 @@ def load_memmap(
         non_blocking: whether moves may be asynchronous.
         out: a tensordict to write the values into, which is returned.
         robust_key: accepted for compatibility and ignored: file names are read as they were written.
-        subpath: the nested key of a tensordict or tensor to load alone.
+        subpath: the nested key of a tensordict or tensor to load alone, as a tuple or with ``/`` between its names. The
+            elements of lazy stacks have their numbers as names, ``"1/sub"`` for example.
         mode: ``"r+"`` writes to the files, ``"r"`` keeps writes in this process. None is ``"r+"`` if the files may be
             written to and have no checksums. If they have, ``"r+"`` drops those of the leaves first.
         num_threads: accepted for compatibility and ignored: mapping uses no threads.
@@ -106,12 +108,12 @@ def load_memmap(
         mode,
         target if late is None else None,
         non_blocking,
-        bool(allow_pickle),
+        False if allow_pickle is None else allow_pickle,
         verify,
         cls,
         subpath is None and keys is None and rows is None and like is None and cls is None and not moved,
     )
-    loaded = open_any(local_path(prefix), request)
+    loaded = _open(local_path(prefix), request)
     if like is not None:
         loaded = fit(loaded, like, strict=strict, fill=fill, cast=cast)
     elif keys is not None and not isinstance(loaded, torch.Tensor):
@@ -123,6 +125,20 @@ def load_memmap(
     if not (moved or isinstance(loaded, torch.Tensor)):
         on_exit(loaded.lock_(), _stays_locked)
     return loaded
+
+
+def _open(path: str | os.PathLike[str], request: LoadRequest) -> Any:
+    try:
+        return open_any(path, request)
+    except KeyError:
+        # no key has that name, so its slashes are those of a path
+        if len(request.only) != 1 or "/" not in request.only[0]:
+            raise
+        try:
+            return open_any(path, replace(request, only=tuple(request.only[0].split("/"))))
+        except KeyError:
+            pass
+        raise
 
 
 def _stays_locked(td: Any) -> None:

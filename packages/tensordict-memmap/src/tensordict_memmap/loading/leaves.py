@@ -6,9 +6,12 @@ could lead out of the folder and a pipe would wait forever.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+import warnings
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -74,6 +77,8 @@ class LeafOpener:
         self.exact = exact
         # Under a torch mode that replaces new tensors, such as FakeTensorMode, the leaves are made under that mode.
         self.empty = type(torch.empty(0)) is not torch.Tensor or (device is not None and device.type == "meta")
+        self.is_listed: Callable[[], bool] = lambda: True
+        """Whether a manifest has the sizes of the files; if none has, files may be longer than their tensors."""
         self.shared: dict[Any, torch.Tensor] = {}
         self.ties = False
 
@@ -111,9 +116,14 @@ class LeafOpener:
             if not stat.S_ISREG(info.st_mode):
                 raise _irregular(leaf, path)
             if info.st_size != nbytes and (self.exact or info.st_size < nbytes):
-                raise ValueError(
-                    f"key {show(leaf.key)} takes {nbytes} bytes {_reason(leaf)}, and its file {path} has "
-                    f"{info.st_size}; restore it or save again"
+                what = f"key {show(leaf.key)} takes {nbytes} bytes {_reason(leaf)}, and its file {path} has"
+                if info.st_size < nbytes or self.is_listed():
+                    raise ValueError(f"{what} {info.st_size}; restore it or save again")
+                self.exact = False  # one warning for all files
+                warnings.warn(
+                    f"{what} {info.st_size}; the rest of it is not loaded, as in files of older releases: save again",
+                    UserWarning,
+                    stacklevel=2,
                 )
             mapping = Mapping(fd, path, nbytes, mode=mode)
         finally:
@@ -142,17 +152,20 @@ class LeafOpener:
             error.add_note(f"while opening key {show(leaf.key)}")
             raise
 
-    def _document(self, path: str) -> bytes | None:
-        """Returns the content of a small file under the root; None if it does not exist."""
+    def _document(self, path: str, nbytes: int) -> bytes | None:
+        """Returns the content of a file under the root; None if it does not exist, b"" if it is longer."""
+        with contextlib.suppress(OSError):
+            if os.path.getsize(f"{self.root}/{path}") > nbytes:
+                return b""
         return syscalls.read_file(f"{self.root}/{path}")
 
     # --- nested tensors: one file holds the values of the components, another one their shapes
 
     def _nested(self, leaf: Leaf) -> torch.Tensor:
         count, dims = leaf.shape
-        shapes = torch.zeros((count, dims) if not count * dims else (0, 0), dtype=torch.int64)
+        shapes = torch.zeros((0, 0), dtype=torch.int64)
         if count * dims:
-            document = self._document(leaf.shapes_file)
+            document = self._document(leaf.shapes_file, count * dims * 8)
             if document is None or len(document) != count * dims * 8:
                 raise ValueError(
                     f"the shapes of the {count} components of key {show(leaf.key)} take {count * dims * 8} bytes, and "
@@ -160,9 +173,13 @@ class LeafOpener:
                     "or save again"
                 )
             shapes = torch.tensor(memoryview(document).cast("q").tolist()).reshape(count, dims)
+        elif count:  # numbers, whose shapes take no bytes
+            self._map_file(leaf, f"{self.root}/{leaf.file}", count * leaf.dtype.itemsize, (count,))
+            shapes = torch.zeros((count, 0), dtype=torch.int64)
         rows: list[list[int]] = shapes.tolist()
         numbers = [prod(row) for row in rows]
-        if any(n < 0 for row in rows for n in row) or not all(is_possible(row, leaf.dtype) for row in rows):
+        possible = all(is_possible(row, leaf.dtype) for row in rows) and is_possible([sum(numbers)], leaf.dtype)
+        if any(n < 0 for row in rows for n in row) or not possible:
             raise ValueError(
                 f"the shapes of key {show(leaf.key)} in {leaf.shapes_file} are negative or too large; restore the file"
             )
@@ -185,6 +202,8 @@ class LeafOpener:
             flat = values.view(-1, *rows[0][1:]) if total else values.view(int(offsets[-1]), *rows[0][1:])
             made = torch.nested.nested_tensor_from_jagged(flat, offsets)
             return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made
+        if not count:
+            return torch.nested.nested_tensor([], dtype=leaf.dtype)
         strides = torch.ones_like(shapes)
         for dim in range(dims - 2, -1, -1):
             strides[:, dim] = strides[:, dim + 1] * shapes[:, dim + 1]
@@ -211,7 +230,7 @@ def _from_components(parts: list[torch.Tensor], leaf: Leaf, rows: list[list[int]
     layout = torch.jagged if leaf.layout == "jagged" else torch.strided
     try:
         made: torch.Tensor = torch.nested.nested_tensor(parts, dtype=leaf.dtype, layout=layout)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, AssertionError, IndexError) as error:
         raise ValueError(
             f"the components of key {show(leaf.key)} in {leaf.shapes_file} do not form a nested tensor ({error}); "
             "restore the file"

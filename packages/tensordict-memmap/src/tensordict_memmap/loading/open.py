@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 import torch
 
+from tensordict_core import LazyStackedTensorDict
 from tensordict_core.extension import TensorCollection, annotate, annotation
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.syscalls import read_file
@@ -49,8 +50,19 @@ _MOST_ATTEMPTS = 20
 
 
 def open_any(path: str | os.PathLike[str], request: LoadRequest) -> Any:
-    """The tensordict, not locked, or the tensor that is asked for, of a path or a URL."""
-    return _open_remote(str(path), request) if is_remote(path) else _open_here(path, request)
+    """The tensordict, not locked, or the tensor that is asked for, of a path or a URL.
+
+    Raises:
+        ValueError: Its nodes or values are nested deeper than Python can walk; saves hold at most 200 nodes in one
+            another.
+    """
+    try:
+        return _open_remote(str(path), request) if is_remote(path) else _open_here(path, request)
+    except RecursionError:
+        raise ValueError(
+            f"{os.fspath(path)} holds nodes or values that are nested deeper than Python can walk from here; load it "
+            "with fewer calls around the load, or restore the file"
+        ) from None
 
 
 def describe(path: str | os.PathLike[str], request: LoadRequest) -> Node | Leaf:
@@ -111,7 +123,8 @@ def _chosen(whole: Any, request: LoadRequest, notes: tuple[str, ...]) -> Any:
     if request.cls is not None and _is_wrapper(request.cls) and not isinstance(chosen, request.cls):
         chosen = request.cls._from_disk_form({}, {WRAPPED: chosen})
     if request.only:
-        chosen = chosen.get(request.only, None)
+        for name in request.only:
+            chosen = _entry(chosen, name)
         if chosen is None:
             raise KeyError(
                 f"no entry {show(request.only)} was saved there; there are {sorted(map(str, whole.keys()))[:10]}"
@@ -122,6 +135,17 @@ def _chosen(whole: Any, request: LoadRequest, notes: tuple[str, ...]) -> Any:
         for name in notes:
             annotate(chosen, name, annotation(whole, name))
     return chosen
+
+
+def _entry(node: Any, name: str) -> Any:
+    """The entry of a node, or the element of a lazy stack by its number; None if there is none."""
+    if not isinstance(node, TensorCollection):
+        return None
+    inmost = node._inmost()
+    if name in inmost._keys():
+        return inmost._get(name)
+    elements = inmost.tensordicts if isinstance(inmost, LazyStackedTensorDict) else []
+    return elements[int(name)] if name.isascii() and name.isdigit() and int(name) < len(elements) else None
 
 
 def _check_not_leaf(chosen: Any) -> None:
@@ -218,6 +242,8 @@ def _open_tree(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
     if isinstance(folder, Archive):
         if request.verify == "full":
             folder.verify()
+        if mode == "r+":
+            _refuse_compressed(folder, part)
         opener: LeafOpener = ArchiveOpener(folder, device=request.device, non_blocking=request.non_blocking)
     else:
         if request.verify == "full":
@@ -232,11 +258,23 @@ def _open_tree(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
             exact=request.verify != "none",
         )
         opener.exact &= manifest is None or manifest.rows_committed is None  # rows are written before they count
+        opener.is_listed = functools.partial(_is_listed, root)
     unpickle(node, functools.partial(_unpickled, folder), folder.root, request.allow_pickle)
     loaded = _built(part, opener, request, None if archived else Path(root))
     if archived and opener.device is None and not isinstance(part, Leaf):  # its parts have no path of their own
         remember_file(loaded, Path(root), mode)
     return loaded
+
+
+def _refuse_compressed(archive: Archive, part: Node | Leaf) -> None:
+    """Refuses to open compressed entries for writing, since writes to them would reach nothing."""
+    for leaf in [part] if isinstance(part, Leaf) else leaves(part):
+        member = archive.members.get(leaf.file)
+        if member is not None and not member.stored:
+            raise RuntimeError(
+                f"key {show(leaf.key)} is compressed in {archive.path}, and mode='r+' writes to the file; load it with "
+                "mode='r', or unpack the archive with unpack_memmap and load the folder"
+            )
 
 
 def _part(node: Node, request: LoadRequest) -> Node | Leaf:
@@ -308,6 +346,11 @@ def _find_manifest(root: str) -> Manifest | None:
             "again (atomic=True keeps the earlier save until then)"
         )
     return manifest
+
+
+def _is_listed(root: str) -> bool:
+    """Whether a manifest says how long the files of a folder are."""
+    return ownership.manifest_for(root) is not None
 
 
 def _tie(node: Node, manifest: Manifest | None, root: str) -> None:

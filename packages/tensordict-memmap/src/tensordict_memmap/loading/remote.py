@@ -208,7 +208,7 @@ class RemoteOpener(LeafOpener):
             reader.read([made])  # nested tensors are made from values
         return made
 
-    def _document(self, path: str) -> bytes | None:
+    def _document(self, path: str, nbytes: int) -> bytes | None:
         return self.folder.read(path)
 
 

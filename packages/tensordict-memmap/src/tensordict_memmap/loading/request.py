@@ -34,6 +34,7 @@ class LoadRequest:
 
     Raises:
         ValueError: There is no such mode, or no such level of verification.
+        TypeError: ``allow_pickle`` is neither True nor False nor None.
 
     >>> LoadRequest(("a",), device=torch.device("meta")).is_meta
     True
@@ -54,6 +55,11 @@ class LoadRequest:
     def __post_init__(self) -> None:
         check_mode(self.mode)
         check_level(self.verify)
+        if not (self.allow_pickle is None or isinstance(self.allow_pickle, bool)):
+            raise TypeError(
+                f"allow_pickle={self.allow_pickle!r:.100} is a {type(self.allow_pickle).__name__}, and it decides "
+                "whether code of the file may run; pass True or False"
+            )
 
     @property
     def choice(self) -> Choice | None:

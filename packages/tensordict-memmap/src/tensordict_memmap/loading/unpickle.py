@@ -8,7 +8,11 @@ from typing import Any
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import Node, Value, nodes, show
 
-__all__ = ["unpickle"]
+__all__ = ["PickleNotAllowed", "unpickle"]
+
+
+class PickleNotAllowed(ValueError, RuntimeError):
+    """A save holds a pickled value, and the caller does not allow to unpickle it."""
 
 
 def unpickle(schema: Node, read: Callable[[Value], Any], where: str, allowed: bool | None) -> None:
@@ -21,7 +25,8 @@ def unpickle(schema: Node, read: Callable[[Value], Any], where: str, allowed: bo
         allowed: whether values may be unpickled; None puts None in their place.
 
     Raises:
-        ValueError: There is a pickled value, and none may be unpickled; or a stack is no list of values.
+        PickleNotAllowed: There is a pickled value, and none may be unpickled.
+        ValueError: A stack is no list of values.
     """
     pickled = [node for node in nodes(schema) if isinstance(node, Value) and node.pickle is not None]
     if allowed is None:
@@ -29,7 +34,7 @@ def unpickle(schema: Node, read: Callable[[Value], Any], where: str, allowed: bo
             value.stack = False
         return
     if pickled and not allowed:
-        raise ValueError(
+        raise PickleNotAllowed(
             f"{_place(pickled[0])} was pickled, and unpickling runs whatever code is in the file; pass "
             f"allow_pickle=True if you trust who wrote {where}"
         )

@@ -33,7 +33,7 @@ from tensordict_memmap.saving.tree import TreeFile, leaf_files, node_files, refu
 from tensordict_memmap.schema.build import build, remember_file
 from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.schema.node import Dense, Leaf, nodes
-from tensordict_memmap.schema.plan import plan
+from tensordict_memmap.schema.plan import check_source, plan_to_save
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.ownership import JOURNAL, inside, read_manifest
 from tensordict_memmap.storage.rows_committed import LOCK
@@ -116,7 +116,9 @@ def _files_of(folder: SavedFolder) -> list[TreeFile]:
         folders.sort()
         for name in sorted(names):
             path = os.path.join(place, name)
-            if name not in own and os.path.isfile(path) and not os.path.islink(path):
+            if name not in own and not os.path.islink(path):
+                if not os.path.isfile(path):
+                    raise ValueError(f"{path} is a pipe, a device or a socket, and an archive holds files; remove it")
                 relative = os.path.relpath(path, root).replace(os.sep, "/")
                 sizes[relative] = counted[relative].size if relative in counted else os.path.getsize(path)
     files: list[TreeFile] = []
@@ -208,12 +210,13 @@ class ArchiveWriter(Writer):
     def __init__(self, data: Any, path: str | os.PathLike[str], options: SaveOptions) -> None:
         super().__init__(data, path, options)
         self.method = _method(options.compression)
-        self.schema = tree.name_files(plan(data), tie=False)
+        self.schema = tree.name_files(plan_to_save(data), tie=False)
         self.files: list[TreeFile] = []
         for node in nodes(self.schema):
             self.files.extend(node_files(node))
             for leaf in node.entries.values() if isinstance(node, Dense) else ():
                 if isinstance(leaf, Leaf):
+                    check_source(leaf, like=options.like)
                     if not (options.copy_existing or options.like):
                         refuse_mapped(leaf, self.path)
                     self.files.extend(leaf_files(leaf, like=options.like))

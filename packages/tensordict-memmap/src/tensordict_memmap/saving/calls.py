@@ -30,7 +30,7 @@ from tensordict_memmap.saving.safetensors import SafetensorsWriter
 from tensordict_memmap.saving.tree import TreeWriter, error_key
 from tensordict_memmap.schema.build import build, fill
 from tensordict_memmap.schema.node import Leaf
-from tensordict_memmap.schema.plan import plan
+from tensordict_memmap.schema.plan import check_source, plan
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["memmap", "memmap_", "memmap_like", "save"]
@@ -253,7 +253,7 @@ def _memmap(
     if options.format_for(path) == SHARED_MEMORY:
         share = functools.partial(_share, data, in_place=in_place, like=options.like, reserve=options.reserve)
         return SaveFuture(lambda progress, cancelled: share(), 0) if early else share()
-    result = methodcaller("fill") if in_place else lambda writer: data._mapped(writer.mapped())
+    result = methodcaller("fill" if in_place else "mapped")
     return job.save(lambda: _writer(data, path, options), result, early=early, pbar=pbar)
 
 
@@ -266,12 +266,14 @@ def _writer(data: Any, path: Any, options: SaveOptions) -> Writer:
 
 def _share(td: Any, *, in_place: bool, like: bool, reserve: bool) -> Any:
     """Returns the tensordict, or a new one of the same structure, with its tensors in shared memory."""
-    node = tree.name_files(plan(td), tie=not like)
+    node = tree.name_files(plan(td), tie=not like, check=False)
     made: dict[str, torch.Tensor] = {}
 
     def shared(leaf: Leaf) -> torch.Tensor:
         source = leaf.source
         assert source is not None
+        if leaf.layout == "strided":
+            check_source(leaf, like=True)
         first = made.get(leaf.alias or leaf.file)
         if first is None:
             first = _zeros(leaf, source, reserve) if like else _to_shared_memory(leaf, source)
@@ -281,7 +283,7 @@ def _share(td: Any, *, in_place: bool, like: bool, reserve: bool) -> Any:
     if in_place:
         fill(node, shared)
         return td.lock_()
-    return td._mapped(build(node, shared, device=torch.device("cpu")).lock_())
+    return build(node, shared, device=torch.device("cpu")).lock_()
 
 
 def _to_shared_memory(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:

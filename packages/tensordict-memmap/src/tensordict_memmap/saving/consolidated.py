@@ -27,7 +27,7 @@ from tensordict_memmap.loading.consolidated import bytes_of
 from tensordict_memmap.saving.job import Run, SaveJob, Writer
 from tensordict_memmap.saving.options import SaveOptions, check_local
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
-from tensordict_memmap.schema.plan import plain_address, plan
+from tensordict_memmap.schema.plan import check_depth, plain_address, plan, too_deep
 from tensordict_memmap.tensor.mapping import Mapping
 
 __all__ = ["consolidate", "is_consolidated", "save_consolidated"]
@@ -62,7 +62,10 @@ def consolidate(
         return td
     place = torch.device(device if device is not None else td.device or "cpu")
     early = return_early and num_threads > 1
-    layout = _Layout(td if inplace else td.clone(recurse=False), num_threads, non_blocking)
+    try:
+        layout = _Layout(td if inplace else td.clone(recurse=False), num_threads, non_blocking)
+    except RecursionError:
+        raise too_deep() from None
     allocate = functools.partial(layout.allocate, place, shared=share_memory or use_buffer, pinned=pin_memory)
     if filename is None:
         if early:
@@ -208,6 +211,7 @@ class ConsolidatedWriter(Writer):
 
     def __init__(self, layout: _Layout, path: str, options: SaveOptions) -> None:
         super().__init__(layout.td, path, options)
+        check_depth(layout.schema)
         self.layout = layout
         self.total = layout.total
         with gc_paused():

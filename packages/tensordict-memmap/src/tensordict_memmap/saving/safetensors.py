@@ -28,7 +28,7 @@ from tensordict_memmap.saving.job import Run, Writer, save
 from tensordict_memmap.saving.options import SaveOptions, check_local
 from tensordict_memmap.saving.tree import refuse_mapped
 from tensordict_memmap.schema.node import Stacked, leaves
-from tensordict_memmap.schema.plan import plan
+from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums, write_checksums
 from tensordict_memmap.storage.manifest import Entry, Manifest
 
@@ -88,7 +88,7 @@ class SafetensorsWriter(Writer):
         if self.path.endswith(INDEX_ENDING):
             raise ValueError(f"{path} is the index of shards, and a save names the whole; end the path with {ENDING}")
         self.is_folder = options.shard_size is not None
-        schema = plan(data)
+        schema = plan_to_save(data)
         if not (options.copy_existing or options.like):
             for leaf in leaves(schema):
                 refuse_mapped(leaf, self.path)

@@ -28,7 +28,7 @@ from tensordict_memmap.saving.job import Run, Writer
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema.build import build, fill
 from tensordict_memmap.schema.node import Dense, Leaf, Node, leaves, nodes, show
-from tensordict_memmap.schema.plan import plan
+from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.manifest import Entry, Manifest
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
@@ -123,7 +123,7 @@ class TreeWriter(Writer):
         super().__init__(data, path, options)
         self.kept: dict[str, torch.Tensor] = {}
         """The mapped tensors of the files that are kept; after the save, those of all files."""
-        self.schema = tree.name_files(plan(data), tie=not options.like)
+        self.schema = tree.name_files(plan_to_save(data), tie=not options.like)
         self.leaves = list(leaves(self.schema))
         if options.mapped:
             check_mappable(len(self.leaves), self.path)

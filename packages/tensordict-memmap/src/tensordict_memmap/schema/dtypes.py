@@ -10,6 +10,10 @@ import torch
 DTYPES: dict[str, torch.dtype] = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 """All dtypes of the installed torch by their canonical names."""
 
+QUANTIZED = frozenset(value for name, value in DTYPES.items() if name.startswith("torch.q"))
+"""Dtypes of quantized tensors, whose scale and zero point no file holds. Torch ends the process where it reads bytes
+as one of them, so no tensor is made over a file before its dtype was checked (`check_dtype`)."""
+
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -20,19 +24,36 @@ def dtype_from_name(name: str) -> torch.dtype:
         name: the name, with or without the prefix ``torch.``.
 
     Raises:
-        ValueError: The installed torch has no dtype of that name.
+        ValueError: The installed torch has no dtype of that name, or no file can hold a tensor of it.
 
     >>> dtype_from_name("torch.bfloat16")
     torch.bfloat16
     """
     full = name if name.startswith("torch.") else f"torch.{name}"
     try:
-        return DTYPES[full]
+        return check_dtype(DTYPES[full])
     except KeyError:
         raise ValueError(
-            f"a file names a dtype of torch, and {name!r} is none in torch {torch.__version__}; "
-            "load it with the torch that wrote it"
+            f"{name!r:.100} is no dtype of torch {torch.__version__}, and a file names one; load it with the torch "
+            "that wrote it"
         ) from None
+
+
+def check_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Returns a dtype if bytes can be read as it.
+
+    Raises:
+        ValueError: It is the dtype of quantized tensors.
+
+    >>> check_dtype(torch.int8)
+    torch.int8
+    """
+    if dtype in QUANTIZED:
+        raise ValueError(
+            f"{dtype} is a dtype of quantized tensors, whose scale and zero point a file does not hold; save "
+            "q.int_repr(), q.q_scale() and q.q_zero_point(), or q.dequantize()"
+        )
+    return dtype
 
 
 def is_possible(shape: Sequence[int], dtype: torch.dtype) -> bool:

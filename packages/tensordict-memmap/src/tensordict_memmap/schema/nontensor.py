@@ -26,7 +26,7 @@ import orjson
 import torch
 
 from tensordict_core.extension import find_type, type_name
-from tensordict_memmap.schema.dtypes import dtype_from_name
+from tensordict_memmap.schema.dtypes import DTYPES
 
 __all__ = [
     "NoJsonForm",
@@ -66,11 +66,34 @@ def encode(value: Any) -> Any:
     [1, {'$': 'tuple', 'items': ['a', None]}]
     """
     try:
-        return _encode(value)
+        form = _encode(value)
     except RecursionError:
-        raise NoJsonForm(
-            "a JSON form ends somewhere, and this value holds itself or is nested too deep; store a flatter one"
-        ) from None
+        form = value
+    else:
+        if type(form) not in _CONTAINERS or not _is_deep(form):
+            return form
+    raise NoJsonForm(
+        f"the value holds itself, or its JSON form is nested more than {_DEEPEST} levels; store a flatter one"
+    )
+
+
+_CONTAINERS = (list, dict)
+_DEEPEST = 200
+"""The most levels of a JSON form, since parsers walk them by recursion."""
+
+
+def _is_deep(form: Any) -> bool:
+    level = [form]
+    for _ in range(_DEEPEST):
+        inner = [item for one in level for item in (one if type(one) is list else one.values())]
+        level = [item for item in inner if type(item) in _CONTAINERS]
+        if not level:
+            return False
+    return True
+
+
+_DAMAGED = (KeyError, TypeError, AttributeError, RecursionError, OverflowError, SyntaxError, tokenize.TokenError)
+"""What reading a damaged form may raise beside ValueError; the last two come from the headers of arrays."""
 
 
 def decode(form: Any) -> Any:
@@ -84,7 +107,7 @@ def decode(form: Any) -> Any:
     """
     try:
         return _decode(form)
-    except (KeyError, TypeError, AttributeError, tokenize.TokenError) as error:  # the last from headers of arrays
+    except _DAMAGED as error:
         raise ValueError(
             f"a stored value must have the form that it was written in, and this one does not ({error}); "
             "the file is damaged"
@@ -351,7 +374,18 @@ def _decode_dict(form: Any) -> Any:
 
 
 def _decode_array(form: Any) -> Any:
-    return np.load(io.BytesIO(base64.b64decode(form["npy"])), allow_pickle=False)
+    document = io.BytesIO(base64.b64decode(form["npy"]))
+    # np.load allocates what the header claims, before it looks at the bytes
+    version = np.lib.format.read_magic(document)
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = header(document)
+    nbytes = len(document.getbuffer()) - document.tell()
+    if not dtype.hasobject and (any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != nbytes):
+        raise ValueError(
+            f"an array of {dtype} {list(shape)!r:.100} has {nbytes} bytes, which are not those of its shape"
+        )
+    document.seek(0)
+    return np.load(document, allow_pickle=False)
 
 
 def _decode_path(form: Any) -> pathlib.PurePath:
@@ -410,7 +444,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "bytes": lambda form: base64.b64decode(form["base64"]),
     "bytearray": lambda form: bytearray(base64.b64decode(form["base64"])),
     "complex": lambda form: complex(*form["parts"]),
-    "dtype": lambda form: dtype_from_name(form["value"]),
+    "dtype": lambda form: DTYPES[form["value"]],
     "device": lambda form: torch.device(form["value"]),
     "dict": _decode_dict,
     "array": _decode_array,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,10 +17,24 @@ from tensordict_core import (
 )
 from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, registered_name, show
 
-__all__ = ["LAZY", "memory_of", "plain_address", "plan"]
+__all__ = [
+    "LAZY",
+    "MOST_NODES",
+    "check_depth",
+    "check_source",
+    "memory_of",
+    "plain_address",
+    "plan",
+    "plan_to_save",
+    "too_deep",
+]
 
 LAZY = "<class 'tensordict._lazy.LazyStackedTensorDict'>"
 """The class string of lazy stacks."""
+
+
+MOST_NODES = 200
+"""The most nodes in one another that a save holds: each is a folder, and loads walk them by recursion."""
 
 
 def plan(td: Any, key: Path = ()) -> Node:
@@ -53,8 +68,6 @@ def plan(td: Any, key: Path = ()) -> Node:
     form = td._disk_form()
     if form is None:
         return _plan_dense(td, key)
-    if isinstance(form, TensorCollection):  # saved as the container that it wraps
-        return plan(form, key)
     facts, content = form
     made = Parts(key, "", type(td), str(type(td)), facts, origin=td)
     for name, part in content.items():
@@ -64,6 +77,89 @@ def plan(td: Any, key: Path = ()) -> Node:
     if isinstance(wrapped, Dense):
         wrapped.owner = registered_name(made)
     return made
+
+
+def plan_to_save(td: Any) -> Node:
+    """The schema of a tensordict that is going to be saved, whose nodes are not too many in one another.
+
+    Raises:
+        TypeError: An entry is of a kind that cannot be saved; the error names its key.
+        ValueError: There are more than 200 nodes in one another; the error names the start of the key.
+
+    >>> from tensordict_core import TensorDict
+    >>> list(plan_to_save(TensorDict({"a": torch.zeros(2)})).entries)
+    ['a']
+    """
+    try:
+        schema = plan(td)
+    except RecursionError:
+        raise too_deep() from None
+    check_depth(schema)
+    return schema
+
+
+def check_depth(schema: Node) -> None:
+    """Refuses a schema that has more nodes in one another than a load can walk through.
+
+    Raises:
+        ValueError: It has more than 200.
+    """
+    level: list[Node] = [schema]
+    for _ in range(MOST_NODES):
+        level = [part for node in level for part in _inside(node)]
+        if not level:
+            return
+    raise too_deep(level[0].key)
+
+
+def _inside(node: Node) -> Iterable[Node]:
+    if isinstance(node, Dense):
+        return [entry for entry in node.entries.values() if not isinstance(entry, Leaf)]
+    return node.parts.values() if isinstance(node, Parts) else ()
+
+
+def too_deep(key: Path = ()) -> ValueError:
+    """The error for a tensordict with too many nodes in one another."""
+    start = f"the key that starts with {show(key[:3])}" if key else "the tensordict"
+    return ValueError(
+        f"{start} has more than {MOST_NODES} nodes in one another, and a save holds at most that many; flatten it with "
+        "flatten_keys() and call unflatten_keys() after the load"
+    )
+
+
+def check_source(leaf: Leaf, *, like: bool = False) -> None:
+    """Refuses a tensor whose values a file cannot hold.
+
+    Args:
+        leaf: the planned leaf.
+        like: whether only its shape and dtype are stored.
+
+    Raises:
+        TypeError: The tensor is quantized, not strided, on the meta device, or jagged without components; the error
+            names its key.
+
+    >>> check_source(Leaf(("a",), "", torch.float32, (2,), source=torch.zeros(2)))
+    """
+    source = leaf.source
+    if source is None:
+        return
+    if leaf.layout != "strided":
+        if leaf.layout == "jagged" and not leaf.shape[0]:
+            raise TypeError(
+                f"key {show(leaf.key)} is a jagged tensor without components, and a file holds the sizes of components "
+                "only; leave it out, or consolidate it to a file, which holds its values as they are"
+            )
+        return
+    if source.is_quantized:
+        raise TypeError(
+            f"key {show(leaf.key)} is a quantized tensor of {source.dtype}, and a file holds neither its scale nor its "
+            "zero point; save q.int_repr(), q.q_scale() and q.q_zero_point() as entries, or q.dequantize()"
+        )
+    if source.layout is not torch.strided or (source.is_meta and not like):
+        raise TypeError(
+            f"key {show(leaf.key)} is a {source.layout} tensor of {source.dtype} on {source.device}, and a saved "
+            "tensor has values in strided memory; make it dense first"
+        )
 
 
 def _plan_dense(td: Any, key: Path) -> Dense:

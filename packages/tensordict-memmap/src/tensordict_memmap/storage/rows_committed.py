@@ -123,7 +123,8 @@ def resized(document: bytes, rows: int) -> bytes:
             record = nontensor.loads(document)
     except ValueError:
         return document
-    if not isinstance(record, dict) or "NonTensor" in str(record.get("_type")) or "shape" not in record:
+    kind = record.get("_type") if isinstance(record, dict) else None
+    if not isinstance(record, dict) or "shape" not in record or (isinstance(kind, str) and "NonTensor" in kind):
         return document
     tables = [record, record["_entries"]] if isinstance(record.get("_entries"), dict) else [record]
     leaves = [about for table in tables for about in table.values() if isinstance(about, dict) and "dtype" in about]
@@ -134,5 +135,8 @@ def resized(document: bytes, rows: int) -> bytes:
     try:
         written = orjson.dumps(record)
     except (TypeError, orjson.JSONEncodeError):  # lone surrogates in keys
-        written = nontensor.dumps(record)
+        try:
+            written = nontensor.dumps(record)
+        except RecursionError:
+            return document
     return written + b" " * (len(shapes) * (_ROOM - len(str(rows))))

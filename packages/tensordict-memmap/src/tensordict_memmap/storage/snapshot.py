@@ -11,12 +11,13 @@ files that it read, and raises `Replaced`.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 import random
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from tensordict_memmap.engine import syscalls
@@ -24,7 +25,7 @@ from tensordict_memmap.formats.names import META
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import WRAPPED
 from tensordict_memmap.storage import transaction
-from tensordict_memmap.storage.manifest import NAME, Manifest, folders
+from tensordict_memmap.storage.manifest import NAME, Manifest
 from tensordict_memmap.storage.ownership import JOURNAL, manifest_for
 from tensordict_memmap.storage.rows_committed import LOCK, fingerprint, resized
 
@@ -240,20 +241,30 @@ class ListedFolder:
     """
 
     def __init__(self, files: Iterable[str]) -> None:
-        self.paths = frozenset(files)
-        self.folders = folders(self.paths)
+        self.paths = sorted(files)
 
     def has(self, path: str) -> bool:
         """Whether there is a file or folder at a relative path."""
-        return path in self.paths or path in self.folders
+        return self._at(path) == path or self._at(path + "/").startswith(path + "/")
+
+    def _at(self, start: str) -> str:
+        """The first path that is not before one; paths are looked up, since the set of their folders may be large."""
+        position = bisect.bisect_left(self.paths, start)
+        return self.paths[position] if position < len(self.paths) else ""
+
+    def _below(self, path: str) -> Iterator[str]:
+        """The paths in a folder, relative to it."""
+        start = path + "/" if path else ""
+        for position in range(bisect.bisect_left(self.paths, start), len(self.paths)):
+            if not self.paths[position].startswith(start):
+                return
+            yield self.paths[position][len(start) :]
 
     def names(self, path: str) -> list[str]:
         """Returns the names of the files and folders in a folder."""
-        start = path + "/" if path else ""
-        return sorted({name[len(start) :].split("/")[0] for name in self.paths if name.startswith(start)})
+        return sorted({name.partition("/")[0] for name in self._below(path)})
 
     def numbered(self, path: str) -> list[int]:
         """Returns the numbers that are names of subfolders, in order."""
-        start = path + "/" if path else ""
-        names = {name for name in self.names(path) if start + name in self.folders}
+        names = {name.partition("/")[0] for name in self._below(path) if "/" in name}
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())

@@ -7,10 +7,12 @@ was left by a killed process, and the next save to the same target removes it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +26,7 @@ __all__ = [
     "list_staged",
     "make_parents",
     "put_in_place",
+    "refuse_special",
     "remove_abandoned",
     "replace_file",
     "replacing",
@@ -145,6 +148,22 @@ def file_exists(path: str) -> RuntimeError:
     return RuntimeError(f"{path} exists, and existsok=False does not replace files; choose another name")
 
 
+def refuse_special(path: str) -> None:
+    """Refuses to save a file in the place of a pipe, a device or a socket.
+
+    Raises:
+        FileExistsError: The path is one of them.
+
+    >>> refuse_special("absent.txt")
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise FileExistsError(
+                errno.EEXIST, "a pipe, device or socket has the name of the file to save; choose another name", path
+            )
+
+
 @contextlib.contextmanager
 def replacing(path: str, *, existsok: bool = True) -> Iterator[str]:
     """Yields a temporary path; a file written there replaces ``path`` in one step, unless the block raises.
@@ -155,6 +174,7 @@ def replacing(path: str, *, existsok: bool = True) -> Iterator[str]:
     >>> Path("new.txt").read_text(), [name for name in os.listdir() if name.startswith("new.txt.")]
     ('hello', [])
     """
+    refuse_special(path)
     staged = f"{path}.{secrets.token_hex(8)}"
     try:
         yield staged

@@ -31,6 +31,7 @@ from tensordict_memmap.storage.staging import (
     file_exists,
     make_parents,
     put_in_place,
+    refuse_special,
     remove_abandoned,
     replace_file,
     staged_file,
@@ -71,6 +72,7 @@ def save_file(
     path = os.path.realpath(target)
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, "a folder has the name of the file to save; remove it first", path)
+    refuse_special(path)
     if not existsok and os.path.lexists(path):
         raise file_exists(path)
     cleanup.make_room(path, size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import tempfile
 from typing import Any
 
@@ -117,7 +118,7 @@ class Mapping:
         fd = -1
         if mode is None or MODES[mode]:
             try:
-                fd = os.open(filename, os.O_RDWR | syscalls.BINARY)
+                fd = os.open(filename, os.O_RDWR | syscalls.BINARY | syscalls.NO_WAIT)
             except PermissionError:
                 if mode is not None:
                     raise
@@ -126,10 +127,13 @@ class Mapping:
                     raise
         mode = "r+" if fd >= 0 else "r"
         if fd < 0:
-            fd = os.open(filename, os.O_RDONLY | syscalls.BINARY)
+            fd = os.open(filename, os.O_RDONLY | syscalls.BINARY | syscalls.NO_WAIT)
         try:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
+                raise ValueError(f"{filename} is a pipe, a device or a folder, and a mapping needs a file; pass a file")
             if nbytes is None:
-                nbytes = max(os.fstat(fd).st_size - offset, 0)
+                nbytes = max(info.st_size - offset, 0)
             return cls(fd, os.path.abspath(filename), nbytes, offset=offset, mode=mode)
         finally:
             os.close(fd)

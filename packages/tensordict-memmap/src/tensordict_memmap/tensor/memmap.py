@@ -22,7 +22,8 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import FILE_WRITE_MIN, ROW_COPY_MIN
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
-from tensordict_memmap.storage.staging import replacing
+from tensordict_memmap.schema.dtypes import QUANTIZED, check_dtype
+from tensordict_memmap.storage.staging import refuse_special, replacing
 from tensordict_memmap.tensor import pickling
 from tensordict_memmap.tensor.constructors import Filled, check_device
 from tensordict_memmap.tensor.indexing import gather_rows, scatter_rows
@@ -148,7 +149,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         existsok: bool,
         source: torch.Tensor | None,
     ) -> Self:
-        nbytes = prod(shape) * dtype.itemsize
+        nbytes = prod(shape) * check_dtype(dtype).itemsize
         if filename is None:
             made = cls._over(Mapping.anonymous(nbytes), dtype, shape)
             if source is not None:
@@ -160,6 +161,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
                 f"{path} exists, and existsok=False creates a new file; pass existsok=True to replace it"
             )
         if nbytes == 0:  # files of the tree format are never empty
+            refuse_special(path)
             if os.path.exists(path):
                 os.unlink(path)
             return cls._over(Mapping.nothing(path), dtype, shape)
@@ -187,6 +189,8 @@ class MemoryMappedTensor(Filled, torch.Tensor):
     ) -> Self:
         """Makes a tensor over a mapping, from a byte offset on."""
         count = _reach(shape, stride)
+        if dtype in QUANTIZED:
+            check_dtype(dtype)
         if count == 0:
             plain = torch.empty(tuple(shape), dtype=dtype)
         else:
@@ -312,11 +316,6 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         if self._mapping.filename is None:
             raise RuntimeError("the tensor is in shared memory and has no file; pass filename when creating it")
         return self._mapping.filename
-
-    @property
-    def writes_to(self) -> str | None:
-        """The file that in-place changes reach; None if they stay in this process or in shared memory."""
-        return self._mapping.filename if self._mapping.mode == "r+" else None
 
     @property
     def handler(self) -> Mapping:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tensordict_store.hdf5.group import create_file
-from tensordict_store.hdf5.group import open_group as open_h5
-from tensordict_store.zarr.group import create_store
-from tensordict_store.zarr.group import open_group as open_zarr
+from tensordict_store.hdf5.group import create_file, open_group
 
 __all__ = ["BACKENDS", "CREATORS"]
 
-BACKENDS: dict[str, Callable[..., Any]] = {"h5": open_h5, "zarr": open_zarr}
+BACKENDS: dict[str, Callable[..., Any]] = {"h5": open_group}
 """Functions that open a file or a store; they return its root group."""
-CREATORS: dict[str, Callable[..., Any]] = {"h5": create_file, "zarr": create_store}
+CREATORS: dict[str, Callable[..., Any]] = {"h5": create_file}
 """Functions that write a new file or store in place of another one; they return its root group."""

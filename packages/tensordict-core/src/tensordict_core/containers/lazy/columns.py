@@ -37,7 +37,7 @@ def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
                 raise errors.ragged(key, shapes) from None
             error.add_note(f"while stacking key {key!r}")
             raise
-    if any(not isinstance(entry, Node) for entry in column):
+    if any(not isinstance(entry, Node) or entry._is_non_tensor is not first._is_non_tensor for entry in column):
         raise errors.mixed_column(key)
     return type(first)._lazy(column, dim)
 

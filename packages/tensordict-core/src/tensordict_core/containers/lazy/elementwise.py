@@ -238,7 +238,10 @@ class LazyElementwise(TensorDictBase, abstract=True):
     def _describe(self: Any, key: str) -> str:
         column = [td._peek(key) for td in self.tensordicts]
         if not any(isinstance(entry, torch.Tensor) for entry in column):
-            return repr(self._get(key))
+            try:
+                return repr(self._get(key))
+            except RuntimeError:  # nodes of several kinds or batch sizes, which no one entry stands for
+                return f"mixed({', '.join(sorted({type(entry).__name__ for entry in column}))})"
         first = column[0]
         if not all(isinstance(entry, torch.Tensor) for entry in column):
             return f"mixed({', '.join(sorted({type(entry).__name__ for entry in column}))})"

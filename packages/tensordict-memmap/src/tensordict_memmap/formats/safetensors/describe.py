@@ -40,7 +40,7 @@ from tensordict_memmap.schema.node import (
     registered_name,
     show,
 )
-from tensordict_memmap.schema.plan import LAZY, memory_of, plain_address
+from tensordict_memmap.schema.plan import LAZY, check_source, memory_of, plain_address
 
 __all__ = ["RECORD", "VERSION", "Layout", "Pack", "describe", "stored"]
 
@@ -254,6 +254,7 @@ class _Namer:
     def components(self, leaf: Leaf) -> None:
         """Stores the components of a nested tensor one after the other, and their shapes."""
         self.pack.dotted = False
+        check_source(leaf)
         assert isinstance(leaf.source, torch.Tensor)
         parts = [part.detach() for part in leaf.source.unbind()]
         shapes = torch.tensor([list(part.shape) for part in parts], dtype=torch.int64).reshape(leaf.shape)
@@ -316,7 +317,7 @@ class _Namer:
         for leaf in self.rows:
             source = leaf.source
             if source is not None:
-                _check(leaf, source)
+                check_source(leaf)
                 try:
                     address = source.data_ptr() if source.numel() else 0
                 except RuntimeError:  # a tensor without memory of its own
@@ -366,14 +367,6 @@ def _free(full: str, taken: set[str]) -> str:
     return name
 
 
-def _check(leaf: Leaf, source: torch.Tensor) -> None:
-    if source.layout is not torch.strided or source.device.type == "meta" or source.is_quantized:
-        raise TypeError(
-            f"key {show(leaf.key)} is a {source.layout} tensor of {source.dtype} on {source.device}, and a saved "
-            "tensor has values in strided memory; make it dense first"
-        )
-
-
 # --- lazy stacks
 
 
@@ -420,6 +413,6 @@ def _stacks(*leaves: Leaf) -> bool:
         and not leaf.unbatched
         and leaf.source is not None
         and leaf.source.layout is torch.strided
-        and not leaf.source.is_meta
+        and not (leaf.source.is_meta or leaf.source.is_quantized)
         for leaf in leaves
     )

@@ -382,8 +382,13 @@ def _parse(text: bytes, where: str) -> dict[str, Any]:
         ) from None
     # A parser keeps the last of two entries with one name, which does not come out again as it went in. To write is
     # quick; to read again, one pair after the other, is not.
-    if orjson.dumps(header) != text.rstrip(b" "):
-        json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, where))
+    try:
+        if orjson.dumps(header) != text.rstrip(b" "):
+            json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, where))
+    except (TypeError, RecursionError):  # orjson reads more levels than it writes
+        raise ValueError(
+            f"the header of {where} is nested deeper than names, shapes and offsets are; get the file again"
+        ) from None
     return dict(header)
 
 

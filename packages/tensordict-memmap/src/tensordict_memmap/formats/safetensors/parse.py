@@ -318,6 +318,8 @@ class _Binder:
         shapes = self.tensor(leaf.key, leaf.shapes_file)
         if shapes.ndim != 2 or shapes.dtype != torch.int64:
             raise self.damaged(leaf.key, "shapes of components that are none")
+        if not shapes.size(1) and shapes.size(0) != flat.numel():  # any number of rows takes no bytes
+            raise self.damaged(leaf.key, f"{shapes.size(0)} components without sizes for {flat.numel()} elements")
         rows = shapes.tolist()
         counts = [prod(row) for row in rows]
         if any(n < 0 for row in rows for n in row) or sum(counts) != flat.numel():
@@ -326,8 +328,8 @@ class _Binder:
         if self.device is not None and self.device.type == "meta":
             check_on_meta("jagged" if jagged else "strided", leaf.key)
             flat = flat.to("meta")
-        parts = [part.view(row) for part, row in zip(torch.split(flat, counts), rows, strict=True)] if rows else []
         try:
+            parts = [part.view(row) for part, row in zip(torch.split(flat, counts), rows, strict=True)] if rows else []
             made: torch.Tensor
             if jagged and rows and not flat.is_meta and all(row[1:] == rows[0][1:] for row in rows):
                 offsets = torch.tensor([0, *(row[0] for row in rows)], device=flat.device).cumsum(0)
@@ -336,7 +338,7 @@ class _Binder:
                 layout = torch.jagged if jagged else torch.strided
                 made = torch.nested.nested_tensor(parts, dtype=flat.dtype, device=flat.device, layout=layout)
             return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made
-        except (RuntimeError, IndexError, AssertionError) as error:
+        except (RuntimeError, IndexError, AssertionError, TypeError, OverflowError) as error:
             raise self.damaged(leaf.key, f"shapes of components that make no nested tensor ({error})") from None
 
     def damaged(self, key: Path, what: str) -> ValueError:
