@@ -139,16 +139,17 @@ def main(folder: Path, steps: int, workers: int) -> None:
     show_tree(folder / "classifier")
 
     fresh = make_classifier()
-    TensorDict.load_memmap(folder / "classifier").to_module(fresh)
+    TensorDict.load_memmap(folder / "classifier", mode="c").to_module(fresh)
     assert torch.equal(predict(fresh, test), predictions), "the loaded classifier predicts the same"
     print(f"  whole: {len(held_out)} predictions of a fresh classifier are equal")
 
     layer = make_classifier()
     for name in ("0", "1", "3"):
-        TensorDict.load_memmap(folder / "classifier" / "module" / name).to_module(layer.module[int(name)])
+        part = TensorDict.load_memmap(folder / "classifier" / "module" / name, mode="c")
+        part.to_module(layer.module[int(name)])
     assert torch.equal(predict(layer, test), predictions), "layers loaded one by one predict the same"
     other = make_classifier()
-    TensorDict.load_memmap(folder / "classifier" / "module" / "1").to_module(other.module[1])
+    TensorDict.load_memmap(folder / "classifier" / "module" / "1", mode="c").to_module(other.module[1])
     assert torch.equal(other.module[1].module.weight, classifier.module[1].module.weight)
     assert not torch.equal(other.module[3].module.weight, classifier.module[3].module.weight)
     print("  one layer alone: its weights are equal, the others untouched; layer by layer, all predictions are equal")

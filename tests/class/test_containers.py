@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from tensordict_class import TensorClass, TypedTensorDict
@@ -12,33 +10,33 @@ from tensordict_core.testing import ContainerSuite
 
 
 class Nested(TensorClass, tensor_only=True):
-    b: Any = None
-    n: Any = None
-    deep: Any = None
-    more: Any = None
-    bad: Any = None
-    new: Any = None
+    b: torch.Tensor = None
+    n: torch.Tensor = None
+    deep: torch.Tensor = None
+    more: torch.Tensor = None
+    bad: torch.Tensor = None
+    new: torch.Tensor = None
 
 
 class Record(TensorClass, tensor_only=True):
     """Has a field for every key that the suite uses; dictionaries become tensordicts, as the suite expects."""
 
-    a: Any = None
-    count: Any = None
-    nested: Any = None
-    text: Any = None
-    words: Any = None
-    new: Any = None
-    deep: Any = None
-    dict: Any = None
-    list: Any = None
-    value: Any = None
-    number: Any = None
-    made: Any = None
-    own: Any = None
-    bad: Any = None
-    newer: Any = None
-    other: Any = None
+    a: torch.Tensor = None
+    count: torch.Tensor = None
+    nested: torch.Tensor = None
+    text: torch.Tensor = None
+    words: torch.Tensor = None
+    new: torch.Tensor = None
+    deep: torch.Tensor = None
+    dict: torch.Tensor = None
+    list: torch.Tensor = None
+    value: torch.Tensor = None
+    number: torch.Tensor = None
+    made: torch.Tensor = None
+    own: torch.Tensor = None
+    bad: torch.Tensor = None
+    newer: torch.Tensor = None
+    other: torch.Tensor = None
 
 
 class Typed(TypedTensorDict):

@@ -361,3 +361,31 @@ def test_scatter_needs_a_tensordict_for_each_process(tmp_path):
         return True
 
     assert run(scenario, tmp_path, world=1) == [True]
+
+
+def _cold_start(rank, world, use_broadcast):
+    if rank == 0:
+        td = TensorDict({"obs": torch.ones(2, 3), "n": {"name": ["a", "b"]}}, [2])
+        td.init_remote(None if use_broadcast else 1, use_broadcast=use_broadcast)
+        td["obs"].add_(1)
+        td.send(1)
+        return None
+    td = TensorDict.from_remote_init(0, use_broadcast=use_broadcast)
+    first = td.clone()
+    td.recv(0)
+    return first["obs"].tolist(), first["n", "name"], tuple(first.batch_size), td["obs"].tolist()
+
+
+@pytest.mark.parametrize("use_broadcast", [False, True])
+def test_a_process_that_knows_nothing_receives_structure_and_values(tmp_path, use_broadcast):
+    _, found = run(_cold_start, tmp_path, use_broadcast)
+    assert found == ([[1.0] * 3] * 2, ["a", "b"], (2,), [[2.0] * 3] * 2)
+
+
+def test_a_cold_start_needs_a_receiver(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        with pytest.raises(ValueError, match="no receiver"):
+            TensorDict({"a": 1}).init_remote()
+    finally:
+        dist.destroy_process_group()

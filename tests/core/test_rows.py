@@ -7,11 +7,14 @@ import torch
 
 from tensordict_core import (
     NO_DEFAULT,
+    LazyStackedTensorDict,
     TensorDict,
     expand_as_right,
     expand_right,
+    group_by,
     isin,
     lazy_legacy,
+    lazy_stack,
     remove_duplicates,
     set_lazy_legacy,
 )
@@ -82,3 +85,42 @@ def test_no_default_makes_get_strict(td: TensorDict) -> None:
         for key in ("z", ("n", "z"), ("z", "z")):
             with pytest.raises(KeyError, match="'z'"):
                 call(key, NO_DEFAULT)
+
+
+class TestGroupBy:
+    def test_groups_hold_the_rows_that_a_mask_selects_in_their_order(self):
+        td = TensorDict({"uid": torch.tensor([2, 0, 2, 1, 0]), "n": {"r": torch.arange(5.0)}}, [5])
+        values, groups = group_by(td, "uid")
+        assert values.tolist() == [0, 1, 2]
+        for value, group in zip(values, groups, strict=True):
+            assert torch.equal(group["n", "r"], td[td["uid"] == value]["n", "r"])
+
+    def test_rows_of_several_values_and_nested_keys_are_compared_whole(self):
+        td = TensorDict({"n": {"pair": torch.tensor([[2, 1], [0, 1], [2, 1]])}}, [3])
+        values, groups = group_by(td, ("n", "pair"))
+        assert values.tolist() == [[0, 1], [2, 1]] and [len(group) for group in groups] == [1, 2]
+
+    def test_non_tensor_values_are_grouped_by_equality(self):
+        td = TensorDict({"name": ["b", "a", "b"], "r": torch.arange(3.0)}, [3])
+        values, groups = group_by(td, "name")
+        assert values == ["a", "b"] and groups[1]["r"].tolist() == [0.0, 2.0] and groups[1]["name"] == ["b", "b"]
+        assert group_by(TensorDict({"name": "one"}, [3]), "name")[0] == ["one"]
+
+    def test_groups_of_a_lazy_stack_are_lazy_stacks(self):
+        stack = lazy_stack([TensorDict({"u": 1, "x": torch.zeros(n)}) for n in (1, 2)])
+        (group,) = group_by(stack, "u")[1]
+        assert isinstance(group, LazyStackedTensorDict) and len(group) == 2
+
+    def test_without_rows_there_are_no_groups(self):
+        values, groups = group_by(TensorDict({"u": torch.zeros(0)}, [0]), "u")
+        assert values.shape == (0,) and groups == ()
+
+    def test_what_cannot_be_grouped_is_refused(self):
+        with pytest.raises(ValueError, match="batch size is"):
+            group_by(TensorDict({"u": torch.tensor(1)}), "u")
+        with pytest.raises(KeyError, match="u"):
+            group_by(TensorDict({}, [1]), "u")
+        with pytest.raises(TypeError, match="holds a TensorDict"):
+            group_by(TensorDict({"u": {}}, [1]), "u")
+        with pytest.raises(TypeError, match="key 'u' cannot be grouped"):
+            group_by(TensorDict({"u": ["a", 1]}, [2]), "u")

@@ -129,7 +129,8 @@ def test_types_of_results_of_operations():
     ):
         assert type(plain) is TensorDict
     assert (params * 2)["a"].requires_grad and not params.data["a"].requires_grad
-    for rewrapped in (params.clone(), params.clone(False), params.to(torch.float64), params.copy(), params.double()):
+    assert type(params.double()) is TensorDict and params.double()["a"].grad_fn is not None
+    for rewrapped in (params.clone(), params.clone(False), params.to(torch.float64), params.copy()):
         assert type(rewrapped) is TensorDictParams and isinstance(rewrapped["a"], nn.Parameter)
         assert [name for name, _ in rewrapped.named_buffers()] == ["i"]
     assert params.to(torch.float64)["a"].dtype == torch.float64 and params["a"].dtype == torch.float32

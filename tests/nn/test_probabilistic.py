@@ -298,9 +298,12 @@ def test_asking_for_a_distribution_changes_nothing():
     assert list(td.keys()) == ["x"]
 
 
-def test_sequences_need_a_probabilistic_module():
-    with pytest.raises(TypeError, match="no probabilistic module"):
-        Seq(TensorDictModule(abs, ["a"], ["b"]))
+def test_sequences_without_a_probabilistic_module_have_no_distribution():
+    plain = Seq(TensorDictModule(abs, ["a"], ["b"]))
+    assert plain(TensorDict({"a": -1}))["b"] == 1 and plain.det_part is None and not plain.log_prob_keys
+    for ask in (plain.get_dist, plain.log_prob, plain.get_dist_params, plain.build_dist_from_params):
+        with pytest.raises(RuntimeError, match="no probabilistic module"):
+            ask(TensorDict({"a": -1}))
     with pytest.raises(TypeError, match="return_composite=True"):
         Seq(normal(), TensorDictModule(abs, ["x"], ["b"]), return_composite=False)
     assert Seq(normal(), TensorDictModule(abs, ["x"], ["b"])).return_composite

@@ -214,6 +214,11 @@ def tied() -> TensorDictParams:
 @pytest.mark.parametrize("name", ["double", "half", "bfloat16", "complex64", "clone"])
 def test_casts_keep_ties(name):
     params = getattr(tied(), name)()
+    assert params["a"] is params["b", "c"] and params["a"].requires_grad
+
+
+def test_moves_keep_ties():
+    params = tied().to(torch.float64)
     assert params["a"] is params["b", "c"] and len(list(params.parameters())) == 2
 
 
@@ -312,17 +317,24 @@ def test_parameters_outside_of_a_module_are_reset_with_its_buffers():
 
 def test_parameters_of_parameters_have_new_nodes_and_the_same_buffers():
     params = TensorDictParams({"a": nn.Buffer(torch.zeros(2)), "n": {"b": torch.ones(2)}})
-    for source in (params, params.clone(), TensorDict({"inner": params})):
+    for source in (params, params.clone()):
         made = TensorDictParams(source, lock=True)
-        inner = made if source is not made and "n" in made.keys() else made["inner"]  # noqa: SIM118 - keys, not rows
         assert len(list(made.parameters())) == 1 and len(list(made.buffers())) == 1
-        assert not params["n"].is_locked and inner["n"].is_locked
+        assert not params["n"].is_locked and made["n"].is_locked
     with made.unlock_():
-        inner["n", "c"] = torch.ones(1)
+        made["n", "c"] = torch.ones(1)
     assert params["n"].sorted_keys == ["b"]
 
 
+def test_parameters_among_the_entries_of_parameters_stay_the_same_module():
+    params = TensorDictParams({"a": nn.Buffer(torch.zeros(2)), "n": {"b": torch.ones(2)}})
+    made = TensorDictParams(TensorDict({"inner": params}))
+    assert made["inner"] is params and len(list(made.parameters())) == 1 and len(list(made.buffers())) == 1
+    params["n", "b"] = torch.zeros(2)
+    assert made["inner", "n", "b"].tolist() == [0, 0]
+
+
 def test_parameters_that_become_integers_are_buffers():
-    params = TensorDictParams({"a": torch.ones(2), "n": {"b": torch.full((2,), 1.5)}}).int()
+    params = TensorDictParams({"a": torch.ones(2), "n": {"b": torch.full((2,), 1.5)}}).to(torch.int32)
     assert not list(params.parameters()) and params["n", "b"].tolist() == [1, 1]
     assert params["a"].dtype is torch.int32

@@ -105,7 +105,7 @@ def test_the_readme_is_the_description_and_shows_code(dist, name):
     [
         ("tensordict-memmap", {"MemoryMappedTensor"}),
         ("tensordict-nn", {"TensorDictParams"}),
-        ("tensordict-store", {"PersistentTensorDict"}),
+        ("tensordict-store", {"LazyStackedTensorDictStore", "PersistentTensorDict", "TensorDictStore"}),
     ],
 )
 def test_a_satellite_announces_its_types(dist, name, kinds):

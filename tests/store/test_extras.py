@@ -27,6 +27,10 @@ def test_importing_the_package_imports_no_library_of_an_extra():
         ("h5py", "h5", "td.to_h5('x.h5')"),
         ("h5py", "h5", "TensorDict.from_h5('x.h5')"),
         ("h5py", "h5", "tensordict_store.PersistentTensorDict(filename='x.h5')"),
+        ("zarr", "zarr", "td.to_zarr('x.zarr')"),
+        ("zarr", "zarr", "TensorDict.from_zarr('x.zarr')"),
+        ("redis", "redis", "td.to_store()"),
+        ("redis", "redis", "tensordict_store.LazyStackedTensorDictStore(count=1, inner_batch_size=[])"),
     ],
 )
 def test_a_missing_library_is_an_import_error_that_names_the_command(library, extra, call):
@@ -41,7 +45,14 @@ def test_a_missing_library_is_an_import_error_that_names_the_command(library, ex
 
 
 @pytest.mark.parametrize(
-    ("what", "call"), [("TensorDict.to_h5", "td.to_h5('x.h5')"), ("TensorDict.from_h5", "TensorDict.from_h5('x.h5')")]
+    ("what", "call"),
+    [
+        ("TensorDict.to_h5", "td.to_h5('x.h5')"),
+        ("TensorDict.from_h5", "TensorDict.from_h5('x.h5')"),
+        ("TensorDict.to_zarr", "td.to_zarr('x.zarr')"),
+        ("TensorDict.from_zarr", "TensorDict.from_zarr('x.zarr')"),
+        ("TensorDict.to_store", "td.to_store()"),
+    ],
 )
 def test_core_without_the_package_names_the_command(what, call):
     ran = fresh(

@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tensordict_class import errors
 from tensordict_class.casting import Annotation, check_tensor_type, rule_for
 from tensordict_class.construct import write_init
+from tensordict_class.constructors import add_constructors
 from tensordict_class.derive import convert_dataclass
 from tensordict_class.fields import Declaration, declare, install_readers
 from tensordict_class.flags import BRACKET_FLAGS, NO_FLAGS, Flags, flagged
@@ -25,6 +26,8 @@ from tensordict_core import TensorDict
 from tensordict_core.extension import operations
 
 __all__ = ["TensorClass"]
+
+add_constructors(Instance)
 
 CastFilter = Callable[[tuple[str, ...], Any], bool]
 
@@ -67,6 +70,9 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
     (torch.Size([2, 8, 8]), 'scanned')
     """
 
+    __expected_keys__: ClassVar[set[str]]
+    """The names of the fields; subclasses of this class have it."""
+
     def __init_subclass__(
         cls,
         *,
@@ -93,11 +99,15 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
         declaration = declare(cls, base=TensorClass, shadow=flags.shadow, kw_only=kw_only)
         _check_frozen(cls, flags)
         _describe(cls, declaration, flags)
+        cls.__expected_keys__ = set(declaration.names)
         added: dict[str, Any] = {}
         if "__init__" in cls.__dict__:
             added["__new__"] = _blank
         else:
-            added["__init__"] = write_init(cls, declaration, casts=flags.autocast, frozen=flags.frozen)
+            plain = Instance.__setattr__
+            added["__init__"] = write_init(
+                cls, declaration, casts=flags.autocast, frozen=flags.frozen, plain_setattr=plain
+            )
         if flags.frozen and "__hash__" not in cls.__dict__:
             added["__hash__"] = _hash_of_fields
         for name, member in added.items():

@@ -58,6 +58,10 @@ class Annotation:
             self._settle()
         return Any if self._resolved is _MISSING else self._resolved
 
+    def is_resolved(self) -> bool:
+        """Whether all names of the annotation are defined."""
+        return self._find()
+
     def _find(self) -> bool:
         """Resolves the annotation if all its names are defined, and returns whether it is resolved."""
         if self._resolved is not _MISSING:
@@ -113,9 +117,24 @@ def _by_annotation(annotation: Annotation) -> Rule:
             target = annotation.resolve()
             if isinstance(target, type) and issubclass(target, _NUMBERS) and isinstance(value, target):
                 return _as_value(value, meta)
+        if isinstance(value, list) and meta.batch_size[:1] == (len(value),) and not _numeric(value):
+            _check_rows(annotation.name, value, meta.batch_size)
         return _plain(value, meta)
 
     return rule
+
+
+def _check_rows(name: str, value: list[Any], batch_size: torch.Size) -> None:
+    """Checks that a list, nested for each batch dimension, has one value for each row.
+
+    Raises:
+        ListLengthError: A list has another length.
+    """
+    level: list[Any] = [value]
+    for n in batch_size:
+        if not all(isinstance(items, list) and len(items) == n for items in level):
+            raise errors.list_length(name, batch_size)
+        level = [item for items in level for item in items]
 
 
 def _uncast(value: Any, meta: Meta) -> Any:
@@ -124,7 +143,14 @@ def _uncast(value: Any, meta: Meta) -> Any:
 
 
 def _tensor_only(value: Any, meta: Meta) -> Any:
-    """Stores values as a tensordict does: dictionaries become tensordicts."""
+    """Stores values as a tensordict does: mappings of any kind become tensordicts."""
+    return _as_dictionaries(value)
+
+
+def _as_dictionaries(value: Any) -> Any:
+    """Converts mappings to dictionaries, nested ones too; tensordicts stay."""
+    if isinstance(value, Mapping) and not isinstance(value, TensorCollection):
+        return {key: _as_dictionaries(item) for key, item in value.items()}
     return value
 
 
@@ -159,6 +185,7 @@ def _to_tensor(name: str, value: Any, target: Any) -> Any:
 
 
 def _to_collection(name: str, value: Any, target: Any, meta: Meta) -> Any:
+    value = _as_dictionaries(value)
     if isinstance(value, target) or not isinstance(value, dict | TensorCollection):
         return _plain(value, meta)
     wraps = getattr(target, "from_tensordict", None)
@@ -215,11 +242,13 @@ def check_tensor_type(annotation: Annotation) -> None:
     Raises:
         TypeError: The annotation is resolved and does not name a tensor type.
     """
+    if not annotation.is_resolved():
+        return
     target = annotation.resolve()
-    parts = get_args(target) if get_origin(target) in (Union, types.UnionType) else (target,)
-    for part in parts:
+    is_union = get_origin(target) in (Union, types.UnionType)
+    for part in get_args(target) if is_union else (target,):
         kind = get_origin(part) or part
-        if kind is type(None) or kind is Any:
+        if (is_union and kind is type(None)) or isinstance(kind, type(torch.IntTensor)):
             continue
         if not (isinstance(kind, type) and issubclass(kind, Tensor | TensorCollection)):
             raise errors.not_tensor_type(annotation.cls, annotation.name, annotation.raw)

@@ -7,6 +7,7 @@ instance is built in one step; other values pass through the rules of their fiel
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,9 @@ META_ARGUMENTS = ("batch_size", "device", "names", "lock")
 
 WRITTEN = "__written_by_tensorclass__"
 """The attribute that marks a generated ``__init__``."""
+
+
+_CONSTANTS = {bool, int, float, str, bytes, type(None)}
 
 
 class _Factory:
@@ -87,7 +91,23 @@ def start(
         self.lock_()
 
 
-def write_init(cls: type[Any], declaration: Declaration, *, casts: bool, frozen: bool) -> Callable[..., None]:
+def start_by_attributes(
+    self: Any, values: dict[str, Any], batch_size: Any, device: Any, names: Any, lock: Any, casts: bool, frozen: bool
+) -> None:
+    """Makes the tensordict of a new instance, and sets its attributes one by one.
+
+    This is `start` for a class that overrides ``__setattr__``, which may change values.
+    """
+    object.__setattr__(self, "_tensordict", TensorDict({}, as_batch_size(batch_size), device, names))
+    for name, value in values.items():
+        setattr(self, name, value)
+    if lock:
+        self.lock_()
+
+
+def write_init(
+    cls: type[Any], declaration: Declaration, *, casts: bool, frozen: bool, plain_setattr: Any
+) -> Callable[..., None]:
     """Generates the ``__init__`` of a class.
 
     Args:
@@ -95,9 +115,11 @@ def write_init(cls: type[Any], declaration: Declaration, *, casts: bool, frozen:
         declaration: Its fields.
         casts: Whether tensors pass through the rules of the fields, too.
         frozen: Whether instances are locked once they are made.
+        plain_setattr: The ``__setattr__`` of all classes that do not override it.
     """
     _check_order(declaration)
-    scope: dict[str, Any] = {"_start": start}
+    overrides = cls.__setattr__ is not plain_setattr and not frozen
+    scope: dict[str, Any] = {"_start": start_by_attributes if overrides else start}
     positional, keywords, made, values = _write_fields(declaration, scope)
     names = set(declaration.names)
     meta = [name for name in META_ARGUMENTS if name not in names]
@@ -116,6 +138,10 @@ def write_init(cls: type[Any], declaration: Declaration, *, casts: bool, frozen:
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     init.__module__ = cls.__module__
     setattr(init, WRITTEN, True)
+    if given := scope.get("_given"):
+        signature = inspect.signature(init)
+        shown = [p.replace(default=given.get(name, p.default)) for name, p in signature.parameters.items()]
+        vars(init)["__signature__"] = signature.replace(parameters=shown)
     init.__annotations__ = {f.name: f.type for f in declaration.arguments if f.init} | {"return": None}
     return init
 
@@ -137,20 +163,23 @@ def _write_fields(declaration: Declaration, scope: dict[str, Any]) -> tuple[list
     for field in declaration.arguments:
         name = field.name
         default = _default(field)
-        if default is not dataclasses.MISSING:
-            scope[f"_default_{name}"] = default
-        source = name
-        if not field.init:
-            source = "None" if default is dataclasses.MISSING else f"_default_{name}"
-        else:
-            argument = name if default is dataclasses.MISSING else f"{name}=_default_{name}"
-            (keywords if field.kw_only else positional).append(argument)
+        has_default = default is not dataclasses.MISSING
+        value = "None"
         if isinstance(default, _Factory):
+            value = f"_make_{name}()"
             scope[f"_make_{name}"] = default.make
-            if field.init:
-                made.append(f"    if {name} is _default_{name}: {name} = _make_{name}()")
-            else:
-                source = f"_make_{name}()"
+        elif has_default:
+            value = f"_default_{name}"
+            scope[value] = default
+        source = name if field.init else value
+        if field.init:
+            # Dynamo builds only constants among the defaults of a function
+            constant = type(default) in _CONSTANTS
+            argument = f"{name}={value if constant else '...'}" if has_default else name
+            (keywords if field.kw_only else positional).append(argument)
+            if has_default and not constant:
+                made.append(f"    if {name} is ...: {name} = {value}")
+                scope.setdefault("_given", {})[name] = default
         if field not in declaration.init_vars:
             values.append(f"{name!r}: {source}")
     return positional, keywords, made, values

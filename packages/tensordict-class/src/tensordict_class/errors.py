@@ -11,6 +11,7 @@ __all__ = [
     "exclusive",
     "foreign_keys",
     "frozen_field",
+    "list_length",
     "not_tensor_type",
     "other_class",
     "reserved_name",
@@ -18,6 +19,18 @@ __all__ = [
     "unknown_flag",
     "unset_field",
 ]
+
+
+class CannotCastError(TypeError, ValueError, RuntimeError):
+    """A value cannot be cast to the annotated type of its field."""
+
+
+class ListLengthError(ValueError, RuntimeError):
+    """A list of values does not have one value for each row."""
+
+
+class UnknownFlagError(TypeError, ValueError):
+    """Brackets hold something that is not a flag."""
 
 
 def _shown(names: Iterable[str]) -> str:
@@ -54,9 +67,9 @@ def exclusive(first: str, second: str) -> TypeError:
     return TypeError(f"the flags {first} and {second} exclude each other; keep one of them")
 
 
-def unknown_flag(flag: Any, flags: Iterable[str], base: str) -> TypeError:
+def unknown_flag(flag: Any, flags: Iterable[str], base: str) -> UnknownFlagError:
     """Makes the error for an unknown flag in brackets."""
-    return TypeError(
+    return UnknownFlagError(
         f"{flag!r} is not a flag: {base}[...] takes the flags {_shown(flags)}; derive a generic class from Generic too"
     )
 
@@ -69,12 +82,20 @@ def not_tensor_type(cls: type[Any], name: str, annotation: Any) -> TypeError:
     )
 
 
-def cannot_cast(name: str, value: Any, annotation: Any, error: Exception | None = None) -> TypeError:
+def cannot_cast(name: str, value: Any, annotation: Any, error: Exception | None = None) -> CannotCastError:
     """Makes the error for a value that cannot be cast to the annotated type."""
     why = f" ({error})" if error is not None and str(error) else ""
-    return TypeError(
+    return CannotCastError(
         f"the field {name!r} takes {annotation!r} and cannot cast a {type(value).__name__} to "
         f"it{why}; convert the value first"
+    )
+
+
+def list_length(name: str, batch_size: Iterable[int]) -> ListLengthError:
+    """Makes the error for a list that does not have one value for each row."""
+    return ListLengthError(
+        f"the field {name!r} takes a list of one value for each row of the batch size {list(batch_size)}, nested for "
+        "each dimension; give such a list, or wrap it in NonTensorData to hold it as one value"
     )
 
 

@@ -19,7 +19,7 @@ from tensordict_class.fields import Declaration, has_no_default
 from tensordict_class.flags import NO_FLAGS, Flags
 from tensordict_class.forward import Forwarding
 from tensordict_core import NestedKey, TensorDict, TensorDictBase
-from tensordict_core.extension import Index, TensorCollection
+from tensordict_core.extension import Index, TensorCollection, is_compiling
 
 __all__ = ["Instance", "run_post_init"]
 
@@ -82,6 +82,8 @@ class Instance(Forwarding):
 
         def __getattr__(self, name: str) -> Any:
             """Raise Python's own error; programs read this method from the class, to call it from their own."""
+            if is_compiling():  # Dynamo does not trace the other call
+                raise AttributeError(name)
             return object.__getattribute__(self, name)
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -123,6 +125,9 @@ class Instance(Forwarding):
         """
         value = super().get(key, None, **kwargs)
         if value is None:
+            cls = type(self)
+            if type(key) is str and key not in self._rules and isinstance(getattr(cls, key, None), property):
+                return getattr(self, key)  # metadata, such as the batch size
             return default
         return value._entry_value() if isinstance(value, TensorCollection) else value
 
@@ -357,6 +362,36 @@ class Instance(Forwarding):
         found = super().to_dict(retain_none=retain_none, convert_tensors=convert_tensors, tolist_first=tolist_first)
         return {name: found.get(name) for name in self._rules} if retain_none else found
 
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False, from_flatten: bool | None = None
+    ) -> Self:
+        """Loads a state dict, see ``TensorDict.load_state_dict``; earlier releases of the reference nest the fields.
+
+        Args:
+            state_dict: The state dict.
+            strict: Whether the fields must be those that are set.
+            assign: Whether the values replace the entries instead of being copied into them.
+            from_flatten: Whether nested keys are joined by dots; by default if a key has a dot.
+
+        >>> from tensordict_class import TensorClass
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        >>> nested = {"_tensordict": {"x": torch.ones(2)}, "_non_tensordict": {}}
+        >>> Point(torch.zeros(2)).load_state_dict(nested).x
+        tensor([1., 1.])
+        """
+        if "_tensordict" not in state_dict:
+            return super().load_state_dict(state_dict, strict, assign, from_flatten)
+        values = state_dict.get("_non_tensordict") or {}
+        super().load_state_dict(state_dict["_tensordict"], strict and not values, assign, from_flatten)
+        for name, value in values.items():
+            self._assign(name, value)
+        return self
+
+    def clear_refs_for_compile_(self) -> Any:
+        """Returns the wrapped tensordict; there are no references to clear before ``torch.compile``."""
+        return self._tensordict
+
     # representation, copies ------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
@@ -378,7 +413,9 @@ class Instance(Forwarding):
         shown = [f.name for f in self._declaration.fields if f.repr]
         lines = [f"{name}={self._describe(name)}" for name in sorted(shown) if name in keys]
         lines += [f"{name}=None" for name in shown if name not in keys]
-        text = ",\n".join([*lines, *self._repr_meta()]).replace("\n", "\n    ")
+        # a field that hides metadata of its name is shown once
+        lines += [line for line in self._repr_meta() if line.split("=")[0] not in self._rules]
+        text = ",\n".join(lines).replace("\n", "\n    ")
         return f"{type(self).__name__}(\n    {text})"
 
 
@@ -394,7 +431,7 @@ def _with_classes(cls: type[Any], tensordict: Any) -> Any:
 
 def run_post_init(self: Any) -> None:
     """Runs the ``__post_init__`` of an instance that no constructor made, if it needs no arguments."""
-    if hasattr(self, "__post_init__") and not any(has_no_default(f) for f in self._declaration.init_vars):
+    if hasattr(type(self), "__post_init__") and not any(has_no_default(f) for f in self._declaration.init_vars):
         self.__post_init__(*[_value(f) for f in self._declaration.init_vars])
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self, get_origin
 
 from tensordict_class import errors
 from tensordict_class.flags import flagged
 from tensordict_class.forward import Forwarding, make_known
 from tensordict_class.transform import Constructed, TransformingByKeyword
-from tensordict_core import TensorDict, TensorDictBase
+from tensordict_core import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict_core.extension import TensorCollection
 
 __all__ = ["TypedTensorDict"]
@@ -58,6 +58,12 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
 
     _defaults: ClassVar[Mapping[str, Any]] = {}
     """The default of each declared key: ``MISSING`` if it is required, ``_ABSENT`` if it is not and has no default."""
+    __expected_keys__: ClassVar[frozenset[str]] = frozenset()
+    """The declared keys, as `typing.TypedDict` names them."""
+    __required_keys__: ClassVar[frozenset[str]] = frozenset()
+    """The keys that the constructor requires."""
+    __optional_keys__: ClassVar[frozenset[str]] = frozenset()
+    """The other declared keys."""
     _flags: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, *, shadow: bool = False, frozen: bool = False, **kwargs: Any) -> None:
@@ -79,6 +85,9 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
             defaults[name] = cls.__dict__.get(name, absent)
             setattr(cls, name, _attribute(name, defaults[name]))
         cls._defaults = defaults
+        cls.__expected_keys__ = frozenset(defaults)
+        cls.__required_keys__ = frozenset(name for name, value in defaults.items() if value is dataclasses.MISSING)
+        cls.__optional_keys__ = cls.__expected_keys__ - cls.__required_keys__
         make_known(cls)
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -116,11 +125,12 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
                 self.lock_()
 
     @classmethod
-    def from_tensordict(cls, tensordict: Any) -> Self:
+    def from_tensordict(cls, tensordict: Any, *, check: bool = True) -> Self:
         """Wraps a tensordict of any kind without copying it.
 
         Args:
             tensordict: The tensordict.
+            check: Whether all required entries must be there; otherwise they may be set later.
 
         Raises:
             TypeError: ``tensordict`` is not a tensordict, or a declared entry is missing.
@@ -137,8 +147,20 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
                 f"{cls.__name__}.from_tensordict takes a tensordict, got {type(tensordict).__name__}; "
                 f"give {cls.__name__}() a dictionary"
             )
-        _check_required(cls, tensordict)
+        if check:
+            _check_required(cls, tensordict)
         return cls._wrap(tensordict)
+
+    @classmethod
+    def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
+        return LazyStackedTensorDict._make(items, dim)
+
+    def _mapped(self, result: Any) -> Any:
+        return self._wrap(result)
+
+    def _disk_form(self) -> Any:
+        # a save holds what a plain tensordict holds; a load by the class wraps it again
+        return self._tensordict
 
 
 _ABSENT = object()

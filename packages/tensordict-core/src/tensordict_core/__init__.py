@@ -52,6 +52,8 @@ from tensordict_core.ops.combine import cat, lazy_stack, maybe_dense_stack, stac
 from tensordict_core.ops.compat.deprecated import lazy_legacy, set_lazy_legacy
 from tensordict_core.ops.io.from_pytree import from_pytree
 from tensordict_core.ops.io.linked_list import LinkedList
+from tensordict_core.ops.io.pack import PackLayout
+from tensordict_core.ops.io.schema import from_struct_array
 from tensordict_core.torch_api.closeness import assert_allclose_td, assert_close
 from tensordict_core.torch_api.collate import collate, dense_stack_tds
 from tensordict_core.torch_api.dispatch import register as _register_operations
@@ -59,7 +61,15 @@ from tensordict_core.torch_api.functions import register as _register_functions
 from tensordict_core.torch_api.losses import register as _register_losses
 from tensordict_core.torch_api.padding import pad, pad_sequence, unpad_sequence
 from tensordict_core.torch_api.pytree import register_nodes as _register_nodes
-from tensordict_core.torch_api.rows import DeviceType, IndexType, expand_as_right, expand_right, isin, remove_duplicates
+from tensordict_core.torch_api.rows import (
+    DeviceType,
+    IndexType,
+    expand_as_right,
+    expand_right,
+    group_by,
+    isin,
+    remove_duplicates,
+)
 from tensordict_core.torch_api.serialization import register as _register_pickles
 
 __all__ = [
@@ -74,6 +84,7 @@ __all__ = [
     "NonTensorData",
     "NonTensorDataBase",
     "NonTensorStack",
+    "PackLayout",
     "SubTensorDict",
     "TensorAttrs",
     "TensorCollection",
@@ -94,10 +105,12 @@ __all__ = [
     "from_list",
     "from_namedtuple",
     "from_pytree",
+    "from_struct_array",
     "from_tuple",
     "fromkeys",
     "get_defaults_to_none",
     "get_printoptions",
+    "group_by",
     "is_bool",
     "is_floating",
     "is_inexact",

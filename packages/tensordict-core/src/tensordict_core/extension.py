@@ -92,6 +92,7 @@ __all__ = [
     "register_writer",
     "to_entry",
     "type_name",
+    "writes_to",
 ]
 
 
@@ -144,6 +145,18 @@ def add_node(td: TensorDict, key: str) -> TensorDict:
 
 entries: Callable[[TensorDict], dict[str, Any]] = attrgetter("_entries")
 """Returns the live dictionary of entries of a dense node, for reads on hot paths."""
+
+
+def writes_to(tensor: Any) -> str | None:
+    """Return the file that in-place changes of a tensor reach; ``None`` if they stay in memory.
+
+    A tensor type that maps files for writing has a property of this name.
+
+    >>> writes_to(torch.zeros(1)) is None
+    True
+    """
+    file: str | None = getattr(tensor, "writes_to", None)
+    return file
 
 
 def annotate(td: TensorCollection, name: str, value: Any) -> None:

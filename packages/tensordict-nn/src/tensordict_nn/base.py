@@ -17,8 +17,9 @@ from torch import nn
 from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
+from tensordict_nn.pickling import carried, restored
 
-__all__ = ["TensorDictModuleBase", "as_keys", "device_of", "require_inputs"]
+__all__ = ["TensorDictModuleBase", "as_keys", "checked_keys", "device_of", "require_inputs"]
 
 Keys = list[Any]
 
@@ -33,6 +34,27 @@ def as_keys(keys: NestedKey | Sequence[NestedKey] | None) -> Keys:
         return []
     # a tuple is one nested key; several keys are a list
     return [unravel_key(keys)] if isinstance(keys, str | tuple) else [unravel_key(key) for key in keys]
+
+
+def checked_keys(keys: NestedKey | Sequence[NestedKey], name: str) -> Keys:
+    """Converts one key or several, as an argument of a constructor, to a list of keys.
+
+    Args:
+        keys: A string, a tuple of strings, or a list of these.
+        name: The name of the argument.
+
+    Raises:
+        InvalidKeysError: The argument is anything else.
+
+    >>> checked_keys([("a", ("b",))], "in_keys")
+    [('a', 'b')]
+    """
+    if not isinstance(keys, str | tuple | list) or keys == ():
+        raise errors.bad_keys(name, keys)
+    try:
+        return as_keys(keys)
+    except (TypeError, ValueError, KeyError, RuntimeError):
+        raise errors.bad_keys(name, keys) from None
 
 
 def require_inputs(module: Any, keys: Iterable[Any], td: Any, cause: Exception | None = None) -> None:
@@ -76,6 +98,14 @@ class TensorDictModuleBase(nn.Module):
     """
 
     _out_keys_source: Keys | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # class bodies may spell nested keys in any form, as assignments to instances may
+        for name in ("in_keys", "out_keys"):
+            keys = cls.__dict__.get(name)
+            if isinstance(keys, list | tuple) and (flat := [unravel_key(key) for key in keys]) != keys:
+                setattr(cls, name, flat)
 
     @property
     def in_keys(self) -> Keys:
@@ -205,6 +235,12 @@ class TensorDictModuleBase(nn.Module):
             else:
                 found = self._reset(child) or found
         return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return carried(self.__dict__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(restored(state))  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     def extra_repr(self) -> str:
         """Returns the keys, for ``print``."""

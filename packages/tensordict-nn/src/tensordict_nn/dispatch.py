@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -50,6 +51,18 @@ def _optional(call: Callable[..., Any], position: int) -> Callable[..., Any]:
         parameters[position] = parameters[position].replace(default=None)
         vars(call)["__signature__"] = signature.replace(parameters=parameters)  # inspect reads this attribute
     return call
+
+
+def _more_positional(function: Callable[..., Any], position: int) -> float:
+    """Returns how many positional arguments a function takes from a position; none of them a tensordict."""
+    count = 0
+    for parameter in list(inspect.signature(function).parameters.values())[position:]:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return math.inf
+        if parameter.kind > parameter.POSITIONAL_OR_KEYWORD or parameter.name == "tensordict_out":
+            break
+        count += 1
+    return count
 
 
 class dispatch:
@@ -102,13 +115,14 @@ class dispatch:
             raise errors.not_dispatchable(function, names)
         if os.environ.get("DISPATCH_TDNN_MODULES") == "0":
             return function
+        most = _more_positional(function, is_method + 1)
         if not is_method:
 
             @functools.wraps(function)
             def call(*args: Any, **kwargs: Any) -> Any:
                 if (args and isinstance(args[0], Node)) or ("tensordict" in kwargs and not args):
                     return function(*args, **kwargs)
-                return self._call(None, function, args, kwargs)
+                return self._call(None, function, args, kwargs, most)
 
             return _optional(call, 0)
 
@@ -118,7 +132,7 @@ class dispatch:
                 return function(owner, *args, **kwargs) if kwargs else function(owner, *args)
             if "tensordict" in kwargs and "tensordict" not in self._keys(owner, self.source):
                 return function(owner, *args, **kwargs)
-            return self._call(owner, functools.partial(function, owner), args, kwargs)
+            return self._call(owner, functools.partial(function, owner), args, kwargs, most)
 
         return _optional(call_method, 1)
 
@@ -129,12 +143,15 @@ class dispatch:
     def _name(self, key: str | tuple[str, ...]) -> str:
         return key if isinstance(key, str) else self.separator.join(key)
 
-    def _call(self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls the function with a tensordict of the arguments."""
+    def _call(
+        self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], most: float
+    ) -> Any:
+        """Calls the function with a tensordict of the arguments; those after the inputs stay arguments."""
         if not DISPATCHES.get():
             return function(*args, **kwargs)
         source = self._keys(owner, self.source)
-        if len(args) > len(source):
+        more = args[len(source) :]
+        if len(more) > most:
             raise errors.too_many_arguments(owner, len(args), source)
         td = TensorDict({})
         for key, value in zip(source, args, strict=False):
@@ -147,6 +164,6 @@ class dispatch:
                 td.set(key, kwargs.pop(name))
         if self.auto_batch_size:
             td.auto_batch_size_()
-        result = function(td, **kwargs)
+        result = function(td, *more, **kwargs)
         out = tuple(result[key] for key in self._keys(owner, self.dest) if key != "_")
         return out[0] if len(out) == 1 else out

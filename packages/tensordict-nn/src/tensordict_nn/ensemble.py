@@ -6,11 +6,47 @@ import copy
 from typing import Any, Self
 
 import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from tensordict_nn.base import TensorDictModuleBase
-from tensordict_nn.stacking import from_modules
+from tensordict_nn.functional import from_module
+from tensordict_nn.leaves import copy_tied
+from tensordict_nn.stacking import stack_parameters
 
 __all__ = ["EnsembleModule"]
+
+
+def _without_memory(module: TensorDictModuleBase) -> TensorDictModuleBase:
+    """Returns a copy of a module on the meta device, or the module itself if it cannot be copied."""
+    try:
+        return copy.deepcopy(module).to("meta")
+    except Exception:  # modules raise errors of any type
+        return module
+
+
+def _reset_copies(module: TensorDictModuleBase, count: int) -> list[Any]:
+    """Returns copies of the parameters of a module, each after a reset; the module itself stays unchanged.
+
+    The module is reset, and not copies of it, so that ``reset_parameters`` may depend on earlier calls.
+    """
+    original = from_module(module)
+    before = _copied(original)
+    copies = []
+    for _ in range(count):
+        module._reset(module)
+        copies.append(_copied(from_module(module)))
+    original.to_module(module)  # a reset may replace parameters
+    with torch.no_grad():
+        for leaf, value in zip(original._leaves(), before._leaves(), strict=True):
+            if not is_lazy(leaf):
+                leaf.copy_(value)
+    return copies
+
+
+def _copied(params: Any) -> Any:
+    made: dict[Tensor, Tensor] = {}  # tied weights stay tied
+    return params.apply(lambda leaf: copy_tied(leaf, made))
 
 
 class EnsembleModule(TensorDictModuleBase):
@@ -34,14 +70,17 @@ class EnsembleModule(TensorDictModuleBase):
         super().__init__()
         self.in_keys = module.in_keys
         self.out_keys = module.out_keys
-        copies = [copy.deepcopy(module) for _ in range(num_copies)]
-        for one in copies:
-            one._reset(one)
-        self.params_td = from_modules(*copies, as_module=True)
         # not registered and without memory, so that optimizers and state dicts see the stack only
-        self.__dict__["_empty"] = copy.deepcopy(module).to("meta")
+        self.__dict__["_empty"] = _without_memory(module)
+        self.params_td = stack_parameters(_reset_copies(module, num_copies), as_module=True)
         self.num_copies = num_copies
         self.expand_input = expand_input
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # the reference also saves the original module
+        for key in [key for key in state_dict if key.startswith(f"{prefix}module.")]:
+            del state_dict[key]
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     @property
     def module(self) -> TensorDictModuleBase:

@@ -7,7 +7,36 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pickle import PicklingError
 from typing import Any
+
+
+class ExclusiveError(RuntimeError, TypeError):
+    """Two arguments exclude each other."""
+
+
+class InvalidKeysError(ValueError, TypeError, RuntimeError):
+    """An argument does not hold keys."""
+
+
+class KeysDifferError(KeyError, RuntimeError):
+    """Modules do not have the same parameters."""
+
+
+class NotAParameterError(TypeError, KeyError):
+    """An entry is no tensor and cannot become a parameter."""
+
+
+class NotParametersError(TypeError, AttributeError):
+    """A value is not a module, or no source of parameters."""
+
+
+class MissingDistributionError(RuntimeError, ValueError):
+    """A sequence has no probabilistic module."""
+
+
+class TooManyArgumentsError(ValueError, TypeError, AttributeError):
+    """A module takes fewer positional arguments."""
 
 
 def _list(names: Iterable[Any]) -> str:
@@ -24,9 +53,9 @@ def _where(path: tuple[str, ...]) -> str:
     return ".".join(path) if path else "the root"
 
 
-def not_a_module(value: Any, what: str) -> TypeError:
+def not_a_module(value: Any, what: str) -> NotParametersError:
     """A value that is not a module was given to a function on the parameters of modules."""
-    return TypeError(
+    return NotParametersError(
         f"{type(value).__name__} is not an nn.Module, which {what} takes; pass the module that has the parameters"
     )
 
@@ -49,9 +78,9 @@ def no_submodule(path: tuple[str, ...], module: Any, names: Iterable[str]) -> Ke
     )
 
 
-def not_a_leaf(path: tuple[str, ...], value: Any) -> TypeError:
+def not_a_leaf(path: tuple[str, ...], value: Any) -> NotAParameterError:
     """A non-tensor entry cannot become a parameter."""
-    return TypeError(
+    return NotAParameterError(
         f"key {path!r} holds non-tensor data ({type(value).__name__}), which is neither a parameter nor a buffer; "
         "remove it with exclude(), or pass use_state_dict=True if it is an extra state"
     )
@@ -62,9 +91,22 @@ def memo_given() -> RuntimeError:
     return RuntimeError("memo was given to to_module, which finds shared modules without one; leave it out")
 
 
-def exclusive(first: str, second: str, where: str) -> RuntimeError:
+def not_a_source(value: Any) -> NotParametersError:
+    """The source of parameters has no entries."""
+    return NotParametersError(
+        f"{type(value).__name__} has no entries, and TensorDictParams takes a tensordict or a dictionary; for the "
+        "parameters of a module, use from_module(module, as_module=True)"
+    )
+
+
+def keys_differ(error: KeyError) -> KeysDifferError:
+    """Modules do not have the same parameters."""
+    return KeysDifferError(f"the modules do not have the same parameters, so that no stack holds them: {error.args[0]}")
+
+
+def exclusive(first: str, second: str, where: str) -> ExclusiveError:
     """Two arguments exclude each other."""
-    return RuntimeError(f"{first} and {second} exclude each other in {where}; leave one out")
+    return ExclusiveError(f"{first} and {second} exclude each other in {where}; leave one out")
 
 
 def no_modules() -> RuntimeError:
@@ -141,9 +183,9 @@ def not_dispatchable(function: Any, names: list[str]) -> RuntimeError:
     )
 
 
-def too_many_arguments(module: Any, count: int, keys: Iterable[Any]) -> ValueError:
+def too_many_arguments(module: Any, count: int, keys: Iterable[Any]) -> TooManyArgumentsError:
     """There are more positional arguments than input keys."""
-    return ValueError(
+    return TooManyArgumentsError(
         f"{type(module).__name__} got {count} positional arguments and takes one positional argument for each of its "
         f"in_keys {_list(keys)}; pass others by name"
     )
@@ -199,6 +241,29 @@ def empty_selection(in_keys: Any, out_keys: Any) -> ValueError:
     return ValueError(
         f"no module runs from in_keys {in_keys} and leads to out_keys {out_keys}; give keys that the sequence reads "
         "and writes"
+    )
+
+
+def bad_keys(name: str, keys: Any) -> InvalidKeysError:
+    """The argument does not hold keys."""
+    return InvalidKeysError(
+        f"{name}={keys!r} are not keys; pass a string, a tuple of strings for a nested key, or a list of keys"
+    )
+
+
+def needs_cloudpickle(function: Any) -> PicklingError:
+    """A function can only be pickled by a package that is not installed."""
+    return PicklingError(
+        f"{function.__qualname__} is a lambda or a local function, which pickle refuses; install cloudpickle, or "
+        "define the function at the top level of a module"
+    )
+
+
+def bad_generator(generator: Any) -> TypeError:
+    """The value cannot seed samples."""
+    return TypeError(
+        f"generator is a {type(generator).__name__}, and a probabilistic module takes a torch.Generator, a seed, or "
+        "the key of an entry that holds either; pass one of these"
     )
 
 
@@ -259,6 +324,22 @@ def same_name(name: str) -> KeyError:
     """Two entries have the same name in a state dict."""
     return KeyError(
         f"two entries have the name {name!r} in a state dict, where dots join the levels of keys; rename one"
+    )
+
+
+def cannot_require_grad(keys: Iterable[Any]) -> RuntimeError:
+    """Integers and bools take no gradients."""
+    return RuntimeError(
+        f"the entries {_list(keys)} are no floating-point tensors and cannot require gradients; call requires_grad_() "
+        "of the module that holds the parameters, which leaves buffers out"
+    )
+
+
+def not_in_place(method: str) -> RuntimeError:
+    """Parameters cannot be replaced by mapped tensors."""
+    return RuntimeError(
+        f"{method} would replace parameters by mapped tensors, which are not trained; use memmap() or memmap_like(), "
+        "which return a mapped tensordict"
     )
 
 
@@ -333,9 +414,12 @@ def not_probabilistic(module: Any) -> TypeError:
     )
 
 
-def no_distribution(module: Any) -> TypeError:
+def no_distribution(module: Any) -> MissingDistributionError:
     """No module of a sequence is probabilistic."""
-    return TypeError(f"{type(module).__name__} has no probabilistic module; add a ProbabilisticTensorDictModule")
+    return MissingDistributionError(
+        f"{type(module).__name__} has no probabilistic module, and so no distribution; add a "
+        "ProbabilisticTensorDictModule"
+    )
 
 
 def bad_parameters(dist: Any, keys: Iterable[Any]) -> str:

@@ -19,6 +19,7 @@ from torch.nn.parameter import Parameter, is_lazy
 from tensordict_core import LazyStackedTensorDict, TensorDict
 from tensordict_core.extension import (
     Meta,
+    annotate,
     deferred,
     dense,
     dense_locked,
@@ -28,6 +29,8 @@ from tensordict_core.extension import (
     to_entry,
 )
 from tensordict_nn import errors
+from tensordict_nn.leaves import as_buffer
+from tensordict_nn.mapped import Guard, file_among, warn_of_file
 from tensordict_nn.params import TensorDictParams
 from tensordict_nn.plan import Plan, Slot, bind, find_plan
 
@@ -62,14 +65,22 @@ def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
     nodes = []
     if modules:
         for name, child in modules.items():
-            if child is not None:
-                node = _node(child, filter_empty, lock)
-                if node is not None:
-                    table[name] = node
-                    nodes.append(node)
+            if child is None:
+                continue
+            if isinstance(child, TensorDictParams):  # a tensordict already, which sees later changes of the module
+                table[name] = child
+                continue
+            node = _node(child, filter_empty, lock)
+            if node is not None:
+                table[name] = node
+                nodes.append(node)
     if filter_empty and not table:
         return None
-    return dense_locked(table, _META, nodes) if lock else dense(table, _META)
+    if not lock:
+        return dense(table, _META)
+    if len(nodes) < len(modules) and any(isinstance(child, TensorDictParams) for child in modules.values()):
+        return dense(table, _META).lock_()
+    return dense_locked(table, _META, nodes)
 
 
 def _warn_of_packed(module: nn.Module) -> None:
@@ -151,6 +162,11 @@ def to_module(
 
     Tensors that the module changes or replaces in the block, such as buffers, are in the tensordict at its end.
 
+    Parameters that are set for good are others than those that an optimizer was built with, and it does not train them:
+    set them first, or write values into the existing parameters with ``inplace=True``. Those of a saved folder that is
+    mapped for writing cause a warning, because training would change the files; ``load(path, mode="c")`` maps them
+    copy-on-write.
+
     Args:
         td: The tensordict.
         module: A module of its structure; parameters without an entry stay unchanged.
@@ -160,9 +176,10 @@ def to_module(
         use_state_dict: Whether to use ``module.load_state_dict``, with its hooks.
         non_blocking: Whether copies may be asynchronous.
         preserve_module_state: Whether a plain tensor that replaces a parameter becomes a parameter, with the
-            ``requires_grad`` of the old one; tied weights stay tied if their new values are equal. Tensors that
-            require gradients and tensors of ``torch.func`` transforms are set unchanged, so that gradients reach
-            them.
+            ``requires_grad`` of the old one, and a parameter that replaces a buffer becomes a buffer; tied weights stay
+            tied if their new values are equal. Tensors that require gradients and tensors of ``torch.func`` transforms
+            are set unchanged, so that gradients reach them. With ``False``, plain tensors are plain attributes:
+            ``parameters()`` and ``state_dict()`` leave them out.
         memo: Not accepted.
 
     Returns:
@@ -191,7 +208,7 @@ def to_module(
     elif inplace:
         swap, undo = _copy(td, module, non_blocking)
     else:
-        swap, undo = _swap(td, module, preserve_module_state)
+        swap, undo = _swap(td, module, preserve_module_state, return_swap)
     if not return_swap:
         return None
     if swap_dest is not None:
@@ -208,17 +225,36 @@ def to_module(
 Undo = Callable[[Any], None]
 
 
-def _swap(td: Any, module: nn.Module, preserve: bool) -> tuple[Any, Undo]:
+def _swap(td: Any, module: nn.Module, preserve: bool, is_block: bool) -> tuple[Any, Undo]:
     plan, leaves, held = find_plan(td, module)
-    if preserve and plan.parameters:
-        leaves = _as_parameters(plan, leaves, held)
+    file = file_among(leaves) if plan.may_map else None
+    guard = None
+    if file is not None and is_block:
+        guard = Guard(file)  # a block ends with `undo`
+    elif file is not None:
+        warn_of_file(file, 4)
+    if preserve:
+        if plan.parameters:
+            leaves = _as_parameters(plan, leaves, held)
+        if plan.buffers and not _PARAMETER.isdisjoint(map(type, map(leaves.__getitem__, plan.buffers))):
+            leaves = list(leaves)
+            for i in plan.buffers:
+                leaves[i] = as_buffer(leaves[i]) if type(leaves[i]) is Parameter else leaves[i]
+    move_back = None
     try:
         plan.write(leaves)
+        # nothing lists the parameters of a module inside of a transform
+        if not preserve and not in_functorch() and (misplaced := plan.misplaced(leaves)):
+            move_back = plan.register_anew(misplaced, leaves)
     except BaseException:  # a module's own __setattr__ refused a value
         plan.restore(held)
         raise
 
     def undo(swap: Any) -> None:
+        if guard is not None:
+            guard.dismiss()
+        if move_back is not None:
+            move_back()
         try:
             # values that were read in a transform are gone with it
             if plan.makes and not in_functorch() and (stored := plan.leaves(td)) is not None:
@@ -226,7 +262,10 @@ def _swap(td: Any, module: nn.Module, preserve: bool) -> tuple[Any, Undo]:
         finally:
             _put_back(td, plan, leaves, held)
 
-    return deferred(lambda: plan.structure.build(held), _META), undo
+    swap = deferred(lambda: plan.structure.build(held), _META)
+    if guard is not None:
+        annotate(swap, "guard", guard)
+    return swap, undo
 
 
 def _put_back(td: Any, plan: Plan, written: list[Any], held: list[Any]) -> None:

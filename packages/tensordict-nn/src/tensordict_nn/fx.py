@@ -45,13 +45,19 @@ class TDGraphModule(TensorDictModuleBase):
         self.out_keys = out_keys
 
     @dispatch(auto_batch_size=False)
-    def forward(self, tensordict: Any) -> Any:
-        """Reads the inputs, runs the graph and writes the outputs."""
+    def forward(self, tensordict: Any, tensordict_out: Any = None) -> Any:
+        """Reads the inputs, runs the graph and writes the outputs.
+
+        Args:
+            tensordict: The tensordict of the inputs.
+            tensordict_out: The tensordict that takes the results; ``tensordict`` by default.
+        """
         require_inputs(self, self.in_keys, tensordict)
         results = self.graph_module(*(tensordict[key] for key in self.in_keys))
+        out = tensordict if tensordict_out is None else tensordict_out
         for key, value in zip(self.out_keys_source, results, strict=True):
-            tensordict.set(key, value)
-        return tensordict
+            out.set(key, value)
+        return out
 
     @property
     def graph(self) -> fx.Graph:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.parameter import Parameter, is_lazy
+from torch.nn.parameter import Buffer, Parameter, is_lazy
 
 from tensordict_core import LazyStackedTensorDict
 from tensordict_nn import errors
 
-__all__ = ["as_parameter", "can_be_trained", "copy_tied", "require_common_keys"]
+__all__ = ["as_buffer", "as_parameter", "can_be_trained", "copy_tied", "require_common_keys"]
 
 
 def can_be_trained(tensor: Tensor) -> bool:
@@ -37,6 +37,19 @@ def copy_tied(leaf: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
             copied = leaf.clone()
         made[leaf] = copied
     return copied
+
+
+def as_buffer(tensor: Tensor) -> Tensor:
+    """Converts a tensor to an ``nn.Buffer``, which shares its memory.
+
+    >>> import torch
+    >>> isinstance(as_buffer(torch.zeros(1)), Buffer)
+    True
+    """
+    if isinstance(tensor, Buffer) or is_lazy(tensor):
+        return tensor
+    made: Tensor = Buffer(tensor)
+    return made
 
 
 def as_parameter(new: Tensor, old: Tensor) -> Parameter:

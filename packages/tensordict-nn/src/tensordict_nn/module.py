@@ -6,16 +6,17 @@ operation per key.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tensordict_core import NestedKey, TensorDict, unravel_key
+from tensordict_core import NestedKey, TensorDict
 from tensordict_core.extension import TensorCollection, is_compiling
 from tensordict_nn import errors
-from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys, device_of, require_inputs
+from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys, checked_keys, device_of, require_inputs
 from tensordict_nn.calls import CALL, goes_straight, is_bare, only_forwards, selects, traces_straight
 from tensordict_nn.dispatch import dispatch
 from tensordict_nn.form import Form, KeyList, parsed, written
@@ -33,7 +34,7 @@ _POLICIES = "True, False or 'empty'"
 def _mapping(in_keys: dict[Any, Any], out_to_in_map: bool) -> tuple[Keys, list[str]]:
     """Returns the keys to read and the names of the arguments that take them."""
     pairs = in_keys.items() if out_to_in_map else [(name, key) for key, name in in_keys.items()]
-    return [unravel_key(key) for _, key in pairs], [str(name) for name, _ in pairs]
+    return checked_keys([key for _, key in pairs], "in_keys"), [str(name) for name, _ in pairs]
 
 
 class TensorDictModule(TensorDictModuleBase):
@@ -48,7 +49,7 @@ class TensorDictModule(TensorDictModuleBase):
         out_keys: The keys of its results in order; ``"_"`` drops one.
         out_to_in_map: The direction of a dictionary: ``False`` maps keys to names of arguments.
         inplace: Where results are written: into the tensordict (``True``), into a new one without batch size
-            (``False``), or into an empty one of its batch size and device (``"empty"``).
+            (``False`` or ``None``), or into an empty one of its batch size and device (``"empty"``).
         method: The name of the method to call.
         method_kwargs: Keyword arguments for each call.
         strict: Whether a missing input is an error before the call; otherwise the module takes ``None``, and if it
@@ -75,23 +76,27 @@ class TensorDictModule(TensorDictModuleBase):
         out_keys: NestedKey | Sequence[NestedKey],
         *,
         out_to_in_map: bool | None = None,
-        inplace: bool | str = True,
+        inplace: bool | str | None = True,
         method: str | None = None,
         method_kwargs: dict[str, Any] | None = None,
         strict: bool = False,
         get_kwargs: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if not callable(module) and not (method and hasattr(module, method)):
+        if isinstance(module, type) or (not callable(module) and not (method and hasattr(module, method))):
             raise errors.not_callable(module)
-        if inplace not in (True, False, "empty"):
+        if inplace not in (True, False, None, "empty"):
             raise errors.bad_inplace(inplace, _POLICIES)
         self._arguments: list[str] | None = None
         if isinstance(in_keys, dict):
             self.in_keys, self._arguments = _mapping(in_keys, out_to_in_map is not False)
         else:
-            self.in_keys = in_keys
-        self.out_keys = out_keys
+            if out_to_in_map is not None:
+                warnings.warn("out_to_in_map has no effect: in_keys is not a dictionary; drop it", stacklevel=2)
+            self.in_keys = checked_keys(in_keys, "in_keys")
+        if "_" in self._in_keys:
+            warnings.warn("the input key '_' is read like any other; it drops values only in out_keys", stacklevel=2)
+        self.out_keys = checked_keys(out_keys, "out_keys")
         self.module = module
         self.inplace = inplace
         self.method = method
@@ -115,7 +120,8 @@ class TensorDictModule(TensorDictModuleBase):
     def _describe(self) -> None:
         """Updates the form of calls, see `form`."""
         out_keys = self._out_keys if self._out_keys_source is None else self._out_keys_source
-        options = (self._arguments, self.inplace, self.method, self.strict, bool(self._get_kwargs), self._lent)
+        inplace = self.inplace if self.inplace == "empty" else bool(self.inplace)
+        options = (self._arguments, inplace, self.method, self.strict, bool(self._get_kwargs), self._lent)
         own = self.__dict__
         straight = type(self) is TensorDictModule and "forward" not in own and self._out_keys_source is None
         own["_form"] = form = Form(self._in_keys, out_keys, *options, straight)
@@ -300,6 +306,8 @@ def _write(owner: Any, td: Any, result: Any, out_keys: Sequence[Any]) -> None:
         results = result
     else:
         results = (result,)
+    if result is None and not out_keys:
+        return
     if len(results) != len(out_keys) or result is None:
         raise errors.wrong_count(_called(owner), 0 if result is None else len(results), out_keys)
     for key, value in zip(out_keys, results, strict=True):
@@ -339,6 +347,9 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
         super().__init__()
         self.td_module = td_module
 
+    _selected: Keys
+    """The keys that `select_out_keys` of this module chose, while `_out_keys_source` is set."""
+
     @property
     def in_keys(self) -> Keys:
         """The keys of the module."""
@@ -350,16 +361,20 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
 
     @property
     def out_keys(self) -> Keys:
-        """The keys of the module."""
-        return self.td_module.out_keys
+        """The keys of the module, after `select_out_keys`."""
+        return self.td_module.out_keys if self._out_keys_source is None else self._selected
 
     @out_keys.setter
     def out_keys(self, value: Any) -> None:
-        self.td_module.out_keys = value
+        if self._out_keys_source is None:
+            self.td_module.out_keys = value
+        else:
+            self._selected = as_keys(value)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    @dispatch(auto_batch_size=False)
+    def forward(self, tensordict: Any, *args: Any, **kwargs: Any) -> Any:
         """Calls the module."""
-        return self.td_module(*args, **kwargs)
+        return self.td_module(tensordict, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -4,19 +4,17 @@ A node keeps its entries in the dictionaries of ``nn.Module`` for parameters, bu
 is a sub-module. There is no second store: the tensordict sees every change by the module (moving, casting, loading a
 state dict, copying, tracing, swapping parameters), and the module sees every change by the tensordict.
 
-The record of an operation says what its result is: most return plain tensordicts, casts return parameters, and in-place
-operations change the values without a record in autograd.
+Operations return plain tensordicts, through which gradients reach the parameters; ``to`` returns new parameters, and
+in-place operations change the values without a record in autograd.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import Buffer, Parameter
 
@@ -24,17 +22,18 @@ from tensordict_core import LazyStackedTensorDict, NestedKey, TensorDict
 from tensordict_core.extension import (
     Delegating,
     Index,
+    IsLeaf,
     Meta,
     TensorCollection,
     TensorDictBase,
     dense,
-    is_compiling,
-    operations,
     register_type,
     register_wrapper,
 )
 from tensordict_nn import errors
-from tensordict_nn.leaves import as_parameter, can_be_trained, copy_tied, require_common_keys
+from tensordict_nn.leaves import as_buffer, as_parameter, can_be_trained, copy_tied, require_common_keys
+from tensordict_nn.mapped import file_among, warn_of_file
+from tensordict_nn.param_operations import add_operations
 
 __all__ = ["TensorDictParams"]
 
@@ -66,6 +65,8 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
     _values: dict[str, Any]
     """The non-tensor entries."""
+    _order: dict[str, None]
+    """The keys, in the order of their entries."""
     _get_hooks: list[Hook]
     no_convert: bool
     """Whether tensors that are not parameters become buffers."""
@@ -83,9 +84,13 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         if parameters is not None and kwargs:
             raise errors.exclusive("a tensordict", "entries by name", "TensorDictParams")
         source = kwargs if parameters is None else parameters
+        if not isinstance(source, Mapping | TensorCollection):
+            raise errors.not_a_source(source)
         td: Any = source if isinstance(source, TensorDictBase) else TensorDict(source)
         self._start(td._meta, bool(no_convert))
         self._fill(td, {})
+        if (file := file_among(td._leaves())) is not None:
+            warn_of_file(file, 2)
         if lock:
             self.lock_()
 
@@ -93,12 +98,13 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         nn.Module.__init__(self)
         # directly into the dictionary: nn.Module.__setattr__ is slow, and these are neither parameters nor modules
         self.__dict__.update(
-            _meta=meta if meta.device is None else meta.moved(None),
+            _meta=meta,
             _locked=False,
             _holders=None,
             _annotations=None,
             _last_exit=None,
             _values={},
+            _order={},
             _get_hooks=[],
             no_convert=no_convert,
             _attributes=0,
@@ -120,13 +126,14 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
             if isinstance(value, Tensor):
                 made[value] = self._register(key, made.get(value, value), key in buffers)
             else:
-                self._put_below(key, value, made)
+                self._put_below(key, value, made, keep=not isinstance(td, TensorDictParams))
 
     def _register(self, key: str, value: Tensor, is_buffer: bool = False) -> Tensor:
         """Makes a tensor a parameter or a buffer of this node; a tensor that replaces a buffer becomes a buffer."""
         if not isinstance(value, Parameter):
             is_buffer = is_buffer or isinstance(value, Buffer) or key in self._buffers
             if self.no_convert or is_buffer or not can_be_trained(value):
+                value = as_buffer(value)
                 self._forget(key, self._buffers)
                 self._buffers[key] = value
                 return value
@@ -135,8 +142,18 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         self._parameters[key] = value
         return value
 
-    def _put_below(self, key: str, value: Any, made: dict[Tensor, Tensor]) -> None:
-        """Stores a node: a tensordict becomes a sub-module, a non-tensor value goes into ``_values``."""
+    def _put_below(self, key: str, value: Any, made: dict[Tensor, Tensor], *, keep: bool = True) -> None:
+        """Stores a node: a tensordict becomes a sub-module, and a non-tensor value goes into ``_values``.
+
+        Args:
+            key: The key.
+            value: The node.
+            made: The result for each tensor so far.
+            keep: Whether parameters stay the same module; otherwise their structure is copied.
+        """
+        if keep and isinstance(value, TensorDictParams):
+            self._put_module(key, value)
+            return
         if value._is_opaque or value._is_non_tensor:
             self._forget(key, self._values)
             self._values[key] = value
@@ -157,6 +174,10 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         for store in (self._parameters, self._buffers, self._modules, self._values):
             if store is not kept:
                 store.pop(key, None)
+        if kept is None:
+            self._order.pop(key, None)
+        else:
+            self._order[key] = None
         if isinstance(self.__dict__.get(key), Tensor):
             del self.__dict__[key]
 
@@ -164,8 +185,15 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
     def _items(self) -> Iterable[tuple[str, Any]]:
         stores = (self._parameters, self._buffers, self._modules, self._values)
-        items = [(key, value) for store in stores for key, value in store.items() if value is not None]
-        return items + self._views()
+        used = [store for store in stores if store]
+        items = [(key, value) for store in used for key, value in store.items() if value is not None]
+        items += self._views()
+        if len(used) < 2:
+            return items
+        # modules add and remove entries without notice, so the order may lack some and have others
+        order = dict.fromkeys(self._order)
+        place = {key: i for i, key in enumerate(order)}
+        return sorted(items, key=lambda item: place.get(item[0], len(place)))
 
     def _views(self) -> list[tuple[str, Tensor]]:
         """Returns tensors that are plain attributes: sharding replaces parameters by views of a flat one."""
@@ -190,10 +218,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
             value = self.__dict__.get(key)  # see `_views`
             if not isinstance(value, Tensor):
                 return None
-        for hook in self._get_hooks:
-            changed = hook(self, value)
-            value = value if changed is None else changed
-        return value
+        return self._hooked(value) if self._get_hooks else value
 
     def _peek(self, key: str) -> Any:
         return dict(self._items()).get(key) if self._get_hooks else self._get(key)
@@ -201,8 +226,6 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     def _set(self, key: str, value: Any) -> None:
         if isinstance(value, Tensor):
             self._register(key, value)
-        elif isinstance(value, TensorDictParams):
-            self._put_module(key, value)
         else:
             self._put_below(key, value, {})
 
@@ -258,15 +281,25 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         for key, view in self._views():
             new._parameters[key] = Parameter(function(view).detach(), requires_grad=view.requires_grad)
         for key, buffer in self._buffers.items():
-            new._buffers[key] = None if buffer is None else function(buffer)
+            new._buffers[key] = None if buffer is None else as_buffer(function(buffer))
         for key, node in self._modules.items():
             new._modules[key] = node._with(function) if isinstance(node, TensorDictParams) else node
         new._values.update((key, value._clone(True)) for key, value in self._values.items())
+        new._order.update(self._order)
         return new
 
     def _set_meta(self, meta: Meta) -> None:
-        # the tensors know their devices, and modules move them without notice
-        self.__dict__["_meta"] = meta if meta.device is None else meta.moved(None)
+        self.__dict__["_meta"] = meta
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Applies a function to all tensors, as modules do when they are moved, and updates the device."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch does not annotate it
+        if self._meta.device is not None:
+            for node in self.modules():
+                moved = next((leaf for leaf in (*node.parameters(), *node.buffers())), None)
+                if moved is not None and isinstance(node, TensorDictParams) and moved.device != node._meta.device:
+                    node._set_meta(node._meta.moved(moved.device))
+        return self
 
     def _set_locked(self, locked: bool) -> None:
         self.__dict__["_locked"] = locked
@@ -312,13 +345,68 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         unexpected[:] = [key for key in unexpected if key not in own]
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Sets whether the parameters require gradients, in place; buffers never do.
+        """Sets whether the entries require gradients, in place, buffers included.
+
+        A module that these are part of changes only parameters: ``module.requires_grad_(False)``.
+
+        Raises:
+            RuntimeError: An entry is an integer or a bool, and ``requires_grad`` is True.
 
         >>> params = TensorDictParams(TensorDict({"a": torch.nn.Parameter(torch.zeros(2))}))
         >>> params.requires_grad_(False)["a"].requires_grad
         False
         """
-        return nn.Module.requires_grad_(self, requires_grad)
+        leaves = self._leaves()
+        fixed = [key for key, leaf in zip(self._leaf_keys(), leaves, strict=True) if not can_be_trained(leaf)]
+        if requires_grad and fixed:
+            raise errors.cannot_require_grad(fixed)
+        for leaf in leaves:
+            if can_be_trained(leaf):
+                leaf.requires_grad_(requires_grad)
+        return self
+
+    def memmap_(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises an error: mapped tensors are no parameters.
+
+        Raises:
+            RuntimeError: Always; ``memmap`` returns a mapped tensordict.
+        """
+        raise errors.not_in_place("memmap_")
+
+    def values(  # a list where hooks change the values
+        self, include_nested: bool = False, leaves_only: bool = False, is_leaf: IsLeaf | None = None, **options: Any
+    ) -> Any:
+        """Returns the values, as the hooks of `register_get_post_hook` change them.
+
+        Args:
+            include_nested: Whether to include the values of nested nodes.
+            leaves_only: Whether to leave out the nodes.
+            is_leaf: Decides which values are leaves.
+            **options: Other options, see ``TensorDict.values``.
+        """
+        values = super().values(include_nested, leaves_only, is_leaf, **options)
+        return [self._hooked(value) for value in values] if self._get_hooks else values
+
+    def items(
+        self, include_nested: bool = False, leaves_only: bool = False, is_leaf: IsLeaf | None = None, **options: Any
+    ) -> Any:
+        """Returns the keys and the values, as the hooks of `register_get_post_hook` change them.
+
+        Args:
+            include_nested: Whether to include the entries of nested nodes.
+            leaves_only: Whether to leave out the nodes.
+            is_leaf: Decides which values are leaves.
+            **options: Other options, see ``TensorDict.items``.
+        """
+        items = super().items(include_nested, leaves_only, is_leaf, **options)
+        return [(key, self._hooked(value)) for key, value in items] if self._get_hooks else items
+
+    def _hooked(self, value: Any) -> Any:
+        """Returns a tensor as the hooks change it, and a node unchanged."""
+        for hook in self._get_hooks if isinstance(value, Tensor) else ():
+            changed = hook(self, value)
+            value = value if changed is None else changed
+        return value
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Raises an error: parameters cannot be called.
@@ -329,78 +417,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         raise errors.parameters_called()
 
 
-def _on_values(name: str) -> Any:
-    """Makes the in-place operation ``name``, which changes the values of the parameters."""
-    general = getattr(TensorDictBase, name)
-
-    @functools.wraps(general)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch.no_grad():
-            leaves = self._leaves()
-            # Dynamo sees tied tensors as different ones
-            if len({*leaves}) == len(leaves) and not is_compiling():
-                return general(self, *args, **kwargs)
-            changed = self._now().clone()  # so that tied weights are changed once
-            general(changed, *args, **kwargs)
-            self.update_(changed)
-            return self
-
-    method.__qualname__ = f"TensorDictParams.{name}"
-    return method
-
-
-def _rewrapped(name: str) -> Any:
-    """Makes the operation ``name``, whose results are parameters."""
-    general = getattr(TensorDictBase, name)
-
-    @functools.wraps(general)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = general(self, *args, **kwargs)
-        if not isinstance(result, TensorDict):
-            return result
-        made = _again(self, result)
-        made._last_exit = result._last_exit  # a context manager of the result writes back into these parameters
-        return made
-
-    method.__qualname__ = f"TensorDictParams.{name}"
-    return method
-
-
-def _again(params: TensorDictParams, td: Any) -> TensorDictParams:
-    """Converts a tensordict with the structure of parameters to parameters; buffers stay buffers."""
-    leaves = dict(zip(td._leaf_keys(), td._leaves(), strict=True))
-    again: dict[Tensor, Any] = {}  # tied weights stay tied
-
-    def build(node: TensorDictParams, prefix: tuple[str, ...]) -> TensorDictParams:
-        new = object.__new__(type(node))
-        new._start(node._meta, node.no_convert)
-        for key, value in node._items():
-            if isinstance(value, TensorDictParams):
-                new._modules[key] = build(value, (*prefix, key))
-            elif isinstance(value, Tensor):
-                leaf = leaves[(*prefix, key)]
-                is_buffer = key in node._buffers or not can_be_trained(leaf)
-                if value not in again:
-                    again[value] = leaf if is_buffer else as_parameter(leaf, value)
-                (new._buffers if is_buffer else new._parameters)[key] = again[value]
-            else:
-                new._values[key] = value
-        return new
-
-    made = build(params, ())
-    return made.lock_() if params._locked else made
-
-
-_POLICIES = {"data": _on_values, "rewrap": _rewrapped}
-
-for _spec in operations():
-    if _spec.parameters in _POLICIES and hasattr(TensorDictBase, _spec.name):
-        setattr(TensorDictParams, _spec.name, _POLICIES[_spec.parameters](_spec.name))
-# operations without a record
-for _name in ("apply_", "fill_", "masked_fill_", "zero_"):
-    setattr(TensorDictParams, _name, _on_values(_name))
-for _name in ("to", "cpu", "cuda"):
-    setattr(TensorDictParams, _name, _rewrapped(_name))
+add_operations(TensorDictParams)
 
 register_type(TensorDictParams, name="TensorDictParams")
 # results of transforms and the rows that `vmap` sees are plain tensordicts

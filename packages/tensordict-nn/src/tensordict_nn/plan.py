@@ -8,17 +8,19 @@ sub-module or a dictionary was replaced or removed, a new plan is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from operator import getitem, is_
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import Parameter
 
 from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, Node, dense, entries
 from tensordict_nn import errors
+from tensordict_nn.mapped import maps_files
 
 __all__ = ["Plan", "Slot", "bind", "find_plan", "put"]
 
@@ -177,8 +179,11 @@ class Plan:
     Attributes:
         structure: The structure.
         paths: The path of each leaf.
+        owners: The module of each leaf.
         parameters: The positions of leaves that replace parameters.
+        buffers: The positions of leaves that replace buffers.
         makes: Whether the tensordict makes tensors when they are read, as lazy stacks and views do.
+        may_map: Whether leaves may be mapped onto files.
         custom: Position and module of leaves whose module overrides ``__setattr__`` (recurrent layers keep a list of
             their weights that way).
         shared: Whether two leaves share a slot, because a module has two names.
@@ -186,7 +191,7 @@ class Plan:
 
     __slots__ = (
         "_below", "_children", "_names", "_own", "_parents", "_registries", "_registry_names", "_tables", "_types",
-        "custom", "makes", "parameters", "paths", "shared", "structure",
+        "buffers", "custom", "makes", "may_map", "owners", "parameters", "paths", "shared", "structure",
     )  # fmt: skip  # shorter than one a line
 
     def __init__(self, td: Any, module: nn.Module) -> None:
@@ -198,10 +203,13 @@ class Plan:
         self.structure = _Structure(td)
         self.paths = paths
         self.makes = not all(map(is_, self.structure.leaves(td) or (), values))
+        self.owners = owners
         self.parameters = [i for i, (table, _) in enumerate(slots) if table is owners[i]._parameters]
+        self.buffers = [i for i, (table, _) in enumerate(slots) if table is owners[i]._buffers]
         self.custom = [(i, owner) for i, owner in enumerate(owners) if _has_own_setattr(owner)]
         self.shared = len({(id(table), name) for table, name in slots}) < len(slots)
         self._types = {type(value) for value in values}
+        self.may_map = maps_files(self._types)
         self._tables = [table for table, _ in slots]
         self._names = [name for _, name in slots]
         self._own: list[dict[str, Any]] = []
@@ -243,6 +251,7 @@ class Plan:
             if not all(isinstance(value, Tensor) for value in out):
                 return None
             self._types.update(map(type, out))
+            self.may_map = maps_files(self._types)
         return out
 
     def read(self) -> list[Any] | None:
@@ -273,6 +282,33 @@ class Plan:
         """Whether the slots hold these values, by identity."""
         return all(map(is_, map(_get, self._tables, self._names), values))
 
+    def misplaced(self, values: list[Any]) -> list[int]:
+        """Returns the positions of parameters in other slots than those of parameters, and the reverse."""
+        there = {*self.parameters}
+        return [i for i, value in enumerate(values) if isinstance(value, Parameter) is not (i in there)]
+
+    def register_anew(self, positions: list[int], values: list[Any]) -> Callable[[], None]:
+        """Sets attributes of modules as if they were new, so that parameters are registered and other tensors are not.
+
+        Returns:
+            A function that moves the values back into the slots of the plan, in the earlier order.
+        """
+        tables = {id(self._tables[i]): (self._tables[i], list(self._tables[i])) for i in positions}
+        moved = [(self.owners[i], self._tables[i], self._names[i]) for i in positions]
+        for (owner, _, name), i in zip(moved, positions, strict=True):
+            _unregister(owner, name)
+            setattr(owner, name, values[i])
+
+        def move_back() -> None:
+            for owner, table, name in moved:
+                table[name] = _unregister(owner, name)
+            for table, names in tables.values():
+                ordered = {name: table.pop(name) for name in names if name in table} | table
+                table.clear()
+                table.update(ordered)
+
+        return move_back
+
     def changed(self, values: list[Any]) -> list[tuple[Path, Any]]:
         """Returns the paths and values of slots that hold other values than the written ``values``."""
         now = list(map(_get, self._tables, self._names))
@@ -287,6 +323,15 @@ class Plan:
             for path, value, old in zip(self.paths, now, values, strict=True)
             if value is not old and isinstance(value, Tensor)
         ]
+
+
+def _unregister(module: nn.Module, name: str) -> Any:
+    """Removes an attribute from all stores of a module and returns it."""
+    found = None
+    for store in (module._parameters, module._buffers, module.__dict__):
+        if name in store:
+            found = store.pop(name)
+    return found
 
 
 def put(module: nn.Module, table: dict[str, Any], name: str, value: Any) -> None:

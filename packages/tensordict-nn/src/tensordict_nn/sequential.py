@@ -30,8 +30,24 @@ def chained_keys(modules: Sequence[Any]) -> tuple[Keys, Keys]:
     out_keys: Keys = []
     for module in modules:
         in_keys += [key for key in as_keys(module.in_keys) if key not in out_keys and key not in in_keys]
-        out_keys += [key for key in as_keys(module.out_keys) if key not in out_keys and key != "_"]
+        written = as_keys(module.out_keys)
+        # a key takes the place of the last module that writes it
+        out_keys = [key for key in out_keys if key not in written] + list(dict.fromkeys(written))
     return in_keys, out_keys
+
+
+def copy_entries(source: Any, target: Any, keys: Keys) -> None:
+    """Sets the entries of some keys of a tensordict, as far as they exist, in another one.
+
+    >>> target = TensorDict({})
+    >>> copy_entries(TensorDict({"a": 0, "b": 1}), target, ["b", "c"])
+    >>> target.sorted_keys
+    ['b']
+    """
+    for key in keys:
+        value = source.get(key, None)
+        if value is not None:
+            target.set(key, value)
 
 
 def _covers(key: Any, keys: Keys) -> bool:
@@ -142,19 +158,16 @@ class TensorDictSequential(TensorDictModuleBase):
         if may_skip() and tensordict_out is None and skips(self._in_keys, self.out_keys_source, tensordict):
             return tensordict
         inplace = self.inplace
-        if inplace is None and tensordict_out is None:
-            return self._run(tensordict, kwargs)
-        result = self._run(tensordict.copy() if inplace is False or inplace == "empty" else tensordict, kwargs)
         if tensordict_out is None:
-            if inplace is True:
-                tensordict_out = tensordict
+            if inplace is None:
+                return self._run(tensordict, kwargs)
+            if inplace == "empty":
+                tensordict_out = tensordict.empty()
             else:
-                tensordict_out = TensorDict({}) if inplace is False else tensordict.empty()
+                tensordict_out = tensordict if inplace else TensorDict({})
+        result = self._run(tensordict if tensordict_out is tensordict else tensordict.copy(), kwargs)
         if result is not tensordict_out:
-            for key in self.out_keys:
-                value = result.get(key, None)
-                if value is not None:
-                    tensordict_out.set(key, value)
+            copy_entries(result, tensordict_out, self.out_keys)
         return tensordict_out
 
     def _run(self, td: Any, kwargs: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from tensordict_nn import errors
 from tensordict_nn.functional import from_module
 from tensordict_nn.params import TensorDictParams
 
-__all__ = ["from_modules"]
+__all__ = ["from_modules", "stack_parameters"]
 
 
 def _stacked(column: tuple[Any, ...], path: tuple[str, ...], expand_identical: bool) -> Tensor:
@@ -70,10 +70,38 @@ def from_modules(
     if not modules:
         raise errors.no_modules()
     tds = [from_module(module, lock=False, use_state_dict=use_state_dict) for module in modules]
+    return stack_parameters(
+        tds, as_module=as_module, lock=lock, lazy_stack=lazy_stack, expand_identical=expand_identical
+    )
+
+
+def stack_parameters(
+    tds: list[Any],
+    *,
+    as_module: bool = False,
+    lock: bool = True,
+    lazy_stack: bool = False,
+    expand_identical: bool = False,
+) -> Any:
+    """Stacks the parameters of modules, as `from_modules` does.
+
+    Args:
+        tds: The parameters of each module.
+        as_module: Whether the result is a `TensorDictParams`.
+        lock: Whether the result is locked.
+        lazy_stack: Whether to keep the parameters separate.
+        expand_identical: Whether a parameter that all modules share is expanded instead of stacked.
+
+    >>> stack_parameters([TensorDict({"w": torch.zeros(2)}), TensorDict({"w": torch.ones(2)})]).batch_size
+    torch.Size([2])
+    """
     first = tds[0]
     for other in tds[1:]:
-        first._align(other, KEEP)
-        other._align(first, KEEP)  # keys that only the other has are an error, too
+        try:
+            first._align(other, KEEP)
+            other._align(first, KEEP)  # keys that only the other has are an error, too
+        except KeyError as error:
+            raise errors.keys_differ(error) from None
     if lazy_stack:
         return _lazily(tds, lock)
     columns = zip(first._leaves(), *(first._align(other, KEEP) for other in tds[1:]), strict=True)
@@ -87,7 +115,7 @@ def from_modules(
         except RuntimeError as error:
             error.add_note(f"while stacking the parameters under key {path!r}")
             raise
-    td = _batched(tds, iter(leaves), Meta(torch.Size([len(modules)])))
+    td = _batched(tds, iter(leaves), Meta(torch.Size([len(tds)])))
     if as_module:
         return TensorDictParams(td, no_convert=True, lock=lock)
     return td.lock_() if lock else td
@@ -103,7 +131,8 @@ def _batched(tds: list[Any], leaves: Iterator[Tensor], meta: Meta) -> TensorDict
         elif values[0]._is_non_tensor:
             entries[key] = torch.stack(values)
         else:
-            entries[key] = _batched(values, leaves, meta)
+            inner = values[0].batch_size
+            entries[key] = _batched(values, leaves, Meta(meta.batch_size[:1] + inner) if inner else meta)
     return dense(entries, meta)
 
 

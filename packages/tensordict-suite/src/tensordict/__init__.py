@@ -45,8 +45,11 @@ if TYPE_CHECKING:
     from tensordict_nn import as_tensordict_module as as_tensordict_module
     from tensordict_nn import from_module as from_module
     from tensordict_nn import from_modules as from_modules
+    from tensordict_store import LazyStackedTensorDictStore as LazyStackedTensorDictStore
     from tensordict_store import PersistentTensorDict as PersistentTensorDict
+    from tensordict_store import TensorDictStore as TensorDictStore
     from tensordict_store import from_h5 as from_h5
+    from tensordict_store import from_zarr as from_zarr
 
     MemmapTensor = MemoryMappedTensor
 else:

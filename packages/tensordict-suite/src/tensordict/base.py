@@ -17,5 +17,6 @@ if TYPE_CHECKING:
     from tensordict_core import is_tensor_collection as is_tensor_collection
     from tensordict_core import set_get_defaults_to_none as set_get_defaults_to_none
     from tensordict_store import from_h5 as from_h5
+    from tensordict_store import from_zarr as from_zarr
 else:
     __getattr__, __dir__ = serve(__name__)

@@ -92,9 +92,14 @@ def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyErr
 
 def bad_key(key: Any) -> NotAKeyError:
     """The value is not a nested key."""
+    remedy = "name the entry, or index rows with td[index]"
+    if isinstance(key, int):
+        remedy += (
+            "; a dictionary with integer keys, as the state of an optimizer, takes str(key) for each key, or is stored "
+            "as one value by NonTensorData(dictionary)"
+        )
     return NotAKeyError(
-        f"{key!r} of type {type(key).__name__} is not a key; a key is a string or a tuple of strings: "
-        "name the entry, or index rows with td[index]"
+        f"{key!r} of type {type(key).__name__} is not a key; a key is a string or a tuple of strings: {remedy}"
     )
 
 

@@ -104,6 +104,7 @@ class Node:
         names: Any
         apply: Callable[..., Any]
         auto_batch_size_: Callable[..., Any]
+        broadcast: Callable[..., Any]
         bytes: Callable[..., int]
         clear_device_: Callable[..., Self]
         del_: Callable[..., Any]
@@ -316,6 +317,19 @@ class Node:
         Only called if reads copy. The value has the shape of the part and the dtype of the leaf.
         """
         raise NotImplementedError(f"{type(self).__name__} has reads that copy and defines no _write; define it")
+
+    def _shared_store(self) -> Any:
+        """Return the object that identifies the store of this node; nodes of one store are written together."""
+        return self
+
+    def _write_all(self, parts: Sequence[tuple[Any, str, Index | None, Tensor]]) -> None:
+        """Write into several leaves, which one operation changes; by default one after the other.
+
+        Args:
+            parts: A node of this store, and the arguments of its ``_write``, for each leaf.
+        """
+        for node, key, index, value in parts:
+            node._write(key, index, value)
 
     def _peek_path(self, path: Iterable[str]) -> Any:
         """Return the result of ``_peek`` at the end of a path; ``None`` if there is no entry."""

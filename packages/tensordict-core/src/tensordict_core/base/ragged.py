@@ -33,8 +33,10 @@ def leaf_part(leaf: Tensor, idx: Any) -> Tensor:
     >>> leaf_part(ragged, slice(1, None)).unbind()
     (tensor([1., 1.]),)
     """
+    if not _is_jagged(leaf) or idx == ():
+        return leaf[idx]
     first, *rest = idx if isinstance(idx, tuple) else (idx,)
-    if not _is_jagged(leaf) or first is None or isinstance(first, int):
+    if first is None or isinstance(first, int):
         return leaf[idx]
     components = leaf.unbind()
     rows = torch.arange(len(components))[first]

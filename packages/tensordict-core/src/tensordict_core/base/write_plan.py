@@ -78,7 +78,19 @@ class WritePlan:
         new: Entries that are added, each with its node, by the identity of the node and the key.
     """
 
-    __slots__ = ("_first", "_fuses", "_last", "_owned", "_parts", "adds", "keys", "new", "sources", "targets")
+    __slots__ = (
+        "_first",
+        "_fuses",
+        "_last",
+        "_owned",
+        "_parts",
+        "_stored",
+        "adds",
+        "keys",
+        "new",
+        "sources",
+        "targets",
+    )
 
     def __init__(self, adds: bool = False) -> None:
         self.adds = adds
@@ -89,6 +101,7 @@ class WritePlan:
         self._owned: dict[Writer, tuple[list[NestedKey], list[Tensor], list[Tensor]]] | None = None
         self._fuses = True
         self.new: dict[tuple[int, str], tuple[Any, Any]] | None = None
+        self._stored: dict[int, list[tuple[Any, str, Any, Tensor]]] | None = None
         self._first: list[Callable[[], object]] | None = None
         self._last: list[Callable[[], object]] | None = None
 
@@ -139,6 +152,11 @@ class WritePlan:
             _check_grad(key, leaf)
         self._parts.append((key, leaf, index.idx, source))
 
+    def put(self, node: Any, key: str, index: Index | None, value: Tensor) -> None:
+        """Plan to write into a leaf of a node whose reads copy; the parts of one store are written by one call."""
+        self._stored = {} if self._stored is None else self._stored
+        self._stored.setdefault(id(node._shared_store()), []).append((node, key, index, value))
+
     def before(self, change: Callable[[], object]) -> None:
         """Plan a change that may fail, such as a write into a file: it runs before leaves are written."""
         self._first = [] if self._first is None else self._first
@@ -160,6 +178,9 @@ class WritePlan:
         if self._first:
             for change in self._first:
                 change()
+        if self._stored:
+            for parts in self._stored.values():
+                parts[0][0]._write_all(parts)
         if whole:
             self._copy(fuses, non_blocking)
         for key, leaf, idx, source in self._parts:

@@ -31,12 +31,14 @@ from tensordict_core.ops.flatten_keys import KeyFlattening
 from tensordict_core.ops.grad import Autograd
 from tensordict_core.ops.indexing import Indexing
 from tensordict_core.ops.io.format import Representation
+from tensordict_core.ops.io.pack import Packing
 from tensordict_core.ops.io.pickling import Serialization
 from tensordict_core.ops.io.schema import Schemas
 from tensordict_core.ops.io.to_python import Conversion
 from tensordict_core.ops.masking import Masking
 from tensordict_core.ops.parallel.distributed.collectives import Collectives
 from tensordict_core.ops.parallel.distributed.point_to_point import PointToPoint
+from tensordict_core.ops.parallel.distributed.remote_init import RemoteInit
 from tensordict_core.ops.parallel.multiprocessing.map import ProcessMapping
 from tensordict_core.ops.parallel.multiprocessing.shared_memory import SharedMemory
 from tensordict_core.ops.pointwise import Pointwise
@@ -73,10 +75,12 @@ class TensorCollection(
     Conversion,
     Serialization,
     Schemas,
+    Packing,
     ProcessMapping,
     SharedMemory,
     PointToPoint,
     Collectives,
+    RemoteInit,
     MemmapStubs,
     ModuleStubs,
     StoreStubs,
@@ -138,14 +142,18 @@ class TensorCollection(
         """Return a live view of the part that ``index`` selects; a tensorclass wraps the view of its tensordict."""
         return containers.view._make(self, index)
 
-    def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | TensorCollection | None:
         """Return the state that a save stores for a container that is not a dictionary: JSON values and nodes.
 
-        ``None`` means that the container is a dictionary of entries. A tensorclass returns
-        ``({}, {"_tensordict": td})`` with its tensordict. The nodes are not copies, so that entries can be replaced in
-        place.
+        ``None`` means that the container is a dictionary of entries, and a container that it is saved as that one. A
+        tensorclass returns ``({}, {"_tensordict": td})`` with its tensordict. The nodes are not copies, so that entries
+        can be replaced in place.
         """
         return None
+
+    def _mapped(self, result: Any) -> Any:
+        """Return the mapped tensordict of a save of this container, as an instance of this class."""
+        return result
 
     @classmethod
     def _from_disk_form(cls, facts: dict[str, Any], parts: dict[str, Any]) -> Any:

@@ -247,6 +247,13 @@ class TensorDict(TensorDictBase):
     def _new(self, entries: dict[str, Any], meta: Meta) -> Self:
         return self._make(entries, meta)
 
+    def _mapped(self, result: Any) -> Any:
+        if type(self) is TensorDict or type(result) is not TensorDict:
+            return result
+        mine = self._make(result._entries, result._meta)
+        mine._annotations = result._annotations
+        return mine.lock_()
+
     def _set_path(self, path: tuple[str, ...], value: Any, non_blocking: bool) -> None:
         """Store a value under a nested key and create the nodes above it."""
         if not path:

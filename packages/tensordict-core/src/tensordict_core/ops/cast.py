@@ -83,7 +83,7 @@ def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
 
     {example}
     """
-    record(OpSpec(name, "cast", lambda tensor: tensor.to(dtype), parameters="rewrap"))
+    record(OpSpec(name, "cast", lambda tensor: tensor.to(dtype)))
     return cast(CastMethod, method)
 
 

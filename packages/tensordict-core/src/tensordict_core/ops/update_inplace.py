@@ -7,7 +7,6 @@ checks all of them before it writes the first. An index restricts a write to a p
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -215,7 +214,7 @@ class InPlaceUpdating(Node):
                 value = value if value.shape == shape else expand_to(path, value, shape)
             else:
                 value = broadcast_to(path, torch.as_tensor(value), index.part_of(shape))
-            plan.before(partial(self._write, key, index, value.to(leaf.dtype)))
+            plan.put(self, key, index, value.to(leaf.dtype))
         elif index is None:
             plan.add(path, leaf, value)
         else:

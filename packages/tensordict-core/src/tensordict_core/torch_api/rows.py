@@ -1,4 +1,4 @@
-"""Rows compared by one entry, `isin` and `remove_duplicates`; and `expand_right`, which adds dimensions on the right.
+"""Rows compared by one entry: `isin`, `remove_duplicates`, `group_by`; and `expand_right`, which adds dimensions.
 
 Rows are the slices of an entry along a batch dimension. ``torch.unique`` finds the equal ones, so values are compared
 exactly and in one sort.
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey
+from tensordict_core.base.node import Node
 
-__all__ = ["DeviceType", "IndexType", "expand_as_right", "expand_right", "isin", "remove_duplicates"]
+__all__ = ["DeviceType", "IndexType", "expand_as_right", "expand_right", "group_by", "isin", "remove_duplicates"]
 
 DeviceType: TypeAlias = torch.device | str | int
 """A device, its name, or the number of an accelerator."""
@@ -141,3 +142,63 @@ def expand_as_right(tensor: Any, dest: Any) -> Any:
     torch.Size([2, 3])
     """
     return expand_right(tensor, dest.shape)
+
+
+def group_by(tensordict: Any, key: NestedKey) -> tuple[Tensor | list[Any], tuple[Any, ...]]:
+    """Split a tensordict into groups of rows that have the same value under ``key``.
+
+    Args:
+        tensordict: A tensordict with a batch dimension; rows are its slices along the first.
+        key: The entry to compare: a tensor, or non-tensor values that can be hashed and sorted.
+
+    Returns:
+        The sorted unique values, a tensor or a list; and for each a tensordict of its rows, in their original order.
+        The groups are views of one tensordict of all rows, of the same type as the input.
+
+    Raises:
+        ValueError: There is no batch dimension.
+        KeyError: There is no such entry.
+        TypeError: The entry is a tensordict, or its values cannot be hashed or sorted.
+
+    >>> td = TensorDict({"episode": torch.tensor([2, 0, 2]), "reward": torch.arange(3.0)}, [3])
+    >>> values, groups = group_by(td, "episode")
+    >>> values, [group["reward"].tolist() for group in groups]
+    (tensor([0, 2]), [[1.0], [0.0, 2.0]])
+    """
+    if not tensordict.batch_size:
+        raise ValueError("group_by() groups rows, and the batch size is []; set td.batch_size first")
+    entry = tensordict.get(key, None)
+    if entry is None:
+        raise errors.missing_key(key, tensordict.keys(), type(tensordict).__name__)
+    if isinstance(entry, Tensor):
+        values, inverse = torch.unique(entry, dim=None if entry.ndim == 1 else 0, return_inverse=True)
+    elif isinstance(entry, Node) and entry._is_non_tensor:
+        values, inverse = _unique_values(key, entry)
+        inverse = inverse.to(tensordict.device)
+    else:
+        raise TypeError(
+            f"group_by() compares tensors or non-tensor values, but key {key!r} holds a {type(entry).__name__}; name a "
+            "leaf of it"
+        )
+    if not len(values):
+        return values, ()
+    counts = torch.bincount(inverse, minlength=len(values))
+    return values, tuple(tensordict[torch.argsort(inverse, stable=True)].split(counts.tolist(), 0))
+
+
+def _unique_values(key: NestedKey, entry: Any) -> tuple[list[Any], Tensor]:
+    """The sorted non-tensor values of rows without repetition, and for each row the position of its value."""
+    rows = [_hashable(value) for value in entry.maybe_to_stack().tolist()]
+    try:
+        values = sorted(set(rows))
+    except TypeError as error:
+        raise TypeError(
+            f"the values of key {key!r} cannot be grouped ({error}); group by an entry whose values can be hashed and "
+            "sorted"
+        ) from None
+    positions = {value: i for i, value in enumerate(values)}
+    return values, torch.tensor([positions[row] for row in rows], dtype=torch.int64)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value

@@ -212,14 +212,20 @@ def _match_batch(node: Node, rows: Any, number: tuple[int, ...], out: dict[str, 
     here = f"key {show(node.key)}" if node.key else "the rows"
     if isinstance(rows, LazyStackedTensorDict):
         rows = rows.contiguous()
+    form = rows._disk_form() if isinstance(rows, TensorCollection) else None
+    if isinstance(form, TensorCollection):  # saved as the container that it wraps
+        rows, form = form, form._disk_form()
     if isinstance(node, Parts):
-        form = rows._disk_form() if isinstance(rows, TensorCollection) else None
-        if form is None or WRAPPED not in form[1] or (node.cls is not None and type(rows) is not node.cls):
+        if (
+            not isinstance(form, tuple)
+            or WRAPPED not in form[1]
+            or (node.cls is not None and type(rows) is not node.cls)
+        ):
             raise ValueError(f"{here}: {type(rows).__name__} where the saved rows have a {node.type_name}; convert it")
         _match_batch(node.parts[WRAPPED], form[1][WRAPPED], number, out)
         return
     assert isinstance(node, Dense)
-    if not isinstance(rows, TensorCollection) or is_non_tensor(rows) or rows._disk_form() is not None:
+    if not isinstance(rows, TensorCollection) or is_non_tensor(rows) or form is not None:
         raise ValueError(f"{here}: {type(rows).__name__} where the saved rows have a tensordict; convert it")
     given = dict(rows._items())
     if given.keys() != node.entries.keys():

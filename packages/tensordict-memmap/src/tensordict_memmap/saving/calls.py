@@ -253,7 +253,7 @@ def _memmap(
     if options.format_for(path) == SHARED_MEMORY:
         share = functools.partial(_share, data, in_place=in_place, like=options.like, reserve=options.reserve)
         return SaveFuture(lambda progress, cancelled: share(), 0) if early else share()
-    result = methodcaller("fill" if in_place else "mapped")
+    result = methodcaller("fill") if in_place else lambda writer: data._mapped(writer.mapped())
     return job.save(lambda: _writer(data, path, options), result, early=early, pbar=pbar)
 
 
@@ -283,7 +283,7 @@ def _share(td: Any, *, in_place: bool, like: bool, reserve: bool) -> Any:
     if in_place:
         fill(node, shared)
         return td.lock_()
-    return build(node, shared, device=torch.device("cpu")).lock_()
+    return td._mapped(build(node, shared, device=torch.device("cpu")).lock_())
 
 
 def _to_shared_memory(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:

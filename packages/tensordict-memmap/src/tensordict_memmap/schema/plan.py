@@ -68,6 +68,8 @@ def plan(td: Any, key: Path = ()) -> Node:
     form = td._disk_form()
     if form is None:
         return _plan_dense(td, key)
+    if isinstance(form, TensorCollection):  # saved as the container that it wraps
+        return plan(form, key)
     facts, content = form
     made = Parts(key, "", type(td), str(type(td)), facts, origin=td)
     for name, part in content.items():

@@ -318,6 +318,11 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         return self._mapping.filename
 
     @property
+    def writes_to(self) -> str | None:
+        """The file that in-place changes reach; None if they stay in this process or in shared memory."""
+        return self._mapping.filename if self._mapping.mode == "r+" else None
+
+    @property
     def handler(self) -> Mapping:
         """The mapping that holds the memory; pass it to :meth:`from_handler` to make another tensor over it."""
         return self._mapping

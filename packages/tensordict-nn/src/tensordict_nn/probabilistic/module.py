@@ -10,7 +10,7 @@ import torch
 from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
-from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys, require_inputs
+from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys, checked_keys, require_inputs
 from tensordict_nn.dispatch import dispatch
 from tensordict_nn.distributions.composite import CompositeDistribution, with_suffix
 from tensordict_nn.distributions.delta import Delta
@@ -22,6 +22,12 @@ from tensordict_nn.skipping import may_skip, skips
 __all__ = ["ProbabilisticTensorDictModule"]
 
 _SUM = "sample_log_prob"
+
+
+def _is_below(key: Any, node: Any) -> bool:
+    """Whether a key is that of an entry of a node."""
+    path = (node,) if isinstance(node, str) else node
+    return isinstance(key, tuple) and key[: len(path)] == path
 
 
 class ProbabilisticTensorDictModule(TensorDictModuleBase):
@@ -77,10 +83,12 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
     ) -> None:
         super().__init__()
         if isinstance(in_keys, dict):
-            self.in_keys = list(in_keys.values())
-            self._arguments = [str(name) for name in in_keys]
+            if not in_keys or not all(isinstance(name, str) for name in in_keys):
+                raise errors.bad_keys("in_keys", in_keys)
+            self.in_keys = checked_keys(list(in_keys.values()), "in_keys")
+            self._arguments = list(in_keys)
         else:
-            self.in_keys = in_keys
+            self.in_keys = checked_keys(in_keys, "in_keys")
             self._arguments = [key if isinstance(key, str) else key[-1] for key in self.in_keys]
         if distribution_class is Delta and len(self._arguments) == 1 and not isinstance(in_keys, dict):
             self._arguments = ["param"]
@@ -93,8 +101,10 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         self.num_samples = (
             None if num_samples is None else torch.Size([num_samples] if isinstance(num_samples, int) else num_samples)
         )
+        if not (generator is None or isinstance(generator, torch.Generator | int | str | tuple)):
+            raise errors.bad_generator(generator)
         self.generator = torch.Generator().manual_seed(generator) if isinstance(generator, int) else generator
-        self._sampled = self._component_keys() if out_keys is None else as_keys(out_keys)
+        self._sampled = self._component_keys() if out_keys is None else checked_keys(out_keys, "out_keys")
         self._scored = self._score_keys(log_prob_keys, log_prob_key)
         self.out_keys = [*self._sampled, *(self._scored if return_log_prob else [])]
 
@@ -174,6 +184,8 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         )
         arguments = dict(zip(self._arguments, values, strict=True))
         extra = self.distribution_kwargs
+        if isinstance(extra, TensorCollection):  # non-tensor data is passed as its value
+            extra = dict(zip(extra.keys(), map(extra.__getitem__, extra.keys()), strict=True))
         try:
             return self.distribution_class(**arguments, **(extra if type(extra) is dict else dict(extra.items())))
         except Exception as error:
@@ -269,9 +281,13 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         else:
             components = dist.keys() if self._sampled == ["_"] else self._sampled
             for key, component in zip(self._scored, components, strict=True):
-                if component not in dist:
+                if component in dist:
+                    td.set(key, each[with_suffix(component, "_log_prob")])
+                    continue
+                parts = [part for part, _ in dist.items() if _is_below(part, component)]
+                if not parts:
                     raise errors.no_component(component, dist.keys())
-                td.set(key, each[with_suffix(component, "_log_prob")])
+                td.update(each.select(*(with_suffix(part, "_log_prob") for part in parts)))
 
     def extra_repr(self) -> str:
         """Returns the keys and the distribution, for ``print``."""

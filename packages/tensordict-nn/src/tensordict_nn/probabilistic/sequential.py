@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
+
+import torch
 
 from tensordict_core import NestedKey, TensorDict
 from tensordict_nn import errors
 from tensordict_nn.base import Keys
 from tensordict_nn.distributions.composite import CompositeDistribution
 from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
-from tensordict_nn.sampling.interaction import InteractionType
-from tensordict_nn.sequential import TensorDictSequential
+from tensordict_nn.sampling.interaction import InteractionType, interaction_type, set_interaction_type
+from tensordict_nn.sequential import TensorDictSequential, chained_keys, copy_entries
 
 __all__ = ["ProbabilisticTensorDictSequential"]
 
@@ -20,7 +23,8 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     """A sequence of modules, of which the last or several are probabilistic.
 
     `get_dist` and `log_prob` are conditional: if the parameters of one distribution depend on values of another one,
-    they use the values in the tensordict.
+    they use the values in the tensordict. Where no `set_interaction_type` block is open, all modules of a sequence with
+    one distribution run under its ``default_interaction_type``.
 
     Args:
         *modules: See `TensorDictSequential`.
@@ -31,7 +35,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         inplace: Where results are written, see `TensorDictSequential`.
 
     Raises:
-        TypeError: No module is probabilistic, or the last one is not and ``return_composite`` is False.
+        TypeError: The last module is not probabilistic, and ``return_composite`` is False.
 
     >>> from tensordict_nn import TensorDictModule
     >>> policy = ProbabilisticTensorDictSequential(
@@ -50,18 +54,20 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         selected_out_keys: Sequence[NestedKey] | None = None,
         inplace: bool | str | None = None,
     ) -> None:
-        super().__init__(
-            *modules, partial_tolerant=partial_tolerant, selected_out_keys=selected_out_keys, inplace=inplace
-        )
-        self._check(return_composite)
+        # the next class of a subclass with several bases may take fewer arguments
+        options: dict[str, Any] = {"partial_tolerant": True} if partial_tolerant else {}
+        if selected_out_keys is not None:
+            options["selected_out_keys"] = selected_out_keys
+        if inplace is not None:
+            options["inplace"] = inplace
+        super().__init__(*modules, **options)
+        if return_composite is False and not self._ends_probabilistic():
+            raise errors.not_probabilistic(self[-1])
         self._asked_composite = return_composite
 
-    def _check(self, return_composite: bool | None) -> None:
-        if not self._probabilistic():
-            raise errors.no_distribution(self)
-        last = self[-1]
-        if return_composite is False and not isinstance(last, (*_KINDS, ProbabilisticTensorDictSequential)):
-            raise errors.not_probabilistic(last)
+    def _ends_probabilistic(self) -> bool:
+        last = self[-1] if len(self) else None
+        return isinstance(last, (*_KINDS, ProbabilisticTensorDictSequential))
 
     def _probabilistic(self) -> list[ProbabilisticTensorDictModule]:
         """Returns the probabilistic modules, including those of nested sequences."""
@@ -78,7 +84,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         """Whether `get_dist` returns a `CompositeDistribution`."""
         if self._asked_composite is not None:
             return self._asked_composite
-        return len(self._probabilistic()) > 1 or not isinstance(self[-1], (*_KINDS, ProbabilisticTensorDictSequential))
+        return not self._ends_probabilistic() or (len(self._probabilistic()) > 1 and isinstance(self[-1], _KINDS))
 
     def _with(self, modules: Any) -> Any:
         """Makes a sequence of other modules, which is a plain one if no module is probabilistic."""
@@ -92,102 +98,170 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     # properties of the probabilistic modules -----------------------------------------------------------------------
 
     def _last(self) -> ProbabilisticTensorDictModule:
-        return self._probabilistic()[-1]
+        modules = self._probabilistic()
+        if not modules:
+            raise errors.no_distribution(self)
+        return modules[-1]
 
     @property
-    def det_part(self) -> TensorDictSequential:
-        """The modules before the last one."""
-        return TensorDictSequential(*list(self)[:-1])
+    def det_part(self) -> TensorDictSequential | None:
+        """The modules before the last one; ``None`` if no module is probabilistic."""
+        return TensorDictSequential(*list(self)[:-1]) if self._probabilistic() else None
 
     @property
-    def default_interaction_type(self) -> InteractionType:
-        """The default interaction type of the last probabilistic module."""
-        return self._last().default_interaction_type
+    def default_interaction_type(self) -> InteractionType | None:
+        """The default interaction type of the last probabilistic module; ``None`` if there is none."""
+        modules = self._probabilistic()
+        return modules[-1].default_interaction_type if modules else None
 
     @property
     def num_samples(self) -> Any:
-        """The sample shape of the last probabilistic module."""
-        return self._last().num_samples
+        """The sample shape of the last probabilistic module; empty if there is none."""
+        modules = self._probabilistic()
+        return (modules[-1].num_samples if modules else None) or torch.Size()
 
     @property
     def log_prob_keys(self) -> Keys:
-        """The keys of log-probabilities, of all probabilistic modules."""
-        return [key for module in self._probabilistic() for key in module.log_prob_keys]
+        """The keys of log-probabilities, of all probabilistic modules, the last one first."""
+        return [key for module in reversed(self._probabilistic()) for key in module.log_prob_keys]
 
-    log_prob_key = ProbabilisticTensorDictModule.log_prob_key
+    @property
+    def log_prob_key(self) -> Any:
+        """The key of the single log-probability.
+
+        Raises:
+            RuntimeError: There are several log-probabilities, or none.
+        """
+        keys = self.log_prob_keys
+        if not keys:
+            raise errors.no_distribution(self)
+        if len(keys) > 1:
+            raise errors.no_sum_key(keys)
+        return keys[0]
 
     @property
     def dist_params_keys(self) -> Keys:
-        """The keys of parameters, of all probabilistic modules."""
-        return [key for module in self._probabilistic() for key in module.dist_params_keys]
+        """The keys of parameters, of all probabilistic modules, the last one first."""
+        return [key for module in reversed(self._probabilistic()) for key in module.dist_params_keys]
 
     @property
     def dist_sample_keys(self) -> Keys:
-        """The keys of values, of all probabilistic modules."""
-        return [key for module in self._probabilistic() for key in module.dist_sample_keys]
+        """The keys of values, of all probabilistic modules, the last one first."""
+        return [key for module in reversed(self._probabilistic()) for key in module.dist_sample_keys]
+
+    # running ---------------------------------------------------------------------------------------------------------
+
+    def _run(self, td: Any, kwargs: dict[str, Any]) -> Any:
+        with self._interaction():
+            return super()._run(td, kwargs)
+
+    def _interaction(self) -> Any:
+        """Returns a block with the default interaction type, for sequences with one distribution."""
+        if interaction_type() is not None or self.return_composite:
+            return nullcontext()
+        return set_interaction_type(self.default_interaction_type)
 
     # distributions ---------------------------------------------------------------------------------------------------
 
     def get_dist_params(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
         """Computes the parameters of the last distribution.
 
+        Values that the tensordict already has are not drawn again.
+
         Args:
-            tensordict: The tensordict of the inputs.
-            tensordict_out: The tensordict that takes the results; a copy by default.
+            tensordict: The tensordict of the inputs, which takes the results by default.
+            tensordict_out: The tensordict that takes the results instead.
             **kwargs: More keyword arguments for every module.
+
+        Returns:
+            The tensordict with the results.
+
+        Raises:
+            ValueError: No module is probabilistic.
         """
-        out = tensordict.copy() if tensordict_out is None else tensordict_out.update(tensordict)
-        for module in list(self)[:-1]:
-            out = module(out, **kwargs)
-        return out
+        if not self._probabilistic():
+            raise errors.no_distribution(self)
+        modules = list(self)[:-1]
+        if tensordict_out is None:
+            return self._walk(modules, tensordict, {}, kwargs)
+        result = self._walk(modules, tensordict.copy(), {}, kwargs)
+        copy_entries(result, tensordict_out, chained_keys(modules)[1])
+        return tensordict_out
 
     def get_dist(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
-        """Makes the distribution of the outputs; the tensordict stays unchanged.
+        """Makes the distribution of the outputs.
+
+        A single distribution leaves its parameters in the tensordict. A composite leaves it unchanged; missing values
+        that later modules read are drawn.
 
         Args:
-            tensordict: The tensordict of the inputs; missing values that later modules read are drawn.
-            tensordict_out: The tensordict that takes intermediate results.
+            tensordict: The tensordict of the inputs, which takes the parameters by default.
+            tensordict_out: The tensordict that takes the parameters instead.
             **kwargs: More keyword arguments for every module.
+
+        Raises:
+            RuntimeError: No module is probabilistic.
         """
-        out = tensordict.copy() if tensordict_out is None else tensordict_out.update(tensordict)
-        dists: dict[Any, Any] = {}
-        self._walk(out, dists, kwargs)
         if not self.return_composite:
-            return dists[tuple(self._last().dist_sample_keys)]
+            out = self.get_dist_params(tensordict, tensordict_out, **kwargs)
+            if tensordict_out is not None:  # the last module may read an input of the sequence, too
+                out = tensordict.copy().update(out)
+            return self[-1].get_dist(out)
+        if not self._probabilistic():
+            raise errors.no_distribution(self)
+        dists: dict[Any, Any] = {}
+        out = self._walk(list(self), tensordict.copy(), dists, kwargs)
         named: dict[Any, Any] = {}
         for keys, dist in dists.items():
             named.update(dist.items() if isinstance(dist, CompositeDistribution) else {keys[0]: dist})
         return CompositeDistribution.from_distributions(TensorDict({}, out.batch_size), named)
 
-    def _walk(self, td: Any, dists: dict[Any, Any], kwargs: dict[str, Any]) -> None:
-        """Runs the modules, and collects the distribution of each probabilistic one."""
-        for module in self:
-            if isinstance(module, ProbabilisticTensorDictSequential):
-                module._walk(td, dists, kwargs)
-            elif isinstance(module, _KINDS):
-                dists[tuple(module.dist_sample_keys)] = module.get_dist(td)
-                if not all(key in td for key in module.dist_sample_keys if key != "_"):
-                    module(td)
-            else:
-                module(td, **kwargs)
+    def _walk(self, modules: list[Any], td: Any, dists: dict[Any, Any], kwargs: dict[str, Any]) -> Any:
+        """Runs modules, and collects the distribution of each probabilistic one.
+
+        Args:
+            modules: The modules of this sequence to run.
+            td: The tensordict that they read and write.
+            dists: Receives the distributions, by the keys of their values.
+            kwargs: More keyword arguments for every other module.
+
+        Returns:
+            The tensordict with the results, which ``num_samples`` expands.
+        """
+        with self._interaction():
+            for module in modules:
+                if isinstance(module, ProbabilisticTensorDictSequential):
+                    td = module._walk(list(module), td, dists, kwargs)
+                elif isinstance(module, _KINDS):
+                    dists[tuple(module.dist_sample_keys)] = module.get_dist(td)
+                    if not all(key in td for key in module.dist_sample_keys if key != "_"):
+                        td = module(td)
+                else:
+                    td = module(td, **kwargs)
+            return td
 
     def build_dist_from_params(self, tensordict: Any) -> Any:
-        """Makes the distribution of the last module from parameters in a tensordict."""
+        """Makes the distribution of the last probabilistic module from parameters in a tensordict."""
         return self._last().build_dist_from_params(tensordict)
 
     def log_prob(self, tensordict: Any, tensordict_out: Any = None, *, dist: Any = None, **kwargs: Any) -> Any:
         """Returns the log-probability of the values in a tensordict.
 
         Args:
-            tensordict: The tensordict of the inputs and the values.
-            tensordict_out: The tensordict that takes intermediate results.
+            tensordict: The tensordict of the inputs and the values; a single distribution leaves its parameters there.
+            tensordict_out: If given, the tensordict stays unchanged, and so does this one.
             dist: The distribution, if it is known.
             **kwargs: More keyword arguments for every module.
 
         Returns:
             A tensor; for a `CompositeDistribution` a tensordict, unless `composite_lp_aggregate` is set.
+
+        Raises:
+            RuntimeError: No module is probabilistic.
         """
-        dist = self.get_dist(tensordict, tensordict_out, **kwargs) if dist is None else dist
+        if dist is None:
+            unchanged = tensordict if tensordict_out is None else tensordict.copy()
+            dist = self.get_dist(unchanged, **kwargs)
         return self._last().log_prob(tensordict, dist=dist)
 
 

@@ -18,7 +18,8 @@ class InteractionType(Enum):
 
     ``MODE``, ``MEDIAN`` and ``MEAN`` are the properties of these names, ``RANDOM`` is a sample (reparameterized if the
     distribution can), and ``DETERMINISTIC`` is ``deterministic_sample`` if the distribution has it, otherwise the mode
-    if its support can be enumerated, otherwise the mean. Strings are accepted in any case.
+    if its support can be enumerated, otherwise the mean. A mean without a closed form is estimated from samples.
+    Strings are accepted in any case.
 
     >>> InteractionType("RANDOM"), InteractionType.from_str("Mode")
     (<InteractionType.RANDOM: 'random'>, <InteractionType.MODE: 'mode'>)
@@ -114,7 +115,7 @@ def take(dist: Any, how: InteractionType, sample_shape: Any, estimates: int) -> 
     if how is InteractionType.RANDOM:
         return dist.rsample(sample_shape) if dist.has_rsample else dist.sample(sample_shape)
     value = _deterministic(dist) if how is InteractionType.DETERMINISTIC else _property(dist, how.value)
-    if value is None and how is InteractionType.MEAN:
+    if value is None and how in (InteractionType.MEAN, InteractionType.DETERMINISTIC):
         draw = dist.rsample if dist.has_rsample else dist.sample
         return draw((estimates,)).mean(0)
     if value is None:

@@ -35,6 +35,14 @@ class Array(ABC):
         """Write a tensor of the shape and dtype of a box into it."""
 
     @abstractmethod
+    def resize(self, rows: int) -> None:
+        """Change the number of rows.
+
+        Raises:
+            RuntimeError: The format fixed it when the array was created.
+        """
+
+    @abstractmethod
     def value(self) -> Encoded:
         """Return the encoded non-tensor data."""
 
@@ -90,6 +98,10 @@ class Group(ABC):
     @abstractmethod
     def set_facts(self, facts: dict[str, Any]) -> None:
         """Replace the attribute `FACTS`."""
+
+    def read_all(self, pairs: Sequence[tuple[Array, Selection]]) -> list[Tensor]:
+        """Return the values of several selections of arrays of this file."""
+        return [array.read(selection) for array, selection in pairs]
 
     @abstractmethod
     def flush(self) -> None:

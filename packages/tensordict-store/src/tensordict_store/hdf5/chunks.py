@@ -31,13 +31,16 @@ def creation_options(options: dict[str, Any], shape: Sequence[int], itemsize: in
     """Return the arguments of ``create_dataset`` for an array of a shape.
 
     ``chunks`` is ``True`` for chunks of whole rows, a number of rows, or a shape; a shape with too few dimensions takes
-    the others whole, and one with too many is cut. Arrays without elements or dimensions have no chunks.
+    the others whole, and one with too many is cut. ``maxshape=True`` lets the
+    rows grow. Arrays without elements or dimensions have no chunks.
 
     >>> creation_options({"chunks": (2, 3), "compression": "gzip"}, [4], 4)
     {'chunks': (2,), 'compression': 'gzip'}
     """
     chosen = dict(options)
     chunks = chosen.pop("chunks", None)
+    if chosen.get("maxshape") is True:
+        chosen["maxshape"] = (None, *shape[1:])
     if not len(shape) or 0 in shape:
         return {key: value for key, value in chosen.items() if key not in _FILTERS}
     if isinstance(chunks, int) and not isinstance(chunks, bool):

@@ -33,11 +33,13 @@ class H5Array(Array):
 
     __slots__ = ("_kind", "_offset", "dataset", "dtype", "file", "shape")
 
-    def __init__(self, file: File, dataset: Any) -> None:
+    def __init__(self, file: File, dataset: Any, rows: int | None = None) -> None:
         self.file = file
         self.dataset = dataset
         stored = dataset.dtype
-        self.shape = torch.Size(dataset.shape or ())
+        shape = torch.Size(dataset.shape or ())
+        # rows that an interrupted append left behind the batch do not exist
+        self.shape = torch.Size((rows, *shape[1:])) if rows is not None and shape and shape[0] > rows else shape
         self._kind = stored
         self._offset: int | None = None
         attributes = dataset.attrs if stored.kind in "uOSV" else ()
@@ -50,11 +52,13 @@ class H5Array(Array):
     @property
     def gap(self) -> int:
         """Rows between two runs that are read with them: less than a chunk, or a page of a contiguous dataset."""
+        row = max(int(np.prod(self.shape[1:], dtype=np.int64)) * self._kind.itemsize, 1)
         chunks = self.dataset.chunks
-        if chunks is not None:
-            return int(chunks[0])
-        row = int(np.prod(self.shape[1:], dtype=np.int64)) * self._kind.itemsize
-        return 0 if self._offset is not None else max(4096 // max(row, 1), 1)
+        if chunks is None:
+            return 0 if self._offset is not None else max(4096 // row, 1)
+        rows = int(chunks[0])
+        # chunks that the cache of HDF5 holds are decoded once, however many runs they are read in
+        return rows if rows * row > 1 << 20 else min(rows, max(65536 // row, 1))
 
     def read(self, selection: Selection) -> Tensor:
         """Return the values of the boxes of a selection, side by side."""
@@ -95,6 +99,21 @@ class H5Array(Array):
         place = tuple(slice(start, stop) for start, stop in box)
         self.dataset[place] = as_array(value)
 
+    def resize(self, rows: int) -> None:
+        """Change the number of rows.
+
+        Raises:
+            RuntimeError: The dataset was created without ``maxshape``.
+        """
+        self.file.check_writable()
+        if self.dataset.chunks is None or (self.dataset.maxshape[0] or rows) < rows:
+            raise RuntimeError(
+                f"the dataset {self.dataset.name!r} has a fixed number of rows; "
+                "write the file with maxshape=True to append"
+            )
+        self.dataset.resize(rows, axis=0)
+        self.shape = torch.Size(self.dataset.shape)
+
     def value(self) -> Encoded:
         """Return the encoded non-tensor data."""
         self.file.check_open()
@@ -102,7 +121,8 @@ class H5Array(Array):
         content = self.dataset[()]
         if VALUE in attributes:
             facts = attributes[VALUE]
-            return Encoded(content.tobytes(), {VALUE: json.loads(_text(facts))})
+            encoded = content.tobytes() if isinstance(content, np.ndarray) else bytes(content)
+            return Encoded(encoded, {VALUE: json.loads(_text(facts))})
         if isinstance(content, np.ndarray):
             return Encoded(content, {STACK: list(content.shape)})
         return Encoded(content, {TEXT: True})
@@ -157,7 +177,13 @@ class H5Group(Group):
             item = self.group[name]
         except KeyError:
             return None
-        result = H5Array(self.file, item) if hasattr(item, "chunks") else H5Group(self.file, item, self.options)
+        result: Array | Group
+        if hasattr(item, "chunks"):
+            resizable = item.chunks is not None and item.maxshape[0] is None
+            size = self.facts.get("batch_size") if resizable else None
+            result = H5Array(self.file, item, size[0] if size else None)
+        else:
+            result = H5Group(self.file, item, self.options)
         if self.file.read_only:
             self._cache[name] = result
         return result
@@ -193,11 +219,15 @@ class H5Group(Group):
         """Create a dataset with encoded non-tensor data."""
         self._replaced(name)
         h5py = require("h5", "PersistentTensorDict")
-        if isinstance(value.content, bytes):
-            dataset = self.group.create_dataset(name, data=np.frombuffer(value.content, dtype=np.uint8))
+        content, attributes = value
+        if isinstance(content, bytes) and attributes[VALUE]["encoding"] == "json":
+            # JSON is text (ASCII), which readers that do not know the encoding show as it is
+            content, attributes = content.decode(), attributes | {TEXT: True}
+        if isinstance(content, bytes):
+            dataset = self.group.create_dataset(name, data=np.frombuffer(content, dtype=np.uint8))
         else:
-            dataset = self.group.create_dataset(name, data=value.content, dtype=h5py.string_dtype())
-        for key, fact in value.attributes.items():
+            dataset = self.group.create_dataset(name, data=content, dtype=h5py.string_dtype())
+        for key, fact in attributes.items():
             dataset.attrs[key] = json.dumps(fact) if isinstance(fact, dict) else fact
 
     def remove(self, name: str) -> None:
@@ -231,7 +261,8 @@ class H5Group(Group):
     def set_facts(self, facts: dict[str, Any]) -> None:
         """Replace what the file says of the group."""
         self.file.check_writable()
-        self.group.attrs[FACTS] = json.dumps(facts)
+        # (the file keeps the order of keys itself)
+        self.group.attrs[FACTS] = json.dumps({key: fact for key, fact in facts.items() if key != "keys"})
 
     def flush(self) -> None:
         """Pass all writes to the operating system."""

@@ -22,24 +22,22 @@ from tensordict_core.extension import (
     annotation,
     as_batch_size,
     as_device,
+    dense,
     find_type,
     register_value_writer,
     type_name,
 )
-from tensordict_store.arrays.dtypes import numpy_dtype
 from tensordict_store.arrays.group import Array, Group
-from tensordict_store.arrays.selection import select
+from tensordict_store.arrays.selection import Selection, select
 from tensordict_store.arrays.values import decode, encode
+from tensordict_store.persistent.append import append_rows
 from tensordict_store.persistent.backends import BACKENDS, CREATORS
+from tensordict_store.persistent.writing import facts_of, prepared_tensor, reader
 
 __all__ = ["PersistentTensorDict"]
 
 _SAVE = "persistent_save"
 """Annotation of non-tensor data that was read from a file: stores new values of it."""
-
-
-_BLOCK = 1 << 26
-"""Bytes that are copied at once from one store to another."""
 
 
 class Options(NamedTuple):
@@ -182,6 +180,28 @@ class PersistentTensorDict(CustomContainer):
         """Pass all writes to the operating system."""
         self._group.flush()
 
+    def append(self, rows: Any) -> Self:
+        """Add rows behind those of the first batch dimension.
+
+        Readers see them when all are written: the batch size in the file changes last. zarr arrays grow as they are; an
+        HDF5 file has to be written with ``maxshape=True``. Non-tensor data are written again as a whole.
+
+        Args:
+            rows: A tensordict with the same entries, whose batch size differs in the first dimension only.
+
+        Raises:
+            RuntimeError: The tensordict is locked or cannot grow, or the rows do not fit.
+            KeyError: The rows lack an entry, or have one too many.
+
+        >>> td = TensorDict({"x": torch.zeros(2, 3)}, [2]).to_zarr("grows.zarr")
+        >>> td.append(TensorDict({"x": torch.ones(4, 3)}, [4])).batch_size
+        torch.Size([6])
+        >>> td[1:3]["x"].tolist()
+        [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+        """
+        append_rows(self, rows)
+        return self
+
     # entries ----------------------------------------------------------------------------------------------------------
 
     def _keys(self) -> Iterable[str]:
@@ -209,6 +229,44 @@ class PersistentTensorDict(CustomContainer):
                 else self._on_device(entry.read(select(None, entry.shape)))
             )
         return self._child(key, entry)
+
+    def _now(self) -> Any:
+        return self._fetched(None)
+
+    def _index(self, index: Index) -> Any:
+        return self._fetched(index)
+
+    def _fetched(self, index: Index | None) -> Any:
+        """Return the part that an index selects as a plain tensordict; all of it is read in one call."""
+        pairs: list[tuple[Array, Selection]] = []
+        places: list[tuple[dict[str, Any], str]] = []
+        out = self._add_requests(index, pairs, places)
+        values = self._group.read_all(pairs)
+        for (entries, key), (_, selection), value in zip(places, pairs, values, strict=True):
+            entries[key] = self._on_device(selection.part(value))
+        return out
+
+    def _add_requests(
+        self, index: Index | None, pairs: list[tuple[Array, Selection]], places: list[tuple[dict[str, Any], str]]
+    ) -> Any:
+        """Return a tensordict whose tensors are still to be read, and append what is to be read and where it goes."""
+        entries: dict[str, Any] = {}
+        for key in self._keys():
+            entry = self._group.find(key)
+            if isinstance(entry, Array) and entry.dtype is not None:
+                entries[key] = None  # keeps the order
+                pairs.append((entry, select(index, entry.shape, entry.gap)))
+                places.append((entries, key))
+            elif isinstance(entry, Array):
+                value = self._value(key, entry)
+                entries[key] = value._clone(True) if index is None else value._index(index)
+            else:
+                child = self._child(key, entry)
+                if isinstance(child, PersistentTensorDict):
+                    entries[key] = child._add_requests(index, pairs, places)
+                else:
+                    entries[key] = child if index is None else child._index(index)
+        return dense(entries, self._meta if index is None else index.meta(self._meta))
 
     def _shape_of(self, key: str) -> torch.Size:
         entry = self._group.find(key)
@@ -264,7 +322,7 @@ class PersistentTensorDict(CustomContainer):
     def _prepared(self, key: str, value: Any) -> Callable[[Group], None]:
         """Return a function that stores an entry; what cannot be stored is found here, before anything changes."""
         if isinstance(value, Tensor):
-            return _prepared_tensor(key, value, lambda rows: value[rows] if value.ndim else value)
+            return prepared_tensor(key, value, lambda rows: value[rows] if value.ndim else value)
         if value._is_non_tensor:
             encoded = encode(key, value, self._options.allow_pickle)
             return lambda group: group.put_value(key, encoded)
@@ -278,11 +336,11 @@ class PersistentTensorDict(CustomContainer):
                 "a file; store it as a tensor of the batch size"
             )
         parts = self._prepared_entries(value)
-        meta = value._meta
+        meta, names = value._meta, [str(name) for name in value._keys()]
 
         def put(group: Group) -> None:
             node = group.create_group(key)
-            node.set_facts(_facts_of(meta) | facts)
+            node.set_facts(facts_of(meta) | facts | {"keys": names})
             for part in parts:
                 part(node)
 
@@ -294,9 +352,7 @@ class PersistentTensorDict(CustomContainer):
             node = node._now() if isinstance(node, CustomContainer) else node._solid()
             return [self._prepared(name, entry) for name, entry in node._items()]
         return [
-            self._prepared(name, entry)
-            if isinstance(entry, Node)
-            else _prepared_tensor(name, entry, _reader(node, name))
+            self._prepared(name, entry) if isinstance(entry, Node) else prepared_tensor(name, entry, reader(node, name))
             for name, entry in node._peek_items()
         ]
 
@@ -339,7 +395,7 @@ class PersistentTensorDict(CustomContainer):
 
     def _put_facts(self) -> None:
         kept = {key: fact for key, fact in self._group.facts.items() if key not in ("batch_size", "names")}
-        self._group.set_facts(_facts_of(self._meta) | kept)
+        self._group.set_facts(facts_of(self._meta) | kept)
 
     # copies -----------------------------------------------------------------------------------------------------------
 
@@ -398,53 +454,11 @@ class PersistentTensorDict(CustomContainer):
         meta = Meta(td._meta.batch_size, options.device, td._meta.names)
 
         def fill(group: Group) -> None:
-            group.set_facts(_facts_of(meta))
+            group.set_facts(facts_of(meta) | {"keys": [str(key) for key in td._keys()]})
             for part in parts:
                 part(group)
 
         return cls._make(CREATORS[backend](filename, cls.LOCKING, kwargs, fill), meta, options)
-
-
-def _facts_of(meta: Meta) -> dict[str, Any]:
-    facts: dict[str, Any] = {"batch_size": list(meta.batch_size), "version": 1}
-    return facts if meta.names is None else facts | {"names": list(meta.names)}
-
-
-def _reader(node: Any, key: str) -> Callable[[slice], Tensor]:
-    """Return a function that reads rows of an entry of a store."""
-    size = node._meta.batch_size
-
-    def read(rows: slice) -> Tensor:
-        value: Tensor = node._read(key, Index(rows, size) if size else None)
-        return value if size or not value.ndim else value[rows]
-
-    return read
-
-
-def _prepared_tensor(key: str, value: Tensor, read: Callable[[slice], Tensor]) -> Callable[[Group], None]:
-    """Return a function that stores a tensor, a block of rows at a time.
-
-    Raises:
-        TypeError: The tensor has no plain form.
-    """
-    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
-        raise TypeError(
-            f"the entry {key!r} has layout {value.layout} and cannot be stored as an array; densify it first"
-        )
-    numpy_dtype(value.dtype)
-    shape, dtype = value.shape, value.dtype
-
-    def put(group: Group) -> None:
-        array = group.put_array(key, shape, dtype)
-        if not shape:
-            array.write([], read(slice(None)))
-            return
-        rows = max(_BLOCK // max(shape[1:].numel() * dtype.itemsize, 1), 1)
-        for start in range(0, shape[0], rows):
-            stop = min(start + rows, shape[0])
-            array.write([(start, stop), *((0, n) for n in shape[1:])], read(slice(start, stop)))
-
-    return put
 
 
 def _reopened(cls: Any, recipe: tuple[Any, ...], meta: Meta, options: Options, locked: bool) -> Any:

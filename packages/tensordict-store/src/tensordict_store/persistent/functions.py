@@ -7,7 +7,7 @@ from typing import Any
 
 from tensordict_store.persistent.container import PersistentTensorDict
 
-__all__ = ["from_h5", "to_h5"]
+__all__ = ["from_h5", "from_zarr", "to_h5", "to_zarr"]
 
 
 def from_h5(
@@ -71,6 +71,62 @@ def _opened(
     if auto_batch_size:
         td.auto_batch_size_(batch_dims)
     return td
+
+
+def from_zarr(
+    zarr_file: Any,
+    *,
+    mode: str = "r",
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    batch_size: Sequence[int] | int | None = None,
+    non_tensor_as_stack: bool = False,
+    allow_pickle: bool | None = None,
+    **kwargs: Any,
+) -> PersistentTensorDict:
+    """Open a zarr store as a tensordict; entries are read when they are used.
+
+    Args:
+        zarr_file: A folder, a URL of fsspec, or a store of zarr.
+        mode: ``"r"``, ``"r+"`` or ``"a"``.
+        auto_batch_size: Whether the batch size is what the shapes have in common.
+        batch_dims: How many dimensions ``auto_batch_size`` takes at most.
+        batch_size: The batch size; by default what the store says, and none if another program wrote it.
+        non_tensor_as_stack: Whether one non-tensor value of a batch is read as a value for each position.
+        allow_pickle: Whether pickled values are loaded; a pickle runs code when it is loaded.
+        **kwargs: How new entries are stored, and ``storage_options`` of fsspec.
+
+    Raises:
+        ImportError: zarr is not installed.
+        OSError: The store cannot be opened.
+
+    >>> TensorDict({"x": torch.arange(6).view(3, 2)}, [3]).to_zarr("rows.zarr").close()
+    >>> from_zarr("rows.zarr")[1]["x"]
+    tensor([2, 3])
+    """
+    given = (batch_size, non_tensor_as_stack, allow_pickle)
+    return _opened("zarr", zarr_file, mode, auto_batch_size, batch_dims, *given, kwargs)
+
+
+def to_zarr(td: Any, filename: Any, *, allow_pickle: bool | None = None, **kwargs: Any) -> PersistentTensorDict:
+    """Store a tensordict in a new zarr store, and return it open for reading and writing.
+
+    Args:
+        td: The tensordict.
+        filename: A folder, which replaces an earlier one as a whole or not at all; a URL of fsspec, or a store of zarr.
+        allow_pickle: Whether non-tensor values that JSON cannot hold are pickled.
+        **kwargs: ``chunks`` and ``shards`` (a number of rows, or a shape), ``compressors`` and other arguments of
+            ``create_array`` of zarr; ``storage_options`` of fsspec.
+
+    Raises:
+        ImportError: zarr is not installed.
+        TypeError: An entry cannot be stored; the error names its key.
+
+    >>> td = to_zarr(TensorDict({"x": torch.zeros(3)}, [3]), "x.zarr", chunks=2)
+    >>> td.file["x"].chunks
+    (2,)
+    """
+    return PersistentTensorDict.from_dict(td, filename, backend="zarr", allow_pickle=allow_pickle, **kwargs)
 
 
 def to_h5(td: Any, filename: Any, **kwargs: Any) -> PersistentTensorDict:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from tensordict_core.base.node import Node
 from tensordict_core.base.plugins import satellite
 from tensordict_core.ops.compat.options import StrPath
@@ -19,7 +21,7 @@ _NAME = "tensordict_store"
 
 
 class StoreStubs(Node):
-    """``to_h5`` and ``from_h5``."""
+    """``to_h5``, ``from_h5``, ``to_zarr``, ``from_zarr`` and ``to_store``."""
 
     __slots__ = ()
 
@@ -81,5 +83,112 @@ class StoreStubs(Node):
             batch_dims=batch_dims,
             batch_size=batch_size,
             non_tensor_as_stack=non_tensor_as_stack,
+            **kwargs,
+        )
+
+    def to_zarr(self, filename: Any, *, allow_pickle: bool | None = None, **kwargs: Any) -> Any:
+        """Store the entries in a new zarr store, and return it as a `PersistentTensorDict` that may be written.
+
+        Args:
+            filename: A folder, which replaces an earlier one; a URL of fsspec, or a store of zarr.
+            allow_pickle: Whether non-tensor values that JSON cannot hold are pickled.
+            **kwargs: How entries are stored: ``chunks`` and ``shards`` (a number of rows, or a shape), ``compressors``
+                and the other arguments of ``create_array`` of zarr; ``storage_options`` of fsspec.
+
+        Raises:
+            ImportError: ``tensordict-store`` or zarr is not installed.
+            TypeError: An entry cannot be stored; the error names its key.
+
+        >>> stored = TensorDict({"x": torch.arange(6).view(3, 2)}, [3]).to_zarr("rows.zarr", chunks=2)
+        >>> stored[1:]["x"]
+        tensor([[2, 3],
+                [4, 5]])
+        """
+        return satellite(_NAME, "TensorDict.to_zarr").to_zarr(self, filename, allow_pickle=allow_pickle, **kwargs)
+
+    @classmethod
+    def from_zarr(
+        cls,
+        filename: Any,
+        *,
+        mode: str = "r",
+        auto_batch_size: bool = False,
+        batch_dims: int | None = None,
+        batch_size: Sequence[int] | int | None = None,
+        non_tensor_as_stack: bool = False,
+        allow_pickle: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Open a zarr store as a `PersistentTensorDict`; entries are read when they are used.
+
+        Args:
+            filename: A folder, a URL of fsspec, or a store of zarr.
+            mode: ``"r"`` for reading, ``"r+"`` for reading and writing.
+            auto_batch_size: Whether the batch size is what the shapes have in common.
+            batch_dims: How many dimensions ``auto_batch_size`` takes at most.
+            batch_size: The batch size; by default what the store says, and none if another program wrote it.
+            non_tensor_as_stack: Whether one non-tensor value of a batch is read as a value for each position.
+            allow_pickle: Whether pickled values are loaded; a pickle runs code when it is loaded.
+            **kwargs: How new entries are stored, and ``storage_options`` of fsspec.
+
+        Raises:
+            ImportError: ``tensordict-store`` or zarr is not installed.
+            OSError: The store cannot be opened.
+
+        >>> TensorDict({"x": torch.arange(6).view(3, 2)}, [3]).to_zarr("rows.zarr").close()
+        >>> TensorDict.from_zarr("rows.zarr")[2]["x"]
+        tensor([4, 5])
+        """
+        return satellite(_NAME, "TensorDict.from_zarr").from_zarr(
+            filename,
+            mode=mode,
+            auto_batch_size=auto_batch_size,
+            batch_dims=batch_dims,
+            batch_size=batch_size,
+            non_tensor_as_stack=non_tensor_as_stack,
+            allow_pickle=allow_pickle,
+            **kwargs,
+        )
+
+    def to_store(
+        self,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        device: torch.device | str | int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Store the entries on a Redis server, in one request, and return a `TensorDictStore` over them.
+
+        A lazy stack becomes a `LazyStackedTensorDictStore`, whose elements may differ in shape.
+
+        Args:
+            backend: ``"redis"`` or ``"dragonfly"``, which speak one protocol.
+            host: The host of the server.
+            port: The port of the server.
+            db: The number of the database.
+            unix_socket_path: The socket of a server on this machine, in place of host and port.
+            prefix: The first part of all names on the server.
+            device: Where tensors that are read lie; by default the device of this tensordict.
+            **kwargs: ``ttl``, ``client``, ``td_id``, ``allow_pickle`` and options of ``redis.Redis``.
+
+        Raises:
+            ImportError: ``tensordict-store`` or redis-py is not installed.
+            ConnectionError: The server does not answer.
+            TypeError: An entry cannot be stored; the error names its key.
+        """
+        return satellite(_NAME, "TensorDict.to_store").to_store(
+            self,
+            backend=backend,
+            host=host,
+            port=port,
+            db=db,
+            unix_socket_path=unix_socket_path,
+            prefix=prefix,
+            device=device,
             **kwargs,
         )

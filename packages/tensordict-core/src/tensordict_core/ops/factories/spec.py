@@ -13,7 +13,7 @@ from typing import Any, Literal
 __all__ = ["OpSpec", "operations", "record"]
 
 Family = Literal["unary", "binary", "ternary", "compare", "reduce", "cast", "shape", "test"]
-Parameters = Literal["plain", "rewrap", "data"]
+Parameters = Literal["plain", "data"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,7 @@ class OpSpec:
         inplace: Whether the operation writes into the leaves and returns the tensordict itself.
         operators: Names of the operator methods that call the method.
         torch_functions: The ``torch`` functions that dispatch to the method.
-        parameters: The result for a parameter container: ``"plain"`` tensors, a ``"rewrap"``-ped container, or an
-            action on ``"data"``.
+        parameters: The result for a parameter container: ``"plain"`` tensors, or an action on ``"data"``.
         floating: Whether the operation is defined for floating-point leaves only.
 
     >>> next(op for op in operations() if op.name == "abs").family

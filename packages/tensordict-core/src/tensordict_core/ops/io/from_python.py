@@ -329,6 +329,10 @@ def from_dataclass(
         return satellite("tensordict_class", "TensorDict.from_dataclass(as_tensorclass=True)").from_dataclass(
             dataclass, dest_cls=dest_cls, **options
         )
+    if isinstance(dataclass, Node) and not dataclass._is_non_tensor and dataclasses.is_dataclass(dataclass):
+        dataclass = containers.dense(dict(dataclass._items()))  # a tensorclass
+    if isinstance(dataclass, Node):
+        return _from_tree(dataclass, options)
     if isinstance(dataclass, type) or not dataclasses.is_dataclass(dataclass):
         raise errors.not_convertible("from_dataclass", "a dataclass instance", dataclass)
     return _from_tree(dataclass, options)

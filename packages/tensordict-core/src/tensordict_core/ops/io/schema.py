@@ -15,7 +15,7 @@ from tensordict_core.base.meta import as_batch_size
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry import containers
 
-__all__ = ["Schemas"]
+__all__ = ["Schemas", "from_struct_array"]
 
 _STORAGES = (None, "shared", "memmap")
 _KINDS = "biufc"
@@ -85,17 +85,28 @@ class Schemas(Node):
         return td.share_memory_() if storage == "shared" else td
 
     @classmethod
-    def from_struct_array(cls, struct_array: np.ndarray[Any, Any], device: Any = None) -> Any:
+    def from_struct_array(
+        cls,
+        struct_array: np.ndarray[Any, Any],
+        *,
+        auto_batch_size: bool = False,
+        batch_dims: int | None = None,
+        device: torch.device | str | int | None = None,
+        batch_size: Sequence[int] | int | None = None,
+    ) -> Any:
         """Return a tensordict over a NumPy structured array; its batch size is the shape of the array.
 
         Fields share the memory of the array where their alignment allows it; strings and objects are non-tensor data.
 
         Args:
             struct_array: The array; structured fields become nested tensordicts.
+            auto_batch_size: Whether the batch size is the longest that all entries share.
+            batch_dims: The most batch dimensions that ``auto_batch_size`` takes.
             device: Where every entry is moved.
+            batch_size: The batch size; by default the shape of the array.
 
         Raises:
-            TypeError: It is not a structured array.
+            TypeError: It is not a structured array, or both ``batch_size`` and ``auto_batch_size`` are given.
 
         >>> array = np.zeros(3, dtype=[("x", "f4"), ("y", "i8", (2,))])
         >>> td = TensorDict.from_struct_array(array)
@@ -105,8 +116,15 @@ class Schemas(Node):
         names = getattr(getattr(struct_array, "dtype", None), "names", None)
         if names is None:
             raise errors.not_convertible("from_struct_array", "a structured array of NumPy", struct_array)
+        if auto_batch_size and batch_size is not None:
+            raise TypeError("batch_size and auto_batch_size both set the batch size; pass one of them")
         entries = {name: _field(struct_array, name) for name in names}
-        return containers.dense(entries, batch_size=struct_array.shape, device=device)
+        td = containers.dense(entries, batch_size=struct_array.shape, device=device)
+        if auto_batch_size:
+            td.auto_batch_size_(batch_dims)
+        elif batch_size is not None:
+            td.batch_size = as_batch_size(batch_size)
+        return td
 
     def to_struct_array(self) -> np.ndarray[Any, Any]:
         """Return the entries as a NumPy structured array of the shape of the batch.
@@ -125,6 +143,24 @@ class Schemas(Node):
         for key, column in columns.items():
             out[key] = column
         return out
+
+
+def from_struct_array(
+    struct_array: np.ndarray[Any, Any],
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: torch.device | str | int | None = None,
+    batch_size: Sequence[int] | int | None = None,
+) -> Any:
+    """Return a tensordict over a NumPy structured array; see ``TensorDict.from_struct_array``.
+
+    >>> from_struct_array(np.zeros((2, 3), dtype=[("x", "f4")])).batch_size
+    torch.Size([2, 3])
+    """
+    return containers.dense.from_struct_array(
+        struct_array, auto_batch_size=auto_batch_size, batch_dims=batch_dims, device=device, batch_size=batch_size
+    )
 
 
 def _field(array: np.ndarray[Any, Any], name: str) -> Any:

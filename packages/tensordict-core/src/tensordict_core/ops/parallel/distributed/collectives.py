@@ -26,24 +26,24 @@ from tensordict_core.ops.parallel.distributed.messages import (
 )
 from tensordict_core.ops.parallel.packing import pack, unpack
 
-__all__ = ["Collectives"]
+__all__ = ["Collectives", "buffer_device", "placed", "result_device"]
 
 
-def _buffer_device(dist: Any, group: Any, device: torch.device) -> torch.device:
+def buffer_device(dist: Any, group: Any, device: torch.device) -> torch.device:
     """Return the device on which a group needs a buffer: NCCL sends from CUDA devices only."""
     if dist.get_backend(group) == "nccl" and device.type == "cpu":
         return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
-def _result_device(device: Any, sender: torch.device) -> torch.device:
+def result_device(device: Any, sender: torch.device) -> torch.device:
     """Return the device of received leaves: the given one, or the receiver's device of the sender's type."""
     if device is not None:
         return torch.device(device)
     return sender if sender.type == "cpu" else torch.device(sender.type, torch.accelerator.current_device_index())
 
 
-def _placed(skeleton: Any, buffer: Tensor, device: torch.device) -> Any:
+def placed(skeleton: Any, buffer: Tensor, device: torch.device) -> Any:
     """Return the tree of a skeleton on a device."""
     td = unpack(skeleton, buffer if buffer.device == device else buffer.to(device))
     return td if td._meta.device is None or td._meta.device == device else td.to(device)
@@ -102,16 +102,16 @@ class Collectives(Node):
         if dist.get_rank() == src:
             skeleton, buffer = pack(self)
             dist.broadcast_object_list([skeleton, buffer.numel(), buffer.device], src, group=group)
-            dist.broadcast(buffer.to(_buffer_device(dist, group, buffer.device)), src, group=group)
+            dist.broadcast(buffer.to(buffer_device(dist, group, buffer.device)), src, group=group)
             return self if device is None else self.to(device)
         box: list[Any] = [None, None, None]
         dist.broadcast_object_list(box, src, group=group)
         skeleton, size, sender = box
-        target = _result_device(device, sender)
-        buffer = torch.empty(size, dtype=torch.uint8, device=_buffer_device(dist, group, target))
+        target = result_device(device, sender)
+        buffer = torch.empty(size, dtype=torch.uint8, device=buffer_device(dist, group, target))
         dist.broadcast(buffer, src, group=group)
-        placed: Self = _placed(skeleton, buffer, target)
-        return placed
+        received: Self = placed(skeleton, buffer, target)
+        return received
 
     def scatter(
         self, src: int, tensordicts: Sequence[Any] | None = None, *, group: Any = None, device: Any = None
@@ -153,18 +153,18 @@ class Collectives(Node):
             news = [(skeleton, buffer.numel(), size, buffer.device) for skeleton, buffer in packed]
             dist.scatter_object_list(mine, news, src, group=group)
             skeleton, own, size, sender = mine[0]
-            buffer_device = _buffer_device(dist, group, sender)
-            buffer = torch.empty(size, dtype=torch.uint8, device=buffer_device)
-            dist.scatter(buffer, [_padded(part, size, buffer_device) for _, part in packed], src, group=group)
+            place = buffer_device(dist, group, sender)
+            buffer = torch.empty(size, dtype=torch.uint8, device=place)
+            dist.scatter(buffer, [_padded(part, size, place) for _, part in packed], src, group=group)
         else:
             dist.scatter_object_list(mine, None, src, group=group)
             skeleton, own, size, sender = mine[0]
             buffer = torch.empty(
-                size, dtype=torch.uint8, device=_buffer_device(dist, group, _result_device(device, sender))
+                size, dtype=torch.uint8, device=buffer_device(dist, group, result_device(device, sender))
             )
             dist.scatter(buffer, None, src, group=group)
-        placed: Self = _placed(skeleton, buffer[:own], _result_device(device, sender))
-        return placed
+        received: Self = placed(skeleton, buffer[:own], result_device(device, sender))
+        return received
 
     def gather_and_stack(self, dst: int, group: Any = None) -> Self | None:
         """Write the tensordicts of the other processes of a group into the rows of one; all must call it.
@@ -233,11 +233,11 @@ class Collectives(Node):
         news: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(news, (skeleton, buffer.numel(), buffer.device), group=group)
         size = max(own for _, own, _ in news)
-        buffer_device = _buffer_device(dist, group, buffer.device)
-        buffers = [torch.empty(size, dtype=torch.uint8, device=buffer_device) for _ in news]
-        dist.all_gather(buffers, _padded(buffer, size, buffer_device), group=group)
+        place = buffer_device(dist, group, buffer.device)
+        buffers = [torch.empty(size, dtype=torch.uint8, device=place) for _ in news]
+        dist.all_gather(buffers, _padded(buffer, size, place), group=group)
         return [
-            _placed(structure, part[:own], _result_device(None, sender))
+            placed(structure, part[:own], result_device(None, sender))
             for (structure, own, sender), part in zip(news, buffers, strict=True)
         ]
 

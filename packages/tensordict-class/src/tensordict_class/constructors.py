@@ -1,0 +1,38 @@
+"""Other constructors of tensorclasses: from lists, named tuples, modules and others that every tensordict has."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from tensordict_core import TensorDict
+from tensordict_core.extension import TensorCollection, TensorDictBase
+
+__all__ = ["add_constructors"]
+
+_NAMES = (
+    *("from_any", "from_list", "from_tuple", "from_namedtuple", "from_pytree", "from_struct_array"),
+    *("fromkeys", "from_module", "from_modules"),
+)
+
+
+def _of_class(name: str) -> Any:
+    """Makes the class method ``name``: the tensordict that it makes becomes an instance."""
+    general = getattr(TensorDict, name)
+
+    @functools.wraps(general)
+    def construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        made = general(*args, **kwargs)
+        return cls.from_tensordict(made) if isinstance(made, TensorDictBase) else made
+
+    signature = inspect.signature(general)
+    first = inspect.Parameter("cls", inspect.Parameter.POSITIONAL_ONLY)
+    vars(construct)["__signature__"] = signature.replace(parameters=[first, *signature.parameters.values()])
+    return classmethod(construct)
+
+
+def add_constructors(cls: type[TensorCollection]) -> None:
+    """Adds the constructors to the base class of instances."""
+    for name in _NAMES:
+        setattr(cls, name, _of_class(name))

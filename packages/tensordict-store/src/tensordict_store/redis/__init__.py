@@ -1,0 +1,3 @@
+"""Redis: tensordicts whose entries are values of a server; each operation is one pipeline."""
+
+from __future__ import annotations

@@ -1,0 +1,223 @@
+"""Constructors: class methods that store a tensordict on a server or open one that it has."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from tensordict_core import TensorDict, is_tensorclass
+from tensordict_core.extension import CustomContainer, Meta, Node, as_batch_size, as_device, find_type
+from tensordict_store.redis.connection import Connection
+from tensordict_store.redis.tree import Change, Path, Tree
+from tensordict_store.redis.writes import add_zeros
+
+__all__ = ["Constructors", "redis_options"]
+
+_OWN = ("td_id", "cache_metadata", "ttl", "allow_pickle", "client")
+
+
+def redis_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of redis-py among the arguments of a constructor."""
+    return {key: value for key, value in kwargs.items() if key not in _OWN}
+
+
+class Constructors:
+    """``from_tensordict``, ``from_dict``, ``from_store`` and ``from_schema``."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **arguments: Any) -> None: ...
+        @classmethod
+        def _at(cls, tree: Tree, path: Path, meta: Meta, allow_pickle: bool) -> Self: ...
+        def _create(self, change: Change) -> None: ...
+        def _add_node(self, path: Path, node: Any, change: Change, facts: dict[str, Any]) -> None: ...
+
+    @classmethod
+    def from_tensordict(
+        cls,
+        td: Any,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        device: torch.device | str | int | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Store a tensordict on a server, in one request.
+
+        Args:
+            td: The tensordict.
+            backend: As for the constructor, like the arguments that follow.
+            host: The host of the server.
+            port: The port of the server.
+            db: The number of the database.
+            unix_socket_path: The socket of a server on this machine.
+            prefix: The first part of all names on the server.
+            device: Where tensors that are read lie; by default the device of the tensordict.
+            **kwargs: More arguments of the constructor.
+
+        Raises:
+            ConnectionError: The server does not answer.
+            TypeError: An entry cannot be stored; the error names its key.
+        """
+        connection = Connection(
+            backend, host, port, db, unix_socket_path, kwargs.pop("client", None), redis_options(kwargs)
+        )
+        return cls._stored(td, connection, prefix, device, kwargs)
+
+    @classmethod
+    def _stored(cls, td: Any, connection: Connection, prefix: str, device: Any, kwargs: dict[str, Any]) -> Self:
+        if is_tensorclass(td):
+            td = td._disk_form()[1]["_tensordict"]
+        tree = Tree(connection, prefix, kwargs.get("td_id") or str(uuid.uuid4()), kwargs.get("cache_metadata", True))
+        tree.ttl = kwargs.get("ttl")
+        own = td._meta
+        meta = Meta(own.batch_size, own.device if device is None else as_device(device), own.names)
+        self = cls._at(tree, (), meta, bool(kwargs.get("allow_pickle")))
+        change = Change()
+        self._add_node((), td._now() if isinstance(td, CustomContainer) else td._solid(), change, {})
+        self._create(change)
+        return self
+
+    @classmethod
+    def from_dict(
+        cls,
+        input_dict: Any,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        auto_batch_size: bool = False,
+        batch_size: Sequence[int] | int | None = None,
+        device: torch.device | str | int | None = None,
+        batch_dims: int | None = None,
+        names: Sequence[str | None] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Store a dictionary on a server, in one request.
+
+        Args:
+            input_dict: The dictionary, which may be nested.
+            backend: As for the constructor, like the arguments that follow.
+            host: The host of the server.
+            port: The port of the server.
+            db: The number of the database.
+            unix_socket_path: The socket of a server on this machine.
+            prefix: The first part of all names on the server.
+            auto_batch_size: Whether the batch size is what the shapes have in common.
+            batch_size: The batch size; by default none.
+            device: Where tensors that are read lie.
+            batch_dims: How many dimensions ``auto_batch_size`` takes at most.
+            names: A name for each batch dimension.
+            **kwargs: More arguments of the constructor.
+        """
+        td = input_dict if isinstance(input_dict, Node) else TensorDict(input_dict, batch_size, names=names)
+        if auto_batch_size:
+            td = td._clone(False).auto_batch_size_(batch_dims)
+        where: dict[str, Any] = {
+            "backend": backend,
+            "host": host,
+            "port": port,
+            "db": db,
+            "unix_socket_path": unix_socket_path,
+        }
+        return cls.from_tensordict(td, prefix=prefix, device=device, **where, **kwargs)
+
+    @classmethod
+    def from_store(
+        cls,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        td_id: str,
+        device: torch.device | str | int | None = None,
+        tensorclass_cls: type | str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Open a tensordict that a server has.
+
+        Args:
+            backend: As for the constructor, like the arguments that follow.
+            host: The host of the server.
+            port: The port of the server.
+            db: The number of the database.
+            unix_socket_path: The socket of a server on this machine.
+            prefix: The first part of all names on the server.
+            td_id: The id of the tensordict.
+            device: Where tensors that are read lie.
+            tensorclass_cls: A tensorclass, or its registered name, that the result is an instance of.
+            **kwargs: More arguments of the constructor.
+
+        Raises:
+            KeyError: The server does not have it.
+            ConnectionError: The server does not answer.
+        """
+        where: dict[str, Any] = {
+            "backend": backend,
+            "host": host,
+            "port": port,
+            "db": db,
+            "unix_socket_path": unix_socket_path,
+        }
+        store = cls(prefix=prefix, td_id=td_id, device=device, **where, **kwargs)
+        chosen: Any = find_type(tensorclass_cls) if isinstance(tensorclass_cls, str) else tensorclass_cls
+        if tensorclass_cls is not None and (chosen is None or not is_tensorclass(chosen)):
+            raise TypeError(f"tensorclass_cls={tensorclass_cls!r} is no tensorclass; pass the class itself")
+        return store if chosen is None else chosen._from_disk_form({}, {"_tensordict": store})
+
+    @classmethod
+    def from_schema(
+        cls,
+        schema: Mapping[Any, Any],
+        *,
+        batch_size: Sequence[int] | int | None = None,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        device: torch.device | str | int | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Make a tensordict of zeros on a server; the zeros are not sent.
+
+        Args:
+            schema: For each key the shape behind the batch dimensions and the dtype; a dictionary nests.
+            batch_size: The batch size; by default none.
+            backend: As for the constructor, like the arguments that follow.
+            host: The host of the server.
+            port: The port of the server.
+            db: The number of the database.
+            unix_socket_path: The socket of a server on this machine.
+            prefix: The first part of all names on the server.
+            device: Where tensors that are read lie.
+            **kwargs: More arguments of the constructor.
+        """
+        size = as_batch_size(batch_size)
+        td = TensorDict.from_schema(schema, batch_size=size, device="meta")
+        connection = Connection(
+            backend, host, port, db, unix_socket_path, kwargs.pop("client", None), redis_options(kwargs)
+        )
+        tree = Tree(connection, prefix, kwargs.get("td_id") or str(uuid.uuid4()), kwargs.get("cache_metadata", True))
+        tree.ttl = kwargs.get("ttl")
+        self = cls._at(tree, (), Meta(size, as_device(device)), bool(kwargs.get("allow_pickle")))
+        change = Change()
+        add_zeros((), td, change)
+        self._create(change)
+        return self

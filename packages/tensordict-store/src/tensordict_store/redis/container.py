@@ -1,0 +1,406 @@
+"""`TensorDictStore`: a tensordict whose entries are values of a Redis server.
+
+Reads fetch the rows that an index selects, and writes change them there. Each operation is one request, however many
+entries it touches. Results of operations are plain tensordicts.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_core import is_tensorclass
+from tensordict_core.extension import (
+    CustomContainer,
+    Index,
+    Meta,
+    Node,
+    annotate,
+    as_batch_size,
+    as_device,
+    dense,
+    find_type,
+    register_value_writer,
+    type_name,
+)
+from tensordict_core.extension import annotation as annotation_of
+from tensordict_store.redis.connection import Command, Connection
+from tensordict_store.redis.constructors import Constructors
+from tensordict_store.redis.layout import Record, tensor_record
+from tensordict_store.redis.ranges import Request, as_bytes, request
+from tensordict_store.redis.tree import Change, Path, Tree, batch_size_of, decoded, encoded
+from tensordict_store.redis.writes import facts_of, write_all
+
+__all__ = ["SAVE", "TensorDictStore"]
+
+SAVE = "redis_save"
+"""Annotation of non-tensor data that was read from a server: stores new values of it."""
+
+
+class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a server has an address
+    """A tensordict whose entries are values of a Redis server.
+
+    Args:
+        backend: ``"redis"`` or ``"dragonfly"``, which speak one protocol.
+        host: The host of the server.
+        port: The port of the server.
+        db: The number of the database.
+        unix_socket_path: The socket of a server on this machine, in place of host and port.
+        prefix: The first part of all names on the server.
+        batch_size: The batch size.
+        device: Where tensors that are read lie.
+        client: A client of redis-py, in place of host and port.
+        td_id: The id of a tensordict that the server has, as `from_store` takes it; by default a new one.
+        cache_metadata: Whether keys, shapes and dtypes are kept here; otherwise each operation asks for them.
+        ttl: Seconds after which the server deletes what is stored from now on.
+        allow_pickle: Whether non-tensor values that JSON cannot hold may be pickled and loaded; a pickle runs code when
+            it is loaded, and anybody who reaches the server can put one there.
+        **redis_kwargs: Options of ``redis.Redis``, such as ``password``, ``ssl`` and ``socket_timeout``.
+
+    Raises:
+        ImportError: redis-py is not installed.
+        ConnectionError: The server does not answer.
+    """
+
+    _reads_copy = True
+
+    def __init__(
+        self,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        batch_size: Sequence[int] | int | None = None,
+        device: torch.device | str | int | None = None,
+        client: Any = None,
+        td_id: str | None = None,
+        cache_metadata: bool = True,
+        ttl: int | None = None,
+        allow_pickle: bool | None = None,
+        **redis_kwargs: Any,
+    ) -> None:
+        connection = Connection(backend, host, port, db, unix_socket_path, client, redis_kwargs)
+        tree = Tree(connection, prefix, str(uuid.uuid4()) if td_id is None else td_id, cache_metadata)
+        tree.ttl = ttl
+        where = as_device(device)
+        if td_id is None:
+            meta = Meta(as_batch_size(batch_size), where)
+            self._begin(tree, (), meta, bool(allow_pickle))
+            self._create(Change())
+        else:
+            found = tree.load()
+            size = batch_size_of(found[1]) if batch_size is None else as_batch_size(batch_size)
+            where = as_device(found[2].decode()) if where is None and found[2] else where
+            names = tree.nodes[()].get("names")
+            meta = Meta(size, where, tuple(names) if names and len(names) == len(size) else None)
+            self._begin(tree, (), meta, bool(allow_pickle))
+
+    def _begin(self, tree: Tree, path: Path, meta: Meta, allow_pickle: bool) -> None:
+        self._start(meta)
+        self._tree = tree
+        self._path = path
+        self._allow_pickle = allow_pickle
+        self._children: dict[str, Any] = {}
+
+    @classmethod
+    def _at(cls, tree: Tree, path: Path, meta: Meta, allow_pickle: bool) -> Self:
+        self = object.__new__(cls)
+        self._begin(tree, path, meta, allow_pickle)
+        return self
+
+    def _create(self, change: Change) -> None:
+        """Store the root and its first entries in one request."""
+        meta = self._meta
+        self._tree.extra = {
+            "__batch_size__": json.dumps(list(meta.batch_size)),
+            "__device__": "" if meta.device is None else str(meta.device),
+        }
+        change.nodes.setdefault((), {"keys": []})
+        change.nodes[()] |= facts_of(meta)
+        self._tree.apply(change)
+
+    # what is particular to a server -----------------------------------------------------------------------------------
+
+    @property
+    def td_id(self) -> str:
+        """The id of the tensordict on the server."""
+        return self._tree.id
+
+    @property
+    def client(self) -> Any:
+        """The client of redis-py."""
+        return self._tree.connection.client
+
+    def close(self) -> None:
+        """Close the connections; the values stay on the server, and a later operation connects again."""
+        self._tree.connection.close()
+
+    def clear_redis(self) -> None:
+        """Delete all entries and metadata from the server, in one request."""
+        tree = self._tree
+        tree.connection.run([("UNLINK", *tree.all_names())], atomic=True)
+        tree.records.clear()
+        tree.nodes = {(): {"keys": []}}
+        self._children.clear()
+
+    def expire(self, seconds: int | None) -> Self:
+        """Let the server delete the whole tensordict after a time; ``None`` keeps it.
+
+        Entries that are stored later live as long, counted from when they are stored.
+        """
+        tree = self._tree
+        tree.ttl = seconds
+        how: list[Command] = [
+            ("PERSIST", name) if seconds is None else ("EXPIRE", name, seconds) for name in tree.all_names()
+        ]
+        tree.connection.run(how, atomic=True)
+        return self
+
+    def to_local(self) -> Any:
+        """Return a plain tensordict of all entries, read in one request."""
+        return self._now()
+
+    # entries ----------------------------------------------------------------------------------------------------------
+
+    def _record(self, key: str) -> Record | None:
+        return self._tree.records.get((*self._path, key))
+
+    def _keys(self) -> Iterable[str]:
+        self._tree.refresh()
+        return list(self._tree.nodes.get(self._path, {"keys": ()})["keys"])
+
+    def _peek(self, key: str) -> Any:
+        self._tree.refresh()
+        record = self._record(key)
+        if record is None:
+            return self._child(key)
+        if record.dtype is None:
+            return self._values([key])[0]
+        return torch.empty(record.shape or (), dtype=record.dtype, device="meta")
+
+    def _get(self, key: str) -> Any:
+        self._tree.refresh()
+        record = self._record(key)
+        if record is None:
+            return self._child(key)
+        return self._values([key])[0] if record.dtype is None else self._read(key, None)
+
+    def _nodes(self) -> Iterable[Node]:
+        return [child for key in self._keys() if self._record(key) is None and (child := self._child(key)) is not None]
+
+    def _child(self, key: str) -> Any:
+        path = (*self._path, key)
+        facts = self._tree.nodes.get(path)
+        if facts is None:
+            self._children.pop(key, None)
+            return None
+        child = self._children.get(key)
+        if child is None:
+            own = self._meta
+            size = torch.Size(facts.get("batch_size", own.batch_size))
+            names = facts.get("names", own.names if "batch_size" not in facts else None)
+            if size[: len(own.batch_size)] != own.batch_size:
+                size, names = own.batch_size, own.names
+            names = tuple(names) if names is not None and len(names) == len(size) else None
+            child = self._at(self._tree, path, Meta(size, own.device, names), self._allow_pickle)
+            if self._locked:
+                child.lock_()
+            cls = find_type(facts["class"]) if "class" in facts else None
+            if cls is not None and is_tensorclass(cls):
+                child = cls._from_disk_form({}, {"_tensordict": child})
+            self._children[key] = child
+        return child
+
+    def _values(self, keys: Sequence[str], replies: Sequence[Any] | None = None) -> list[Any]:
+        """Return non-tensor entries, whose new values are stored."""
+        tree = self._tree
+        if replies is None:
+            replies = tree.connection.run([("GET", tree.data((*self._path, key))) for key in keys])
+        out = []
+        for key, reply in zip(keys, replies, strict=True):
+            record = self._record(key)
+            assert record is not None
+            node = decoded(key, record, reply, self._meta, self._allow_pickle)
+            annotate(node, SAVE, lambda new, key=key: self._set(key, new))
+            out.append(node)
+        return out
+
+    def _on_device(self, value: Tensor) -> Tensor:
+        device = self._meta.device
+        return value if device is None else value.to(device)
+
+    def _request(self, key: str, record: Record, index: Index | None) -> Request:
+        return request(".".join((*self._path, key)), self._tree.data((*self._path, key)), record, index)
+
+    def _read(self, key: str, index: Index | None) -> Any:
+        record = self._record(key)
+        if record is None or record.dtype is None:
+            value = self._peek(key)
+            return value if index is None else value._index(index)
+        wanted = self._request(key, record, index)
+        return self._on_device(wanted.result(self._tree.connection.run(wanted.commands)))
+
+    def _now(self) -> Any:
+        return self._fetched(None)
+
+    def _index(self, index: Index) -> Any:
+        return self._fetched(index)
+
+    def _fetched(self, index: Index | None) -> Any:
+        """Return the part that an index selects as a plain tensordict; all of it is read in one request."""
+        self._tree.refresh()
+        requests: list[tuple[dict[str, Any], str, Any, Any]] = []
+        out = self._add_requests(index, requests)
+        commands = [command for _, _, _, wanted in requests for command in wanted]
+        replies = self._tree.connection.run(commands)
+        used = 0
+        for entries, key, finish, wanted in requests:
+            entries[key] = finish(replies[used : used + len(wanted)])
+            used += len(wanted)
+        return out
+
+    def _add_requests(self, index: Index | None, requests: list[tuple[dict[str, Any], str, Any, Any]]) -> Any:
+        """Return a tensordict whose entries are still to be read, and append how they are read and finished."""
+        entries: dict[str, Any] = {}
+        for key in self._tree.nodes.get(self._path, {"keys": ()})["keys"]:
+            record = self._record(key)
+            entries[key] = None  # keeps the order
+            if record is None:
+                child = self._child(key)
+                if isinstance(child, TensorDictStore):
+                    entries[key] = child._add_requests(index, requests)
+                else:
+                    entries[key] = child if index is None else child._index(index)
+            elif record.dtype is None:
+                requests.append(
+                    (entries, key, self._finish_value(key, index), [("GET", self._tree.data((*self._path, key)))])
+                )
+            else:
+                wanted = self._request(key, record, index)
+                requests.append(
+                    (entries, key, lambda got, wanted=wanted: self._on_device(wanted.result(got)), wanted.commands)
+                )
+        return dense(entries, self._meta if index is None else index.meta(self._meta))
+
+    def _finish_value(self, key: str, index: Index | None) -> Any:
+        def finish(replies: list[Any]) -> Any:
+            value = self._values([key], replies)[0]
+            return value._clone(True) if index is None else value._index(index)
+
+        return finish
+
+    # writes -----------------------------------------------------------------------------------------------------------
+
+    def _shared_store(self) -> Any:
+        return self._tree
+
+    def _write(self, key: str, index: Index | None, value: Tensor) -> None:
+        self._write_all([(self, key, index, value)])
+
+    def _write_all(self, parts: Sequence[tuple[Any, str, Index | None, Tensor]]) -> None:
+        write_all(self._tree, parts)
+
+    def _set(self, key: str, value: Any) -> None:
+        self._set_each([(key, value)])
+
+    def _set_each(self, entries: Iterable[tuple[str, Any]]) -> None:
+        """Store entries in one request."""
+        change = Change()
+        names = list(self._tree.nodes[self._path]["keys"])
+        for key, value in entries:
+            if isinstance(value, Node) and value is self._children.get(key):
+                continue
+            self._add_entry((*self._path, key), value, change)
+            change.removed.append((*self._path, key))
+            self._children.pop(key, None)
+            if key not in names:
+                names.append(key)
+        if change.removed:
+            change.nodes[self._path] = {**self._tree.nodes[self._path], **facts_of(self._meta), "keys": names}
+            self._tree.apply(change)
+
+    def _add_entry(self, path: Path, value: Any, change: Change) -> None:
+        key = ".".join(path)
+        if isinstance(value, Tensor):
+            change.puts.append((path, tensor_record(key, value), as_bytes(value)))
+            return
+        if value._is_non_tensor:
+            change.puts.append((path, *encoded(key, value, self._allow_pickle)))
+            return
+        facts: dict[str, Any] = {}
+        if is_tensorclass(value):
+            facts["class"] = type_name(type(value))
+            value = value._disk_form()[1]["_tensordict"]
+        elif value._is_opaque:
+            raise TypeError(
+                f"the entry {key!r} is {type(value).__name__}, which has no batch dimensions and cannot be stored on a "
+                "server; store it as a tensor of the batch size"
+            )
+        value = value._now() if isinstance(value, CustomContainer) else value._solid()
+        self._add_node(path, value, change, facts)
+
+    def _add_node(self, path: Path, node: Any, change: Change, facts: dict[str, Any]) -> None:
+        items = list(node._items())
+        change.nodes[path] = {**facts_of(node._meta), **facts, "keys": [str(key) for key, _ in items]}
+        for key, value in items:
+            self._add_entry((*path, key), value, change)
+
+    def _del(self, key: str) -> None:
+        change = Change()
+        change.removed.append((*self._path, key))
+        facts = self._tree.nodes[self._path]
+        change.nodes[self._path] = {**facts, "keys": [name for name in facts["keys"] if name != key]}
+        self._children.pop(key, None)
+        self._tree.apply(change)
+
+    def _rename(self, old: str, new: str) -> None:
+        value = self._get(old)
+        value = value._now() if isinstance(value, CustomContainer) else value
+        self._del(old)
+        self._set(new, value)
+
+    def _set_meta(self, meta: Meta) -> None:
+        before = self._meta
+        super()._set_meta(meta)
+        if (before.batch_size, before.names) == (meta.batch_size, meta.names):
+            return
+        change = Change()
+        change.nodes[self._path] = {**self._tree.nodes[self._path], "names": None, **facts_of(meta)}
+        size = ("SET", self._tree.name("__batch_size__"), json.dumps(list(meta.batch_size)))
+        if not self._path and "__batch_size__" in self._tree.extra:
+            self._tree.extra["__batch_size__"] = json.dumps(list(meta.batch_size))
+        self._tree.apply(change, [] if self._path else [size])
+
+    # copies and constructors ------------------------------------------------------------------------------------------
+
+    def __reduce__(self) -> Any:
+        """Pickled is where the entries are: another process connects on its own."""
+        return _rebuilt, (type(self), self._tree, self._path, self._meta, self._allow_pickle, self._locked)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(\n    keys={sorted(map(str, self._keys()))},\n    batch_size={self.batch_size},\n"
+            f"    device={self.device},\n    backend={self._tree.connection.backend!r},\n    td_id={self.td_id!r})"
+        )
+
+
+def _rebuilt(cls: Any, tree: Tree, path: Path, meta: Meta, allow_pickle: bool, locked: bool) -> Any:
+    td = cls._at(tree, path, meta, allow_pickle)
+    return td.lock_() if locked else td
+
+
+def _save(old: Any, new: Any) -> None:
+    save = annotation_of(old, SAVE)
+    if save is not None:
+        save(new)
+
+
+register_value_writer(_save)

@@ -1,0 +1,136 @@
+"""Layout: the names and values on the server. They are those of the reference implementation, and a few beside them.
+
+A tensordict with the id ``ID`` has a string ``PREFIX:{ID}:d:PATH`` with the bytes of each tensor or the JSON of each
+value, a hash ``PREFIX:{ID}:m:PATH`` with its shape and dtype, and the set ``PREFIX:{ID}:__keys__`` of all paths. Ours
+has a hash ``PREFIX:{ID}:__nodes__`` too: for each node its keys in order, its batch size and its names.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import torch
+
+from tensordict_store.arrays.dtypes import numpy_dtype
+
+__all__ = ["Record", "join", "parse_record", "parse_size", "split", "tensor_record"]
+
+
+class Record(NamedTuple):
+    """What the server says of one entry.
+
+    Attributes:
+        dtype: The dtype of a tensor; ``None`` for a value.
+        shape: The shape of a tensor; of a stack of different shapes, ``None``.
+        encoding: How a value is stored: ``"json"``, ``"json_array"`` or ``"pickle"``.
+        shapes: The shapes of the elements of a stack, if they differ.
+        stack: The batch size of values, one for each position.
+    """
+
+    dtype: torch.dtype | None
+    shape: torch.Size | None
+    encoding: str = ""
+    shapes: tuple[torch.Size, ...] | None = None
+    stack: tuple[int, ...] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of the tensor, or of all elements."""
+        assert self.dtype is not None
+        shapes = self.shapes if self.shape is None else (self.shape,)
+        return sum(shape.numel() for shape in shapes or ()) * self.dtype.itemsize
+
+    def fields(self) -> dict[str, str]:
+        """Return the fields of the hash."""
+        if self.dtype is None:
+            stack = {} if self.stack is None else {"stack": json.dumps(self.stack)}
+            return {"is_non_tensor": "1", "encoding": self.encoding, **stack}
+        fields = {"dtype": str(self.dtype)}
+        if self.shapes is not None:
+            first = self.shapes[0] if self.shapes else ()
+            fields |= {"homogeneous": "0", "shapes": json.dumps([list(one) for one in self.shapes]), "layout": "stack"}
+            return fields | {"shape": json.dumps([len(self.shapes), *first])}
+        assert self.shape is not None
+        return fields | {"shape": json.dumps(list(self.shape))}
+
+
+def tensor_record(key: str, value: Any) -> Record:
+    """Return the record of a tensor.
+
+    Raises:
+        TypeError: The tensor has no plain form.
+
+    >>> tensor_record("a", torch.zeros(2)).fields()
+    {'dtype': 'torch.float32', 'shape': '[2]'}
+    """
+    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
+        raise TypeError(f"the entry {key!r} has layout {value.layout} and cannot be stored as bytes; densify it first")
+    numpy_dtype(value.dtype)
+    return Record(value.dtype, value.shape)
+
+
+def parse_record(key: str, fields: dict[bytes, bytes]) -> Record:
+    """Return the record in a hash; its numbers are checked, because anybody may have written them.
+
+    Raises:
+        ValueError: The hash is damaged.
+
+    >>> parse_record("a", {b"dtype": b"torch.float32", b"shape": b"[2]"}).shape
+    torch.Size([2])
+    """
+    if b"is_non_tensor" in fields:
+        stack = parse_size(key, fields[b"stack"]) if b"stack" in fields else None
+        return Record(None, None, fields.get(b"encoding", b"json").decode(), None, stack)
+    name = fields.get(b"dtype", b"").decode()
+    dtype = getattr(torch, name.removeprefix("torch."), None) if name.startswith("torch.") else None
+    if not isinstance(dtype, torch.dtype) or b"shape" not in fields:
+        raise ValueError(f"the metadata of {key!r} on the server are damaged: {fields!r}; store the entry again")
+    if fields.get(b"homogeneous") == b"0":
+        shapes = _loaded(key, fields.get(b"shapes", b""))
+        if not isinstance(shapes, list):
+            raise ValueError(f"the shapes of {key!r} on the server are damaged: {shapes!r}; store the entry again")
+        return Record(dtype, None, shapes=tuple(_size(key, one) for one in shapes))
+    return Record(dtype, parse_size(key, fields[b"shape"]))
+
+
+def parse_size(key: str, text: bytes) -> torch.Size:
+    """Return the size in a JSON list.
+
+    Raises:
+        ValueError: It is no list of sizes.
+    """
+    return _size(key, _loaded(key, text))
+
+
+def _loaded(key: str, text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ValueError(
+            f"the metadata of {key!r} on the server are damaged: {text!r}; store the entry again"
+        ) from None
+
+
+def _size(key: str, numbers: Any) -> torch.Size:
+    if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < 2**62 for n in numbers):
+        raise ValueError(f"the shape of {key!r} on the server is damaged: {numbers!r}; store the entry again")
+    return torch.Size(numbers)
+
+
+def join(path: tuple[str, ...]) -> str:
+    """Return the name of a nested key; a dot in a key is escaped.
+
+    >>> join(("a", "b.c"))
+    'a.b%2Ec'
+    """
+    return ".".join(key.replace("%", "%25").replace(".", "%2E") for key in path)
+
+
+def split(name: str) -> tuple[str, ...]:
+    """Return the nested key of a name.
+
+    >>> split("a.b%2Ec")
+    ('a', 'b.c')
+    """
+    return tuple(part.replace("%2E", ".").replace("%25", "%") for part in name.split("."))

@@ -1,0 +1,498 @@
+"""`LazyStackedTensorDictStore`: a lazy stack on a Redis server, whose elements may differ in shape.
+
+An entry is one value on the server: its elements one behind the other, and beside it where each starts. Reading one
+element or a range of them is one range of that value.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor
+
+from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack
+from tensordict_core.extension import CustomContainer, Index, Meta, Node, annotate, as_batch_size, as_device, dense
+from tensordict_store.redis.connection import Command, Connection
+from tensordict_store.redis.constructors import redis_options
+from tensordict_store.redis.container import SAVE
+from tensordict_store.redis.elements import add_elements, ends_of, runs_of, shape_of
+from tensordict_store.redis.layout import Record, parse_size
+from tensordict_store.redis.ranges import as_bytes, tensor_of
+from tensordict_store.redis.tree import Change, Path, Tree, decoded
+
+__all__ = ["LazyStackedTensorDictStore"]
+
+
+class LazyStackedTensorDictStore(CustomContainer):
+    """A lazy stack on a Redis server; its elements have the same keys, and shapes of their own.
+
+    Args:
+        backend: ``"redis"`` or ``"dragonfly"``, which speak one protocol.
+        host: The host of the server.
+        port: The port of the server.
+        db: The number of the database.
+        unix_socket_path: The socket of a server on this machine, in place of host and port.
+        prefix: The first part of all names on the server.
+        count: The number of elements.
+        stack_dim: The batch dimension along which they are stacked.
+        inner_batch_size: The batch size of each element.
+        device: Where tensors that are read lie.
+        client: A client of redis-py, in place of host and port.
+        td_id: The id of a stack that the server has, as `from_store` takes it; by default a new one.
+        cache_metadata: Whether keys, shapes and dtypes are kept here.
+        ttl: Seconds after which the server deletes what is stored from now on.
+        allow_pickle: Whether pickled values may be stored and loaded.
+        **redis_kwargs: Options of ``redis.Redis``.
+
+    Raises:
+        ImportError: redis-py is not installed.
+        ConnectionError: The server does not answer.
+    """
+
+    _reads_copy = True
+
+    def __init__(
+        self,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        count: int,
+        stack_dim: int = 0,
+        inner_batch_size: Sequence[int],
+        device: torch.device | str | int | None = None,
+        client: Any = None,
+        td_id: str | None = None,
+        cache_metadata: bool = True,
+        ttl: int | None = None,
+        allow_pickle: bool | None = None,
+        **redis_kwargs: Any,
+    ) -> None:
+        connection = Connection(backend, host, port, db, unix_socket_path, client, redis_kwargs)
+        tree = Tree(connection, prefix, str(uuid.uuid4()) if td_id is None else td_id, cache_metadata)
+        tree.ttl = ttl
+        inner = as_batch_size(inner_batch_size)
+        self._begin(tree, (), count, stack_dim, inner, as_device(device), bool(allow_pickle))
+        if td_id is None:
+            self._create(Change())
+        else:
+            tree.load()
+
+    def _begin(
+        self, tree: Tree, path: Path, count: int, dim: int, inner: torch.Size, device: Any, allow_pickle: bool
+    ) -> None:
+        size = torch.Size((*inner[:dim], count, *inner[dim:]))
+        self._start(Meta(size, device))
+        self._tree, self._path = tree, path
+        self._count, self._dim, self._inner = count, dim, inner
+        self._allow_pickle = allow_pickle
+        self._children: dict[str, Any] = {}
+
+    @classmethod
+    def _at(cls, *parts: Any) -> Self:
+        self = object.__new__(cls)
+        self._begin(*parts)
+        return self
+
+    def _create(self, change: Change) -> None:
+        self._tree.extra = {
+            "__type__": "lazy_stack",
+            "__count__": str(self._count),
+            "__stack_dim__": str(self._dim),
+            "__inner_batch_size__": json.dumps(list(self._inner)),
+            "__device__": "" if self._meta.device is None else str(self._meta.device),
+        }
+        change.nodes.setdefault((), {"keys": []})
+        self._tree.apply(change)
+
+    @property
+    def td_id(self) -> str:
+        """The id of the stack on the server."""
+        return self._tree.id
+
+    @property
+    def stack_dim(self) -> int:
+        """The batch dimension along which the elements are stacked."""
+        return self._dim
+
+    def close(self) -> None:
+        """Close the connections; the values stay on the server, and a later operation connects again."""
+        self._tree.connection.close()
+
+    def clear_redis(self) -> None:
+        """Delete all entries and metadata from the server, in one request."""
+        tree = self._tree
+        tree.connection.run([("UNLINK", *tree.all_names())], atomic=True)
+        tree.records.clear()
+        tree.nodes = {(): {"keys": []}}
+        self._children.clear()
+
+    def to_local(self) -> Any:
+        """Return a plain lazy stack of all elements, read in one request."""
+        return self._now()
+
+    # reading ----------------------------------------------------------------------------------------------------------
+
+    def _keys(self) -> Iterable[str]:
+        self._tree.refresh()
+        return list(self._tree.nodes.get(self._path, {"keys": ()})["keys"])
+
+    def _record(self, key: str) -> Record | None:
+        return self._tree.records.get((*self._path, key))
+
+    def _child(self, key: str) -> Any:
+        path = (*self._path, key)
+        if path not in self._tree.nodes:
+            self._children.pop(key, None)
+            return None
+        child = self._children.get(key)
+        if child is None:
+            child = self._at(
+                self._tree, path, self._count, self._dim, self._inner, self._meta.device, self._allow_pickle
+            )
+            self._children[key] = child.lock_() if self._locked else child
+        return child
+
+    def _peek(self, key: str) -> Any:
+        self._tree.refresh()
+        record = self._record(key)
+        if record is None:
+            return self._child(key)
+        if record.dtype is None:
+            return self._get(key)
+        # of elements that differ in shape, the first stands for all: who reads or writes them is told
+        shape = record.shape if record.shape is not None else (self._count, *shape_of(record, 0))
+        return torch.empty(shape, dtype=record.dtype, device="meta").movedim(0, self._dim)
+
+    def _shape_of(self, key: str) -> torch.Size:
+        record = self._record(key)
+        if record is None or record.shapes is None:
+            return self._peek(key).shape  # type: ignore[no-any-return]  # an entry is Any
+        sizes = [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*record.shapes, strict=False)]
+        return torch.Size((*sizes[: self._dim], self._count, *sizes[self._dim :]))
+
+    def _get(self, key: str) -> Any:
+        self._tree.refresh()
+        if self._record(key) is None:
+            return self._child(key)
+        value = self._stacked(self._elements(range(self._count), [key]))._get(key)  # raises where shapes differ
+        if isinstance(value, Node):
+            annotate(cast("Any", value), SAVE, lambda new: self._set(key, new))
+        return value
+
+    def _nodes(self) -> Iterable[Node]:
+        return [child for key in self._keys() if self._record(key) is None and (child := self._child(key)) is not None]
+
+    def _read(self, key: str, index: Index | None) -> Any:
+        if self._record(key) is None or index is None:
+            value = self._get(key)
+            return value if index is None else value._index(index)
+        return self._part(index, [key])._get(key)
+
+    def _now(self) -> Any:
+        return self._stacked(self._elements(range(self._count)))
+
+    def _index(self, index: Index) -> Any:
+        return self._part(index, None)
+
+    def _part(self, index: Index, keys: Sequence[str] | None) -> Any:
+        """Return what an index selects; if it starts with elements, these alone are read."""
+        first = index.parts[0] if index.parts and not self._dim else None
+        if isinstance(first, slice):
+            wanted: Any = range(self._count)[first]
+            rest: Any = slice(None)
+        elif type(first) is int:
+            wanted, rest = [range(self._count)[first]], 0
+        elif isinstance(first, Tensor) and index.rows is not None and index.at == 0:
+            wanted, places = torch.unique(index.rows, return_inverse=True)
+            wanted, rest = wanted.tolist(), places
+        else:
+            return self._stacked(self._elements(range(self._count), keys))._index(index)
+        elements = self._elements(wanted, keys)
+        if not elements:
+            return self._stacked(self._elements(range(self._count), keys))._index(index)
+        size = torch.Size((len(elements), *self._inner))
+        return self._stacked(elements)._index(Index((rest, *index.parts[1:]), size))
+
+    def _stacked(self, elements: list[Any]) -> Any:
+        if not elements:
+            return dense({}, self._meta)
+        return lazy_stack(elements, self._dim)
+
+    def _elements(self, numbers: Sequence[int], keys: Sequence[str] | None = None) -> list[Any]:
+        """Return elements as plain tensordicts, read in one request; neighbours share a range."""
+        tree = self._tree
+        tree.refresh()
+        meta = Meta(self._inner, self._meta.device)
+        root = len(self._path)
+        paths = tree.below(self._path)
+        if keys is not None:
+            paths = [path for path in paths if path[root] in keys]
+        commands: list[Command] = []
+        sizes: list[list[int]] = []
+        for path in paths:
+            record = tree.records[path]
+            data = tree.data(path)
+            if record.dtype is None:
+                commands.append(("GET", data))
+                sizes.append([])
+                continue
+            ends = ends_of(record, self._count)
+            ranges = [(ends[a], ends[b]) for a, b in runs_of(numbers)]
+            ranges = [(start, stop) for start, stop in ranges if start < stop]
+            commands += [("GETRANGE", data, start, stop - 1) for start, stop in ranges]
+            sizes.append([stop - start for start, stop in ranges])
+        replies = iter(tree.connection.run(commands))
+        out = [self._empty(meta, self._path, keys) for _ in numbers]
+        for path, lengths in zip(paths, sizes, strict=True):
+            record, name = tree.records[path], ".".join(path)
+            if record.dtype is None:
+                values = decoded(name, record, next(replies), self._meta, self._allow_pickle)
+                parts: list[Any] = [values._index(Index(i, torch.Size((self._count,)))) for i in numbers]
+            else:
+                flat = tensor_of(name, [next(replies) for _ in lengths], lengths, record.dtype)
+                shapes = [shape_of(record, i) for i in numbers]
+                parts = [
+                    one.view(shape) for one, shape in zip(flat.split([s.numel() for s in shapes]), shapes, strict=True)
+                ]
+            for element, part in zip(out, parts, strict=True):
+                if isinstance(part, Tensor) and meta.device is not None:
+                    part = part.to(meta.device)
+                element.set(path[root:], part)
+        return out
+
+    def _empty(self, meta: Meta, path: Path, keys: Sequence[str] | None = None) -> Any:
+        """Return an element without leaves: its nested nodes in their order."""
+        names = self._tree.nodes.get(path, {"keys": ()})["keys"]
+        nodes = [name for name in names if (*path, name) in self._tree.nodes and (keys is None or name in keys)]
+        return dense({name: self._empty(meta, (*path, name)) for name in nodes}, meta)
+
+    def _shared_store(self) -> Any:
+        return self._tree
+
+    def _write(self, key: str, index: Index | None, value: Tensor) -> None:
+        """Write into a part of an entry whose elements have one shape."""
+        record = self._record(key)
+        assert record is not None
+        if record.shape is None:
+            raise RuntimeError(
+                f"the elements of {key!r} differ in shape, so they cannot be written as one tensor; "
+                "write each element, store[i] = element"
+            )
+        path = (*self._path, key)
+        if index is not None:
+            first = index.parts[0] if index.parts and not self._dim else None
+            if type(first) is int and len(index.parts) == 1:  # one element is one range
+                ends = ends_of(record, self._count)
+                number = range(self._count)[first]
+                self._tree.connection.run([("SETRANGE", self._tree.data(path), ends[number], as_bytes(value))])
+                return
+            whole = self._get(key)
+            whole[index.idx] = value.to(whole.device)
+            value = whole
+        content = as_bytes(value.movedim(self._dim, 0))
+        if content:
+            self._tree.connection.run([("SETRANGE", self._tree.data(path), 0, content)])
+
+    def _plan_write(self, index: Index | None, source: Any, plan: Any, prefix: tuple[str, ...]) -> None:
+        """Plan an in-place write; elements that differ in shape are written as a whole."""
+        first = index.parts[0] if index is not None and index.parts and not self._dim else None
+        if type(first) is not int or len(index.parts) != 1 or not isinstance(source, Node):  # type: ignore[union-attr]
+            super()._plan_write(index, source, plan, prefix)
+            return
+        number = range(self._count)[first]
+        changes: list[tuple[Path, Record, Tensor]] = []
+        rest = source._clone(False)
+        for path in source._leaf_keys():
+            record = self._tree.records.get((*self._path, *path))
+            if record is not None and record.shapes is not None:
+                changes.append(((*self._path, *path), record, source.get(path)))
+                rest.del_(path)
+        super()._plan_write(index, rest, plan, prefix)
+        if changes:
+            plan.before(lambda: self._replace(number, changes))
+
+    def _replace(self, number: int, changes: list[tuple[Path, Record, Tensor]]) -> None:
+        """Write one element of entries whose elements differ in shape."""
+        commands: list[Command] = []
+        change = Change()
+        for path, record, value in changes:
+            assert record.shapes is not None and record.dtype is not None
+            ends = ends_of(record, self._count)
+            content = as_bytes(value.to(record.dtype))
+            data = self._tree.data(path)
+            if value.shape == record.shapes[number]:
+                if content:
+                    commands.append(("SETRANGE", data, ends[number], content))
+                continue
+            old = self._tree.connection.run([("GET", data)])[0] or b""
+            shapes = (*record.shapes[:number], value.shape, *record.shapes[number + 1 :])
+            content = old[: ends[number]] + content + old[ends[number + 1] :]
+            change.puts.append((path, Record(record.dtype, None, shapes=shapes), content))
+        self._tree.apply(change, commands)
+
+    def _set(self, key: str, value: Any) -> None:
+        if isinstance(value, Node) and value is self._children.get(key):
+            return
+        change = Change()
+        path = (*self._path, key)
+        add_elements(path, list(value.unbind(self._dim)), change, self._allow_pickle)
+        facts = self._tree.nodes[self._path]
+        change.removed.append(path)
+        change.nodes[self._path] = {**facts, "keys": [*(name for name in facts["keys"] if name != key), key]}
+        self._children.pop(key, None)
+        self._tree.apply(change)
+
+    def _del(self, key: str) -> None:
+        change = Change()
+        change.removed.append((*self._path, key))
+        facts = self._tree.nodes[self._path]
+        change.nodes[self._path] = {**facts, "keys": [name for name in facts["keys"] if name != key]}
+        self._children.pop(key, None)
+        self._tree.apply(change)
+
+    def __reduce__(self) -> Any:
+        """Pickled is where the entries are: another process connects on its own."""
+        parts = (self._tree, self._path, self._count, self._dim, self._inner, self._meta.device, self._allow_pickle)
+        return _rebuilt, (type(self), parts, self._locked)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(\n    keys={sorted(self._keys())},\n    batch_size={self.batch_size},\n"
+            f"    count={self._count},\n    stack_dim={self._dim},\n    device={self.device},\n"
+            f"    backend={self._tree.connection.backend!r},\n    td_id={self.td_id!r})"
+        )
+
+    @classmethod
+    def from_lazy_stack(
+        cls,
+        lazy_td: Any,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        device: torch.device | str | int | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Store a lazy stack on a server, in one request.
+
+        Args:
+            lazy_td: The lazy stack; its elements have the same keys.
+            backend: As for the constructor, like the arguments that follow.
+            host: The host of the server.
+            port: The port of the server.
+            db: The number of the database.
+            unix_socket_path: The socket of a server on this machine.
+            prefix: The first part of all names on the server.
+            device: Where tensors that are read lie; by default the device of the stack.
+            **kwargs: More arguments of the constructor.
+
+        Raises:
+            TypeError: It is no lazy stack, or an entry cannot be stored.
+            KeyError: The elements differ in their keys.
+            ConnectionError: The server does not answer.
+        """
+        if not isinstance(lazy_td, LazyStackedTensorDict):
+            raise TypeError(
+                f"from_lazy_stack() takes a lazy stack, got {type(lazy_td).__name__}; store it with TensorDictStore"
+            )
+        options = redis_options(kwargs)
+        connection = Connection(backend, host, port, db, unix_socket_path, kwargs.get("client"), options)
+        tree = Tree(connection, prefix, kwargs.get("td_id") or str(uuid.uuid4()), kwargs.get("cache_metadata", True))
+        tree.ttl = kwargs.get("ttl")
+        where = lazy_td.device if device is None else as_device(device)
+        elements = [part._now() if isinstance(part, CustomContainer) else part for part in lazy_td.tensordicts]
+        dim = lazy_td.stack_dim
+        size = lazy_td.batch_size
+        inner = torch.Size((*size[:dim], *size[dim + 1 :]))
+        self = cls._at(tree, (), len(elements), dim, inner, where, bool(kwargs.get("allow_pickle")))
+        change = Change()
+        add_elements((), elements, change, self._allow_pickle)
+        self._create(change)
+        return self
+
+    @classmethod
+    def from_dict(  # type: ignore[override]  # a server has an address
+        cls,
+        input_dict: Any,
+        *,
+        auto_batch_size: bool = False,
+        batch_size: Sequence[int] | int | None = None,
+        device: torch.device | str | int | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Store a sequence of elements, or a dictionary whose values they are, as a stack.
+
+        Args:
+            input_dict: Tensordicts or dictionaries.
+            auto_batch_size: Whether the batch size of an element is what its shapes have in common.
+            batch_size: The batch size of each element.
+            device: Where tensors that are read lie.
+            **kwargs: Arguments of `from_lazy_stack`.
+        """
+        parts = input_dict.values() if isinstance(input_dict, dict) else input_dict
+        elements = [one if isinstance(one, Node) else TensorDict(one, batch_size) for one in parts]
+        if auto_batch_size:
+            elements = [one._clone(False).auto_batch_size_() for one in elements]
+        return cls.from_lazy_stack(lazy_stack(elements), device=device, **kwargs)
+
+    @classmethod
+    def from_store(
+        cls,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        td_id: str,
+        device: torch.device | str | int | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Open a stack that a server has.
+
+        Args:
+            backend: As for the constructor, like the arguments that follow.
+            host: The host of the server.
+            port: The port of the server.
+            db: The number of the database.
+            unix_socket_path: The socket of a server on this machine.
+            prefix: The first part of all names on the server.
+            td_id: The id of the stack.
+            device: Where tensors that are read lie.
+            **kwargs: More arguments of the constructor.
+
+        Raises:
+            KeyError: The server does not have it.
+            TypeError: It is no stack.
+            ConnectionError: The server does not answer.
+        """
+        options = redis_options(kwargs)
+        connection = Connection(backend, host, port, db, unix_socket_path, kwargs.get("client"), options)
+        tree = Tree(connection, prefix, td_id, kwargs.get("cache_metadata", True))
+        tree.ttl = kwargs.get("ttl")
+        kind, _, where, count, dim, inner = tree.load()
+        if kind != b"lazy_stack":
+            raise TypeError(f"td_id={td_id!r} is no lazy stack; open it with TensorDictStore.from_store")
+        chosen = as_device(where.decode()) if device is None and where else as_device(device)
+        size = parse_size("__inner_batch_size__", inner)
+        numbers = parse_size("__count__", b"[%b,%b]" % (count, dim))
+        if numbers[1] > len(size):
+            raise ValueError(f"the stack dimension {numbers[1]} of td_id={td_id!r} is damaged; store the stack again")
+        return cls._at(tree, (), numbers[0], numbers[1], size, chosen, bool(kwargs.get("allow_pickle")))
+
+
+def _rebuilt(cls: Any, parts: tuple[Any, ...], locked: bool) -> Any:
+    td = cls._at(*parts)
+    return td.lock_() if locked else td

@@ -1,0 +1,109 @@
+"""Ranges: the bytes of a value that a selection needs, as commands, and the tensor that the replies make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensordict_core.extension import Index
+from tensordict_store.arrays.dtypes import as_array
+from tensordict_store.arrays.selection import Selection, select
+from tensordict_store.redis.connection import Command
+from tensordict_store.redis.layout import Record
+
+__all__ = ["Request", "as_bytes", "request", "tensor_of"]
+
+_GAP = 8192
+"""Bytes between two ranges that are read with them: a command of its own costs as much."""
+
+
+class Request:
+    """The rows of a tensor that an index needs.
+
+    Attributes:
+        commands: One command a range of rows.
+        sizes: The number of bytes that each must return.
+    """
+
+    __slots__ = ("commands", "key", "record", "runs", "selection", "sizes")
+
+    def __init__(self, key: str, data: str, record: Record, selection: Selection) -> None:
+        self.key, self.record, self.selection = key, record, selection
+        shape, dtype = record.shape, record.dtype
+        assert shape is not None and dtype is not None
+        self.runs = [(0, 1)] if not shape else selection.runs if not selection.dim else selection.box[:1]
+        row = shape[1:].numel() * dtype.itemsize
+        self.sizes = [(stop - start) * row for start, stop in self.runs]
+        if self.runs == [(0, shape[0] if shape else 1)]:
+            self.commands: list[Command] = [("GET", data)]
+        else:
+            # (an empty range has no form: its end would be before its start, which means other things)
+            self.commands = [("GETRANGE", data, a * row, b * row - 1) for a, b in self.runs if a < b and row]
+            self.sizes = [size for size in self.sizes if size]
+
+    def result(self, replies: list[Any]) -> Tensor:
+        """Return what the index selects.
+
+        Raises:
+            KeyError: The value is gone from the server.
+            ValueError: The value is shorter or longer than its shape says.
+        """
+        selection, shape, dtype = self.selection, self.record.shape, self.record.dtype
+        assert shape is not None and dtype is not None
+        rows = tensor_of(self.key, replies, self.sizes, dtype)
+        if not shape:
+            return rows.reshape(())
+        rows = rows.reshape(sum(stop - start for start, stop in self.runs), *shape[1:])
+        for dim, (start, stop) in enumerate(selection.box):
+            if dim and dim != selection.dim and (start, stop) != (0, shape[dim]):
+                rows = rows.narrow(dim, start, stop - start)
+        if selection.dim:
+            parts = [rows.narrow(selection.dim, start, stop - start) for start, stop in selection.runs]
+            rows = torch.cat(parts, selection.dim) if len(parts) > 1 else parts[0]
+        return selection.part(rows)
+
+
+def request(key: str, data: str, record: Record, index: Index | None) -> Request:
+    """Return the request of the part of a tensor that an index selects.
+
+    >>> one = request("x", "d:x", Record(torch.float32, torch.Size([10, 4])), Index(slice(3, 5), torch.Size([10])))
+    >>> one.commands, one.sizes
+    ([('GETRANGE', 'd:x', 48, 79)], [32])
+    """
+    shape, dtype = record.shape, record.dtype
+    assert shape is not None and dtype is not None
+    row = max(shape[1:].numel() * dtype.itemsize, 1)
+    return Request(key, data, record, select(index, shape, _GAP // row))
+
+
+def tensor_of(key: str, replies: list[Any], sizes: list[int], dtype: torch.dtype) -> Tensor:
+    """Return a flat tensor of the bytes of several replies, whose lengths are checked first.
+
+    Raises:
+        KeyError: A value is gone from the server.
+        ValueError: A value has another length than its shape says.
+    """
+    for reply, size in zip(replies, sizes, strict=True):
+        if reply is None:
+            raise KeyError(f"the entry {key!r} is gone from the server: it was deleted, or its time to live is over")
+        if len(reply) != size:
+            raise ValueError(
+                f"the value of {key!r} on the server has {len(reply)} bytes where its shape asks for {size}; "
+                "store the entry again"
+            )
+    if not sum(sizes):
+        return torch.empty(0, dtype=dtype)
+    if len(replies) == 1:
+        return torch.frombuffer(bytearray(replies[0]), dtype=torch.uint8).view(dtype)
+    return torch.frombuffer(bytearray().join(replies), dtype=torch.uint8).view(dtype)
+
+
+def as_bytes(value: Tensor) -> bytes:
+    r"""Return the bytes of a tensor, as they lie in memory.
+
+    >>> as_bytes(torch.tensor([1, 2], dtype=torch.int16))
+    b'\x01\x00\x02\x00'
+    """
+    return as_array(value).tobytes()

@@ -1,0 +1,131 @@
+"""Stores: opens zarr stores of format 3 with clear errors, and replaces a folder as a whole."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from tensordict_store.extras import require
+
+__all__ = ["Store", "consolidate", "open_store", "replace_folder"]
+
+MODES = ("r", "r+", "w", "w-", "a")
+
+
+class Store:
+    """An open zarr store, shared by the groups of one tensordict.
+
+    Attributes:
+        location: What was opened.
+        mode: The mode in which another process opens it again.
+        storage_options: The options of fsspec for a URL.
+        changed: Whether metadata were written since they were consolidated.
+        closed: Whether it was closed.
+    """
+
+    __slots__ = ("changed", "closed", "location", "mode", "storage_options")
+
+    def __init__(self, location: Any, mode: str, storage_options: Any) -> None:
+        self.location = location
+        self.mode = "r" if mode == "r" else "r+"
+        self.storage_options = storage_options
+        self.changed = False
+        self.closed = False
+
+    def check_open(self) -> None:
+        """Raise an error if the store was closed.
+
+        Raises:
+            RuntimeError: It was.
+        """
+        if self.closed:
+            raise RuntimeError(f"the zarr store {self.location!r} is closed; open it again with TensorDict.from_zarr")
+
+    def check_writable(self) -> None:
+        """Raise an error if the store must not be written.
+
+        Raises:
+            RuntimeError: The store is closed or was opened for reading.
+        """
+        self.check_open()
+        if self.mode == "r":
+            raise RuntimeError(f"the zarr store {self.location!r} is open for reading only; open it with mode='r+'")
+
+
+def open_store(location: Any, mode: str, storage_options: Any = None) -> tuple[Store, Any]:
+    """Open a zarr store, and return it with its root group.
+
+    Args:
+        location: A path, a URL, or a store of zarr.
+        mode: ``"r"``, ``"r+"``, ``"w"``, ``"w-"`` or ``"a"``, as in zarr.
+        storage_options: The options of fsspec for a URL.
+
+    Raises:
+        ValueError: The mode is unknown.
+        FileNotFoundError: There is nothing.
+        OSError: It is no group of zarr.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r} is unknown; pass one of {', '.join(map(repr, MODES))}")
+    zarr = require("zarr", "PersistentTensorDict")
+    where = os.fspath(location) if isinstance(location, os.PathLike) else location
+    options = {} if storage_options is None else {"storage_options": storage_options}
+    if mode != "r":
+        # a writer changes the metadata of arrays, and consolidated copies of them would be stale
+        options["use_consolidated"] = False
+    try:
+        group = zarr.open_group(where, mode=mode, zarr_format=3 if mode in ("w", "w-") else None, **options)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no zarr group at {where!r}; write one with to_zarr ({error})") from error
+    except (OSError, ValueError, KeyError) as error:
+        if isinstance(error, FileExistsError) or "Contains" in type(error).__name__:
+            raise
+        raise OSError(
+            f"the zarr store {where!r} cannot be opened, its metadata may be damaged; "
+            f"restore them from a copy ({error})"
+        ) from error
+    return Store(where, mode, storage_options), group
+
+
+def consolidate(group: Any) -> None:
+    """Write the metadata of all arrays into the root, so that readers open them with one request."""
+    zarr = require("zarr", "PersistentTensorDict")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
+        zarr.consolidate_metadata(group.store, path=group.path)
+
+
+def replace_folder(location: Any, write: Callable[[Any], None]) -> None:
+    """Write a store; a folder is written beside its place and moved there, so an earlier one is kept until then.
+
+    Args:
+        location: A path, a URL, or a store of zarr.
+        write: Writes the store at the location that it is given.
+    """
+    where = os.fspath(location) if isinstance(location, os.PathLike) else location
+    if not isinstance(where, str) or "://" in where:
+        write(where)
+        return
+    beside = f"{os.path.abspath(where)}.{os.getpid()}-{secrets.token_hex(4)}"
+    new, old = f"{beside}.tmp", f"{beside}.old"
+    try:
+        write(new)
+        if os.path.lexists(where):
+            os.rename(where, old)
+        os.rename(new, where)
+    except BaseException as error:
+        if os.path.lexists(old) and not os.path.lexists(where):
+            os.rename(old, where)
+        shutil.rmtree(new, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise OSError(
+                error.errno, f"the zarr store {where!r} could not be written and is unchanged: {error}"
+            ) from error
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+    if os.path.lexists(old):
+        os.unlink(old)
