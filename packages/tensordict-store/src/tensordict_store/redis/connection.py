@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,6 +58,8 @@ class Connection:
                 )
             self.place = known.get("path") or f"{known.get('host')}:{known.get('port')}"
         self._client: Any = client
+        self.scripts = True
+        """Whether the server is not known to refuse scripts."""
 
     def __reduce__(self) -> Any:
         if self._given is not None:
@@ -89,10 +92,12 @@ class Connection:
         if not commands:
             return []
         redis = self._redis
-        pipeline = self.client.pipeline(transaction=atomic)
-        for command in commands:
-            pipeline.execute_command(*command)
         try:
+            if len(commands) == 1:
+                return [self.client.execute_command(*commands[0])]
+            pipeline = self.client.pipeline(transaction=atomic)
+            for command in commands:
+                pipeline.execute_command(*command)
             results: list[Any] = pipeline.execute()
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise ConnectionError(
@@ -101,6 +106,34 @@ class Connection:
         except redis.ResponseError as error:
             raise OSError(f"the Redis server at {self.place} refuses a command: {error}") from error
         return results
+
+    def run_script(self, script: tuple[Any, ...], others: Sequence[Command]) -> list[Any] | None:
+        """Run a script and other commands in one request; return ``None`` if the server allows no scripts.
+
+        Args:
+            script: The source, the names of the values it uses, and its arguments.
+            others: More commands, whose results follow that of the script.
+        """
+        source, names, *arguments = script
+        digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+        command = ("EVALSHA", digest, len(names), *names, *arguments)
+        for _ in range(2):
+            try:
+                return self.run([command, *others])
+            except OSError as error:
+                cause = error.__cause__
+                if isinstance(cause, self._redis.exceptions.NoScriptError):
+                    try:
+                        self.run([("SCRIPT LOAD", source)])
+                        continue
+                    except OSError as refused:
+                        if isinstance(refused, ConnectionError):
+                            raise
+                elif isinstance(error, ConnectionError) or "OOM" in str(cause):
+                    raise
+                self.scripts = False
+                return None
+        return None
 
     def close(self) -> None:
         """Close the connections of this process; a later operation opens one again."""

@@ -33,6 +33,7 @@ from tensordict_store.redis.connection import Command, Connection
 from tensordict_store.redis.constructors import Constructors
 from tensordict_store.redis.layout import Record, tensor_record
 from tensordict_store.redis.ranges import Request, as_bytes, request
+from tensordict_store.redis.scripts import gather
 from tensordict_store.redis.tree import Change, Path, Tree, batch_size_of, decoded, encoded
 from tensordict_store.redis.writes import facts_of, write_all
 
@@ -246,7 +247,8 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
             value = self._peek(key)
             return value if index is None else value._index(index)
         wanted = self._request(key, record, index)
-        return self._on_device(wanted.result(self._tree.connection.run(wanted.commands)))
+        [content], _ = gather(self._tree.connection, [(wanted.data, wanted.ranges)])
+        return self._on_device(wanted.result(content))
 
     def _now(self) -> Any:
         return self._fetched(None)
@@ -257,18 +259,26 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
     def _fetched(self, index: Index | None) -> Any:
         """Return the part that an index selects as a plain tensordict; all of it is read in one request."""
         self._tree.refresh()
-        requests: list[tuple[dict[str, Any], str, Any, Any]] = []
-        out = self._add_requests(index, requests)
-        commands = [command for _, _, _, wanted in requests for command in wanted]
-        replies = self._tree.connection.run(commands)
-        used = 0
-        for entries, key, finish, wanted in requests:
-            entries[key] = finish(replies[used : used + len(wanted)])
-            used += len(wanted)
+        wanted: list[tuple[dict[str, Any], str, Request]] = []
+        values: list[tuple[dict[str, Any], str, Any]] = []
+        out = self._add_requests(index, wanted, values)
+        ranges = [(one.data, one.ranges) for _, _, one in wanted]
+        gets: list[Command] = [("GET", node._tree.data((*node._path, key))) for _, key, node in values]
+        contents, replies = gather(self._tree.connection, ranges, gets)
+        for (entries, key, one), content in zip(wanted, contents, strict=True):
+            entries[key] = self._on_device(one.result(content))
+        for (entries, key, node), reply in zip(values, replies, strict=True):
+            [value] = node._values([key], [reply])
+            entries[key] = value._clone(True) if index is None else value._index(index)
         return out
 
-    def _add_requests(self, index: Index | None, requests: list[tuple[dict[str, Any], str, Any, Any]]) -> Any:
-        """Return a tensordict whose entries are still to be read, and append how they are read and finished."""
+    def _add_requests(
+        self,
+        index: Index | None,
+        wanted: list[tuple[dict[str, Any], str, Request]],
+        values: list[tuple[dict[str, Any], str, Any]],
+    ) -> Any:
+        """Return a tensordict whose entries are still to be read, and append where tensors and values go."""
         entries: dict[str, Any] = {}
         for key in self._tree.nodes.get(self._path, {"keys": ()})["keys"]:
             record = self._record(key)
@@ -276,26 +286,14 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
             if record is None:
                 child = self._child(key)
                 if isinstance(child, TensorDictStore):
-                    entries[key] = child._add_requests(index, requests)
+                    entries[key] = child._add_requests(index, wanted, values)
                 else:
                     entries[key] = child if index is None else child._index(index)
             elif record.dtype is None:
-                requests.append(
-                    (entries, key, self._finish_value(key, index), [("GET", self._tree.data((*self._path, key)))])
-                )
+                values.append((entries, key, self))
             else:
-                wanted = self._request(key, record, index)
-                requests.append(
-                    (entries, key, lambda got, wanted=wanted: self._on_device(wanted.result(got)), wanted.commands)
-                )
+                wanted.append((entries, key, self._request(key, record, index)))
         return dense(entries, self._meta if index is None else index.meta(self._meta))
-
-    def _finish_value(self, key: str, index: Index | None) -> Any:
-        def finish(replies: list[Any]) -> Any:
-            value = self._values([key], replies)[0]
-            return value._clone(True) if index is None else value._index(index)
-
-        return finish
 
     # writes -----------------------------------------------------------------------------------------------------------
 

@@ -257,7 +257,8 @@ class LazyStackedTensorDictStore(CustomContainer):
                 values = decoded(name, record, next(replies), self._meta, self._allow_pickle)
                 parts: list[Any] = [values._index(Index(i, torch.Size((self._count,)))) for i in numbers]
             else:
-                flat = tensor_of(name, [next(replies) for _ in lengths], lengths, record.dtype)
+                content = b"".join([next(replies) or b"" for _ in lengths])
+                flat = tensor_of(name, content, sum(lengths), record.dtype)
                 shapes = [shape_of(record, i) for i in numbers]
                 parts = [
                     one.view(shape) for one, shape in zip(flat.split([s.numel() for s in shapes]), shapes, strict=True)

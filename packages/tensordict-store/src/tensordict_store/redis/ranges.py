@@ -10,7 +10,6 @@ from torch import Tensor
 from tensordict_core.extension import Index
 from tensordict_store.arrays.dtypes import as_array
 from tensordict_store.arrays.selection import Selection, select
-from tensordict_store.redis.connection import Command
 from tensordict_store.redis.layout import Record
 
 __all__ = ["Request", "as_bytes", "request", "tensor_of"]
@@ -23,27 +22,21 @@ class Request:
     """The rows of a tensor that an index needs.
 
     Attributes:
-        commands: One command a range of rows.
-        sizes: The number of bytes that each must return.
+        data: The name of the value.
+        ranges: Where the rows start in the value, and how many bytes they have.
     """
 
-    __slots__ = ("commands", "key", "record", "runs", "selection", "sizes")
+    __slots__ = ("data", "key", "ranges", "record", "runs", "selection")
 
     def __init__(self, key: str, data: str, record: Record, selection: Selection) -> None:
-        self.key, self.record, self.selection = key, record, selection
+        self.key, self.data, self.record, self.selection = key, data, record, selection
         shape, dtype = record.shape, record.dtype
         assert shape is not None and dtype is not None
         self.runs = [(0, 1)] if not shape else selection.runs if not selection.dim else selection.box[:1]
         row = shape[1:].numel() * dtype.itemsize
-        self.sizes = [(stop - start) * row for start, stop in self.runs]
-        if self.runs == [(0, shape[0] if shape else 1)]:
-            self.commands: list[Command] = [("GET", data)]
-        else:
-            # (an empty range has no form: its end would be before its start, which means other things)
-            self.commands = [("GETRANGE", data, a * row, b * row - 1) for a, b in self.runs if a < b and row]
-            self.sizes = [size for size in self.sizes if size]
+        self.ranges = [(start * row, (stop - start) * row) for start, stop in self.runs if start < stop and row]
 
-    def result(self, replies: list[Any]) -> Tensor:
+    def result(self, content: Any) -> Tensor:
         """Return what the index selects.
 
         Raises:
@@ -52,7 +45,7 @@ class Request:
         """
         selection, shape, dtype = self.selection, self.record.shape, self.record.dtype
         assert shape is not None and dtype is not None
-        rows = tensor_of(self.key, replies, self.sizes, dtype)
+        rows = tensor_of(self.key, content, sum(size for _, size in self.ranges), dtype)
         if not shape:
             return rows.reshape(())
         rows = rows.reshape(sum(stop - start for start, stop in self.runs), *shape[1:])
@@ -69,8 +62,8 @@ def request(key: str, data: str, record: Record, index: Index | None) -> Request
     """Return the request of the part of a tensor that an index selects.
 
     >>> one = request("x", "d:x", Record(torch.float32, torch.Size([10, 4])), Index(slice(3, 5), torch.Size([10])))
-    >>> one.commands, one.sizes
-    ([('GETRANGE', 'd:x', 48, 79)], [32])
+    >>> one.data, one.ranges
+    ('d:x', [(48, 32)])
     """
     shape, dtype = record.shape, record.dtype
     assert shape is not None and dtype is not None
@@ -78,26 +71,23 @@ def request(key: str, data: str, record: Record, index: Index | None) -> Request
     return Request(key, data, record, select(index, shape, _GAP // row))
 
 
-def tensor_of(key: str, replies: list[Any], sizes: list[int], dtype: torch.dtype) -> Tensor:
-    """Return a flat tensor of the bytes of several replies, whose lengths are checked first.
+def tensor_of(key: str, content: Any, size: int, dtype: torch.dtype) -> Tensor:
+    """Return a flat tensor of bytes, whose number is checked first.
 
     Raises:
-        KeyError: A value is gone from the server.
-        ValueError: A value has another length than its shape says.
+        KeyError: The value is gone from the server.
+        ValueError: The value has another length than its shape says.
     """
-    for reply, size in zip(replies, sizes, strict=True):
-        if reply is None:
-            raise KeyError(f"the entry {key!r} is gone from the server: it was deleted, or its time to live is over")
-        if len(reply) != size:
-            raise ValueError(
-                f"the value of {key!r} on the server has {len(reply)} bytes where its shape asks for {size}; "
-                "store the entry again"
-            )
-    if not sum(sizes):
+    if content is None:
+        raise KeyError(f"the entry {key!r} is gone from the server: it was deleted, or its time to live is over")
+    if len(content) != size:
+        raise ValueError(
+            f"the value of {key!r} on the server has {len(content)} bytes where its shape asks for {size}; "
+            "store the entry again"
+        )
+    if not size:
         return torch.empty(0, dtype=dtype)
-    if len(replies) == 1:
-        return torch.frombuffer(bytearray(replies[0]), dtype=torch.uint8).view(dtype)
-    return torch.frombuffer(bytearray().join(replies), dtype=torch.uint8).view(dtype)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(dtype)
 
 
 def as_bytes(value: Tensor) -> bytes:

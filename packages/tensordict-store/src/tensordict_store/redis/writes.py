@@ -10,9 +10,9 @@ from torch import Tensor
 
 from tensordict_core.extension import Index, Meta, Node
 from tensordict_store.arrays.selection import select
-from tensordict_store.redis.connection import Command
 from tensordict_store.redis.layout import Record, tensor_record
 from tensordict_store.redis.ranges import Request, as_bytes
+from tensordict_store.redis.scripts import Ranges, gather, scatter
 from tensordict_store.redis.tree import Change, Path, Tree
 
 __all__ = ["add_zeros", "facts_of", "write_all"]
@@ -25,34 +25,31 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
         KeyError: An entry is gone from the server.
     """
     connection = tree.connection
-    commands: list[Command] = []
+    writes: list[tuple[str, Ranges, bytes]] = []
     kept: list[tuple[Any, Request, Any, Tensor]] = []
-    guards = [tree.data((*node._path, key)) for node, key, _, _ in parts]
     for node, key, index, value in parts:
         record = node._record(key)
         selection = select(index, record.shape)
         rest = zip(selection.box[1:], record.shape[1:], strict=True)
         if not selection.dim and selection.covers and all(side == (0, n) for side, n in rest):
-            commands += _set_ranges(tree.data((*node._path, key)), record, selection, value)
+            writes.append((tree.data((*node._path, key)), *_rows(record, selection, value)))
         else:  # parts of rows: the rows are read, changed and written
             start, stop = selection.box[0]
             whole = Index(slice(start, stop), record.shape[:1])
             kept.append((whole, node._request(key, record, whole), index, value))
     if kept:
-        replies, used = connection.run([command for _, wanted, _, _ in kept for command in wanted.commands]), 0
-        for whole, wanted, index, value in kept:
-            rows = wanted.result(replies[used : used + len(wanted.commands)])
-            used += len(wanted.commands)
-            assert wanted.record.shape is not None
-            start = wanted.selection.box[0][0]
-            full = torch.empty(wanted.record.shape, dtype=rows.dtype, device="meta")
-            _put_part(rows, start, full.shape, index, value)
-            commands += _set_ranges(wanted.commands[0][1], wanted.record, select(whole, wanted.record.shape), rows)
-    found = connection.run([("EXISTS", *guards), *commands], atomic=True)[0]
-    if found != len(guards):
+        contents, _ = gather(connection, [(wanted.data, wanted.ranges) for _, wanted, _, _ in kept])
+        for (whole, wanted, index, value), content in zip(kept, contents, strict=True):
+            rows = wanted.result(content)
+            shape = wanted.record.shape
+            assert shape is not None
+            _put_part(rows, wanted.selection.box[0][0], shape, index, value)
+            writes.append((wanted.data, *_rows(wanted.record, select(whole, shape), rows)))
+    gone = scatter(connection, writes)
+    if gone is not None:
         raise KeyError(
-            "an entry that was written is gone from the server: it was deleted, or its time to live is over; "
-            f"store it again (one of {', '.join(sorted(guards))})"
+            f"the entry {gone!r} that is written is gone from the server: it was deleted, or its time to live is over; "
+            "nothing was written, store the entry again"
         )
 
 
@@ -72,24 +69,16 @@ def add_zeros(path: Path, node: Any, change: Change) -> None:
             change.puts.append(((*path, key), tensor_record(key, value), None))
 
 
-def _set_ranges(data: str, record: Record, selection: Any, value: Tensor) -> list[Command]:
-    """Return the commands that write the rows of a selection that covers them."""
+def _rows(record: Record, selection: Any, value: Tensor) -> tuple[Ranges, bytes]:
+    """Return the ranges of the rows that a selection covers, and what goes there."""
     assert record.shape is not None and record.dtype is not None
-    shape = record.shape
     if selection.residual is not None:
         rows = torch.empty(selection.shape, dtype=value.dtype)
         rows[selection.residual] = value.to("cpu")
         value = rows
-    content = as_bytes(value)
-    row = shape[1:].numel() * record.dtype.itemsize
-    commands: list[Command] = []
-    place = 0
-    for start, stop in selection.runs if shape else [(0, 1)]:
-        size = (stop - start) * row
-        if size:
-            commands.append(("SETRANGE", data, start * row, content[place : place + size]))
-        place += size
-    return commands
+    row = record.shape[1:].numel() * record.dtype.itemsize
+    runs = selection.runs if record.shape else [(0, 1)]
+    return [(start * row, (stop - start) * row) for start, stop in runs], as_bytes(value)
 
 
 def _put_part(rows: Tensor, start: int, shape: torch.Size, index: Index | None, value: Tensor) -> None:

@@ -1,0 +1,355 @@
+"""HDF5 files: modes, layouts, rows, values, other processes, and files that are damaged or replaced."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("h5py")
+
+import h5py
+
+from tensordict_core import NonTensorData, TensorDict
+from tensordict_store import PersistentTensorDict
+
+
+def sample(n: int = 10) -> TensorDict:
+    nested = {"y": torch.arange(n), "flag": torch.arange(n) % 2 == 0}
+    return TensorDict({"x": torch.arange(4.0 * n).view(n, 4), "n": nested, "name": "run"}, [n], names=["time"])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    sample().to_h5(tmp_path / "data.h5").close()
+    return tmp_path / "data.h5"
+
+
+def test_a_file_keeps_order_batch_size_names_and_values(path):
+    td = TensorDict.from_h5(path)
+    assert list(td.keys()) == ["x", "n", "name"] and td.batch_size == (10,) and td.names == ["time"]
+    assert (td == sample()).all() and td["name"] == "run"
+    td.close()
+
+
+INDICES = {
+    "int": 3,
+    "negative": -1,
+    "slice": slice(3, 5),
+    "step": slice(1, 9, 3),
+    "empty": slice(4, 4),
+    "rows": torch.tensor([7, 0, 7, -1]),
+    "list": [9, 2],
+    "mask": torch.arange(10) % 3 == 0,
+    "new": (None, slice(2, 4)),
+    "bool": True,
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": 3}, {"compression": "gzip"}, {"chunks": (4, 2)}], ids=str)
+@pytest.mark.parametrize("name", INDICES)
+def test_an_index_reads_and_writes_what_it_selects(tmp_path, name, options):
+    index, plain = INDICES[name], sample()
+    stored = plain.to_h5(tmp_path / "data.h5", **options)
+    assert (stored[index] == plain[index]).all() and stored[index].batch_size == plain[index].batch_size
+    new = plain[index].exclude("name").apply(lambda leaf: leaf.clone().fill_(1))
+    stored[index] = new
+    plain[index] = new
+    assert (stored == plain).all()
+    stored.close()
+    reopened = TensorDict.from_h5(tmp_path / "data.h5")  # reads of a file that nobody writes take another way
+    assert (reopened[index] == plain[index]).all()
+    reopened.close()
+
+
+def test_indices_of_several_dimensions_select_as_in_memory(tmp_path):
+    plain = TensorDict({"x": torch.arange(60).view(3, 4, 5)}, [3, 4])
+    stored = plain.to_h5(tmp_path / "data.h5")
+    mask = torch.arange(12).view(3, 4) % 5 == 0
+    for index in [
+        (slice(None), 2),
+        (1, slice(1, 3)),
+        mask,
+        (torch.tensor([0, 2]), torch.tensor([3, 1])),
+        (..., [3, 0]),
+    ]:
+        assert (stored[index] == plain[index]).all()
+        stored[index] = plain[index] * 2
+        plain[index] = plain[index] * 2
+        assert (stored == plain).all()
+    stored.close()
+
+
+def test_a_file_of_another_program_takes_its_batch_size_from_the_caller(tmp_path):
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = np.arange(6, dtype=">f4").reshape(3, 2)
+        file.create_group("n")["y"] = np.arange(3)
+    td = TensorDict.from_h5(tmp_path / "other.h5")
+    assert td.batch_size == () and td["x"].dtype is torch.float32
+    td.close()
+    td = TensorDict.from_h5(tmp_path / "other.h5", auto_batch_size=True)
+    assert td.batch_size == (3,) and td["n"].batch_size == (3,) and td[1]["x"].tolist() == [2, 3]
+    td.close()
+    with pytest.raises(ValueError, match=r"'x' has shape \[3, 2\].*batch size \[4\]"):
+        TensorDict.from_h5(tmp_path / "other.h5", batch_size=[4])
+
+
+def test_dtypes_that_hdf5_lacks_keep_their_bits(tmp_path):
+    plain = TensorDict(
+        {"b": torch.randn(3).bfloat16(), "h": torch.randn(3).half(), "c": torch.randn(3, dtype=torch.cfloat)}
+    )
+    stored = plain.to_h5(tmp_path / "data.h5")
+    assert all(stored[key].dtype is plain[key].dtype and torch.equal(stored[key], plain[key]) for key in plain)
+    stored.close()
+
+
+def test_chunks_are_rows_and_scalars_have_none(tmp_path):
+    td = TensorDict({"x": torch.zeros(100, 8), "s": torch.zeros(())}).to_h5(
+        tmp_path / "data.h5", chunks=10, compression="gzip", shuffle=True
+    )
+    assert td.file["x"].chunks == (10, 8) and td.file["x"].compression == "gzip" and td.file["s"].chunks is None
+    assert td.kwargs == {"chunks": 10, "compression": "gzip", "shuffle": True}
+    td["new"] = torch.zeros(50, 2)
+    assert td.file["new"].chunks == (10, 2)
+    td.close()
+
+
+def test_modes_say_what_may_be_written(path, tmp_path):
+    td = TensorDict.from_h5(path)
+    before = path.read_bytes()
+    for change in (
+        lambda: td.set("z", torch.zeros(10)),
+        lambda: td.set_("x", torch.zeros(10, 4)),
+        lambda: td.__setitem__(0, td[1]),
+        lambda: td.del_("x"),
+        lambda: td.update_({"name": "other"}),
+        lambda: td.get("name").update_(NonTensorData("other")),
+    ):
+        with pytest.raises(RuntimeError, match=r"reading only.*mode='r\+'"):
+            change()
+    td.close()
+    assert path.read_bytes() == before
+    with pytest.raises(ValueError, match="mode='q'"):
+        PersistentTensorDict(filename=path, mode="q")
+    with pytest.raises(FileNotFoundError):
+        TensorDict.from_h5(tmp_path / "none.h5")
+    with pytest.raises(TypeError, match="a filename or a group"):
+        PersistentTensorDict(batch_size=[3])
+    with pytest.raises(ValueError, match="backend='csv'"):
+        PersistentTensorDict(filename=path, backend="csv")
+
+
+def test_a_closed_file_says_so(path):
+    td = TensorDict.from_h5(path)
+    td.close()
+    with pytest.raises(RuntimeError, match="closed; open it again"):
+        td["x"]
+
+
+def test_a_group_of_an_open_file_is_a_tensordict(path):
+    with h5py.File(path, "r+") as file:
+        td = PersistentTensorDict(group=file["n"], batch_size=[10])
+        td["y"] = torch.zeros(10, dtype=torch.int64)
+        assert not file["n/y"][:].any()
+
+
+def test_rows_are_appended_to_a_file_that_may_grow(tmp_path):
+    td = sample().to_h5(tmp_path / "data.h5", maxshape=True)
+    td.append(sample(3))
+    assert td.batch_size == (13,) and td["n"].batch_size == (13,) and td["x"][10:].tolist() == sample(3)["x"].tolist()
+    with pytest.raises(KeyError, match=r"'n.flag'"):
+        td.append(TensorDict({"x": torch.zeros(1, 4), "n": {"y": torch.zeros(1)}, "name": "run"}, [1]))
+    with pytest.raises(RuntimeError, match="'x' with dtype"):
+        td.append(sample(1).apply(lambda leaf: leaf.double()))
+    td.close()
+    fixed = sample().to_h5(tmp_path / "fixed.h5")
+    with pytest.raises(RuntimeError, match="maxshape=True"):
+        fixed.append(sample(3))
+    assert (fixed == sample()).all()
+    fixed.close()
+
+
+def test_a_value_that_json_cannot_hold_is_refused_unless_pickles_are_allowed(tmp_path):
+    td = TensorDict({"x": torch.zeros(2), "o": NonTensorData({1: (2, 3)}, batch_size=[2])}, [2])
+    with pytest.raises(TypeError, match=r"'o'.*allow_pickle=True"):
+        td.to_h5(tmp_path / "data.h5")
+    assert list(tmp_path.iterdir()) == []
+    td.to_h5(tmp_path / "data.h5", allow_pickle=True).close()
+    stored = TensorDict.from_h5(tmp_path / "data.h5")
+    with pytest.raises(ValueError, match="'o' is a pickle"):
+        stored["o"]
+    assert stored["x"].tolist() == [0, 0]
+    stored.close()
+    stored = TensorDict.from_h5(tmp_path / "data.h5", allow_pickle=True)
+    assert stored["o"] == {1: (2, 3)}
+    stored.close()
+
+
+def test_names_that_hdf5_reserves_are_refused(path):
+    td = TensorDict.from_h5(path, mode="r+")
+    for key in ("a/b", "."):
+        with pytest.raises(KeyError, match="cannot be a name"):
+            td[key] = torch.zeros(10)
+    td.close()
+
+
+class _Rows(torch.utils.data.Dataset[Any]):
+    def __init__(self, td: Any) -> None:
+        self.td = td
+
+    def __len__(self) -> int:
+        return len(self.td)
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return self.td[i]["x"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_a_dataloader_read_rows(path, method):
+    td = TensorDict.from_h5(path)
+    loader = torch.utils.data.DataLoader(
+        _Rows(td), batch_size=5, num_workers=2, multiprocessing_context=method, shuffle=False
+    )
+    assert torch.equal(torch.cat(list(loader)), sample()["x"])
+    td.close()
+
+
+def test_a_forked_process_may_read_and_not_write(tmp_path):
+    td = sample().to_h5(tmp_path / "data.h5")
+    td["x"] = torch.ones(10, 4)
+    child = os.fork()
+    if not child:
+        try:
+            assert td["x"].sum() == 40
+            td["x"] = torch.zeros(10, 4)
+        except RuntimeError as error:
+            os._exit(7 if "forked" in str(error) else 1)
+        except BaseException:
+            os._exit(2)
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    td["x"] = torch.zeros(10, 4)
+    td.close()
+    again = TensorDict.from_h5(tmp_path / "data.h5")
+    assert not again["x"].any()
+    again.close()
+
+
+def test_a_pickle_opens_the_file_again(path):
+    td = TensorDict.from_h5(path).lock_()
+    other = pickle.loads(pickle.dumps(td))
+    td.close()
+    assert other.is_locked and (other == sample()).all()
+    other.close()
+
+
+def test_a_file_is_saved_in_blocks_of_rows(tmp_path, monkeypatch):
+    from tensordict_store.persistent import writing
+
+    monkeypatch.setattr(writing, "_BLOCK", 64)
+    one = sample().to_h5(tmp_path / "one.h5")
+    other = one.to_h5(tmp_path / "other.h5", chunks=3)
+    assert (other == sample()).all()
+    one.close()
+    other.close()
+
+
+# faults ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_fails_to_be_written_leaves_the_earlier_one(path):
+    before = path.read_bytes()
+    with pytest.raises(TypeError, match="layout"):
+        TensorDict({"x": torch.zeros(3), "s": torch.eye(3).to_sparse()}).to_h5(path)
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+
+def test_a_killed_writer_leaves_the_earlier_file(path):
+    code = (
+        "import os, sys, torch\nfrom tensordict_core import TensorDict\n"
+        "from tensordict_store.hdf5.group import H5Array\n"
+        "def die(self, box, value):\n    os.kill(os.getpid(), 9)\n"
+        "H5Array.write = die\nTensorDict({'x': torch.ones(3)}).to_h5(sys.argv[1])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(path)], check=False, capture_output=True)
+    assert ran.returncode == -9, ran.stderr
+    td = TensorDict.from_h5(path)
+    assert (td == sample()).all()
+    td.close()
+
+
+@pytest.mark.parametrize("size", [0, 10, 500])
+def test_a_truncated_file_is_an_error_that_says_so(path, size):
+    whole = path.read_bytes()
+    path.write_bytes(whole[: size or len(whole) - 100])
+    with pytest.raises(OSError, match=r"data\.h5.*(restore it from a copy|no HDF5 file)"):
+        TensorDict.from_h5(path)
+
+
+def test_a_file_that_is_truncated_while_it_is_open_is_an_error(tmp_path):
+    TensorDict({"x": torch.zeros(1000, 100)}, [1000]).to_h5(tmp_path / "data.h5").close()
+    td = TensorDict.from_h5(tmp_path / "data.h5")
+    os.truncate(tmp_path / "data.h5", 100_000)
+    with pytest.raises(OSError, match="truncated after it was opened"):
+        td[900:]
+    assert td[:10]["x"].shape == (10, 100)
+    td.close()
+
+
+def test_a_file_that_another_process_writes_is_an_error_that_names_the_remedy(path):
+    code = "import sys, h5py; file = h5py.File(sys.argv[1], 'r+', locking=True); print('open', flush=True); input()"
+    holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdin=-1, stdout=-1)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"open\n"
+        with pytest.raises(OSError, match=r"another process has it open.*locking=False"):
+            PersistentTensorDict(filename=path, mode="r+")
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_locking_is_an_option_of_the_class(path, monkeypatch):
+    monkeypatch.setattr(PersistentTensorDict, "LOCKING", False)
+    one, other = PersistentTensorDict(filename=path, mode="r+"), TensorDict.from_h5(path)
+    one["x"] = torch.zeros(10, 4)
+    assert not other["x"].any()  # one process has one copy of the file
+    one.close()
+    other.close()
+
+
+def test_a_damaged_value_is_an_error_and_the_other_entries_stay(path):
+    with h5py.File(path, "r+") as file:
+        del file["name"]
+        file["name"] = "{"
+        file["name"].attrs["__tensordict_non_tensor__"] = '{"encoding": "json"}'
+        file["x"].attrs["__tensordict_dtype__"] = "float3"
+    td = TensorDict.from_h5(path)
+    with pytest.raises(ValueError, match="'name' is damaged"):
+        td["name"]
+    assert td["n", "y"].tolist() == list(range(10))
+    td.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root to make a small file system")
+def test_a_full_disk_is_an_error_and_the_earlier_file_stays(tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        sample().to_h5(small / "data.h5").close()
+        with pytest.raises(OSError, match="could not be written and is unchanged"):
+            TensorDict({"x": torch.zeros(1 << 20)}).to_h5(small / "data.h5")
+        assert [one.name for one in small.iterdir()] == ["data.h5"]
+        td = TensorDict.from_h5(small / "data.h5")
+        assert (td == sample()).all()
+        td.close()
+    finally:
+        subprocess.run(["umount", str(small)], check=True)

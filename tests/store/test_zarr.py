@@ -1,0 +1,150 @@
+"""Zarr stores: layouts, rows, appends, other readers, and stores that are damaged or replaced."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("zarr")
+pytest.importorskip("fsspec")
+
+import zarr.storage
+
+from tensordict_core import TensorDict
+from tensordict_store import PersistentTensorDict
+
+
+def sample(n: int = 10) -> TensorDict:
+    nested = {"y": torch.arange(n), "flag": torch.arange(n) % 2 == 0}
+    return TensorDict({"x": torch.arange(4.0 * n).view(n, 4), "n": nested, "name": "run"}, [n], names=["time"])
+
+
+INDICES = [3, slice(3, 5), slice(1, 9, 3), slice(4, 4), torch.tensor([7, 0, 7, -1]), torch.arange(10) % 3 == 0]
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": 3}, {"chunks": 2, "shards": 4}, {"chunks": (4, 2)}], ids=str)
+def test_an_index_reads_and_writes_what_it_selects(tmp_path, options):
+    plain = sample()
+    stored = plain.to_zarr(tmp_path / "data.zarr", **options)
+    for index in INDICES:
+        assert (stored[index] == plain[index]).all() and stored[index].batch_size == plain[index].batch_size
+        new = plain[index].exclude("name").apply(torch.zeros_like)
+        stored[index] = new
+        plain[index] = new
+    assert (stored == plain).all()
+    stored.close()
+    reopened = TensorDict.from_zarr(tmp_path / "data.zarr")
+    assert (reopened == plain).all() and list(reopened.keys()) == ["x", "n", "name"] and reopened.names == ["time"]
+
+
+@pytest.mark.parametrize("where", ["memory://of-the-tests", "store", "path"])
+def test_any_store_of_zarr_holds_a_tensordict(where, tmp_path):
+    place = {"store": zarr.storage.MemoryStore(), "path": tmp_path / "data.zarr"}.get(where, where)
+    sample().to_zarr(place, chunks=3).close()
+    assert (TensorDict.from_zarr(place) == sample()).all()
+
+
+def test_shards_and_compressors_are_those_of_zarr(tmp_path):
+    from zarr.codecs import ZstdCodec
+
+    td = TensorDict({"x": torch.zeros(100, 8)}, [100]).to_zarr(
+        tmp_path / "data.zarr", chunks=10, shards=45, compressors=ZstdCodec(level=1)
+    )
+    array = td.file["x"]
+    assert array.chunks == (10, 8) and array.shards == (50, 8) and array.compressors[0].level == 1
+
+
+def test_dimensions_are_named_for_other_readers(tmp_path):
+    sample().to_zarr(tmp_path / "data.zarr").close()
+    meta = json.loads((tmp_path / "data.zarr" / "x" / "zarr.json").read_text())
+    assert meta["dimension_names"] == ["time", "x_0"]
+    group = zarr.open_group(tmp_path / "data.zarr", mode="r")
+    assert group.metadata.consolidated_metadata is not None and (group["n/y"][:] == range(10)).all()
+
+
+def test_a_store_of_another_program_takes_its_batch_size_from_the_caller(tmp_path):
+    group = zarr.open_group(tmp_path / "other.zarr", mode="w")
+    group.create_array("x", shape=(3, 2), dtype=">f4", fill_value=2)
+    assert TensorDict.from_zarr(tmp_path / "other.zarr").batch_size == ()
+    td = TensorDict.from_zarr(tmp_path / "other.zarr", batch_size=[3])
+    assert td[1]["x"].tolist() == [2, 2] and td["x"].dtype is torch.float32
+    with pytest.raises(ValueError, match="'x' has shape"):
+        TensorDict.from_zarr(tmp_path / "other.zarr", batch_size=[4])
+
+
+def test_rows_are_appended(tmp_path):
+    td = sample().to_zarr(tmp_path / "data.zarr", chunks=3)
+    td.append(sample(4)).append(sample(1))
+    assert td.batch_size == (15,) and td["n"].batch_size == (15,) and td["name"] == "run"
+    again = TensorDict.from_zarr(tmp_path / "data.zarr")
+    assert (again[10:14] == sample(4)).all() and (again[:10] == sample()).all()
+
+
+def test_an_append_that_was_interrupted_leaves_the_rows_before_it(tmp_path, monkeypatch):
+    td = sample().to_zarr(tmp_path / "data.zarr", chunks=3)
+    monkeypatch.setattr(PersistentTensorDict, "_set_meta", lambda self, meta: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        td.append(sample(4))
+    monkeypatch.undo()
+    again = TensorDict.from_zarr(tmp_path / "data.zarr", mode="r+")
+    assert again.batch_size == (10,) and (again == sample()).all()
+    again.append(sample(2))
+    assert again.batch_size == (12,) and (again[10:] == sample(2)).all()
+
+
+def test_entries_are_renamed_removed_and_replaced(tmp_path):
+    td = sample().to_zarr(tmp_path / "data.zarr", chunks=3)
+    td.rename_key_("n", "m")
+    td.rename_key_("x", "z")
+    td["name"] = "other"
+    del td["m", "flag"]
+    td["z"] = torch.zeros(10, 2)
+    td.close()
+    again = TensorDict.from_zarr(tmp_path / "data.zarr")
+    assert set(again.keys(True, True)) == {"z", ("m", "y")} and again["z"].shape == (10, 2)
+    assert again["m", "y"].tolist() == list(range(10)) and again["name"] == "other"
+
+
+def test_a_store_for_reading_cannot_be_written(tmp_path):
+    sample().to_zarr(tmp_path / "data.zarr").close()
+    td = TensorDict.from_zarr(tmp_path / "data.zarr")
+    for change in (
+        lambda: td.set("z", torch.zeros(10)),
+        lambda: td.set_("x", torch.zeros(10, 4)),
+        lambda: td.del_("x"),
+    ):
+        with pytest.raises(RuntimeError, match="reading only"):
+            change()
+    assert (pickle.loads(pickle.dumps(td)) == sample()).all()
+    td.close()
+    with pytest.raises(RuntimeError, match="closed; open it again"):
+        td["x"]
+
+
+def test_a_store_that_fails_to_be_written_leaves_the_earlier_one(tmp_path):
+    sample().to_zarr(tmp_path / "data.zarr").close()
+    with pytest.raises(TypeError, match="layout"):
+        TensorDict({"x": torch.zeros(3), "s": torch.eye(3).to_sparse()}).to_zarr(tmp_path / "data.zarr")
+    with pytest.raises(KeyError, match="cannot be a name"):
+        TensorDict({"x": torch.zeros(3), "a/b": torch.zeros(3)}).to_zarr(tmp_path / "data.zarr")
+    assert (TensorDict.from_zarr(tmp_path / "data.zarr") == sample()).all()
+    assert [one.name for one in tmp_path.iterdir()] == ["data.zarr"]
+
+
+def test_what_is_missing_or_damaged_is_an_error_that_says_so(tmp_path):
+    with pytest.raises(FileNotFoundError, match="write one with to_zarr"):
+        TensorDict.from_zarr(tmp_path / "none.zarr")
+    sample().to_zarr(tmp_path / "data.zarr", chunks=5).close()
+    chunk = Path(tmp_path / "data.zarr" / "x" / "c" / "1" / "0")
+    chunk.write_bytes(chunk.read_bytes()[:17])
+    td = TensorDict.from_zarr(tmp_path / "data.zarr")
+    with pytest.raises(OSError, match=r"chunks of '/x'.*cannot be decoded.*restore them from a copy"):
+        td["x"]
+    assert td[:5]["x"].shape == (5, 4) and td["n", "y"].tolist() == list(range(10))
+    (tmp_path / "data.zarr" / "zarr.json").write_text("{")
+    with pytest.raises(OSError, match="metadata may be damaged"):
+        TensorDict.from_zarr(tmp_path / "data.zarr")
