@@ -48,8 +48,14 @@ if TYPE_CHECKING:
     from tensordict_store import LazyStackedTensorDictStore as LazyStackedTensorDictStore
     from tensordict_store import PersistentTensorDict as PersistentTensorDict
     from tensordict_store import TensorDictStore as TensorDictStore
+    from tensordict_store import from_arrow as from_arrow
+    from tensordict_store import from_csv as from_csv
     from tensordict_store import from_h5 as from_h5
+    from tensordict_store import from_json as from_json
+    from tensordict_store import from_pandas as from_pandas
+    from tensordict_store import from_parquet as from_parquet
     from tensordict_store import from_zarr as from_zarr
+    from tensordict_store import to_arrow as to_arrow
 
     MemmapTensor = MemoryMappedTensor
 else:

@@ -14,13 +14,13 @@ OWNERS: Mapping[str, Mapping[str, str]] = {
             DeviceType IndexType KEY_SEPARATOR LazyStackedTensorDict LinkedList MetaData NO_DEFAULT NestedKey
             NonTensorData NonTensorDataBase NonTensorStack PackLayout SubTensorDict TensorAttrs TensorCollection
             TensorDict TensorDictBase UnbatchedTensor assert_allclose_td assert_close capture_non_tensor_stack cat
-            collate default_is_leaf dense_stack_tds expand_as_right expand_right from_any from_arrow from_csv from_dict
-            from_json from_list from_namedtuple from_pandas from_parquet from_pytree from_struct_array from_tuple
-            fromkeys get_defaults_to_none get_printoptions group_by is_bool is_floating is_inexact is_integer
-            is_leaf_nontensor is_non_tensor is_tensor_collection is_tensorclass isin lazy_legacy lazy_stack
-            list_to_stack make_tensordict maybe_dense_stack merge_tensordicts pad pad_sequence parse_tensor_dict_string
-            remove_duplicates set_capture_non_tensor_stack set_get_defaults_to_none set_lazy_legacy set_list_to_stack
-            set_printoptions stack to_arrow unpad_sequence unravel_key unravel_key_list unravel_key_to_tuple
+            collate default_is_leaf dense_stack_tds expand_as_right expand_right from_any from_dict from_list
+            from_namedtuple from_pytree from_struct_array from_tuple fromkeys get_defaults_to_none get_printoptions
+            group_by is_bool is_floating is_inexact is_integer is_leaf_nontensor is_non_tensor is_tensor_collection
+            is_tensorclass isin lazy_legacy lazy_stack list_to_stack make_tensordict maybe_dense_stack merge_tensordicts
+            pad pad_sequence parse_tensor_dict_string remove_duplicates set_capture_non_tensor_stack
+            set_get_defaults_to_none set_lazy_legacy set_list_to_stack set_printoptions stack unpad_sequence unravel_key
+            unravel_key_list unravel_key_to_tuple
         """,
         "tensordict_memmap": """
             MemmapDataset MemoryMappedTensor append_memmap compare convert from_consolidated from_safetensors
@@ -33,15 +33,16 @@ OWNERS: Mapping[str, Mapping[str, str]] = {
         """,
         "tensordict_class": "TensorClass TypedTensorDict from_dataclass from_pydantic tensorclass",
         "tensordict_store": """
-            LazyStackedTensorDictStore PersistentTensorDict TensorDictStore from_h5 from_zarr
+            LazyStackedTensorDictStore PersistentTensorDict TensorDictStore from_arrow from_csv from_h5 from_json
+            from_pandas from_parquet from_zarr to_arrow
         """,
     },
     "tensordict.base": {
         "tensordict_core": """
-            NO_DEFAULT TensorDictBase from_any from_csv from_dict from_json from_namedtuple from_pandas from_parquet
-            from_struct_array from_tuple get_defaults_to_none is_tensor_collection set_get_defaults_to_none
+            NO_DEFAULT TensorDictBase from_any from_dict from_namedtuple from_struct_array from_tuple
+            get_defaults_to_none is_tensor_collection set_get_defaults_to_none
         """,
-        "tensordict_store": "from_h5 from_zarr",
+        "tensordict_store": "from_csv from_h5 from_json from_pandas from_parquet from_zarr",
     },
     "tensordict.memmap": {"tensordict_memmap": "MemoryMappedTensor"},
     "tensordict.nn": {

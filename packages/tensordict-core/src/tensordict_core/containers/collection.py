@@ -26,6 +26,7 @@ from tensordict_core.ops.compat.memmap import MemmapStubs
 from tensordict_core.ops.compat.modules import ModuleStubs
 from tensordict_core.ops.compat.private_names import PrivateNames
 from tensordict_core.ops.compat.stores import StoreStubs
+from tensordict_core.ops.compat.tables import TableStubs
 from tensordict_core.ops.creation import Creation
 from tensordict_core.ops.flatten_keys import KeyFlattening
 from tensordict_core.ops.grad import Autograd
@@ -84,6 +85,7 @@ class TensorCollection(
     MemmapStubs,
     ModuleStubs,
     StoreStubs,
+    TableStubs,
     Locking,
     Properties,
     TensorSpecs,

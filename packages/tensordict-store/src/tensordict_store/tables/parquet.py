@@ -1,0 +1,192 @@
+"""Parquet files, by pyarrow: a column for each entry, nested entries as structs or under joined names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Unpack
+
+import torch
+
+from tensordict_core import NestedKey, TensorDict, is_tensor_collection, unravel_key_to_tuple
+from tensordict_store.extras import require
+from tensordict_store.tables.from_arrow import from_arrow
+from tensordict_store.tables.options import ReadOptions, finish
+from tensordict_store.tables.staging import staged
+from tensordict_store.tables.to_arrow import to_arrow
+
+__all__ = ["from_parquet", "iter_parquet", "to_parquet"]
+
+_ROWS = 65_536
+"""How many rows of a source that is larger than memory are written, or read, at a time."""
+
+
+def to_parquet(
+    td: Any, path: str | os.PathLike[str], *, separator: str | None = None, rows: int = _ROWS, **kwargs: Any
+) -> None:
+    """Write a tensordict, or the batches of an iterable, to a Parquet file.
+
+    Args:
+        td: A tensordict with one batch dimension; an iterable of tensordicts of the same keys and dtypes; or a dataset
+            whose slices are tensordicts, such as a ``MemmapDataset``. Only one batch is in memory at a time.
+        path: The file; an earlier one is replaced as a whole or not at all.
+        separator: The string that joins nested keys to names of columns; by default nested tensordicts are structs.
+        rows: How many rows of a dataset are written at a time.
+        **kwargs: The other arguments of ``pyarrow.parquet.ParquetWriter``, such as ``compression``.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        TypeError: Arrow has no type for an entry.
+        ValueError: There is no batch, or not one batch dimension.
+
+    >>> to_parquet(TensorDict({"a": torch.arange(2), "n": {"x": torch.zeros(2, 3)}}, [2]), "rows.parquet")
+    >>> from_parquet("rows.parquet")["n", "x"].shape
+    torch.Size([2, 3])
+    """
+    require("arrow", "to_parquet")
+    import pyarrow.parquet as pq
+
+    writer: Any = None
+    with staged(path) as file:
+        try:
+            for batch in _batches(td, rows):
+                table = to_arrow(batch if separator is None else batch.flatten_keys(separator))
+                if writer is None:
+                    writer = pq.ParquetWriter(file, table.schema, **kwargs)
+                writer.write_table(table)
+        finally:
+            if writer is not None:
+                writer.close()
+        if writer is None:
+            raise ValueError(f"there is no batch to write to {os.fspath(path)!r}; give at least one")
+
+
+def _batches(source: Any, rows: int) -> Iterator[Any]:
+    if is_tensor_collection(source):
+        yield source
+    elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, list | tuple):
+        for start in range(0, max(len(source), 1), rows):
+            yield source[start : start + rows]
+    else:
+        yield from source
+
+
+def _names(columns: Sequence[NestedKey] | None, separator: str | None) -> list[str] | None:
+    if columns is None:
+        return None
+    joint = "." if separator is None else separator  # pyarrow names the fields of structs with dots
+    return [joint.join(unravel_key_to_tuple(column)) for column in columns]
+
+
+def from_parquet(
+    path: Any,
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: torch.device | str | int | None = None,
+    batch_size: Sequence[int] | int | None = None,
+    separator: str | None = None,
+    dtype: torch.dtype | None = None,
+    columns: Sequence[NestedKey] | None = None,
+    copy: bool | None = None,
+    **kwargs: Any,
+) -> TensorDict:
+    """Read a Parquet file into a tensordict, with an entry for each column.
+
+    Numbers with null values become ``float64`` with NaN, timestamps ``int64`` with nanoseconds, structs nested
+    tensordicts, lists of numbers jagged nested tensors, and strings non-tensor data, a value for each row.
+
+    Args:
+        path: The file or folder.
+        auto_batch_size: Whether the batch size is the longest that all entries share.
+        batch_dims: The most batch dimensions that ``auto_batch_size`` takes.
+        device: Where the tensors are moved.
+        batch_size: The batch size; by default the number of rows.
+        separator: The string that splits names of columns to nested keys.
+        dtype: The dtype of numbers and bools; by default their own.
+        columns: The columns to read; a nested key names a field of a struct, or with ``separator`` a column.
+        copy: Whether the memory of the table is copied, as for `from_arrow`.
+        **kwargs: The other arguments of ``pyarrow.parquet.read_table``.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        FileNotFoundError: There is no file.
+
+    >>> to_parquet(TensorDict({"a": torch.arange(2), "s": ["x", "y"]}, [2]), "two.parquet")
+    >>> from_parquet("two.parquet", columns=["s"])["s"]
+    ['x', 'y']
+    """
+    require("arrow", "from_parquet")
+    import pyarrow.parquet as pq
+
+    names = _names(columns, separator)
+    if names is not None and separator is None:  # fields of structs: read_table would take them out of their struct
+        names = [*dict.fromkeys(unravel_key_to_tuple(column)[0] for column in columns or ())]
+    td = _from_table(
+        pq.read_table(path, columns=names, **kwargs),
+        "from_parquet",
+        copy,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+        device=device,
+        batch_size=batch_size,
+        separator=separator,
+        dtype=dtype,
+    )
+    return td if columns is None or separator is not None else td.select(*columns)
+
+
+def iter_parquet(
+    path: Any,
+    *,
+    rows: int = _ROWS,
+    columns: Sequence[NestedKey] | None = None,
+    separator: str | None = None,
+    device: torch.device | str | int | None = None,
+) -> Iterator[TensorDict]:
+    """Read a Parquet file in batches, so that only one is in memory.
+
+    Args:
+        path: The file.
+        rows: The number of rows of a batch at most.
+        columns: The columns to read, as for `from_parquet`.
+        separator: The string that splits names of columns to nested keys.
+        device: Where the tensors are moved.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+
+    >>> to_parquet(TensorDict({"a": torch.arange(5)}, [5]), "five.parquet")
+    >>> [batch["a"].tolist() for batch in iter_parquet("five.parquet", rows=2)]
+    [[0, 1], [2, 3], [4]]
+    """
+    pa = require("arrow", "iter_parquet")
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(rows, columns=_names(columns, separator)):
+            yield _from_table(pa.Table.from_batches([batch]), "iter_parquet", None, separator=separator, device=device)
+
+
+def _from_table(table: Any, what: str, copy: bool | None, **options: Unpack[ReadOptions]) -> TensorDict:
+    import pyarrow as pa
+
+    columns = [_numeric(pa, column) for column in table.columns]
+    names = table.column_names
+    table = pa.Table.from_arrays(columns, names=names)
+    td = from_arrow(table, copy=copy, nulls="fill")
+    return finish(what, dict(td.items()), table.num_rows, **options)
+
+
+def _numeric(pa: Any, column: Any) -> Any:
+    """A column with null numbers as floating-point numbers, and timestamps as integers."""
+    types, kind = pa.types, column.type
+    if types.is_timestamp(kind) or types.is_duration(kind):
+        unit = pa.timestamp("ns", kind.tz) if types.is_timestamp(kind) else pa.duration("ns")
+        column = column.cast(unit).cast(pa.int64())
+    if column.null_count:
+        if types.is_integer(column.type):
+            return column.cast(pa.float64())
+        if types.is_boolean(kind):  # neither False nor True: values for each row
+            return column.dictionary_encode()
+    return column
