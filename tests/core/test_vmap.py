@@ -232,17 +232,48 @@ def test_vmap_refuses_unsupported_dims_and_unbatched_tensors(td: TensorDict) -> 
             lambda: torch.vmap(lambda x: TensorDict({"u": UnbatchedTensor(x), "x": x}))(torch.rand(2)),
             "but one",
         ),
-        (
-            lambda: torch.vmap(lambda one: one)(
-                TensorDict({"u": UnbatchedTensor(torch.rand(2)), "x": torch.rand(2)}, [2])
-            ),
-            "belongs to the whole",
-        ),
     ):
         with pytest.raises(RuntimeError, match=message):
             call()
+
+
+def test_unbatched_tensors_pass_whole_through_vmap() -> None:
     whole = torch.vmap(lambda x: TensorDict({"u": UnbatchedTensor(torch.arange(5)), "x": x}))(torch.rand(2))
-    assert whole["u"].tolist() == [0, 1, 2, 3, 4] and whole.get("u").batch_size == torch.Size([2])
+    assert whole["u"].tolist() == [0, 1, 2, 3, 4] and whole["u"].batch_size == torch.Size([2])
+    td = TensorDict({"u": UnbatchedTensor(torch.arange(5.0)), "x": torch.zeros(2, 3)}, [2, 3])
+    seen = []
+
+    def function(row: TensorDict) -> TensorDict:
+        seen.append((row["u"].shape, row["u"].batch_size, row.batch_size))
+        return row.set("y", row["x"] + row["u"].sum())
+
+    for in_dim, out_dim, size in ((0, 0, [2, 3]), (1, 1, [2, 3]), (0, 1, [3, 2])):
+        result = torch.vmap(function, in_dim, out_dim)(td)
+        assert result["u"].tolist() == [0, 1, 2, 3, 4] and result["u"].batch_size == result.batch_size == tuple(size)
+        assert type(result["y"]) is torch.Tensor and result["y"].tolist() == [[10.0] * size[1]] * size[0]
+    assert seen == [((5,), (3,), (3,)), ((5,), (2,), (2,)), ((5,), (3,), (3,))]
+    chunked = torch.vmap(lambda row: row, chunk_size=1)(td)
+    assert chunked["u"].batch_size == chunked.batch_size == (2, 3) and chunked["u"].tolist() == [0, 1, 2, 3, 4]
+    assert torch.vmap(lambda row: row["u"])(td).batch_size == (2, 3)
+    alone = torch.vmap(lambda u: u + 1)(UnbatchedTensor(torch.arange(5), batch_size=[3]))
+    assert alone.tolist() == [1, 2, 3, 4, 5] and alone.batch_size == (3,)
+
+
+def test_out_dims_of_one_tensordict_may_stand_in_a_tuple(td: TensorDict) -> None:
+    for chunk_size in (None, 1):
+        result = torch.vmap(lambda a, b: a.select("a") + b.select("a"), (0, 0), (0,), chunk_size=chunk_size)(td, td)
+        assert_close(result, td.select("a") * 2)
+    assert torch.vmap(lambda row: row.select("a"), 0, (1,))(td).batch_size == (3, 2)
+    with pytest.raises(ValueError, match="out_dims"):
+        torch.vmap(lambda row: (row, row), 0, (0,))(td)
+
+
+def test_locks_hold_inside_vmap(td: TensorDict) -> None:
+    locked = td.select("a", "b").lock_()
+    with pytest.raises(RuntimeError, match="locked"):
+        torch.vmap(lambda row: row.set("a", row["a"] + 1))(locked)
+    assert torch.vmap(lambda row: row["b"].is_locked * row["a"])(locked).equal(locked["a"])
+    assert torch.vmap(lambda row: row.set("a", row["a"] + 1))(td.select("a"))["a"].equal(td["a"] + 1)
 
 
 # torch.func ----------------------------------------------------------------------------------------------------------

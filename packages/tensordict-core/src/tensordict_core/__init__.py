@@ -58,6 +58,7 @@ from tensordict_core.torch_api.closeness import assert_allclose_td, assert_close
 from tensordict_core.torch_api.collate import collate, dense_stack_tds
 from tensordict_core.torch_api.dispatch import register as _register_operations
 from tensordict_core.torch_api.functions import register as _register_functions
+from tensordict_core.torch_api.functorch import register as _register_vmap
 from tensordict_core.torch_api.losses import register as _register_losses
 from tensordict_core.torch_api.padding import pad, pad_sequence, unpad_sequence
 from tensordict_core.torch_api.pytree import register_nodes as _register_nodes
@@ -145,6 +146,7 @@ __all__ = [
 _register_operations()
 _register_functions()
 _register_losses()
+_register_vmap()
 _register_nodes()
 _register_pickles()
 

@@ -16,7 +16,7 @@ from typing import Any
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.pickle_names import register_pickle_names
 from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
 from tensordict_core.base.registry import ENTRY_POINT_GROUP, find_type, register_type, type_name
@@ -82,6 +82,7 @@ __all__ = [
     "in_functorch",
     "is_compiling",
     "is_deferred",
+    "is_leaf_tensor",
     "may_fuse",
     "on_exit",
     "operations",

@@ -25,6 +25,7 @@ from tensordict_core.extension import (
     dense_locked,
     in_functorch,
     is_compiling,
+    is_leaf_tensor,
     on_exit,
     to_entry,
 )
@@ -424,7 +425,7 @@ def _swap_traced(td: Any, module: nn.Module, inplace: bool | None, non_blocking:
 def _tensors(td: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tensor]]:
     """Yields the tensors of a tensordict and their paths; the tensors of a lazy stack are stacked."""
     for key, value in td._items():
-        if isinstance(value, Tensor):
+        if is_leaf_tensor(value):
             yield (*prefix, key), value
         elif not value._is_non_tensor:
             yield from _tensors(value, (*prefix, key))

@@ -27,6 +27,7 @@ from tensordict_core.extension import (
     TensorCollection,
     TensorDictBase,
     dense,
+    is_leaf_tensor,
     register_type,
     register_wrapper,
 )
@@ -123,7 +124,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
             require_common_keys(td)
         buffers = td._buffers if isinstance(td, TensorDictParams) else ()
         for key, value in td._items():
-            if isinstance(value, Tensor):
+            if is_leaf_tensor(value):
                 made[value] = self._register(key, made.get(value, value), key in buffers)
             else:
                 self._put_below(key, value, made, keep=not isinstance(td, TensorDictParams))
@@ -224,7 +225,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         return dict(self._items()).get(key) if self._get_hooks else self._get(key)
 
     def _set(self, key: str, value: Any) -> None:
-        if isinstance(value, Tensor):
+        if is_leaf_tensor(value):
             self._register(key, value)
         else:
             self._put_below(key, value, {})

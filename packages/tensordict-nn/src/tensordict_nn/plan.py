@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import Parameter
 
 from tensordict_core import TensorDict
-from tensordict_core.extension import Meta, Node, dense, entries
+from tensordict_core.extension import Meta, Node, dense, entries, is_leaf_tensor
 from tensordict_nn import errors
 from tensordict_nn.mapped import maps_files
 
@@ -72,7 +72,7 @@ def bind(
             for key in node._keys():
                 value = node._get(key)
                 path = (*prefix, key)
-                if isinstance(value, Tensor):
+                if is_leaf_tensor(value):
                     slots.append(_slot(owner, path))
                     values.append(value)
                     owners.append(owner)

@@ -11,7 +11,7 @@ from torch.nn.parameter import Parameter, is_lazy
 
 from tensordict_core import TensorDict
 from tensordict_core import lazy_stack as stack_lazily
-from tensordict_core.extension import KEEP, Meta, dense
+from tensordict_core.extension import KEEP, Meta, dense, is_leaf_tensor
 from tensordict_nn import errors
 from tensordict_nn.functional import from_module
 from tensordict_nn.params import TensorDictParams
@@ -126,7 +126,7 @@ def _batched(tds: list[Any], leaves: Iterator[Tensor], meta: Meta) -> TensorDict
     entries: dict[str, Any] = {}
     for key in tds[0]._keys():
         values = [td._get(key) for td in tds]
-        if isinstance(values[0], Tensor):
+        if is_leaf_tensor(values[0]):
             entries[key] = next(leaves)
         elif values[0]._is_non_tensor:
             entries[key] = torch.stack(values)

@@ -23,7 +23,7 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.rebuild import KEEP, How, IsLeaf
 
-__all__ = ["Node"]
+__all__ = ["Node", "is_leaf_tensor"]
 
 
 class Lookup(Mapping[str, Any]):
@@ -465,3 +465,12 @@ def _holds_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
     if not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
         return True
     return bool(value._leaves(is_leaf))
+
+
+def is_leaf_tensor(value: Any) -> bool:
+    """Return whether an entry is a tensor and no node: an unbatched tensor is both.
+
+    >>> is_leaf_tensor(torch.zeros(2)), is_leaf_tensor(TensorDict({}))
+    (True, False)
+    """
+    return not isinstance(value, Node) and isinstance(value, Tensor)

@@ -95,7 +95,8 @@ def is_tensor_collection(datatype: type | Any) -> bool:
     >>> is_tensor_collection(TensorDict), is_tensor_collection({}), is_tensor_collection(TensorDict({}))
     (True, False, True)
     """
-    return issubclass(datatype if isinstance(datatype, type) else type(datatype), Node)
+    kind = datatype if isinstance(datatype, type) else type(datatype)
+    return issubclass(kind, Node) and not issubclass(kind, Tensor)
 
 
 def is_tensorclass(obj: type | Any) -> bool:
@@ -113,7 +114,7 @@ def default_is_leaf(cls: type) -> bool:
     >>> default_is_leaf(torch.Tensor), default_is_leaf(TensorDict)
     (True, False)
     """
-    return not issubclass(cls, Node)
+    return not issubclass(cls, Node) or issubclass(cls, Tensor)
 
 
 def is_leaf_nontensor(cls: type) -> bool:

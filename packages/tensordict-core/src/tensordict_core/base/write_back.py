@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import Parameter
 
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.tracing import is_compiling
 
 __all__ = ["Block", "WriteBack"]
@@ -81,7 +80,7 @@ def _slices(node: Any) -> list[Any]:
 
 def _version(value: Any) -> float:
     """Returns the number of writes into a tensor; NaN, equal to nothing, where torch does not count all of them."""
-    if not isinstance(value, Tensor):
+    if not is_leaf_tensor(value):
         return 0
     return math.nan if is_compiling() or value.is_inference() or isinstance(value, Parameter) else value._version
 
@@ -146,7 +145,7 @@ def _is_written(write_back: WriteBack, value: Any, version: float, old: Any) -> 
     """Returns whether a leaf was written in place and the write did not reach the source."""
     if value is old:
         return False
-    if is_compiling() or not isinstance(old, Tensor):
+    if is_compiling() or not is_leaf_tensor(old):
         return True
     if value.untyped_storage().data_ptr() == old.untyped_storage().data_ptr():
         return False

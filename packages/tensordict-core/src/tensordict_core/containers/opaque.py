@@ -16,9 +16,9 @@ __all__ = ["OpaqueNode"]
 
 
 class OpaqueNode(TensorCollection, abstract=True):
-    """A node without entries; subclasses define its value."""
+    """A node without entries; subclasses define its value, and where the state of a node is kept."""
 
-    __slots__ = ("_annotations", "_holders", "_last_exit", "_locked", "_meta")
+    __slots__ = ()
 
     _is_opaque = True
 

@@ -1,24 +1,28 @@
 """`UnbatchedTensor`: an entry without batch dimensions, such as a lookup table.
 
-Its batch size is that of the tensordict that stores it, whatever the shape of its tensor is. Operations on leaves
-(arithmetic, casts, ``apply``) run on the tensor; operations on the batch (indexing, reshaping, stacking) change
-only the batch size.
+It is a tensor for programs and an opaque node for containers. Its batch size is that of the tensordict that stores it,
+whatever the shape of its tensor is. Operations on leaves (arithmetic, casts, ``apply``) run on the tensor; operations
+on the batch of a tensordict (indexing, reshaping, stacking) change only the batch size.
 """
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tensordict_core.base import errors
 from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.meta import Meta, as_batch_size
 from tensordict_core.base.rebuild import KEEP, How, IsLeaf
 from tensordict_core.base.registry import containers
+from tensordict_core.base.tracing import is_compiling, mapped_dim, transform_level
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.opaque import OpaqueNode
 
@@ -29,8 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["UnbatchedTensor"]
 
 
-class UnbatchedTensor(OpaqueNode):
-    """A tensor that shape operations do not change.
+class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that both define are those of the tensor
+    """A tensor that the shape operations of the tensordict around it do not change.
+
+    It behaves as the tensor that it holds: functions of ``torch`` and methods run on that tensor, and tensors among
+    their results are unbatched tensors of the same batch size.
 
     Args:
         data: The tensor, or numeric data to convert to one.
@@ -40,36 +47,72 @@ class UnbatchedTensor(OpaqueNode):
         TypeError: ``data`` is neither a tensor nor numeric.
 
     >>> td = TensorDict({"a": torch.zeros(3), "table": UnbatchedTensor(torch.arange(5))}, [3])
-    >>> td[0]["table"], td.get("table").batch_size
-    (tensor([0, 1, 2, 3, 4]), torch.Size([3]))
+    >>> td[0]["table"], td["table"].batch_size
+    (UnbatchedTensor(tensor([0, 1, 2, 3, 4])), torch.Size([3]))
+    >>> td["table"][1:3] * 2, isinstance(td["table"], torch.Tensor)
+    (UnbatchedTensor(tensor([2, 4])), True)
     """
 
-    __slots__ = ("_tensor",)
+    _locked = False
+    _holders = None
+    _annotations = None
+    _last_exit = None
 
     _tensor: Tensor
+    """The tensor. The object itself is an alias of it, for code of torch that asks for no override."""
 
-    def __init__(
-        self, data: Tensor | np.ndarray[Any, Any] | Sequence[Any] | float | UnbatchedTensor, batch_size: Any = None
-    ) -> None:
+    def __new__(
+        cls, data: Tensor | np.ndarray[Any, Any] | Sequence[Any] | float | UnbatchedTensor, batch_size: Any = None
+    ) -> Self:
+        """Return an unbatched tensor that shares memory with ``data`` if that is a tensor."""
         tensor = data._tensor if isinstance(data, UnbatchedTensor) else as_tensor(data)
         if tensor is None:
             raise TypeError(
                 f"UnbatchedTensor takes a tensor or numeric data, got {type(data).__name__}; use NonTensorData"
             )
-        self._start(Meta(as_batch_size(batch_size)))
-        self._tensor = tensor
+        return cls._make(tensor, Meta(as_batch_size(batch_size)))
+
+    def __init__(self, data: Any, batch_size: Any = None) -> None:
+        # __new__ has done it; Tensor has no __init__ that takes arguments
+        pass
 
     @classmethod
     def _make(cls, tensor: Tensor, meta: Meta) -> Self:
-        self = object.__new__(cls)
-        self._start(meta)
+        self = _alias(tensor, cls)
         self._tensor = tensor
+        self._meta = meta
         return self
 
-    @property  # type: ignore[misc]  # read-only here, where tensordicts have a setter
-    def data(self) -> Tensor:  # type: ignore[override]  # a tensor, where tensordicts return a tensordict
-        """The detached tensor, like ``Tensor.data``."""
-        return self._tensor.data
+    @classmethod
+    def _blank(cls) -> Self:
+        return _alias(torch.empty(0), cls)
+
+    # a tensor --------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run a ``torch`` function on the tensors; tensors in its result are unbatched too."""
+        held: list[Any] = []
+        plain = [_unwrapped(arg, held) for arg in args]
+        if kwargs:
+            kwargs = {key: _unwrapped(arg, held) for key, arg in kwargs.items()}
+        result = func(*plain, **(kwargs or {}))
+        return result if func is torch.autograd.grad else _wrapped(result, held)
+
+    @property
+    def batch_size(self) -> torch.Size:  # type: ignore[override]  # the setter takes more
+        """The batch size of the tensordict that holds the tensor; settable.
+
+        >>> UnbatchedTensor(torch.zeros(5), batch_size=[2]).batch_size
+        torch.Size([2])
+        """
+        return self._meta.batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: Any) -> None:
+        self._meta = Meta(as_batch_size(value))
 
     @property
     def tensor(self) -> Tensor:
@@ -80,25 +123,33 @@ class UnbatchedTensor(OpaqueNode):
         """
         return self._tensor
 
-    @property
-    def shape(self) -> torch.Size:
-        """The shape of the tensor (not the batch size)."""
-        return self._tensor.shape
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"{type(self).__name__}({self._tensor!r})"
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the tensor."""
-        return self._tensor.dtype
+    def __str__(self) -> str:
+        return str(self._tensor)
 
-    @property  # type: ignore[misc]  # read-only here, where tensordicts have a setter
-    def device(self) -> torch.device:
-        """The device of the tensor."""
-        return self._tensor.device
+    def __format__(self, spec: str) -> str:
+        return format(self._tensor, spec)
+
+    def __iter__(self) -> Iterator[Any]:
+        meta = self._meta
+        return iter([self._make(row, meta) for row in self._tensor])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self._make(copy.deepcopy(self._tensor, memo), self._meta)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _restored, (type(self), self._tensor, self._meta, self._locked)
+
+    __reduce__ = OpaqueNode.__reduce__
+    __setstate__ = OpaqueNode.__setstate__  # of pickles of releases where this was no tensor
+    __hash__ = Tensor.__hash__
 
     # reads and writes ------------------------------------------------------------------------------------------------
 
     def _entry_value(self, holder: Any = None, key: str = "") -> Any:
-        return self._tensor
+        return self
 
     def _plan_value(
         self, holder: Any, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]
@@ -155,7 +206,7 @@ class UnbatchedTensor(OpaqueNode):
             new = as_tensor(type(self)(new)._tensor, meta.device)
         if how.size is not None and meta.batch_size != self._meta.batch_size:
             return self._make(self._tensor, meta)
-        return self._make(new, meta)
+        return self._make(new._tensor if isinstance(new, UnbatchedTensor) else new, meta)
 
     def _solid(self) -> Any:
         return self
@@ -164,7 +215,7 @@ class UnbatchedTensor(OpaqueNode):
         """Return this object, which contains no lazy stack."""
         return self
 
-    # shape operations change only the batch size ---------------------------------------------------------------------
+    # shape operations of the tensordict change only the batch size ---------------------------------------------------
 
     def _index(self, index: Index) -> Any:
         return self._make(self._tensor, index.meta(self._meta))
@@ -199,6 +250,7 @@ class UnbatchedTensor(OpaqueNode):
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
         # the tensor has no batch dimension, so the result has that of the first item
+        _warn_if_different(items, "stacked")
         size = items[0]._meta.batch_size
         return cls._make(items[0]._tensor, Meta(torch.Size((*size[:dim], len(items), *size[dim:]))))
 
@@ -208,6 +260,7 @@ class UnbatchedTensor(OpaqueNode):
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
+        _warn_if_different(items, "concatenated")
         size = list(items[0]._meta.batch_size)
         size[dim] = sum(item._meta.batch_size[dim] for item in items)
         return cls._make(items[0]._tensor, Meta(torch.Size(size)))
@@ -221,8 +274,83 @@ class UnbatchedTensor(OpaqueNode):
         """Return ``False``, because there is a tensor."""
         return False
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._tensor!r}, batch_size={self._meta.batch_size})"
+
+def _alias(tensor: Tensor, cls: type[Any]) -> Any:
+    """Return an alias of a tensor as an instance of a subclass; of no data where the tensor is of a subclass itself."""
+    with torch._C.DisableTorchFunctionSubclass():
+        if type(tensor) is Tensor or is_compiling():
+            return tensor.as_subclass(cls)
+        try:
+            return tensor.as_subclass(cls)
+        except (RuntimeError, NotImplementedError):  # jagged and fake tensors are objects of Python
+            with _disable_current_modes():
+                return torch.empty(0).as_subclass(cls)
+
+
+def _restored(cls: type[Any], tensor: Tensor, meta: Meta, locked: bool) -> Any:
+    """Return the unbatched tensor of a pickle."""
+    new = cls._make(tensor, meta)
+    if locked:
+        new._locked = True
+    return new
+
+
+def _unwrapped(arg: Any, held: list[Any]) -> Any:
+    """Return an argument with the tensors of unbatched tensors, which are added to ``held``."""
+    if isinstance(arg, UnbatchedTensor):
+        held.append(arg)
+        return arg._tensor
+    if type(arg) in (tuple, list):
+        return type(arg)([_unwrapped(one, held) for one in arg])
+    return arg
+
+
+def _wrapped(result: Any, held: list[Any]) -> Any:
+    """Return a result whose tensors are unbatched, with the batch size of the first argument."""
+    if isinstance(result, Tensor):
+        for one in held:
+            if result is one._tensor:  # an operation in place
+                return one
+        if isinstance(result, UnbatchedTensor) or _is_mapped(result, held):
+            return result
+        return held[0]._make(result, held[0]._meta)
+    if isinstance(result, tuple) and type(result) is not torch.Size:
+        parts = [_wrapped(one, held) for one in result]
+        return type(result)(parts) if type(result) is tuple or not hasattr(result, "_fields") else type(result)(*parts)
+    if type(result) is list:
+        return [_wrapped(one, held) for one in result]
+    return result
+
+
+def _is_mapped(result: Tensor, held: list[Any]) -> bool:
+    """Return whether ``vmap`` maps a result of unbatched tensors that it does not map: then it is no unbatched one."""
+    level = transform_level()
+    if level is None or mapped_dim(result, level) is None:
+        return False
+    return all(mapped_dim(one._tensor, level) is None for one in held)
+
+
+def _warn_if_different(items: Sequence[Any], done: str) -> None:
+    """Warn where the tensors of unbatched tensors to combine differ, because the result has that of the first."""
+    first = items[0]._tensor
+    for item in items[1:]:
+        other = item._tensor
+        if other is first or is_compiling():
+            continue
+        if other.shape != first.shape or other.dtype != first.dtype or not _equal(first, other):
+            warnings.warn(
+                f"unbatched tensors of different values are {done}: the result has that of the first alone; make them "
+                "plain tensors to keep each",
+                UserWarning,
+                stacklevel=2,
+            )
+            return
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    if a.is_nested or b.is_nested or a.device != b.device or a.is_meta:
+        return a.data_ptr() == b.data_ptr() if not (a.is_nested or a.is_meta) else False
+    return torch.equal(a, b)
 
 
 containers.unbatched = UnbatchedTensor

@@ -11,11 +11,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import Tensor
 
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import UpdatePlan, WritePlan, expand_to
@@ -137,7 +136,7 @@ class SubTensorDict(CustomContainer):
 
     def _expanded(self, key: str, value: Any, prefix: tuple[str, ...] = ()) -> Any:
         """Returns a valid entry in the shape of the leaf that it is written into, if that exists."""
-        if not isinstance(value, Tensor) or not isinstance(self._parent._peek(key), Tensor):
+        if not is_leaf_tensor(value) or not is_leaf_tensor(self._parent._peek(key)):
             return value
         shape = self._shape_of(key)
         return value if value.shape == shape else expand_to((*prefix, key) if prefix else key, value, shape)

@@ -14,7 +14,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.meta import starts_with
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.options import current as options
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
 from tensordict_core.base.registry import containers
@@ -273,7 +273,13 @@ class Access(Node):
                 if not inplace or self._peek(key) is None:
                     raise errors.locked(f"set({key!r})")
             # isinstance instead of type(): with type(), Dynamo guards on the class Tensor at each call
-            elif not inplace and inplace is not None and meta.device is None and isinstance(item, Tensor):
+            elif (
+                not inplace
+                and inplace is not None
+                and meta.device is None
+                and isinstance(item, Tensor)
+                and not isinstance(item, Node)
+            ):
                 size = meta.batch_size
                 if size and not starts_with(item.shape, size):
                     raise errors.batch_mismatch(key, item.shape, size)
@@ -340,8 +346,8 @@ class Access(Node):
     def _fits_in_place(self, key: str, value: Any) -> bool:
         old = self._get(key)
         return (
-            isinstance(old, Tensor)
-            and isinstance(value, Tensor)
+            is_leaf_tensor(old)
+            and is_leaf_tensor(value)
             and old.shape == value.shape
             and old.dtype == value.dtype
             and old.device == value.device
@@ -408,7 +414,7 @@ class Access(Node):
             child = node._get(name)
             if child is None:
                 raise errors.missing_key(path[: depth + 1], node._keys(), type(self).__name__)
-            if isinstance(child, Tensor):
+            if is_leaf_tensor(child):
                 raise errors.not_a_node(path[: depth + 1], child)
             node = child
         return node, path[-1]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import as_batch_size, as_device, as_names
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, SAME, SHAPE_KEEPING, UNLOCKED, How, IsLeaf
 from tensordict_core.base.signature import with_options
 
@@ -170,7 +170,7 @@ class Applying(Node):
             # a number fills its leaf
             results = [
                 new
-                if isinstance(new, Tensor) or not (isinstance(new, int | float | complex) and isinstance(leaf, Tensor))
+                if is_leaf_tensor(new) or not (isinstance(new, int | float | complex) and is_leaf_tensor(leaf))
                 else torch.full_like(leaf, new)
                 for leaf, new in zip(leaves, results, strict=True)
             ]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import as_batch_size, as_device
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, SAME, How
 from tensordict_core.base.tracing import is_compiling
 from tensordict_core.base.write_back import WriteBack
@@ -46,9 +46,9 @@ class _Uncast(WriteBack):
     copies = True
 
     def back(self, value: Any, old: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value.to(old.device, old.dtype) if isinstance(old, Tensor) else value
-        if value._is_opaque or old is None or isinstance(old, Tensor):
+        if is_leaf_tensor(value):
+            return value.to(old.device, old.dtype) if is_leaf_tensor(old) else value
+        if value._is_opaque or old is None or is_leaf_tensor(old):
             return value
         pairs = zip(value._leaf_keys(), value._leaves(), strict=True)
         leaves = [self.back(leaf, old.get(key, None)) for key, leaf in pairs]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.entry import as_tensor
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import UNLOCKED
 from tensordict_core.ops.factories.operands import broadcast_how, match, spread
 from tensordict_core.ops.factories.owner import owns_methods
@@ -62,7 +62,7 @@ def _as_tensors(td: Any, other: Any) -> Any:
         theirs = other._peek(key)
         if not isinstance(mine, Node):
             continue
-        if mine._is_non_tensor and isinstance(theirs, Tensor):
+        if mine._is_non_tensor and is_leaf_tensor(theirs):
             new: Any = as_tensor(mine.tolist())
         elif not mine._is_opaque and isinstance(theirs, Node):
             new = _as_tensors(mine, theirs)

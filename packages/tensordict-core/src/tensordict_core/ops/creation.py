@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_batch_size, as_device
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, How
 from tensordict_core.base.registry import containers
 from tensordict_core.base.signature import check_options, with_options
@@ -112,7 +112,7 @@ def _new_without_slices(td: Any, size: torch.Size, new: Callable[[Tensor, torch.
     entries: dict[str, Any] = {}
     for key in td._keys():
         value = td._get(key)
-        if isinstance(value, Tensor):
+        if is_leaf_tensor(value):
             entries[key] = new(value, torch.Size((*size, *value.shape[dims:])))
         elif value._is_opaque:
             entries[key] = value._rebuild(iter(()), How(size=lambda own: torch.Size((*size, *own[dims:]))))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.predicates import in_shared_memory
 from tensordict_core.base.registry import containers
 
@@ -169,7 +169,7 @@ class Properties(Node):
         shapes = [
             value.shape
             for value in (self._get(key) for key in self._keys())
-            if isinstance(value, Tensor) or value._holds_values or not (value._is_opaque or value.is_empty())
+            if is_leaf_tensor(value) or value._holds_values or not (value._is_opaque or value.is_empty())
         ]
         if not shapes:
             return self
@@ -285,7 +285,7 @@ class Properties(Node):
         >>> TensorDict({"a": {}}).is_empty()
         True
         """
-        return all(not isinstance(value, Tensor) and value.is_empty() for _, value in self._peek_items())
+        return all(not is_leaf_tensor(value) and value.is_empty() for _, value in self._peek_items())
 
     def is_contiguous(self) -> bool:
         """Return whether every leaf is contiguous."""
@@ -401,7 +401,7 @@ def _bytes(leaf: Tensor) -> int:
 
 def _addresses(node: Any, storage: bool) -> Any:
     """Return the address of a tensor, or those of a node's leaves; ``None`` for non-tensor values."""
-    if isinstance(node, Tensor):
+    if is_leaf_tensor(node):
         return torch.tensor(node.untyped_storage().data_ptr() if storage else node.data_ptr())
     if node._is_opaque:
         return None if node._is_non_tensor else _addresses(node._tensor, storage)

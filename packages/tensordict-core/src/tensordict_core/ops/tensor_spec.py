@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.meta import as_device
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry import containers
 
 __all__ = ["FIELDS", "TensorSpecs", "as_described", "describe_leaf", "describes"]
@@ -66,7 +66,7 @@ def describe_leaf(leaf: Tensor, fields: Sequence[str]) -> Any:
 
 
 def _described(node: Any, wanted: tuple[bool, ...]) -> Any:
-    if isinstance(node, Tensor):
+    if is_leaf_tensor(node):
         facts: tuple[Any, ...] = (node.device, node.dtype, node.shape)
         return containers.attrs(*(fact if wants else None for fact, wants in zip(facts, wanted, strict=True)))
     if node._is_non_tensor:
@@ -106,7 +106,7 @@ def describes(other: Any) -> bool:
         return True
     if not isinstance(other, Node) or other._is_opaque:
         return False
-    return any(describes(value) for _, value in other._peek_items() if not isinstance(value, Tensor))
+    return any(describes(value) for _, value in other._peek_items() if not is_leaf_tensor(value))
 
 
 def _find(attrs: Any, path: tuple[str, ...]) -> Any:

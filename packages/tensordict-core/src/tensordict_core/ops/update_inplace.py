@@ -18,7 +18,7 @@ from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.meta import Meta, starts_with
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import WritePlan, broadcast_to, broadcasts, expand_to
 
@@ -67,7 +67,7 @@ def restricted(source: Any, chosen: list[tuple[str, ...]] | None) -> Any:
 
 def over_rows(value: Any, index: Index, ndim: int) -> Any:
     """Return a tensor of batch shape with trailing dimensions of size 1, to broadcast to a leaf; or another value."""
-    if isinstance(value, Tensor) and 0 < value.ndim <= len(index.size):
+    if is_leaf_tensor(value) and 0 < value.ndim <= len(index.size):
         return value.reshape(value.shape + (1,) * (ndim - index.dims))
     return value
 
@@ -170,7 +170,7 @@ class InPlaceUpdating(Node):
             raise errors.bad_indexed_value(value)
         if isinstance(value, np.ndarray):
             value = torch.as_tensor(value)
-        is_over_rows = isinstance(value, Tensor) and 0 < value.ndim <= len(index.size)
+        is_over_rows = is_leaf_tensor(value) and 0 < value.ndim <= len(index.size)
         for key, entry in self._peek_items():
             if not isinstance(entry, Node):
                 new = over_rows(value, index, entry.ndim) if is_over_rows else value
@@ -230,12 +230,12 @@ class InPlaceUpdating(Node):
             source = to_entry(Meta(index.size), key, source)
         if place in plan.new:
             entry = plan.new[place][1]
-        elif isinstance(source, Tensor):
+        elif is_leaf_tensor(source):
             trailing = source.shape[len(index.size) + len(size) - index.dims :]
             entry = torch.zeros((*size, *trailing), dtype=source.dtype, device=source.device)
         else:
             entry = source._room(size, index)
-        if isinstance(entry, Tensor):
+        if is_leaf_tensor(entry):
             entry[index.idx] = broadcast_to((*prefix, key), source, index.part_of(entry.shape))
         elif entry._is_opaque:
             entry = entry._put_node(index, source)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 
 __all__ = ["assert_allclose_td", "assert_close"]
 
@@ -114,7 +114,7 @@ def _compare(
             count += _compare(mine, theirs, path, rtol, atol, equal_nan, intersection, found)
             continue
         count += 1
-        if isinstance(mine, Tensor) and isinstance(theirs, Tensor):
+        if is_leaf_tensor(mine) and is_leaf_tensor(theirs):
             difference = _difference(mine, theirs, rtol, atol, equal_nan)
         elif isinstance(mine, Node) and isinstance(theirs, Node):
             difference = _value_difference(mine, theirs)

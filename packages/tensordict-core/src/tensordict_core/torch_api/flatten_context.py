@@ -40,7 +40,7 @@ class FlattenContext:
             sizes alone do not tell where ``out_dims`` puts the mapped dimension among others of its size.
     """
 
-    __slots__ = ("below", "extra", "keys", "kind", "level", "meta", "shapes", "strides")
+    __slots__ = ("below", "extra", "keys", "kind", "level", "locked", "meta", "shapes", "strides")
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class FlattenContext:
         self.shapes = shapes
         self.level = level
         self.strides = strides
+        self.locked = False  # whether the tree is an input of vmap that is locked, inside too
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FlattenContext):

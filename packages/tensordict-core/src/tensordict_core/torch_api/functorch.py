@@ -4,14 +4,20 @@
 leaf does not change, so one dimension less or more is a batch dimension. On the way in, torch knows which dimension it
 maps. On the way out, the shape of a leaf before and after tells where the dimension is, and strides where sizes are
 equal; the position is needed for names and for non-tensor values, and to refuse one behind the batch dimensions.
+
+Two functions of torch's ``vmap`` are wrapped, because the registry of pytrees does not say who flattens a tree. In
+inputs and outputs of ``vmap``, unbatched tensors are passed whole and locks are kept; ``out_dims=(0,)`` stands for one
+tensordict as it does for one tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch._functorch.vmap as torch_vmap
 from torch import Tensor
 
 from tensordict_core.base.meta import Names
@@ -19,7 +25,62 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.tracing import is_compiling, mapped_dim, mapped_size, transform_level
 from tensordict_core.torch_api.flatten_context import FlattenContext
 
-__all__ = ["BatchDimChange", "batch_dim_change"]
+__all__ = ["BatchDimChange", "batch_dim_change", "flattens_for_vmap", "register"]
+
+
+class _Thread(threading.local):
+    flattens_for_vmap = False
+
+
+_thread = _Thread()
+
+
+def flattens_for_vmap() -> bool:
+    """Return whether ``vmap`` flattens the inputs or outputs of a function at the moment; never in a trace.
+
+    >>> flattens_for_vmap()
+    False
+    """
+    return not is_compiling() and _thread.flattens_for_vmap
+
+
+def register() -> None:
+    """Wrap the functions of ``torch.vmap`` that flatten inputs and outputs."""
+    for name in ("_process_batched_inputs", "_unwrap_batched", "_flatten_chunks_output"):
+        setattr(torch_vmap, name, _for_vmap(getattr(torch_vmap, name)))
+    concatenate = torch_vmap._concat_chunked_outputs
+
+    def concat_chunked_outputs(out_dims: Any, spec: Any, chunks: Any) -> Any:
+        return concatenate(_of_one(out_dims, spec.type), spec, chunks)
+
+    torch_vmap._concat_chunked_outputs = concat_chunked_outputs
+
+
+def _of_one(out_dims: Any, kind: Any) -> Any:
+    """Return ``out_dims`` of a function that returns an object of a type; of one tensordict, that in a tuple of one."""
+    if type(out_dims) is tuple and len(out_dims) == 1 and isinstance(kind, type) and issubclass(kind, Node):
+        return out_dims[0]
+    return out_dims
+
+
+def _for_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
+    unwraps = function.__name__ == "_unwrap_batched"
+
+    def flatten(*args: Any) -> Any:
+        if unwraps:
+            outputs, out_dims, *rest = args
+            args = (outputs, _of_one(out_dims, type(outputs)), *rest)
+        return function(*args) if is_compiling() else _flattening(function, args)
+
+    return flatten
+
+
+def _flattening(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    before, _thread.flattens_for_vmap = _thread.flattens_for_vmap, True
+    try:
+        return function(*args)
+    finally:
+        _thread.flattens_for_vmap = before
 
 
 class BatchDimChange(NamedTuple):

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as registry
 
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.predicates import TENSORS
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.tracing import are_differentiated, mapped_dim, mapped_size, mapped_strides, transform_level
@@ -28,7 +28,7 @@ from tensordict_core.containers.tensor_spec import TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor
 from tensordict_core.containers.view import SubTensorDict
 from tensordict_core.torch_api.flatten_context import FlattenContext, Strides
-from tensordict_core.torch_api.functorch import BatchDimChange, batch_dim_change
+from tensordict_core.torch_api.functorch import BatchDimChange, batch_dim_change, flattens_for_vmap
 
 __all__ = ["register_nodes", "register_wrapper"]
 
@@ -57,6 +57,7 @@ class _Flattening:
         self.size = None if self.level is None else mapped_size()  # of the vmap at that level
         self.strides: dict[int, Strides | None] = {}
         self.context = self.node(*_PARTS[type(root)](root))
+        self.context.locked = root._locked and flattens_for_vmap()
 
     def node(self, kind: str, entries: Mapping[str, Any], meta: Meta, extra: Any) -> FlattenContext:
         """The context of a node, whose leaves are appended."""
@@ -99,7 +100,7 @@ def _shape(child: Any) -> torch.Size | None:
         return None
     if isinstance(child, Node):
         return child._meta.batch_size if _has_leaves(child) else None
-    return child.shape if isinstance(child, Tensor) else None
+    return child.shape if is_leaf_tensor(child) else None
 
 
 def _has_leaves(node: Any) -> bool:
@@ -154,9 +155,12 @@ def _value_parts(node: Any) -> Parts:
 
 
 def _unbatched_parts(node: Any) -> Parts:
+    tensor = node._tensor
     level = transform_level()
-    mapped = level is not None and isinstance(node._tensor, Tensor) and mapped_dim(node._tensor, level) is not None
-    return "UnbatchedTensor", {"": node._tensor}, node._meta, mapped
+    mapped = level is not None and isinstance(tensor, Tensor) and mapped_dim(tensor, level) is not None
+    if flattens_for_vmap() and not mapped:  # it is passed whole, and a tensor of its batch size is mapped in its place
+        return "whole", {"": torch.empty(()).expand(node._meta.batch_size)}, node._meta, (tensor,)
+    return "UnbatchedTensor", {"": tensor}, node._meta, mapped
 
 
 # unflatten -----------------------------------------------------------------------------------------------------------
@@ -267,14 +271,16 @@ class _Unflattening:
         return _lazy_stack(list(entries.values()), new, meta.names, old, hook_out, hook_in)
 
     def unbatched(self, context: FlattenContext) -> Any:
-        """An unbatched tensor, which ``vmap`` does not map."""
+        """An unbatched tensor, which has one value for all examples."""
         (tensor,) = self.children
+        if self.is_numbers:
+            return tensor
         change = self.change
         if change is not None:
             if not change.gained:
                 raise RuntimeError(
-                    "an unbatched tensor belongs to the whole tensordict, so vmap cannot map it; take it out and pass "
-                    "it with in_dims=None"
+                    "an unbatched tensor belongs to the whole tensordict, so vmap cannot map it in a trace; take it "
+                    "out and pass it with in_dims=None"
                 )
             if context.extra:
                 raise RuntimeError(
@@ -282,7 +288,12 @@ class _Unflattening:
                     "tensor instead"
                 )
             tensor = tensor.select(change.dims[0], 0)
-        return UnbatchedTensor._make(tensor, context.meta)
+        return tensor if type(tensor) is UnbatchedTensor else UnbatchedTensor._make(tensor, context.meta)
+
+    def whole(self, context: FlattenContext) -> Any:
+        """An unbatched tensor that goes into a function that ``vmap`` maps, or comes out of it."""
+        (stand_in,) = self.children
+        return stand_in if self.is_numbers else UnbatchedTensor._make(context.extra[0], Meta(stand_in.shape))
 
     def value(self, context: FlattenContext) -> Any:
         """Non-tensor data, with the batch size that it had."""
@@ -298,11 +309,13 @@ _UNFLATTEN: dict[str, Callable[[_Unflattening, FlattenContext], Any]] = {
     "LazyStackedTensorDict": _Unflattening.lazy,
     "elements": _Unflattening.elements,
     "UnbatchedTensor": _Unflattening.unbatched,
+    "whole": _Unflattening.whole,
 }
 
 
 def _unflatten(children: Iterable[Any], context: FlattenContext) -> Any:
-    return _UNFLATTEN[context.kind](_Unflattening(children, context), context)
+    result = _UNFLATTEN[context.kind](_Unflattening(children, context), context)
+    return result.lock_() if context.locked and isinstance(result, Node) else result
 
 
 def _common_size(entries: Mapping[str, Any], dims: int) -> torch.Size | None:
@@ -338,6 +351,8 @@ def _fitted(node: Any, old: torch.Size, new: torch.Size, change: BatchDimChange 
     if change is not None and node._is_non_tensor:
         return _value_in_vmap(node, change, how)
     if node._is_opaque:
+        if type(node) is UnbatchedTensor and node._meta.batch_size[: len(new)] == new:
+            return node
         return node._rebuild(iter(()) if node._is_non_tensor else iter((node._tensor,)), how)
     entries = {key: _fitted(value, old, new, change) for key, value in node._entries.items()}
     return TensorDict._make(entries, how.meta(node._meta))

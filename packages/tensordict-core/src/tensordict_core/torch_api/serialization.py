@@ -9,7 +9,7 @@ from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
 from tensordict_core.containers.nontensor.data import MetaData, NonTensorData, NonTensorStack
 from tensordict_core.containers.tensor_spec import Attrs, TensorAttrs
-from tensordict_core.containers.unbatched import UnbatchedTensor
+from tensordict_core.containers.unbatched import UnbatchedTensor, _restored
 from tensordict_core.containers.view import SubTensorDict
 from tensordict_core.ops.io.pickling import _new, trust
 
@@ -34,5 +34,5 @@ EARLIER_NAMES = {
 
 def register() -> None:
     """Make ``torch.load(weights_only=True)`` restore tensordicts, those of earlier releases too."""
-    trust(*EARLIER_NAMES.values())
+    trust(_restored, *EARLIER_NAMES.values())
     register_pickle_names(EARLIER_NAMES, weights_only=True)

@@ -170,7 +170,7 @@ def _plan_dense(td: Any, key: Path) -> Dense:
     entries = node.entries
     for name, value in td._items():
         path = key + (name,)  # noqa: RUF005  # half the time of unpacking
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and type(value) is not UnbatchedTensor:
             if value.is_nested:
                 entries[name] = _plan_nested(value, path)
                 continue

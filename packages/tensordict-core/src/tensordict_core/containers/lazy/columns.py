@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 
 __all__ = ["as_nested", "as_padded", "check_padding_side", "combined", "padded_to", "stacked_lists"]
 
@@ -26,12 +26,12 @@ def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
         RuntimeError: The entries are tensors of several shapes, or tensors and nodes.
     """
     first = column[0]
-    if isinstance(first, Tensor):
+    if is_leaf_tensor(first):
         try:
             return torch.stack(list(column), dim)
         except (RuntimeError, TypeError) as error:
             shapes = [getattr(entry, "shape", None) for entry in column]
-            if any(not isinstance(entry, Tensor) for entry in column):
+            if any(not is_leaf_tensor(entry) for entry in column):
                 raise errors.mixed_column(key) from None
             if any(shape != shapes[0] for shape in shapes):
                 raise errors.ragged(key, shapes) from None

@@ -13,7 +13,7 @@ import torch
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import UpdatePlan
 from tensordict_core.containers.collection import TensorDictBase
@@ -237,13 +237,13 @@ class LazyElementwise(TensorDictBase, abstract=True):
 
     def _describe(self: Any, key: str) -> str:
         column = [td._peek(key) for td in self.tensordicts]
-        if not any(isinstance(entry, torch.Tensor) for entry in column):
+        if not any(is_leaf_tensor(entry) for entry in column):
             try:
                 return repr(self._get(key))
             except RuntimeError:  # nodes of several kinds or batch sizes, which no one entry stands for
                 return f"mixed({', '.join(sorted({type(entry).__name__ for entry in column}))})"
         first = column[0]
-        if not all(isinstance(entry, torch.Tensor) for entry in column):
+        if not all(is_leaf_tensor(entry) for entry in column):
             return f"mixed({', '.join(sorted({type(entry).__name__ for entry in column}))})"
         try:
             shape: Any = self._shape_of(key)

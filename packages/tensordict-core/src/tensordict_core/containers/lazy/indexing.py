@@ -15,7 +15,7 @@ from torch import Tensor
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.ops.update_inplace import over_rows
@@ -128,7 +128,7 @@ def _pieces(value: Any, size: torch.Size, first: int, dims: int) -> Sequence[Any
     node = isinstance(value, Node)
     if node:
         value = value if value._meta.batch_size == size else value.expand(size)
-    elif not isinstance(value, Tensor) or not value.ndim:
+    elif not is_leaf_tensor(value) or not value.ndim:
         return None
     else:
         value = value.expand(size if value.ndim <= len(size) else size + value.shape[len(size) :])
@@ -207,7 +207,7 @@ class LazyIndexing:
             value = to_entry(Meta(index.size), key, value)
         for td, at, piece in self._aims(index, value):
             entry = td._peek(key)
-            if isinstance(entry, Tensor) and not td._holds_slices:
+            if is_leaf_tensor(entry) and not td._holds_slices:
                 piece = over_rows(piece, at, entry.ndim)
             td._plan_entry(key, at, piece, plan, prefix)
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry import containers
 from tensordict_core.containers.lazy.columns import as_nested, as_padded, stacked_lists
 from tensordict_core.containers.nontensor.data import is_non_tensor
@@ -51,11 +50,11 @@ class LazyRagged:
         forms = [name for name, is_given in zip(_FORMS, given, strict=True) if is_given]
         if len(forms) > 1:
             raise errors.two_ways(forms[0], forms[1], "how a ragged entry is read")
-        if not isinstance(first, Tensor) or not forms:
+        if not is_leaf_tensor(first) or not forms:
             return self._get(key)
         if as_list:
             return [td._get_ragged(key, as_list=True) for td in self.tensordicts]
-        if not all(isinstance(td._peek(key), Tensor) for td in self.tensordicts):
+        if not all(is_leaf_tensor(td._peek(key)) for td in self.tensordicts):
             raise errors.mixed_column(key)
         if as_nested_tensor:
             return as_nested([td._get(key) for td in self.tensordicts], self._stack_dim, layout)
@@ -94,7 +93,7 @@ class LazyRagged:
 
     def _shape_of(self: Any, name: str) -> Any:
         entry = self._peek(name)
-        if not isinstance(entry, Tensor):
+        if not is_leaf_tensor(entry):
             return entry.shape
         shapes = [td._shape_of(name) for td in self.tensordicts]
         if len({len(shape) for shape in shapes}) > 1:
@@ -111,8 +110,8 @@ class LazyRagged:
         for key in self._keys():
             column = [td._peek(key) for td in tds]
             first = column[0]
-            if isinstance(first, Tensor):
-                if not all(isinstance(entry, Tensor) for entry in column):
+            if is_leaf_tensor(first):
+                if not all(is_leaf_tensor(entry) for entry in column):
                     return True
                 shapes = {entry.shape if plain else td._shape_of(key) for td, entry in zip(tds, column, strict=True)}
                 if len(shapes) > 1 or -1 in shapes.pop():
@@ -140,7 +139,7 @@ class LazyRagged:
         """
         entries = {}
         for key in self._keys():
-            if isinstance(self._peek(key), Tensor):
+            if is_leaf_tensor(self._peek(key)):
                 shapes = {td._shape_of(key) for td in self.tensordicts}
                 ragged = len(shapes) > 1 or -1 in shapes.pop()
                 entries[key] = self._get_ragged(key, as_nested_tensor=True, layout=layout) if ragged else self._get(key)

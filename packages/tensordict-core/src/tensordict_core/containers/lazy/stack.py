@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import Unsqueeze
@@ -362,7 +362,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             entry = td._peek(key)
             if entry is None:
                 return None
-            if tensor is None and isinstance(entry, Tensor):
+            if tensor is None and is_leaf_tensor(entry):
                 tensor = entry
         return self._get(key) if tensor is None and entry is not None else tensor
 
@@ -373,7 +373,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         self._refuse_locked(f"set({key!r})")
         for td, part in zip(self.tensordicts, self._parts_of_entry(value), strict=True):
             device = td._meta.device
-            if device is not None and isinstance(part, Tensor) and part.device != device:
+            if device is not None and is_leaf_tensor(part) and part.device != device:
                 part = part.to(device)
             td._set(key, part)
 
@@ -381,7 +381,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         """What each element stores of a valid entry."""
         if self.hook_in is not None:
             value = self.hook_in(value)
-        return value.unbind(self._stack_dim) if isinstance(value, Tensor) else self._parts_of_node(value)
+        return value.unbind(self._stack_dim) if is_leaf_tensor(value) else self._parts_of_node(value)
 
     def _del(self, key: str) -> None:
         self._refuse_locked(f"del_({key!r})")
@@ -456,7 +456,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         entries = {}
         for key in self._keys():
             value = self._get(key)
-            entries[key] = value if isinstance(value, Tensor) else value._solid()
+            entries[key] = value if is_leaf_tensor(value) else value._solid()
         return self._new(entries, self._meta)
 
     def _sample(self) -> Any:

@@ -73,7 +73,7 @@ def register_value_writer(writer: ValueWriter) -> None:
 class NonTensorDataBase(OpaqueNode, abstract=True):
     """Base class of `NonTensorData` and `NonTensorStack`."""
 
-    __slots__ = ()
+    __slots__ = ("_annotations", "_holders", "_last_exit", "_locked", "_meta")
 
     _is_non_tensor = True
     _is_shared = False

@@ -17,7 +17,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import starts_with
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import KEEP, How
 from tensordict_core.base.registry import containers
@@ -179,7 +179,7 @@ def with_leaves_as(td: Any, other: Any) -> Any:
     """
     leaves = []
     for key, leaf, target in zip(td._leaf_keys(), td._leaves(), td._align(other, KEEP), strict=True):
-        if not isinstance(target, Tensor):
+        if not is_leaf_tensor(target):
             raise errors.not_a_node(key, leaf)
         try:
             leaves.append(leaf if leaf.shape == target.shape else leaf.expand(target.shape))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.options import PRINT_DEFAULTS, current
 from tensordict_core.base.predicates import in_shared_memory
 
@@ -31,7 +31,7 @@ def describe(value: Any) -> str:
     >>> describe(torch.zeros(2))
     'Tensor(shape=torch.Size([2]), device=cpu, dtype=torch.float32, is_shared=False)'
     """
-    if not isinstance(value, Tensor):
+    if not is_leaf_tensor(value):
         return repr(value)
     kind = type(value).__name__
     if current.printing is PRINT_DEFAULTS:
@@ -77,7 +77,7 @@ def _short(node: Any, key: str, dims: int) -> str:
         value = node._get(key)
     except RuntimeError:  # the elements of a lazy stack have different shapes under this key
         return "ragged"
-    if isinstance(value, Tensor):
+    if is_leaf_tensor(value):
         dtype = _short_dtype(value.dtype) if current.printing["show_dtype"] else ""
         return dtype + (str(list(value.shape[dims:])) if current.printing["show_shape"] else "")
     if value._is_opaque:

@@ -36,7 +36,7 @@ def _slots(cls: type[Any]) -> list[str]:
 
 def _new(cls: type[Any]) -> Any:
     """Return a node without contents, which ``__setstate__`` fills."""
-    return object.__new__(cls)
+    return cls._blank() if hasattr(cls, "_blank") else object.__new__(cls)
 
 
 def trust(*classes: Any) -> None:

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.meta import as_batch_size
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry import containers
 
 __all__ = ["Schemas", "from_struct_array"]
@@ -175,7 +174,7 @@ def _field(array: np.ndarray[Any, Any], name: str) -> Any:
 
 
 def _column(value: Any) -> np.ndarray[Any, Any]:
-    if isinstance(value, Tensor):
+    if is_leaf_tensor(value):
         column: np.ndarray[Any, Any] = value.detach().cpu().numpy()
         return column
     if value._is_non_tensor:

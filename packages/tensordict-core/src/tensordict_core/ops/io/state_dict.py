@@ -17,7 +17,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_names
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry import containers
 
 __all__ = ["BATCH_SIZE", "NAMES", "STACK_DIM", "UNBATCHED", "VALUE", "VALUES", "load", "new_state", "put", "restore"]
@@ -89,7 +89,7 @@ def put(
         if key in RESERVED:
             raise KeyError(f"the key {key!r} is reserved in state dicts; rename it first")
         name = prefix + key
-        if type(value) is Tensor or isinstance(value, Tensor):
+        if type(value) is Tensor or is_leaf_tensor(value):
             if name in out:
                 raise _collision(name)
             out[name] = value if keep_vars else value.detach()
@@ -267,9 +267,7 @@ def _assign(target: Any, source: Any, assign: bool, sized: bool) -> None:
         nodes = isinstance(own, Node) and isinstance(value, Node)
         if nodes and not own._is_opaque and not value._is_opaque:
             _assign(own, value, assign, sized)
-        elif not assign and (
-            type(own) is type(value) if nodes else isinstance(own, Tensor) and isinstance(value, Tensor)
-        ):
+        elif not assign and (type(own) is type(value) if nodes else is_leaf_tensor(own) and is_leaf_tensor(value)):
             target._put_entry(key, None, value)
         else:
             target._store(key, value)

@@ -13,7 +13,7 @@ from typing import Any, Literal, Unpack
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry import containers
 from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.ops.io import from_python as build
@@ -135,7 +135,7 @@ class Conversion(Node):
         """
         out = {}
         for key, value in self._items():
-            if isinstance(value, Tensor):
+            if is_leaf_tensor(value):
                 try:
                     out[key] = value.numpy(force=value.device.type != "cpu")
                 except (RuntimeError, TypeError) as error:
@@ -161,7 +161,7 @@ class Conversion(Node):
         """
         entries = {}
         for key, value in self._items():
-            if isinstance(value, Tensor):
+            if is_leaf_tensor(value):
                 entries[key] = value.clone()
             elif value._is_opaque:
                 if retain_none is not False or not _is_none(value):

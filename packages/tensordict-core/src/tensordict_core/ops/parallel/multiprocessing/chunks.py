@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.ops.parallel.packing import pack, unpack
 
 __all__ = ["PACK_BELOW", "Chunk", "Job", "Packed", "cut", "opened", "run"]
@@ -140,7 +140,7 @@ def run(job: Job, chunk: Chunk, data: Any = None) -> Any:
         return None
     if not job.private:
         return result
-    boxed = isinstance(result, Tensor)
+    boxed = is_leaf_tensor(result)
     if isinstance(result, Node) and (job.foreign or result.bytes() < PACK_BELOW):
         skeleton, buffer = pack(result, "cpu" if job.foreign else None)
         return Packed(skeleton, buffer.numpy().tobytes()) if buffer.device.type == "cpu" else result

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Self
 
 import torch
-from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import SAME
 from tensordict_core.ops.cast import pinned
 
@@ -23,7 +22,7 @@ def _replace_leaves(node: Any, leaves: Any) -> None:
             _replace_leaves(item, leaves)
         return
     for key, value in list(node._items()):
-        if isinstance(value, Tensor):
+        if is_leaf_tensor(value):
             node._set(key, next(leaves))
         elif value._is_opaque:
             node._set(key, value._rebuild(leaves, SAME))
