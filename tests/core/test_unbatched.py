@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import math
+import pickle
+
+import numpy as np
 import pytest
 import torch
 
-from tensordict_core import TensorDict, UnbatchedTensor, lazy_stack
+from tensordict_core import TensorDict, UnbatchedTensor, is_tensor_collection, lazy_stack
 
 
 def make():
@@ -76,3 +82,83 @@ def test_keys_pass_it_as_one_entry():
     assert td.select("u")["u"].equal(torch.arange(5)) and "u" not in td.exclude("u")
     td.batch_size = [3, 4]
     assert td.get("u").batch_size in ((3,), (3, 4))
+
+
+def test_it_is_a_tensor_and_behaves_as_the_one_that_it_holds():
+    u = make()["u"]
+    assert isinstance(u, torch.Tensor) and type(u) is UnbatchedTensor and not is_tensor_collection(u)
+    for result in (u + 1, 1 + u, u[:2], torch.sin(u), u.to(torch.float64), torch.cat([u, u]), copy.copy(u)):
+        assert type(result) is UnbatchedTensor and result.batch_size == (3,)
+    assert u.tolist() == [0, 1, 2, 3, 4] and len(u) == 5 and [int(one) for one in u] == u.tolist()
+    assert (
+        np.asarray(u).tolist() == u.tolist() and str(u) == str(u.tensor) and repr(u) == f"UnbatchedTensor({u.tensor})"
+    )
+    one = UnbatchedTensor(torch.tensor(1.5))
+    assert bool(one) and int(one) == 1 and float(one) == 1.5 and one.item() == 1.5 and f"{one:.2f}" == "1.50"
+    assert math.floor(one) == 1 and "abc"[UnbatchedTensor(torch.tensor(2))] == "c"
+    assert u.add_(1) is u and u.tolist() == [1, 2, 3, 4, 5]
+    with pytest.raises(RuntimeError):
+        bool(u)
+
+
+def test_it_is_a_leaf_of_the_tensordict():
+    td = make()
+    assert list(td.keys(True, True)) == ["u", "a"] and len(td.values(True, True)) == 2
+    assert [type(value) for _, value in td.items(True, True)] == [UnbatchedTensor, torch.Tensor]
+    again = TensorDict.from_dict(td.to_dict(), batch_size=[3])
+    assert (again == td).all() and type(again["u"]) is UnbatchedTensor and type(td.numpy()["u"]) is np.ndarray
+
+
+def test_stacking_different_ones_warns_that_the_first_is_kept():
+    td = make()
+    for combine in (torch.stack, torch.cat, lambda tds: lazy_stack(tds)["u"]):
+        with pytest.warns(UserWarning, match="the first alone"):
+            combine([td, td + 1])
+        combine([td, td.clone()])
+
+
+def test_gradients_reach_its_tensor():
+    weight = torch.ones(2, requires_grad=True)
+    td = TensorDict({"u": UnbatchedTensor(weight), "a": torch.ones(3)}, [3])
+    (td["u"] * 2).sum().backward()
+    assert weight.grad.tolist() == [2.0, 2.0] and td["u"].grad.tolist() == [2.0, 2.0] and td["u"].is_leaf
+    (grad,) = torch.autograd.grad((td["u"] * 3).sum(), [td["u"]])
+    assert type(grad) is torch.Tensor and grad.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_it_is_saved_with_torch(weights_only):
+    file = io.BytesIO()
+    torch.save(make(), file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=weights_only)["u"]
+    assert type(loaded) is UnbatchedTensor and loaded.batch_size == (3,) and loaded.tolist() == [0, 1, 2, 3, 4]
+    again = pickle.loads(pickle.dumps(make()["u"]))
+    assert again.tolist() == [0, 1, 2, 3, 4] and copy.deepcopy(again).batch_size == (3,)
+
+
+def test_pickles_of_releases_where_it_was_no_tensor_load():
+    state = {"_tensor": torch.arange(2), "_meta": make()["u"]._meta, "_locked": False, "_annotations": None}
+    from tensordict_core.ops.io.pickling import _new
+
+    class Earlier:
+        def __reduce__(self):
+            return _new, (UnbatchedTensor,), state
+
+    loaded = pickle.loads(pickle.dumps(Earlier()))
+    assert type(loaded) is UnbatchedTensor and loaded.tolist() == [0, 1] and loaded.batch_size == (3,)
+
+
+def test_it_holds_jagged_tensors():
+    ragged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    td = TensorDict({"u": UnbatchedTensor(ragged), "a": torch.zeros(4)}, [4])
+    assert td[0]["u"].tensor is ragged and td.apply(lambda x: x + 1)["u"].is_nested
+
+
+def test_compiled_functions_read_and_make_it():
+    def function(td):
+        return td[:2].set("v", UnbatchedTensor(td["u"] + 1))
+
+    result = torch.compile(function, backend="eager", fullgraph=True)(make())
+    assert type(result["v"]) is UnbatchedTensor and result["v"].tolist() == [1, 2, 3, 4, 5]
+    assert result["u"].batch_size == result["v"].batch_size == (2,)

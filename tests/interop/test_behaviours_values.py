@@ -64,7 +64,9 @@ ROWS = {
     "contiguous": lambda lib: (lambda s: s.contiguous() is s)(values(lib, "a", "b")),
     "update of a stack": lambda lib: values(lib, "a", "b").update(values(lib, "c", "d")).tolist(),
     "update_ of a stack": lambda lib: values(lib, "a", "b").update_(values(lib, "c", "d")).tolist(),
-    "update of a stack in place": lambda lib: values(lib, "a", "b").update(values(lib, "c", "d"), inplace=True).tolist(),
+    "update of a stack in place": lambda lib: (
+        values(lib, "a", "b").update(values(lib, "c", "d"), inplace=True).tolist()
+    ),
     "update of a stack by one": lambda lib: values(lib, 0, 1).update(lib.NonTensorData(5, batch_size=[2])).tolist(),
     "update of one": lambda lib: lib.NonTensorData(0).update(lib.NonTensorData(1)).data,
     "update_ of one": lambda lib: lib.NonTensorData(0).update_(lib.NonTensorData(1)).data,
@@ -95,9 +97,7 @@ ROWS = {
     "pop": lambda lib: type(lib.TensorDict(v=lib.NonTensorData("a")).pop("v")),
     "pop of a stack": lambda lib: type(lib.TensorDict({"v": ["a", "b"]}, [2]).pop("v")),
     "get data": lambda lib: lib.NonTensorData("s").get("data"),
-    "lazy stack of data": lambda lib: type(
-        lib.lazy_stack([lib.NonTensorData("e", batch_size=(4,))] * 3)[0]
-    ),
+    "lazy stack of data": lambda lib: type(lib.lazy_stack([lib.NonTensorData("e", batch_size=(4,))] * 3)[0]),
 }
 
 
@@ -115,7 +115,9 @@ def _write(td: Any, value: Any) -> None:
 
 SHARED = {
     "shared": lambda lib, path: lib.TensorDict(v=lib.NonTensorData("a")).share_memory_(),
-    "shared with a tensor": lambda lib, path: lib.TensorDict(v=lib.NonTensorData("a"), x=torch.zeros(2)).share_memory_(),
+    "shared with a tensor": lambda lib, path: lib.TensorDict(
+        v=lib.NonTensorData("a"), x=torch.zeros(2)
+    ).share_memory_(),
     "mapped": lambda lib, path: lib.TensorDict(v=lib.NonTensorData("a"), x=torch.zeros(2)).memmap_(),
     "saved": lambda lib, path: lib.TensorDict(v=lib.NonTensorData("a")).memmap_(path, share_non_tensor=True),
 }

@@ -72,10 +72,6 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
             )
         return cls._make(tensor, Meta(as_batch_size(batch_size)))
 
-    def __init__(self, data: Any, batch_size: Any = None) -> None:
-        # __new__ has done it; Tensor has no __init__ that takes arguments
-        pass
-
     @classmethod
     def _make(cls, tensor: Tensor, meta: Meta) -> Self:
         self = _alias(tensor, cls)

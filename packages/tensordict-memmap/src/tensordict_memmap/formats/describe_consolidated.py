@@ -157,7 +157,7 @@ class _Describer:
         for name, entry in entries.items():
             if isinstance(entry, Leaf):
                 if entry.unbatched:
-                    raise TypeError(
+                    raise nontensor.NoPlace(
                         f"key {show(entry.key)} is an UnbatchedTensor, and a consolidated file has no place for one; "
                         "save to a .safetensors file"
                     )

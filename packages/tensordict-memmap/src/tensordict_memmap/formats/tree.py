@@ -88,7 +88,7 @@ def _name_node(node: Node, folder: str, around: tuple[int, ...], first_files: di
 
 def _name_leaf(leaf: Leaf, file: str, first_files: dict[Any, str] | None) -> None:
     if leaf.unbatched:
-        raise TypeError(
+        raise nontensor.NoPlace(
             f"key {show(leaf.key)} is an UnbatchedTensor, and only a safetensors file has a place for one; convert or "
             "remove it first, or save to a path that ends with .safetensors"
         )

@@ -30,6 +30,7 @@ from tensordict_memmap.schema.dtypes import DTYPES
 
 __all__ = [
     "NoJsonForm",
+    "NoPlace",
     "decode",
     "dumps",
     "encode",
@@ -46,6 +47,10 @@ __all__ = [
 
 TAG = "$"
 """The key that marks an object as a tagged value; a user's dictionary with this key is stored as a tagged value too."""
+
+
+class NoPlace(NotImplementedError, TypeError):
+    """Raised for an entry that a format has no place for, an unbatched tensor outside of safetensors files."""
 
 
 class NoJsonForm(TypeError):

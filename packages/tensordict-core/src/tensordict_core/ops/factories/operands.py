@@ -66,6 +66,8 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
         TypeError: ``other`` cannot be an operand.
     """
     if isinstance(other, Node):
+        if isinstance(other, Tensor):  # an unbatched one, which is an operand as any other
+            return batch_operand(td, leaves, other._tensor), False
         aligned = td._align(other, KEEP)
         # a lazy stack has the leaf of a key several times, so counts do not decide
         if len(aligned) != len(other._leaves()) or td._is_lazy_stack:
@@ -129,7 +131,7 @@ def dtype_of_default(leaf: Tensor, default: Any) -> torch.dtype:
 def broadcast_how(td: Any, other: Any, how: How) -> How:
     """Return ``how`` with the batch size that an operand, a tensor or a tensordict, broadcasts the tensordict to."""
     size = td._meta.batch_size
-    is_node = isinstance(other, Node)
+    is_node = isinstance(other, Node) and not isinstance(other, Tensor)
     if is_node:
         theirs = other._meta.batch_size
     elif isinstance(other, Tensor) and other.ndim:

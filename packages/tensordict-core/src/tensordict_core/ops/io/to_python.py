@@ -135,7 +135,7 @@ class Conversion(Node):
         """
         out = {}
         for key, value in self._items():
-            if is_leaf_tensor(value):
+            if isinstance(value, Tensor):
                 try:
                     out[key] = value.numpy(force=value.device.type != "cpu")
                 except (RuntimeError, TypeError) as error:
