@@ -95,6 +95,8 @@ def test_changing_a_batch_size_takes_nested_ones_along_that_do_not_start_with_it
     assert td["n"].batch_size == (3, 2) and td.get("s").batch_size == (3, 2)
     td.batch_size = []
     assert td["n"].batch_size == (3, 2), "a nested one keeps what it may have"
+    assert td.auto_batch_size_().batch_size == (3, 2), "the value has that size"
+    del td["s"]
     assert td.auto_batch_size_().batch_size == (3, 2, 5) and td.auto_batch_size_(1).batch_size == (3,)
     assert TensorDict({"a": torch.ones(3, 2), "b": torch.ones(3, 4)}).auto_batch_size_().batch_size == (3,)
     assert TensorDict({"a": torch.ones(3), "b": torch.ones(2)}).auto_batch_size_().batch_size == ()

@@ -30,6 +30,7 @@ from tensordict_core.containers.deferred import deferred, is_deferred
 from tensordict_core.containers.delegating import Delegating
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.nontensor.base import ValueWriter, register_value_writer
+from tensordict_core.containers.nontensor.shared import share_values
 from tensordict_core.ops.compat.options import (
     ConsolidateOptions,
     LoadOptions,
@@ -91,6 +92,7 @@ __all__ = [
     "register_value_writer",
     "register_wrapper",
     "register_writer",
+    "share_values",
     "to_entry",
     "type_name",
     "writes_to",

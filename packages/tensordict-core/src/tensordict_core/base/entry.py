@@ -85,6 +85,8 @@ def _node_entry(meta: Meta, key: Any, value: Node, non_blocking: bool) -> Node:
     if own is meta:
         return value
     size = meta.batch_size
+    if isinstance(value, Tensor):  # an unbatched one has the batch size of its tensordict and no device of its own
+        return containers.unbatched._make(value._tensor if meta.device is None else value._tensor.to(meta.device), meta)
     if not starts_with(own.batch_size, size):
         # a nested tensordict with fewer batch dimensions is copied (shallowly) with those of its parent
         value = value._clone(False)
@@ -113,12 +115,11 @@ def non_tensor_entry(meta: Meta, value: Any) -> Any:
     """Return the non-tensor entry for a value; a list of the batch size holds one value for each position.
 
     Raises:
-        ValueError: A nested list has the first size of the batch size, but not the others.
+        SizeError: A list is not of the batch size.
     """
-    if isinstance(value, list) and value and not meta.batch_size and options.list_to_stack:
-        return containers.non_tensor_stack.from_list(value, device=meta.device)
-    if isinstance(value, list) and meta.batch_size and len(value) == meta.batch_size[0] and options.list_to_stack:
-        return containers.non_tensor_stack.from_list(value, batch_size=meta.batch_size, device=meta.device)
+    if isinstance(value, list) and value and options.list_to_stack:
+        size = meta.batch_size or None
+        return containers.non_tensor_stack.from_list(value, batch_size=size, device=meta.device)
     if isinstance(value, np.ndarray) and value.shape[: len(meta.batch_size)] == meta.batch_size:
         return containers.non_tensor_stack.from_list(value.tolist(), batch_size=meta.batch_size, device=meta.device)
     return containers.non_tensor(value, batch_size=meta.batch_size, device=meta.device)

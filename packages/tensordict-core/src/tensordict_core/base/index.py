@@ -299,6 +299,18 @@ class Index:
             self._leaf, self._part = leaf, self.size + leaf[self.dims :]
         return self._part
 
+    def of_leading(self, dims: int) -> Index | None:
+        """Return the index of the first dimensions of the root alone; ``None`` if it selects in others too.
+
+        >>> Index((0, slice(None)), torch.Size([2, 3])).of_leading(1).parts
+        (0,)
+        """
+        parts = list(self.parts)
+        while parts and isinstance(parts[-1], slice) and parts[-1] == slice(None):
+            parts.pop()
+        used = sum(map(_spans, parts))
+        return Index(tuple(parts), self.batch_size[:dims]) if used <= dims else None
+
     @property
     def has_bools(self) -> bool:
         """Whether a part is a bool, which adds a dimension of size 1 or 0."""

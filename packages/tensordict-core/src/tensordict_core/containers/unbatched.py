@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tensordict_core.base import errors
 from tensordict_core.base.entry import as_tensor
+from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_batch_size
 from tensordict_core.base.rebuild import KEEP, How, IsLeaf
 from tensordict_core.base.registry import containers
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from tensordict_core.base.shape_op import ShapeOp
 
 __all__ = ["UnbatchedTensor"]
+
+
+class NotNumericError(TypeError, ValueError, RuntimeError):
+    """A value that is written into an unbatched tensor is not numeric."""
 
 
 class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that both define are those of the tensor
@@ -156,8 +161,9 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
             raise errors.not_a_node(path, value)
         tensor = value._tensor if isinstance(value, UnbatchedTensor) else as_tensor(value)
         if tensor is None:
-            raise TypeError(
-                f"an unbatched tensor takes a tensor or numeric data, got {type(value).__name__}; use set()"
+            raise NotNumericError(
+                f"key {unravel_key(path)!r} is an unbatched tensor, which takes a tensor or numeric data in place, got "
+                f"{type(value).__name__}; use set() to replace the entry"
             )
         plan.add(path, self._tensor, tensor)
 

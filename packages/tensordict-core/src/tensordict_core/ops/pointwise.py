@@ -361,8 +361,11 @@ def _with_flags(result: Td, left: Any, right: Any, combine: Any) -> Td:
             continue
         if not mine._is_opaque:
             _with_flags(cast(Any, result._get(key)), mine, theirs, combine)
-        elif mine._is_non_tensor and all(isinstance(value, bool) for value in mine._flat_values()):
-            result._set(key, combine(mine, theirs))
+        elif mine._is_non_tensor and theirs._is_non_tensor:
+            kinds = {type(value) for value in mine._flat_values()}
+            # other numbers stay, and "&" keeps what it cannot combine
+            if kinds == {bool} or (combine is not operator.and_ and not kinds <= {bool, int, float}):
+                result._set(key, combine(mine, theirs))
     return result
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.predicates import in_shared_memory
+from tensordict_core.base.predicates import in_shared_memory, is_leaf_nontensor
 from tensordict_core.base.registry import containers
 
 __all__ = ["Properties"]
@@ -52,7 +52,7 @@ class Properties(Node):
                 raise errors.batch_size_refused(key, shape, size)
         for node in self._nodes():
             own = node._meta.batch_size
-            if own[:dims] != size:
+            if own[:dims] != size or (own != size and isinstance(node, Tensor)):
                 try:
                     node._change_batch_size(size)
                 except RuntimeError as error:
@@ -169,7 +169,7 @@ class Properties(Node):
         shapes = [
             value.shape
             for value in (self._get(key) for key in self._keys())
-            if is_leaf_tensor(value) or value._holds_values or not (value._is_opaque or value.is_empty())
+            if is_leaf_tensor(value) or (_has_size(value) if value._is_opaque else not value.is_empty())
         ]
         if not shapes:
             return self
@@ -183,7 +183,7 @@ class Properties(Node):
             self._set_meta(Meta(new, self._meta.device))
             for node in self._nodes():
                 # a single value fits any batch size; values for each position fix the number of positions
-                fits_any = node._is_opaque and not node._holds_values
+                fits_any = node._is_opaque and not _has_size(node)
                 if fits_any or node._meta.batch_size[: len(new)] != new:
                     node._change_batch_size(new)
         return self
@@ -296,11 +296,18 @@ class Properties(Node):
         return all(leaf.is_floating_point() for leaf in self._leaves())
 
     def is_shared(self) -> bool:
-        """Return whether all leaves are in shared memory or on CUDA, which processes share; false without leaves."""
+        """Return whether all leaves are in shared memory or on CUDA, which processes share.
+
+        Without tensors, whether all non-tensor values are; of an empty tensordict, whether ``share_memory_`` was called
+        and it is locked since.
+        """
         leaves = self._leaves()
-        return bool(leaves) and all(
-            isinstance(leaf, Tensor) and (leaf.is_cuda or in_shared_memory(leaf)) for leaf in leaves
-        )
+        if not leaves:
+            values: list[Any] = self._leaves(is_leaf_nontensor)
+            if values:
+                return all(value.is_shared() for value in values)
+            return self._locked and self._annotations is not None and bool(self._annotations.get("shared"))
+        return all(isinstance(leaf, Tensor) and (leaf.is_cuda or in_shared_memory(leaf)) for leaf in leaves)
 
     @property
     def is_cuda(self) -> bool:
@@ -397,6 +404,11 @@ def _bytes(leaf: Tensor) -> int:
         parts = [part for part in (jagged.values(), jagged.offsets(), jagged.lengths()) if part is not None]
     grad = leaf.grad if leaf.is_leaf else None
     return sum(part.nbytes for part in parts) + (0 if grad is None else _bytes(grad))
+
+
+def _has_size(value: Any) -> bool:
+    """Return whether an opaque entry has a batch size of its own: non-tensor data that has batch dimensions."""
+    return value._is_non_tensor and len(value._meta.batch_size) > 0
 
 
 def _addresses(node: Any, storage: bool) -> Any:

@@ -151,7 +151,8 @@ def _wrapping(element: Any) -> Any:
 
 def _value_parts(node: Any) -> Parts:
     kind = type(node).__name__
-    return kind, {}, node._meta, list(node._flat) if kind == "NonTensorStack" else (node._value, node._metadata)
+    values = list(node._flat_values()) if kind == "NonTensorStack" else (node._value, node._metadata)
+    return kind, {}, node._meta, values
 
 
 def _unbatched_parts(node: Any) -> Parts:
@@ -368,7 +369,7 @@ def _value_in_vmap(node: Any, change: BatchDimChange, how: How) -> Any:
     if not change.gained and not node._is_shared:
         columns = zip(*(part._flat_values() for part in node._unbind(dim)), strict=True)
         return NonTensorStack._of(list(map(Mapped, columns)), meta)
-    values = [node._value] if node._is_shared else node._flat
+    values = [node._value] if node._is_shared else node._flat_values()
     is_mapped = all(isinstance(value, Mapped) for value in values)
     if node._is_shared and not (change.gained and is_mapped):
         return node._at_positions(None, meta)
@@ -381,7 +382,7 @@ def _value_in_vmap(node: Any, change: BatchDimChange, how: How) -> Any:
             "tensordict before"
         )
     parts = [NonTensorStack._make(list(column), node._meta) for column in zip(*values, strict=True)]
-    return NonTensorStack._make(NonTensorStack._stack(parts, dim)._flat, meta)
+    return NonTensorStack._make(NonTensorStack._stack(parts, dim)._flat_values(), meta)
 
 
 def _lazy_stack(elements: list[Any], stack_dim: int, names: Any, named: int, hook_out: Any, hook_in: Any) -> Any:

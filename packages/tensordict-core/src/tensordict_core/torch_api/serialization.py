@@ -8,6 +8,7 @@ from tensordict_core.containers.custom import unpickled
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
 from tensordict_core.containers.nontensor.data import MetaData, NonTensorData, NonTensorStack
+from tensordict_core.containers.nontensor.shared import _nothing
 from tensordict_core.containers.tensor_spec import Attrs, TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor, _restored
 from tensordict_core.containers.view import SubTensorDict
@@ -34,5 +35,5 @@ EARLIER_NAMES = {
 
 def register() -> None:
     """Make ``torch.load(weights_only=True)`` restore tensordicts, those of earlier releases too."""
-    trust(_restored, *EARLIER_NAMES.values())
+    trust(_nothing, _restored, *EARLIER_NAMES.values())
     register_pickle_names(EARLIER_NAMES, weights_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tensordict_core import is_leaf_nontensor
 from tensordict_core.extension import Meta, annotate, annotation, on_exit
 from tensordict_memmap.loading.open import describe, open_any
 from tensordict_memmap.loading.request import LoadRequest, key_path, selection_of
@@ -210,14 +211,19 @@ def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
 
 
 def is_memmap(td: Any) -> bool:
-    """Whether a tensordict has leaves and all are memory-mapped.
+    """Whether all leaves of a tensordict are memory-mapped; without leaves, whether it was mapped and is locked since.
 
     >>> is_memmap(TensorDict({"a": torch.ones(2)}).memmap())
     True
     """
     found = [leaf.source for leaf in _strided(td) if leaf.source is not None]
-    mapped = all(isinstance(tensor, MemoryMappedTensor) for tensor in found) or lies_in_its_file(td, found)
-    return bool(found) and mapped
+    if not found:
+        values = td._leaves(is_leaf_nontensor)
+        if values:
+            return all(value.is_memmap() for value in values)
+        is_saved = annotation(td, "saved_path") is not None or annotation(td, "mapped", False)
+        return bool(td.is_locked and is_saved)
+    return all(isinstance(tensor, MemoryMappedTensor) for tensor in found) or lies_in_its_file(td, found)
 
 
 def _strided(td: Any) -> list[Leaf]:

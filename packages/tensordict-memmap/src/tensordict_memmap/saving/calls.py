@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import replace
-from operator import methodcaller
 from typing import Any
 
 import torch
 
 import tensordict_memmap.saving.value_writeback  # noqa: F401  # registers itself
+from tensordict_core import is_leaf_nontensor, is_non_tensor
+from tensordict_core.extension import annotate, share_values
 from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.engine.sink import error_context, reserve_file
 from tensordict_memmap.formats import tree
@@ -65,8 +66,8 @@ def memmap(
         copy_existing: whether to copy entries that are mapped onto other files; if False they raise an error.
         num_threads: the number of writer threads; chosen for the machine if None or 0.
         return_early: whether to return a `SaveFuture` at once.
-        share_non_tensor: accepted for compatibility and ignored: the files hold non-tensor values too, and other
-            processes read them with ``memmap_refresh_``.
+        share_non_tensor: whether processes that get the result see each other's in-place writes of non-tensor values.
+            The files hold the values in any case, and others read them with ``memmap_refresh_``.
         existsok: whether an earlier save may be replaced.
         robust_key: accepted for compatibility and ignored: file names always escape unusual characters of keys.
         archive: whether to write all files into one zip file; None decides by the suffix ``.tdz``.
@@ -109,7 +110,7 @@ def memmap(
         compression=compression,
         shard_size=shard_size,
     )
-    return _memmap(data, prefix, options, early=return_early, pbar=pbar)
+    return _memmap(data, prefix, options, early=return_early, pbar=pbar, share=share_non_tensor)
 
 
 def memmap_(
@@ -146,7 +147,7 @@ def memmap_(
         checksum=checksum,
         format=format,
     )
-    return _memmap(td, prefix, options, in_place=True, early=return_early, pbar=pbar)
+    return _memmap(td, prefix, options, in_place=True, early=return_early, pbar=pbar, share=share_non_tensor)
 
 
 def memmap_like(
@@ -180,7 +181,7 @@ def memmap_like(
     options = SaveOptions(
         num_threads=num_threads, existsok=existsok, format=format, archive=archive, like=True, reserve=reserve
     )
-    return _memmap(td, prefix, options, early=return_early)
+    return _memmap(td, prefix, options, early=return_early, share=share_non_tensor)
 
 
 def save(
@@ -247,13 +248,28 @@ def _save(data: Any, path: Any, options: SaveOptions, *, early: bool = False, pb
 
 
 def _memmap(
-    data: Any, path: Any, options: SaveOptions, *, in_place: bool = False, early: bool = False, pbar: bool = False
+    data: Any,
+    path: Any,
+    options: SaveOptions,
+    *,
+    in_place: bool = False,
+    early: bool = False,
+    pbar: bool = False,
+    share: bool = False,
 ) -> Any:
     """Saves and returns a mapped tensordict, or maps the tensordict itself; without a path in shared memory."""
+
+    def result(writer: Any) -> Any:
+        td = writer.fill() if in_place else data._mapped(writer.mapped())
+        if share:
+            share_values(td)
+        return td
+
     if options.format_for(path) == SHARED_MEMORY:
-        share = functools.partial(_share, data, in_place=in_place, like=options.like, reserve=options.reserve)
-        return SaveFuture(lambda progress, cancelled: share(), 0) if early else share()
-    result = methodcaller("fill") if in_place else lambda writer: data._mapped(writer.mapped())
+        make = functools.partial(
+            _share, data, in_place=in_place, like=options.like, reserve=options.reserve, values=share
+        )
+        return SaveFuture(lambda progress, cancelled: make(), 0) if early else make()
     return job.save(lambda: _writer(data, path, options), result, early=early, pbar=pbar)
 
 
@@ -264,7 +280,7 @@ def _writer(data: Any, path: Any, options: SaveOptions) -> Writer:
 # --- shared memory
 
 
-def _share(td: Any, *, in_place: bool, like: bool, reserve: bool) -> Any:
+def _share(td: Any, *, in_place: bool, like: bool, reserve: bool, values: bool) -> Any:
     """Returns the tensordict, or a new one of the same structure, with its tensors in shared memory."""
     node = tree.name_files(plan(td), tie=not like, check=False)
     made: dict[str, torch.Tensor] = {}
@@ -282,8 +298,15 @@ def _share(td: Any, *, in_place: bool, like: bool, reserve: bool) -> Any:
 
     if in_place:
         fill(node, shared)
-        return td.lock_()
-    return td._mapped(build(node, shared, device=torch.device("cpu")).lock_())
+    result = td if in_place else build(node, shared, device=torch.device("cpu"))
+    annotate(result, "mapped", True)
+    for leaf in result._leaves(is_leaf_nontensor):
+        if is_non_tensor(leaf):
+            annotate(leaf, "mapped", True)
+    if values:
+        share_values(result)
+    result.lock_()
+    return td if in_place else td._mapped(result)
 
 
 def _to_shared_memory(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:

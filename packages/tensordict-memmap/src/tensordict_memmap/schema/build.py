@@ -102,6 +102,8 @@ def _assemble(node: Parts, parts: dict[str, Any], fallback: type[Any] | None) ->
 def _remember(made: Any, node: Node, saved: Path, open_leaf: OpenLeaf) -> None:
     place = saved / node.folder if node.folder else saved
     annotate(made, "saved_path", place)
+    if isinstance(node, Value):
+        annotate(made, "mapped", True)
     # as with tensors, writes stay in this process where files are mapped to be read
     if isinstance(node, Value) and getattr(open_leaf, "mode", None) in (None, "r+"):
         annotate(made, VALUE_FOLDER, place)

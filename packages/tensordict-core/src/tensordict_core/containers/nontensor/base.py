@@ -30,10 +30,10 @@ from tensordict_core.containers.nontensor.positions import (
     product_positions,
     reshape_positions,
 )
-from tensordict_core.containers.opaque import OpaqueNode
+from tensordict_core.containers.nontensor.shared import SharesValues
 from tensordict_core.ops.factories.owner import owns_methods
 
-__all__ = ["NonTensorDataBase", "ValueWriter", "known_size", "register_value_writer"]
+__all__ = ["NonTensorDataBase", "ValueWriter", "expanded_dims", "known_size", "register_value_writer"]
 
 ValueWriter = Callable[["NonTensorDataBase", "NonTensorDataBase"], None]
 """Stores the values of the second argument in place of those of the first, in a file for example."""
@@ -70,7 +70,7 @@ def register_value_writer(writer: ValueWriter) -> None:
 
 
 @owns_methods
-class NonTensorDataBase(OpaqueNode, abstract=True):
+class NonTensorDataBase(SharesValues, abstract=True):
     """Base class of `NonTensorData` and `NonTensorStack`."""
 
     __slots__ = ("_annotations", "_holders", "_last_exit", "_locked", "_meta")
@@ -204,9 +204,12 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         self._replace_value(value)
 
     def _keep(self, new: NonTensorDataBase) -> None:
-        """Call the value writers, before the new values are taken in memory."""
+        """Call the value writers, before the new values are taken in memory; processes that share them see them."""
         for writer in value_writers:
             writer(self, new)
+        cell = self._cell()
+        if cell is not None:
+            cell.write(new._payload())
 
     # shape -----------------------------------------------------------------------------------------------------------
 
@@ -224,7 +227,8 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
     def _reshape(self, op: ShapeOp) -> Any:
         if self._is_shared and isinstance(op, Expand | Unsqueeze) and not self._shares_when_stacked:
             meta = op.meta(self._meta)  # a new dimension has a value for each of its positions, as in a stack
-            return containers.non_tensor_stack._full(self._entry_value(), meta)
+            dims = op.dim + 1 if isinstance(op, Unsqueeze) else expanded_dims(self._meta.batch_size, meta.batch_size)
+            return containers.non_tensor_stack._full(self._entry_value(), meta, dims) if dims else self._clone(False)
         positions = None if self._is_shared else reshape_positions(self._meta.batch_size, op)
         return self._at_positions(positions, op.meta(self._meta))
 
@@ -248,13 +252,16 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         meta = Meta(torch.Size((*size[:dim], len(items), *size[dim:])), first._meta.device)
         if _share_value(items):
             return first._at_positions(None, meta)
-        flat = _held_once([value for item in items for value in item._flat_values()])
+        dims = _row_dims(items)
+        if dim > dims:
+            dims = len(size)
+        rows = _held_once([value for item in items for value in _rows(item, dims)])
         if dim:
             # the values lie item by item, so the new dimension is the first and moves to where it belongs
-            order = [*range(1, dim + 1), 0, *range(dim + 1, len(size) + 1)]
-            stacked = (len(items), *size)
-            flat = [flat[i] for i in product_positions(stacked, [range(n) for n in stacked], order)]
-        return containers.non_tensor_stack._make(flat, meta)
+            order = [*range(1, dim + 1), 0, *range(dim + 1, dims + 1)]
+            stacked = (len(items), *size[:dims])
+            rows = [rows[i] for i in product_positions(stacked, [range(n) for n in stacked], order)]
+        return containers.non_tensor_stack._make(rows, meta, dims + 1)
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
@@ -283,7 +290,7 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         if _share_value(items):
             return items[0]._at_positions(None, meta)
         stack = containers.non_tensor_stack
-        return stack._of(stack.from_list(values, batch_size=meta.batch_size)._flat, meta)
+        return stack._of(stack.from_list(values, batch_size=meta.batch_size)._flat_values(), meta)
 
     def _solid(self) -> Any:
         return self
@@ -295,6 +302,10 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
     def tolist(self, **kwargs: Any) -> Any:
         """The values as a nested list of the batch size; the value itself if there is no batch dimension."""
         return nested(list(self._flat_values()), self._meta.batch_size)
+
+    def to_dict(self, **kwargs: Any) -> Any:
+        """The value, or the nested list of values, as it stands in the dictionary of a tensordict."""
+        return self._plain_value()
 
     # comparisons and choice ------------------------------------------------------------------------------------------
 
@@ -393,7 +404,7 @@ class NonTensorDataBase(OpaqueNode, abstract=True):
         own, size = self._meta.batch_size, values._meta.batch_size
         if own != size or (self._is_shared and not values._is_shared):
             raise errors.values_shape(size, own, one=self._is_shared)
-        self._replace_value(values)
+        NonTensorDataBase._take(self, None, "", values)
 
     def is_empty(self) -> bool:
         """Never: there is a value."""
@@ -416,6 +427,31 @@ def _held_once(values: list[Any]) -> list[Any]:
         if value is not before and type(value) is str and value == before:
             values[i] = before
     return values
+
+
+def _row_dims(items: Sequence[Any]) -> int:
+    """The number of dimensions in front of those that each row of all items has one value for."""
+    return max(
+        0 if item._is_shared else len(item._meta.batch_size) if item._row_dims is None else item._row_dims
+        for item in items
+    )
+
+
+def _rows(item: Any, dims: int) -> list[Any]:
+    """The values of non-tensor data, one for each position of the first ``dims`` dimensions."""
+    size = item._meta.batch_size
+    if item._is_shared:
+        return [item._value] * size[:dims].numel()
+    own = len(size) if item._row_dims is None else item._row_dims
+    times = size[own:dims].numel()
+    return item._rows if times == 1 and own == dims else [value for value in item._rows for _ in range(times)]
+
+
+def expanded_dims(old: torch.Size, new: torch.Size) -> int:
+    """The number of leading dimensions of an expanded size up to the last that the old size lacks."""
+    added = len(new) - len(old)
+    grown = [added + dim + 1 for dim, (a, b) in enumerate(zip(old, new[added:], strict=True)) if a != b]
+    return max([added, *grown])
 
 
 def known_size(size: torch.Size) -> torch.Size:

@@ -17,10 +17,11 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.registry import containers
+from tensordict_core.base.shape_op import Expand, ShapeOp, Squeeze, Unsqueeze
 from tensordict_core.base.tracing import is_compiling
-from tensordict_core.containers.nontensor.base import NonTensorDataBase, known_size
+from tensordict_core.containers.nontensor.base import NonTensorDataBase, expanded_dims, known_size
 from tensordict_core.containers.nontensor.pointwise import same
-from tensordict_core.containers.nontensor.positions import broadcast, index_positions
+from tensordict_core.containers.nontensor.positions import broadcast, index_positions, nested_size, product_positions
 from tensordict_core.ops.io.linked_list import LinkedList, linked_values
 
 __all__ = ["MetaData", "NonTensorData", "NonTensorDataBase", "NonTensorStack", "is_non_tensor"]
@@ -40,12 +41,13 @@ class NonTensorData(NonTensorDataBase):
     ('run', 'run')
     """
 
-    __slots__ = ("_metadata", "_value")
+    __slots__ = ("_held", "_metadata")
 
     _is_shared = True
     _is_tensorclass_instance = True
 
-    _value: Any
+    _held: Any
+    """The value, as this process knows it."""
 
     def __init__(
         self,
@@ -61,28 +63,45 @@ class NonTensorData(NonTensorDataBase):
         self._start(Meta(size, as_device(device), as_names(names, len(size))))
         while isinstance(data, NonTensorData):
             data = data._value
-        self._value = data.tolist() if isinstance(data, LinkedList) else data
+        self._held = data.tolist() if isinstance(data, LinkedList) else data
         self._metadata = _metadata
 
     @classmethod
     def _make(cls, value: Any, meta: Meta, metadata: Any = None) -> Self:
         self = object.__new__(cls)
         self._start(meta)
-        self._value = value
+        self._held = value
         self._metadata = metadata
         return self
+
+    @property
+    def _value(self) -> Any:
+        """The value, as the last process wrote it that shares it."""
+        if self._annotations is not None:
+            self._refresh()
+        return self._held
+
+    @_value.setter
+    def _value(self, value: Any) -> None:
+        self._held = value
+
+    def _payload(self) -> Any:
+        return (self._held,)
+
+    def _load(self, payload: Any) -> None:
+        (self._held,) = payload
 
     def _flat_values(self) -> list[Any]:
         return [self._value] * self._meta.batch_size.numel()
 
     def _at_positions(self, positions: list[int] | None, meta: Meta) -> Any:
-        return self._make(self._value, meta, self._metadata)
+        return self._make(self._held if self._annotations is None else self._value, meta, self._metadata)
 
     def _entry_value(self, holder: Any = None, key: str = "") -> Any:
-        return self._value
+        return self._held if self._annotations is None else self._value
 
     def _replace_value(self, value: Any) -> None:
-        self._value = value._plain_value() if isinstance(value, NonTensorDataBase) else value
+        self._held = value._plain_value() if isinstance(value, NonTensorDataBase) else value
 
     def _has_values_of(self, other: Any) -> bool:
         # (without a tensor if possible, because Dynamo would stop there)
@@ -90,9 +109,18 @@ class NonTensorData(NonTensorDataBase):
 
     def _take(self, holder: Any, key: str, value: Any) -> None:
         if isinstance(value, NonTensorStack):  # each position gets a value, as when one of them is written alone
+            self._refuse_rows()
             holder._set(key, self._replaced_by(value._clone(True)))
         else:
             super()._take(holder, key, value)
+
+    def _refuse_rows(self) -> None:
+        """Refuse a value for each position where processes share the one for all: the others would not see it."""
+        if self.is_shared():
+            raise RuntimeError(
+                "processes share this non-tensor value for all positions, and would not see that one of them gets its "
+                "own; store a NonTensorStack before share_memory_(), or write the value of all positions"
+            )
 
     def _is_made_of(self, value: NonTensorDataBase) -> bool:
         return isinstance(value, NonTensorData) and value._value is self._value
@@ -118,6 +146,7 @@ class NonTensorData(NonTensorDataBase):
             return self
         if not self._meta.batch_size:
             return source._index(Index((0,) * len(source._meta.batch_size), source._meta.batch_size))
+        self._refuse_rows()
         stack = NonTensorStack._make(self._flat_values(), self._meta)
         stack._index_put(index, source)
         return self._replaced_by(stack)
@@ -131,7 +160,7 @@ class NonTensorData(NonTensorDataBase):
         return [self._at_positions(None, Meta(size, self._meta.device)) for size in sizes]
 
     def _clone(self, recurse: bool) -> Self:
-        return self._make(self._value, self._meta, self._metadata)
+        return self._shared_with(self._make(self._value, self._meta, self._metadata), recurse)
 
     def __repr__(self) -> str:
         return (
@@ -205,46 +234,117 @@ class NonTensorStack(NonTensorDataBase):
     (['a', 'b'], 'b', torch.Size([2]))
     """
 
-    __slots__ = ("_flat",)
+    __slots__ = ("_held", "_row_dims")
 
     _holds_values = True
 
-    _flat: list[Any]
+    _held: list[Any]
+    """The values as this process knows them, one for each position of the first `_row_dims` batch dimensions."""
+    _row_dims: int | None
+    """The number of those dimensions; ``None`` if they are all. A row is `NonTensorData` of the other dimensions."""
 
     def __init__(self, *values: Any, stack_dim: int = 0, batch_size: Sequence[int] | int | None = None) -> None:
         items = [v if isinstance(v, NonTensorDataBase) else NonTensorData(v) for v in values]
         if not items:
             self._start(Meta(torch.Size([0])))
-            self._flat = []
+            self._held, self._row_dims = [], None
         else:
             stacked = NonTensorStack._stack(items, stack_dim)
             self._start(stacked._meta)
-            self._flat = stacked._flat_values()
+            self._held = stacked._held if type(stacked) is NonTensorStack else stacked._flat_values()
+            self._row_dims = stacked._row_dims if type(stacked) is NonTensorStack else None
         if batch_size is not None and as_batch_size(batch_size) != self._meta.batch_size:
             raise errors.values_shape(self._meta.batch_size, as_batch_size(batch_size))
 
     @classmethod
-    def _make(cls, flat: list[Any], meta: Meta) -> Self:
-        """A stack of the values of each position, in order."""
+    def _make(cls, rows: list[Any], meta: Meta, row_dims: int | None = None) -> Self:
+        """A stack of the values of each position of the first ``row_dims`` dimensions, in order."""
         self = object.__new__(cls)
         self._start(meta)
-        self._flat = flat
+        self._held = rows
+        self._row_dims = None if row_dims == len(meta.batch_size) else row_dims
         return self
 
     @classmethod
-    def _full(cls, value: Any, meta: Meta) -> Self:
-        return cls._make([value] * meta.batch_size.numel(), meta)
+    def _full(cls, value: Any, meta: Meta, row_dims: int | None = None) -> Self:
+        return cls._make([value] * meta.batch_size[:row_dims].numel(), meta, row_dims)
 
     @classmethod
-    def _of(cls, flat: list[Any], meta: Meta) -> Any:
-        """A stack of the values of each position; one value where there is no batch dimension."""
-        return cls._make(flat, meta) if meta.batch_size else NonTensorData._make(flat[0], meta)
+    def _of(cls, rows: list[Any], meta: Meta, row_dims: int | None = None) -> Any:
+        """A stack of the values of each position or row; one value where there is none but one row."""
+        if row_dims == 0 or not meta.batch_size:
+            return NonTensorData._make(rows[0], meta)
+        return cls._make(rows, meta, row_dims)
+
+    @property
+    def _rows(self) -> list[Any]:
+        """The values, as the last process wrote them that shares them."""
+        if self._annotations is not None:
+            self._refresh()
+        return self._held
+
+    def _payload(self) -> Any:
+        return self._held, self._row_dims
+
+    def _load(self, payload: Any) -> None:
+        self._held[:], self._row_dims = payload
+
+    @property
+    def _flat(self) -> list[Any]:
+        """The value of each position, to be written to; rows are spread over their positions."""
+        if self._row_dims is not None:
+            self._rows[:] = self._flat_values()  # lists that write to this stack know it by its list
+            self._row_dims = None
+        return self._rows
+
+    @_flat.setter
+    def _flat(self, values: list[Any]) -> None:  # in pickles of releases that had a value for each position
+        self._held, self._row_dims = values, None
 
     def _flat_values(self) -> list[Any]:
-        return self._flat
+        if self._row_dims is None:
+            return self._rows
+        times = self._meta.batch_size[self._row_dims :].numel()
+        return [value for value in self._rows for _ in range(times)]
 
     def _at_positions(self, positions: list[int] | None, meta: Meta) -> Any:
-        return self._of(self._flat if positions is None else [self._flat[i] for i in positions], meta)
+        flat = self._flat_values()
+        return self._of(flat if positions is None else [flat[i] for i in positions], meta)
+
+    def _index(self, index: Index) -> Any:
+        dims = self._row_dims
+        if dims is None:
+            return super()._index(index)
+        size = self._meta.batch_size
+        meta = index.meta(self._meta)
+        of_rows = index.of_leading(dims)
+        if of_rows is not None:
+            rows = index_positions(size[:dims], of_rows)
+            return self._of([self._rows[i] for i in rows], meta, len(meta.batch_size) - len(size) + dims)
+        return self._at_positions(index_positions(size, index), meta)
+
+    def _unbind(self, dim: int) -> tuple[Any, ...]:
+        dims = self._row_dims
+        if dims is None or dim >= dims:
+            return super()._unbind(dim)
+        size = self._meta.batch_size
+        meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device)
+        whole: list[Sequence[int]] = [range(n) for n in size[:dims]]
+        parts = (product_positions(size[:dims], [*whole[:dim], [i], *whole[dim + 1 :]]) for i in range(size[dim]))
+        return tuple(self._of([self._rows[i] for i in part], meta, dims - 1) for part in parts)
+
+    def _reshape(self, op: ShapeOp) -> Any:
+        dims, meta = self._row_dims, op.meta(self._meta)
+        if dims is not None:
+            if isinstance(op, Unsqueeze) and op.dim <= dims:
+                return self._make(list(self._rows), meta, dims + 1)
+            if isinstance(op, Squeeze):
+                return self._of(list(self._rows), meta, dims - sum(dim < dims for dim in op.dims))
+            old, new = self._meta.batch_size, meta.batch_size
+            added = len(new) - len(old)
+            if isinstance(op, Expand) and expanded_dims(old, new) <= added + dims:
+                return self._make(broadcast(self._rows, old[:dims], new[: added + dims]), meta, added + dims)
+        return super()._reshape(op)
 
     @classmethod
     def from_list(  # type: ignore[override]  # a stack has no dictionaries in its list
@@ -259,19 +359,19 @@ class NonTensorStack(NonTensorDataBase):
             device: The device that the surrounding tensordict has.
 
         Raises:
-            ValueError: The list is not of that shape.
+            SizeError: The list is not of that shape; it is a `ValueError` and a `RuntimeError`.
 
         >>> NonTensorStack.from_list([["a", "b"], ["c", "d"]], batch_size=[2, 2])[1, 0].data
         'c'
         """
-        size = _nested_size(values) if batch_size is None else as_batch_size(batch_size)
+        size = nested_size(values) if batch_size is None else as_batch_size(batch_size)
         flat: list[Any] = [values]
         for level, n in enumerate(known_size(size)):
             for item in flat:
                 if not isinstance(item, list) or len(item) != n:
-                    raise ValueError(
-                        f"the list is not of the shape {list(size)}: level {level} holds {item!r}; "
-                        "give nested lists of that shape"
+                    raise errors.SizeError(
+                        f"the list is not of the shape {list(size)}: level {level} holds {item!r}; give nested lists "
+                        "of that shape, or wrap a list that is one value in NonTensorData"
                     )
             flat = [item for items in flat for item in items]
         return cls._make([_plain(item) for item in flat], Meta(size, device))
@@ -290,36 +390,46 @@ class NonTensorStack(NonTensorDataBase):
                 f"the batch size {list(size)} does not start with {list(own)}, whose positions have a value each; "
                 "reshape or index the values instead"
             )
-        times = known_size(size)[len(own) :].numel()
-        self._flat = [value for value in self._flat for _ in range(times)]
+        if -1 in size:
+            times = known_size(size)[len(own) :].numel()
+            self._flat = [value for value in self._flat for _ in range(times)]
+            super()._change_batch_size(size)
+            return
+        self._held = list(self._rows)  # lists that were read before do not write to the changed stack
+        self._row_dims = len(own) if self._row_dims is None else self._row_dims
         super()._change_batch_size(size)
+        if self._row_dims == len(size):
+            self._row_dims = None
 
     def _replace_value(self, value: Any) -> None:
         size = self._meta.batch_size
         if isinstance(value, NonTensorStack) and value._meta.batch_size == size:
-            self._flat[:] = value._flat
+            self._rows[:], self._row_dims = value._rows, value._row_dims
         else:
             fill = value._plain_value() if isinstance(value, NonTensorDataBase) else value
-            self._flat[:] = [fill] * len(self._flat)
+            self._rows[:] = [fill] * len(self._rows)
 
     def _is_made_of(self, value: NonTensorDataBase) -> bool:
         return (
             isinstance(value, NonTensorStack)
-            and len(value._flat) == len(self._flat)
-            and all(map(is_, value._flat, self._flat))
+            and value._row_dims == self._row_dims
+            and len(value._rows) == len(self._rows)
+            and all(map(is_, value._rows, self._rows))
         )
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         meta = how.meta(self._meta)
-        if meta.batch_size.numel() == len(self._flat):
-            return self._make(list(self._flat), meta)  # new leaves go with values that are written apart
+        if meta.batch_size == self._meta.batch_size:
+            return self._make(list(self._rows), meta, self._row_dims)  # new leaves go with values written apart
+        if meta.batch_size.numel() == self._meta.batch_size.numel():
+            return self._make(list(self._flat_values()), meta)
         # a reduction removed positions: the values stay together as one
         return NonTensorData._make(self.tolist(), meta)
 
     def _index_put(self, index: Index, value: Any) -> None:
         positions = index_positions(self._meta.batch_size, index)
         if isinstance(value, NonTensorStack):
-            new = broadcast(value._flat, value._meta.batch_size, index.meta(self._meta).batch_size)
+            new = broadcast(value._flat_values(), value._meta.batch_size, index.meta(self._meta).batch_size)
         else:
             new = [value._plain_value() if isinstance(value, NonTensorDataBase) else value] * len(positions)
         changed = list(self._flat) if self._annotations is not None else self._flat
@@ -343,12 +453,15 @@ class NonTensorStack(NonTensorDataBase):
         Raises:
             ValueError: The lists are not of those lengths.
         """
-        whole = self._make(self._flat, Meta(known_size(self._meta.batch_size), self._meta.device))
+        whole = self._make(self._flat_values(), Meta(known_size(self._meta.batch_size), self._meta.device))
         lists = [part.tolist() for part in whole._unbind(dim)]
         return [self.from_list(values, batch_size=size) for values, size in zip(lists, sizes, strict=True)]
 
     def _clone(self, recurse: bool) -> Self:
-        return self._make(list(self._flat) if recurse else self._flat, self._meta)
+        # shallow copies share the list of values, unless one of them may spread its rows
+        shared = not recurse and self._row_dims is None
+        new = self._make(self._rows if shared else list(self._rows), self._meta, self._row_dims)
+        return self._shared_with(new, recurse)
 
     def _plain_value(self) -> Any:
         return self.tolist()
@@ -362,19 +475,6 @@ def _plain(item: Any) -> Any:
     if isinstance(item, LinkedList):
         return item.tolist()
     return item._plain_value() if isinstance(item, NonTensorDataBase) else item
-
-
-def _nested_size(values: list[Any]) -> torch.Size:
-    """The lengths of nested lists, as deep as all lists of a level have one length.
-
-    >>> _nested_size([["a", "b"], ["c", "d"]]), _nested_size([["a", "b"], ["c"]])
-    (torch.Size([2, 2]), torch.Size([2]))
-    """
-    size, level = [len(values)], values
-    while level and all(isinstance(item, list) and len(item) == len(level[0]) for item in level):
-        size.append(len(level[0]))
-        level = [one for item in level for one in item]
-    return torch.Size(size)
 
 
 def is_non_tensor(data: Any) -> bool:

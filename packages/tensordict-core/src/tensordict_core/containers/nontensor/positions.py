@@ -18,7 +18,15 @@ from torch import Tensor
 from tensordict_core.base.index import Index
 from tensordict_core.base.shape_op import Permute, Reshape, ShapeOp, Squeeze, Unsqueeze
 
-__all__ = ["broadcast", "index_positions", "moved_positions", "nested", "product_positions", "reshape_positions"]
+__all__ = [
+    "broadcast",
+    "index_positions",
+    "moved_positions",
+    "nested",
+    "nested_size",
+    "product_positions",
+    "reshape_positions",
+]
 
 
 def product_positions(
@@ -99,3 +107,16 @@ def nested(values: list[Any], size: Sequence[int]) -> Any:
         lists = range(0, len(values), n) if n else range(math.prod(size[:dim]))
         values = [values[i : i + n] for i in lists]
     return values
+
+
+def nested_size(values: list[Any]) -> torch.Size:
+    """The lengths of nested lists, as deep as all lists of a level have one length.
+
+    >>> nested_size([["a", "b"], ["c", "d"]]), nested_size([["a", "b"], ["c"]])
+    (torch.Size([2, 2]), torch.Size([2]))
+    """
+    size, level = [len(values)], values
+    while level and all(isinstance(item, list) and len(item) == len(level[0]) for item in level):
+        size.append(len(level[0]))
+        level = [one for item in level for one in item]
+    return torch.Size(size)

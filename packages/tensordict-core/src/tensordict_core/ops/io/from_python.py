@@ -7,10 +7,12 @@ the longest that all entries share.
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
@@ -82,6 +84,18 @@ def _plain(input_dict: Mapping[Any, Any] | Node, device: Any) -> Any:
     return containers.dense(input_dict, device=device)
 
 
+def _with_values(d: Any, size: torch.Size) -> dict[Any, Any]:
+    """Return a dictionary whose numbers, which have no batch dimension, are non-tensor data of a batch size."""
+    return {
+        key: containers.non_tensor(value, batch_size=size)
+        if isinstance(value, numbers.Number | np.generic)
+        else _with_values(value, size)
+        if type(value) is dict
+        else value
+        for key, value in d.items()
+    }
+
+
 @with_options(BuildOptions, None)
 def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> Any:
     """Return a tensordict of a dictionary; nested dictionaries become nested tensordicts.
@@ -108,7 +122,9 @@ def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> An
     plain = isinstance(d, Mapping) and not isinstance(d, Node)  # tensordicts are mappings too
     if plain and batch_size is not None and options.get("batch_dims") is None:
         # one pass, and every entry is checked against the batch size under its own key
-        return containers.dense(d, batch_size=as_batch_size(batch_size), device=device, names=options.get("names"))
+        size = as_batch_size(batch_size)
+        d = _with_values(d, size) if size else d
+        return containers.dense(d, batch_size=size, device=device, names=options.get("names"))
     return sized(_plain(d, device), options)
 
 

@@ -64,14 +64,9 @@ class LinkedList(list[Any]):
             return
         position = range(len(self))[index]
         inner = self[position]
-        if isinstance(inner, LinkedList) and isinstance(value, list):
-            inner[:] = value
+        if isinstance(inner, LinkedList):
+            inner[:] = value if isinstance(value, list) else [value] * len(inner)
             return
-        if self._source is None:
-            raise TypeError(
-                f"a row of values is replaced by a list of the same length, got {value!r}; pass such a list, or assign "
-                "one of its elements"
-            )
         self._source[position] = value
         super().__setitem__(index, value)
 
@@ -107,22 +102,23 @@ class LinkedList(list[Any]):
 class _Positions:
     """The target of a list of values: adjacent positions of a `NonTensorStack`."""
 
-    __slots__ = ("_first", "_flat", "_holder", "_key", "_stack")
+    __slots__ = ("_first", "_holder", "_key", "_rows", "_stack")
 
     def __init__(self, stack: Any, first: int, holder: Any, key: str) -> None:
-        self._stack, self._flat, self._first = stack, stack._flat, first
+        self._stack, self._rows, self._first = stack, stack._rows, first
         self._holder, self._key = holder, key
 
     def __setitem__(self, number: int, value: Any) -> None:
-        stack, flat, position = self._stack, self._flat, self._first + number
+        stack, position = self._stack, self._first + number
         holder = stack if self._holder is None else self._holder
         if stack._locked or holder._locked:
             raise errors.locked("a value of a non-tensor entry would be replaced")
-        if stack._flat is not flat or -1 in holder._meta.batch_size:
+        if stack._rows is not self._rows or -1 in holder._meta.batch_size:
             raise RuntimeError(
                 "the batch size of the entry changed since this list of values was read, or it has a ragged "
                 "dimension; read the list again, or write to the elements of the stack"
             )
+        flat = stack._flat
         old, flat[position] = flat[position], value._entry_value() if isinstance(value, Node) else value
         if not holder._inmost()._makes_entries:
             return
@@ -143,7 +139,7 @@ class _Positions:
 
 def linked_values(stack: Any, holder: Any, key: str) -> LinkedList:
     """Return the values of a `NonTensorStack`, read from a container, as nested lists that write through."""
-    size, flat = stack._meta.batch_size, stack._flat
+    size, flat = stack._meta.batch_size, stack._flat_values()
     n = size[-1]
     if len(size) == 1:
         return LinkedList(flat, _Positions(stack, 0, holder, key))

@@ -24,6 +24,8 @@ _SURROUNDINGS = frozenset({"__weakref__", "__dict__", "_holders", "_last_exit"})
 """Slots that are not part of the contents of a node."""
 _REMEMBERED = (str, int, float, bool, PurePath)
 """Types of annotations that are valid in another process."""
+_SHARED = "shared_value"
+"""The annotation that decides by itself what it is in another process."""
 
 
 def _slots(cls: type[Any]) -> list[str]:
@@ -123,7 +125,8 @@ class Serialization(Node):
                 state[name] = getattr(self, name)
         notes = state.get("_annotations")
         if notes is not None:
-            state["_annotations"] = {k: v for k, v in notes.items() if isinstance(v, _REMEMBERED)} or None
+            kept = {k: v for k, v in notes.items() if isinstance(v, _REMEMBERED) or k == _SHARED}
+            state["_annotations"] = kept or None
         if hasattr(self, "__dict__"):
             state["__dict__"] = self.__dict__
         return state

@@ -8,6 +8,7 @@ import torch
 
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import SAME
 from tensordict_core.ops.cast import pinned
 
@@ -38,14 +39,20 @@ class SharedMemory(Node):
     def share_memory_(self) -> Self:
         """Move every leaf into shared memory, which other processes access without a copy, and lock the tensordict.
 
-        In-place writes of one process are visible to all. Leaves on accelerators are shared without a move.
+        In-place writes of one process are visible to all, those of non-tensor values too. Leaves on accelerators are
+        shared without a move.
 
         >>> td = TensorDict({"a": torch.zeros(3)}).share_memory_()
         >>> td.is_shared(), td.is_locked
         (True, True)
         """
-        for leaf in self._leaves():
-            leaf.share_memory_()
+        for leaf in self._leaves(is_leaf_nontensor):
+            if isinstance(leaf, Node) and leaf._is_non_tensor:
+                leaf._share()
+            else:
+                leaf.share_memory_()
+        if not self._leaves():  # an empty tensordict is shared too
+            self._annotations = {**(self._annotations or {}), "shared": True}
         return self.lock_()
 
     def pin_memory(self, num_threads: int | None = None, inplace: bool = False) -> Self:
