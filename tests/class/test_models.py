@@ -65,7 +65,8 @@ def test_defaults_are_those_of_the_model_and_mutable_ones_are_copied():
 
 
 def test_fields_that_hold_models_are_converted_with_them():
-    line = from_pydantic(Line(start=Point(x=torch.zeros(3)), end=Point(x=torch.ones(3))), batch_size=[3])
+    model = Line(start=Point(x=torch.zeros(3)), end=Point(x=torch.ones(3)), marks=["a", "b", "c"])
+    line = from_pydantic(model, batch_size=[3])
     assert type(line.start) is type(line.end) is from_pydantic(Point)
     assert (line + 1)[0].end.x.item() == 2.0
     assert type(type(line).from_tensordict(line.to_tensordict()).end) is from_pydantic(Point)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tensordict_class import TensorClass
-from tensordict_core import MetaData, NonTensorStack, TensorDict, lazy_stack, pad_sequence
+from tensordict_core import MetaData, NonTensorData, NonTensorStack, TensorDict, lazy_stack, pad_sequence
 
 
 class Sample(TensorClass):
@@ -106,7 +106,9 @@ def test_metadata_belong_to_the_whole_instance():
 
 def test_lists_of_the_length_of_the_batch_are_a_value_for_each_row():
     assert rows()[1].label == "b" and one(NonTensorStack("a", "b", "c"))[1].label == "b"
-    assert one(["a", "b"])[1].label == ["a", "b"]
+    with pytest.raises(RuntimeError, match="not of the shape"):
+        one(["a", "b"])
+    assert one(NonTensorData(["a", "b"], batch_size=[3]))[1].label == ["a", "b"]
     for whole in ({"a": 1}, (1, 2), len, b"raw"):
         assert one(whole)[0].label == whole
 

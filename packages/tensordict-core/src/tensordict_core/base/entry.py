@@ -86,7 +86,9 @@ def _node_entry(meta: Meta, key: Any, value: Node, non_blocking: bool) -> Node:
         return value
     size = meta.batch_size
     if isinstance(value, Tensor):  # an unbatched one has the batch size of its tensordict and no device of its own
-        return containers.unbatched._make(value._tensor if meta.device is None else value._tensor.to(meta.device), meta)
+        tensor: Tensor = getattr(value, "_tensor")  # noqa: B009 (an attribute that a type checker does not know)
+        made: Node = containers.unbatched._make(tensor if meta.device is None else tensor.to(meta.device), meta)
+        return made
     if not starts_with(own.batch_size, size):
         # a nested tensordict with fewer batch dimensions is copied (shallowly) with those of its parent
         value = value._clone(False)

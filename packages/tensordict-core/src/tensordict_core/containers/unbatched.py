@@ -79,14 +79,15 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
 
     @classmethod
     def _make(cls, tensor: Tensor, meta: Meta) -> Self:
-        self = _alias(tensor, cls)
+        self: Self = _alias(tensor, cls)
         self._tensor = tensor
         self._meta = meta
         return self
 
     @classmethod
     def _blank(cls) -> Self:
-        return _alias(torch.empty(0), cls)
+        blank: Self = _alias(torch.empty(0), cls)
+        return blank
 
     # a tensor --------------------------------------------------------------------------------------------------------
 
@@ -103,7 +104,7 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
         return result if func is torch.autograd.grad else _wrapped(result, held)
 
     @property
-    def batch_size(self) -> torch.Size:  # type: ignore[override]  # the setter takes more
+    def batch_size(self) -> torch.Size:
         """The batch size of the tensordict that holds the tensor; settable.
 
         >>> UnbatchedTensor(torch.zeros(5), batch_size=[2]).batch_size
@@ -124,7 +125,7 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
         """
         return self._tensor
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, **kwargs: Any) -> str:  # type: ignore[override]  # torch has no types here
         return f"{type(self).__name__}({self._tensor!r})"
 
     def __str__(self) -> str:
@@ -145,7 +146,7 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
 
     __reduce__ = OpaqueNode.__reduce__
     __setstate__ = OpaqueNode.__setstate__  # of pickles of releases where this was no tensor
-    __hash__ = Tensor.__hash__
+    __hash__ = Tensor.__hash__  # type: ignore[assignment]  # a tensor has one, and a tensordict has none
 
     # reads and writes ------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.meta import starts_with
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import UpdatePlan
@@ -160,7 +160,7 @@ class Updating(InPlaceUpdating):
             if plan.clone and isinstance(value, dict):
                 value = containers.dense({}, batch_size=meta.batch_size, device=meta.device).update(value, True)
             elif plan.clone and isinstance(value, Tensor | Node):
-                value = value.clone() if is_leaf_tensor(value) else value._clone(True)
+                value = value._clone(True) if isinstance(value, Node) else value.clone()
             elif nested and isinstance(value, Node):
                 value = value._clone(False)
             entry = self._plan_set(key, value, plan, prefix)

@@ -162,7 +162,7 @@ def _unbatched_parts(node: Any) -> Parts:
     if flattens_for_vmap() and not mapped:  # it is passed whole, and a tensor of its batch size is mapped in its place
         size = mapped_size()
         stand_in = torch.empty(()).expand(*(() if size is None else (size,)), *node._meta.batch_size)
-        if size is not None:  # torch (2.13) has no out_dims but 0 for tensors that are not mapped
+        if size is not None and level is not None:  # torch (2.13) has no out_dims but 0 for tensors that are not mapped
             stand_in = torch._C._functorch._add_batch_dim(stand_in, 0, level)
         return "whole", {"": stand_in}, node._meta, (tensor,)
     return "UnbatchedTensor", {"": tensor}, node._meta, mapped

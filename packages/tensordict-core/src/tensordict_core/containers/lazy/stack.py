@@ -381,7 +381,10 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         """What each element stores of a valid entry."""
         if self.hook_in is not None:
             value = self.hook_in(value)
-        return value.unbind(self._stack_dim) if is_leaf_tensor(value) else self._parts_of_node(value)
+        if is_leaf_tensor(value):
+            parts: Sequence[Any] = value.unbind(self._stack_dim)
+            return parts
+        return self._parts_of_node(value)
 
     def _del(self, key: str) -> None:
         self._refuse_locked(f"del_({key!r})")

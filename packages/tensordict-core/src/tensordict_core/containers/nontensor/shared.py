@@ -102,6 +102,12 @@ class SharedValue:
                 return pickle.loads(data)
         raise RuntimeError("a shared non-tensor value was written by two processes at once; write it again")
 
+    def again(self) -> SharedValue:
+        """Return another reader of the memory."""
+        cell = _reopened(self._memory)
+        cell._seen = self._seen
+        return cell
+
     def __reduce__(self) -> Any:
         return _nothing, ()  # a copy has its own value
 
@@ -157,7 +163,7 @@ class SharesValues(OpaqueNode, abstract=True):
         """Return a copy, which shares the values of this data with other processes if it is a shallow one."""
         cell = None if recurse else self._cell()
         if cell is not None:
-            new._annotations = {SHARED: cell}
+            new._annotations = {SHARED: cell.again()}
         return new
 
     def share_memory_(self) -> Self:

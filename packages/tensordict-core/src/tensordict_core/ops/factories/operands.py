@@ -67,7 +67,8 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
     """
     if isinstance(other, Node):
         if isinstance(other, Tensor):  # an unbatched one, which is an operand as any other
-            return batch_operand(td, leaves, other._tensor), False
+            tensor: Any = other
+            return batch_operand(td, leaves, tensor._tensor), False
         aligned = td._align(other, KEEP)
         # a lazy stack has the leaf of a key several times, so counts do not decide
         if len(aligned) != len(other._leaves()) or td._is_lazy_stack:
