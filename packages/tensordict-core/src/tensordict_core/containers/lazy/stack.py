@@ -384,7 +384,8 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         if is_leaf_tensor(value):
             parts: Sequence[Any] = value.unbind(self._stack_dim)
             return parts
-        return self._parts_of_node(value)
+        pieces: Sequence[Any] = self._parts_of_node(value)
+        return pieces
 
     def _del(self, key: str) -> None:
         self._refuse_locked(f"del_({key!r})")

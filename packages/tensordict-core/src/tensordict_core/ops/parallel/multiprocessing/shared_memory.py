@@ -46,9 +46,8 @@ class SharedMemory(Node):
         >>> td.is_shared(), td.is_locked
         (True, True)
         """
-        leaf: Any
         for leaf in self._leaves(is_leaf_nontensor):
-            if isinstance(leaf, Node) and leaf._is_non_tensor:
+            if getattr(leaf, "_is_non_tensor", False):
                 leaf._share()
             else:
                 leaf.share_memory_()
