@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from tensordict_core import TensorDict
 from tensordict_memmap import load_memmap, save
 from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.storage import journal
 from tensordict_memmap.storage.ownership import JOURNAL
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and stopped, and links are made")
@@ -89,6 +91,57 @@ def test_a_journal_removes_nothing_through_a_link(target):
     write_journal(target, [], ["way/secret"])
     assert (load_memmap(target) == content(1)).all()
     assert (target.parent / "outside" / "secret").read_text() == "precious"
+
+
+@pytest.mark.parametrize("lost", ["stage", "a.memmap", "part/meta.json"])
+def test_a_journal_whose_staged_files_are_gone_removes_nothing(tmp_path, fork, fingerprint, lost):
+    """As in a backup that was taken during a commit and has no staging folders."""
+    target = tmp_path / "saved"
+    save(TensorDict({"old": torch.zeros(3), "a": torch.zeros(5)}), target)
+    (target / "notes.txt").write_text("foreign")
+    assert fork(stop_before_the_journal_is_applied, target).wait() == 7
+    (stage,) = (path for path in tmp_path.iterdir() if ".tensordict-" in path.name)
+    if lost == "stage":
+        shutil.rmtree(stage)
+    else:
+        (stage / lost).unlink()
+    before = fingerprint(tmp_path)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"is missing.*restore"):
+            load_memmap(target)
+        assert fingerprint(tmp_path) == before
+    (target / JOURNAL).unlink()
+    assert load_memmap(target)["old"].shape == (3,)
+    save(content(3), target)
+    assert (load_memmap(target) == content(3)).all()
+
+
+def stop_before_the_journal_is_applied(folder):
+    journal.redo = lambda *arguments, **options: (folder / JOURNAL).exists() and os._exit(7)
+    save(content(2), folder)
+
+
+@pytest.mark.parametrize("size", [180, 213, 230, 255])
+@pytest.mark.parametrize("ending", ["", ".safetensors", ".tdz"])
+def test_names_may_be_as_long_as_the_file_system_allows(tmp_path, leftovers, size, ending):
+    target = tmp_path / ("n" * (size - len(ending)) + ending)
+    for number in range(2):
+        save(content(number), target)
+    assert (load_memmap(target) == content(1)).all()
+    assert os.listdir(tmp_path) == [target.name]
+    if not ending:  # and file by file
+        (target / "notes.txt").write_text("foreign")
+        save(content(2), target)
+        assert (load_memmap(target) == content(2)).all() and not leftovers(tmp_path, target)
+
+
+def test_a_killed_save_to_a_long_name_is_removed_by_the_next(tmp_path, fork):
+    target = tmp_path / ("n" * 250)
+    save(content(1), target)
+    (target / "notes.txt").write_text("foreign")
+    assert fork(stop_before_the_last_file, target).wait() == 7
+    assert len(os.listdir(tmp_path)) == 2
+    assert (load_memmap(target) == content(2)).all() and os.listdir(tmp_path) == [target.name]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files to another user")

@@ -183,7 +183,7 @@ def test_preallocation_takes_no_space_unless_it_is_reserved(tmp_path):
     blocks = [(tmp_path / name / "a.memmap").stat().st_blocks * 512 for name in ("sparse", "taken")]
     assert blocks[0] == 0 and blocks[1] >= 2_000_000
     shared = data.memmap_like(reserve=True)
-    assert shared.is_memmap() and os.fstat(shared["a"].handler.descriptor.fd).st_blocks * 512 >= 2_000_000
+    assert shared.is_memmap() and os.fstat(shared["a"].handler.descriptor.fileno()).st_blocks * 512 >= 2_000_000
     for name in ("x.tdz", "x.safetensors"):
         with pytest.raises(ValueError, match="reserve"):
             data.memmap_like(tmp_path / name, reserve=True)

@@ -26,6 +26,7 @@ from tensordict_memmap.saving.consolidated import consolidate, is_consolidated
 from tensordict_memmap.saving.make_entries import make_memmap, make_memmap_from_storage, make_memmap_from_tensor
 from tensordict_memmap.saving.safetensors import to_safetensors
 from tensordict_memmap.schema.diff import Report
+from tensordict_memmap.storage.locks import lock_timeout
 from tensordict_memmap.tensor import pickling
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
@@ -59,6 +60,7 @@ __all__ = [
     "load_into",
     "load_memmap",
     "load_memmap_",
+    "lock_timeout",
     "make_memmap",
     "make_memmap_from_storage",
     "make_memmap_from_tensor",

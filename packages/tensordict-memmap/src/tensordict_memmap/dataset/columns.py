@@ -20,8 +20,9 @@ import torch
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, is_non_tensor
 from tensordict_core.extension import TensorCollection
 from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.sink import Sink, error_context, reserve_file
-from tensordict_memmap.engine.sources import FileRange
+from tensordict_memmap.engine.sources import FileRange, check_memory
 from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.engine.write_plan import write_into
 from tensordict_memmap.schema import nontensor
@@ -39,7 +40,7 @@ class Column:
         leaf: the leaf, whose first dimension is the rows.
     """
 
-    __slots__ = ("fd", "key", "leaf", "path", "row_bytes", "row_shape", "size")
+    __slots__ = ("file", "key", "leaf", "path", "row_bytes", "row_shape", "size")
 
     def __init__(self, root: str, leaf: Leaf) -> None:
         self.leaf = leaf
@@ -47,8 +48,13 @@ class Column:
         self.path = f"{root}/{leaf.file}"
         self.row_shape = leaf.shape[1:]
         self.row_bytes = prod(self.row_shape) * leaf.dtype.itemsize
-        self.fd = -1
+        self.file: Descriptor | None = None
         self.size = 0
+
+    @property
+    def fd(self) -> int:
+        """The number of its descriptor; -1 while it is closed."""
+        return self.file.fileno() if self.file is not None else -1
 
     def open(self, rows: int) -> None:
         """Opens the file; if it has other hard links, it is copied first, so that they keep their content.
@@ -63,7 +69,7 @@ class Column:
             if os.lstat(self.path).st_nlink > 1:
                 with replacing(self.path) as staged:
                     shutil.copyfile(self.path, staged)
-        self.fd = os.open(self.path, flags if rows else flags | os.O_CREAT, 0o666)
+        self.file = Descriptor(os.open, self.path, flags if rows else flags | os.O_CREAT, 0o666)
         self.size = os.fstat(self.fd).st_size
         if self.size < rows * self.row_bytes:
             raise ValueError(
@@ -115,13 +121,8 @@ class Column:
 
     def close(self) -> None:
         """Closes the file."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-    def __del__(self) -> None:
-        if getattr(self, "fd", -1) >= 0:
-            self.close()
+        if self.file is not None:
+            self.file.close()
 
 
 def write_rows(columns: Sequence[Column], tensors: Sequence[torch.Tensor], start: int, threads: int | None) -> None:
@@ -131,6 +132,7 @@ def write_rows(columns: Sequence[Column], tensors: Sequence[torch.Tensor], start
         if not column.row_bytes:
             continue
         source = tensor.detach().as_subclass(torch.Tensor)
+        check_memory(column.key, source)
         plain = source.device.type == "cpu" and source.is_contiguous() and not (source.is_conj() or source.is_neg())
         if plain and source.nbytes < JOB_BYTES:
             with column.error_context():
@@ -140,7 +142,10 @@ def write_rows(columns: Sequence[Column], tensors: Sequence[torch.Tensor], start
             large.append((column, source))
     if large:
         write_into(
-            [(Sink(column.fd), FileRange(column.key, source, start * column.row_bytes)) for column, source in large],
+            [
+                (Sink(column.file or column.fd), FileRange(column.key, source, start * column.row_bytes))
+                for column, source in large
+            ],
             threads=threads,
         )
     for column, source in large:

@@ -13,6 +13,7 @@ import struct
 import time
 import weakref
 
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.syscalls import NO_LINK
 
 try:
@@ -49,9 +50,8 @@ class RowLock:
     """
 
     def __init__(self, path: str, rows: tuple[int, int]) -> None:
-        flags = os.O_RDWR | os.O_CREAT | NO_LINK
         self.path = path
-        self.fd = os.open(path, flags, 0o666)
+        self._file = Descriptor(os.open, path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o666)
         try:
             self._wait(*rows)
         except OSError as error:
@@ -81,32 +81,30 @@ class RowLock:
             return
         try:
             if _OPEN_FILE_LOCK is None:
-                fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, stop - start, start)
+                fcntl.lockf(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, stop - start, start)
             else:
                 # struct flock: type, whence, start, length, process (0 for locks of open files)
                 request = struct.pack("@hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, start, stop - start, 0)
-                fcntl.fcntl(self.fd, _OPEN_FILE_LOCK, request)
+                fcntl.fcntl(self._file.fileno(), _OPEN_FILE_LOCK, request)
         except OSError as error:
             if error.errno in _BUSY:
                 raise
             # the file system has no locks
 
+    def is_open(self) -> bool:
+        """Whether this process holds the lock."""
+        return self._file.fileno() >= 0
+
     def is_held(self) -> bool:
         """Whether this process holds the lock, and the lock file was not replaced."""
         try:
-            return self.fd >= 0 and os.path.samestat(os.fstat(self.fd), os.stat(self.path))
+            return self.is_open() and os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
         except OSError:
             return False
 
     def close(self) -> None:
         """Releases the lock."""
-        if self.fd >= 0:
-            fd, self.fd = self.fd, -1
-            os.close(fd)
-
-    def __del__(self) -> None:
-        if getattr(self, "fd", -1) >= 0:
-            self.close()
+        self._file.close()
 
 
 _held: weakref.WeakSet[RowLock] = weakref.WeakSet()

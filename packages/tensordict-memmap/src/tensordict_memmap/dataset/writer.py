@@ -43,6 +43,7 @@ class Writer:
         self.part: Part | None = None
         self.guard = threading.RLock()
         self.columns: list[Column] = []
+        self.lasting = 0
         if part is not None and not 0 <= part[0] < part[1]:
             raise ValueError(f"part {part} is not a range of rows (start, stop); pass 0 <= start < stop")
         transaction.recover(root)
@@ -240,6 +241,7 @@ class Writer:
         files = self.files | {path: Entry(len(document)) for path, document in documents.items()}
         files |= {column.leaf.file: Entry(rows * column.row_bytes) for column in self.columns if column.row_bytes}
         manifest = Manifest(files, self.names, rows_committed=committed)
+        self.lasting = max(self.lasting, committed.shown)  # first: `close` cuts no rows that others may see
         replace_file(os.path.join(self.root, NAME), manifest.dumps(), durable=self.durable)
         # Meanwhile, programs that do not read manifests see more rows in nested nodes than above, never fewer.
         order = sorted(documents, key=lambda path: path.count("/"), reverse=rows >= self.committed.rows)
@@ -253,7 +255,7 @@ class Writer:
         return {path: resized(document, rows) for path, document in self.documents.items()}
 
     def _check_alive(self) -> None:
-        if self.lock.fd < 0:
+        if not self.lock.is_open():
             raise RuntimeError(
                 "the writer was closed, or is a forked copy, and only the process that opened it can write; open the "
                 "dataset again"

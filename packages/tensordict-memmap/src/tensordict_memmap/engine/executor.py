@@ -1,27 +1,70 @@
-"""Executor: runs jobs on a thread pool that is kept between saves and rebuilt after a fork.
+"""Executor: runs jobs on threads that are kept between saves and replaced after a fork.
 
 Several threads may use it at once. Kernels and system calls release the GIL, so plain threads suffice, without the
-threading layers of Numba or OpenMP. The calling thread runs jobs too, so a call never waits for a busy pool.
+threading layers of Numba or OpenMP. The calling thread runs jobs too, so a call never waits for a busy thread, and does
+all the work where no thread can be had: at the limit of the process, and in newer versions of Python once the
+interpreter ends.
+
+No call returns or raises before its jobs have ended, however often it is interrupted. Idle threads are daemons, which
+the interpreter does not wait for: what was begun is waited for by the thread that began it. ``concurrent.futures`` has
+a pool too, but it takes no work once the interpreter ends, and a thread that is interrupted while it starts one of its
+threads makes the process hang at its end.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 
 _MOST_THREADS = 64
 
-_executor: ThreadPoolExecutor | None = None
-_executor_lock = threading.Lock()
+Job = Callable[[], None]
+
+
+class _Pool:
+    """Daemon threads that wait for tasks; a task must not raise."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._idle: deque[None] = deque()  # an item for each idle thread
+        self._threads = 0
+
+    def start(self, task: Job) -> bool:
+        """Runs a task on an idle thread or a new one; returns False if none can be had.
+
+        If an exception arrives, a thread may not be counted as idle any more; it still takes tasks.
+        """
+        try:
+            self._idle.pop()
+        except IndexError:
+            if self._threads < _MOST_THREADS:
+                try:
+                    threading.Thread(target=self._serve, name="tensordict-memmap", daemon=True).start()
+                except RuntimeError:
+                    return False
+                self._threads += 1
+        self._tasks.put(task)
+        return True
+
+    def _serve(self) -> None:
+        while True:
+            task = self._tasks.get()
+            task()
+            del task  # it holds the tensors of a save
+            self._idle.append(None)
+
+
+_pool = _Pool()
 
 
 def _forget_after_fork() -> None:
-    # The child has none of its parent's threads, and may have been forked while one of them held the lock.
-    global _executor, _executor_lock
-    _executor, _executor_lock = None, threading.Lock()
+    # The child has none of its parent's threads, and may have been forked while one of them held a lock.
+    global _pool
+    _pool = _Pool()
 
 
 if hasattr(os, "register_at_fork"):
@@ -37,17 +80,6 @@ def default_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return min(8, len(os.sched_getaffinity(0)))
     return min(8, os.cpu_count() or 1)
-
-
-def _get_executor() -> ThreadPoolExecutor:
-    global _executor
-    with _executor_lock:
-        if _executor is None:
-            _executor = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="tensordict-memmap")
-        return _executor
-
-
-Job = Callable[[], None]
 
 
 class _Queues:
@@ -82,6 +114,74 @@ class _Queues:
                 queue, from_end = max(self._begun, key=len), True
             return queue, from_end, queue.pop() if from_end else queue.popleft()
 
+    def clear(self) -> None:
+        """Drops all jobs, and with them the tensors that they write."""
+        self._untouched.clear()
+        self._begun = []
+
+
+class _Crew:
+    """The threads of one call of `run`."""
+
+    def __init__(self, work: _Queues, cancelled: Callable[[], bool] | None) -> None:
+        self.work = work
+        self.cancelled = cancelled
+        self.errors: list[BaseException] = []
+        self.is_stopped = False
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._begun: list[threading.Lock] = []  # for each helper that has begun, a lock that it holds until it ends
+
+    def serve(self) -> None:
+        """Runs jobs until none is left, one has failed, or the call is cancelled."""
+        queue, from_end = deque[Job](), False
+        try:
+            while not self.is_stopped:
+                taken = self.work.take(queue, from_end)
+                if taken is None:
+                    return
+                if self.cancelled is not None and self.cancelled():
+                    raise CancelledError("the save was cancelled")
+                queue, from_end, job = taken
+                job()
+        except BaseException as error:
+            self.errors.append(error)
+            self.is_stopped = True
+
+    def help(self) -> None:
+        """Runs jobs in another thread than that of the call, unless the call has ended."""
+        running = threading.Lock()
+        with running:
+            with self._lock:
+                if self._is_closed:
+                    return
+                self._begun.append(running)
+            self.serve()
+
+    def close(self) -> None:
+        """Lets no other thread begin, and waits for those that have begun, whatever arrives meanwhile.
+
+        Raises:
+            KeyboardInterrupt: It arrived meanwhile, or any other exception of a signal handler.
+        """
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                with self._lock:
+                    self._is_closed = True
+                for running in self._begun:
+                    with running:
+                        pass
+                self.work.clear()
+                break
+            except BaseException as error:
+                interrupt, self.is_stopped = error, True
+        if interrupt is not None:
+            try:
+                raise interrupt
+            finally:
+                del interrupt  # its traceback leads here
+
 
 def run(
     queues: Iterable[Iterable[Job]],
@@ -91,7 +191,8 @@ def run(
 ) -> None:
     """Runs each job once, on several threads including the caller's.
 
-    The first job that raises stops the others, and its error is raised here.
+    The first job that raises stops the others, and its error is raised here. So does a ``KeyboardInterrupt``: jobs that
+    have begun end first.
 
     Args:
         queues: the jobs. Jobs that are slow at the same time, such as two writes to one file, share a queue: a thread
@@ -108,31 +209,24 @@ def run(
     [1, 2, 3]
     """
     work = _Queues(queues)
-    errors: list[BaseException] = []
-    stopped = threading.Event()
-
-    def serve() -> None:
-        queue, from_end = deque[Job](), False
-        try:
-            while not stopped.is_set():
-                taken = work.take(queue, from_end)
-                if taken is None:
-                    return
-                if cancelled is not None and cancelled():
-                    raise CancelledError("the save was cancelled")
-                queue, from_end, job = taken
-                job()
-        except BaseException as error:
-            errors.append(error)
-            stopped.set()
-
+    crew = _Crew(work, cancelled)
     count = min(threads or default_threads(), len(work), _MOST_THREADS)
-    others = [_get_executor().submit(serve) for _ in range(count - 1)]
     try:
-        serve()
+        try:
+            while count > 1 and _pool.start(crew.help):
+                count -= 1
+            crew.serve()
+        except BaseException:
+            crew.is_stopped = True
+            raise
+        finally:
+            crew.close()
     finally:
-        for other in others:
-            if not other.cancel():
-                other.result()
-    if errors:
-        raise errors[0]
+        crew.close()  # again: an exception may have arrived right before the first call
+    if crew.errors:
+        error = crew.errors[0]
+        crew.errors.clear()  # its traceback leads to this list: without a cycle, files and tensors are freed with it
+        try:
+            raise error
+        finally:
+            del error

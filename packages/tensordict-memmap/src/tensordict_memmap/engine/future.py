@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import contextvars
+import itertools
+import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any
@@ -26,6 +32,7 @@ def run_save(
     *,
     early: bool = False,
     pbar: bool = False,
+    where: str = "memory",
 ) -> Any:
     """Runs a planned save, now or in the background.
 
@@ -35,6 +42,7 @@ def run_save(
         total: the number of bytes to write.
         early: whether to return a `SaveFuture` of the result at once.
         pbar: whether to show a progress bar.
+        where: the target, for messages.
     """
 
     def work(progress: Progress | None, cancelled: Cancelled | None) -> Any:
@@ -45,7 +53,19 @@ def run_save(
             run(progress, cancelled)
         return result()
 
-    return SaveFuture(work, total) if early else work(None, None)
+    return SaveFuture(work, total, where) if early else work(None, None)
+
+
+class _Count:
+    """A number of bytes that several threads increase; it does not lead to the future, which may hold an error."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._lock = threading.Lock()
+
+    def add(self, nbytes: int) -> None:
+        with self._lock:
+            self.total += nbytes
 
 
 class SaveFuture(Future[Any]):
@@ -55,9 +75,14 @@ class SaveFuture(Future[Any]):
     effect. Values are read while the save runs, since a copy would double the memory: change tensors in place only
     after `done` returns True, or save a ``clone()``.
 
+    When the program ends, the interpreter waits for the save. If the save failed and neither `result` nor
+    `exception` was called, the error is printed on stderr then. Where no thread can be had, the save is done before the
+    constructor returns.
+
     Args:
         work: the function that saves. It runs in a thread and takes a `Progress` and a `Cancelled` function.
         total: the number of bytes to write.
+        where: the target, for the message about a failed save.
 
     >>> from tensordict_core import TensorDict
     >>> future = TensorDict({"a": torch.arange(3)}, [3]).memmap("in_background", return_early=True)
@@ -65,49 +90,84 @@ class SaveFuture(Future[Any]):
     ([0, 1, 2], 1.0)
     """
 
-    def __init__(self, work: Callable[[Progress, Cancelled], Any], total: int) -> None:
+    def __init__(self, work: Callable[[Progress, Cancelled], Any], total: int, where: str = "memory") -> None:
         super().__init__()
         self.bytes_total = total
-        self._written = 0
-        self._lock = threading.Lock()
+        self._where = where
+        self._is_asked = False
+        self._number = next(_numbers)
+        self._count = _Count()
         self._stop = threading.Event()
         self._start = time.monotonic()
         self._end: float | None = None
         self.set_running_or_notify_cancel()
-        self._thread = threading.Thread(target=self._run, args=(work,), name="tensordict-save")
-        self._thread.start()
+        run = contextvars.copy_context().run  # the thread has the timeouts of the caller
+        self._thread = threading.Thread(target=run, args=(self._run, work), name="tensordict-save")
+        if threading.main_thread().is_alive():  # if it has ended, the interpreter waits for no new thread
+            try:
+                self._thread.start()
+                return
+            except RuntimeError:  # no thread can be had
+                pass
+        self._run(work)
+        error = super().exception()
+        if error is not None and not isinstance(error, Exception):  # an interrupt of the calling thread
+            raise error
 
     def _run(self, work: Callable[[Progress, Cancelled], Any]) -> None:
         try:
-            result = work(self._add, self._stop.is_set)
+            result = work(self._count.add, self._stop.is_set)
         except BaseException as error:  # result() raises it
             self._end = time.monotonic()
+            if not isinstance(error, CancelledError):
+                _failed[self._number] = _message(self._where, error)
             self.set_exception(error)
+            if self._is_asked:
+                _failed.pop(self._number, None)
         else:
             self._end = time.monotonic()
             self.set_result(result)
+        del self, work  # the traceback of an error leads here, and its files and tensors are freed with the future
 
-    def _add(self, nbytes: int) -> None:
-        with self._lock:
-            self._written += nbytes
+    def result(self, timeout: float | None = None) -> Any:
+        """Waits for the save and returns its result, or raises its error.
+
+        Args:
+            timeout: the maximum number of seconds to wait; None waits until the save is done.
+
+        Raises:
+            TimeoutError: The save takes longer.
+        """
+        self._ask()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Waits for the save and returns its error, or None; `result` has the same argument."""
+        self._ask()
+        return super().exception(timeout)
+
+    def _ask(self) -> None:
+        """Records that the program learns whether the save fails."""
+        self._is_asked = True
+        _failed.pop(self._number, None)
 
     @property
     def bytes_written(self) -> int:
         """The number of bytes written so far."""
-        return self._written
+        return self._count.total
 
     @property
     def progress(self) -> float:
         """The fraction of the bytes that were written, from 0 to 1."""
-        if self.done() and not self.exception():
+        if self.done() and not super().exception():
             return 1.0
-        return min(self._written / self.bytes_total, 1.0) if self.bytes_total else 0.0
+        return min(self.bytes_written / self.bytes_total, 1.0) if self.bytes_total else 0.0
 
     @property
     def bytes_per_second(self) -> float:
         """The speed so far, or the speed of the whole save once it is done."""
         spent = (self._end or time.monotonic()) - self._start
-        return self._written / spent if spent > 0 else 0.0
+        return self.bytes_written / spent if spent > 0 else 0.0
 
     def cancel(self) -> bool:
         """Cancels the save and waits until it has stopped. No files are left, and an earlier save is unchanged.
@@ -119,8 +179,30 @@ class SaveFuture(Future[Any]):
             return False
         self._stop.set()
         self._thread.join()
-        return isinstance(self.exception(), CancelledError)
+        return isinstance(super().exception(), CancelledError)
 
     def cancelled(self) -> bool:
         """Whether `cancel` has cancelled the save."""
-        return self.done() and isinstance(self.exception(), CancelledError)
+        return self.done() and isinstance(super().exception(), CancelledError)
+
+
+_failed: dict[int, str] = {}
+"""Messages about failed saves whose futures nobody has asked, by the number of the future."""
+
+_numbers = itertools.count()
+
+
+def _message(where: str, error: BaseException) -> str:
+    reason = "".join(traceback.format_exception_only(error)).strip()
+    return f"tensordict-memmap: the background save to {where} failed, and its future was not asked: {reason}"
+
+
+def _report() -> None:
+    """Prints the messages about failed saves at the end of the program, when all threads have ended."""
+    for message in _failed.values():
+        print(message, file=sys.stderr)
+
+
+atexit.register(_report)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_failed.clear)

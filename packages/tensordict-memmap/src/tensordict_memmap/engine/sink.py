@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.tuning import JOB_BYTES, MAPPED_COPY_MIN, are_ranges_small
 
 __all__ = ["Put", "Sink", "error_context", "reserve_file", "reserve_files"]
@@ -31,7 +32,7 @@ class Sink:
     """An open file that several threads write to.
 
     Args:
-        fd: its descriptor, which the caller closes.
+        file: its descriptor, which the caller closes. A `Descriptor` stays open while a thread uses the sink.
 
     >>> import numpy as np
     >>> source = np.arange(4, dtype=np.uint8)
@@ -41,10 +42,11 @@ class Sink:
     [0, 0, 0, 1, 2, 3]
     """
 
-    __slots__ = ("_maps", "_turn", "fd")
+    __slots__ = ("_maps", "_turn", "fd", "file")
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    def __init__(self, file: int | Descriptor) -> None:
+        self.file = file
+        self.fd = file if isinstance(file, int) else file.fileno()
         self._maps = False  # until blocks are reserved: a copy into a mapping on a full disk would end the process
         self._turn = threading.Lock()
 
@@ -116,12 +118,8 @@ def reserve_files(files: Iterable[tuple[object, str]]) -> None:
     """
     for key, path in files:
         if os.path.exists(path):
-            with error_context(key, path):
-                fd = os.open(path, os.O_RDWR | syscalls.BINARY)
-                try:
-                    reserve_file(fd, os.fstat(fd).st_size)
-                finally:
-                    os.close(fd)
+            with error_context(key, path), Descriptor(os.open, path, os.O_RDWR | syscalls.BINARY) as file:
+                reserve_file(file.fileno(), os.fstat(file.fileno()).st_size)
 
 
 @contextlib.contextmanager

@@ -106,7 +106,8 @@ def classify(part: FileRange) -> Contiguous | Strided | ViaTorch:
     """Classifies a source by its memory layout, without reading its values.
 
     Raises:
-        TypeError: The source is not strided, or its items are not plain numbers.
+        TypeError: The source is not strided, its items are not plain numbers, or it has no memory of its own.
+        ValueError: The memory of the source was freed.
     """
     source = part.source
     if isinstance(source, (bytes, bytearray, memoryview)):
@@ -129,6 +130,7 @@ def classify(part: FileRange) -> Contiguous | Strided | ViaTorch:
             f"{part.key!r} is a {source.layout} tensor on {source.device}, and only strided memory can be written; "
             "make it dense first"
         )
+    check_memory(part.key, source)
     dtype = part.dtype or source.dtype
     if source.device.type != "cpu" or source.dtype != dtype or source.is_conj() or source.is_neg():
         return ViaTorch(part.key, source.detach().as_subclass(torch.Tensor), dtype, part.offset)
@@ -137,6 +139,46 @@ def classify(part: FileRange) -> Contiguous | Strided | ViaTorch:
         return Contiguous(part.key, source.data_ptr(), source.numel() * width, part.offset, source)
     strides = tuple(stride * width for stride in source.stride())
     return _from_memory(part, source.data_ptr(), tuple(source.shape), strides, width, source)
+
+
+def check_memory(key: object, tensor: torch.Tensor) -> None:
+    """Refuses a tensor whose memory is elsewhere or was freed, before anything reads from its address.
+
+    Raises:
+        TypeError: It is of a class that wraps other tensors, such as ``DTensor``.
+        ValueError: Its storage was freed or has become too short.
+
+    >>> tensor = torch.ones(3)
+    >>> check_memory("weight", tensor)
+    >>> _ = tensor.untyped_storage().resize_(0)
+    >>> check_memory("weight", tensor)
+    Traceback (most recent call last):
+        ...
+    ValueError: the memory of 'weight' was freed: its storage has 0 bytes where the tensor needs 12; gather or ...
+    """
+    try:
+        address, has = tensor.data_ptr(), tensor.untyped_storage().nbytes()
+        if address and has >= tensor.nbytes and tensor.is_contiguous() and not tensor.storage_offset():
+            return
+    except (RuntimeError, NotImplementedError):
+        address = has = 0
+    if not tensor.numel():
+        return
+    if type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH and not address:
+        raise TypeError(
+            f"{key!r} is a {type(tensor).__name__}, which wraps other tensors and has no memory to write; convert it "
+            "to a plain tensor first, a DTensor by full_tensor()"
+        )
+    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + reach + 1) * tensor.element_size()
+    if not address or has < needed:
+        raise ValueError(
+            f"the memory of {key!r} was freed: its storage has {has} bytes where the tensor needs {needed}; gather or "
+            "restore it first, FSDP parameters by summon_full_params or a state dict"
+        )
+
+
+_PLAIN_DISPATCH: Any = torch.Tensor.__torch_dispatch__
 
 
 def _from_memory(

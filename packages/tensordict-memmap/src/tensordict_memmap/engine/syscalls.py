@@ -22,6 +22,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
+from tensordict_memmap.engine.descriptor import Descriptor
+
 # Offsets are 64 bits wide in the C library only where a long is; other systems use the portable fallbacks.
 POSIX = os.name == "posix" and ctypes.sizeof(ctypes.c_long) == 8
 LINUX = POSIX and sys.platform == "linux"
@@ -203,15 +205,13 @@ def scatter(folder: str) -> bool:
     if not LINUX:
         return False
     flags = array("i", [0, 0])
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.ioctl(fd, _GET_FLAGS, flags)
-        flags[0] |= _TOP_OF_HIERARCHIES
-        fcntl.ioctl(fd, _SET_FLAGS, flags)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+    with Descriptor(os.open, folder, os.O_RDONLY | os.O_DIRECTORY) as opened:
+        try:
+            fcntl.ioctl(opened.fileno(), _GET_FLAGS, flags)
+            flags[0] |= _TOP_OF_HIERARCHIES
+            fcntl.ioctl(opened.fileno(), _SET_FLAGS, flags)
+        except OSError:
+            return False
     return True
 
 
@@ -336,11 +336,8 @@ def _rename(source: str, target: str, flags: int) -> bool:
 
 def sync_file(path: str | os.PathLike[str]) -> None:
     """Syncs the content of a file to disk."""
-    fd = os.open(path, os.O_RDWR | BINARY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    with Descriptor(os.open, path, os.O_RDWR | BINARY) as file:
+        os.fsync(file.fileno())
 
 
 Stamp = tuple[int, int, int]
@@ -364,14 +361,15 @@ def read_file(path: str, stamps: dict[str, Stamp] | None = None) -> bytes | None
         stamps: a dictionary to which the stamp of the file is added under its path.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | BINARY | NO_LINK | NO_WAIT)
+        file = Descriptor(os.open, path, os.O_RDONLY | BINARY | NO_LINK | NO_WAIT)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
         if os.path.lexists(path) and not os.path.islink(path):
             raise
         return None
-    try:
+    with file:
+        fd = file.fileno()
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             return None
@@ -383,19 +381,14 @@ def read_file(path: str, stamps: dict[str, Stamp] | None = None) -> bytes | None
             if len(part) <= info.st_size and sum(map(len, parts)) >= info.st_size:
                 break
         return b"".join(parts)
-    finally:
-        os.close(fd)
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
     """Syncs the file names in a folder to disk; does nothing on systems that cannot open folders."""
     if os.name != "posix":
         return
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    with Descriptor(os.open, path, os.O_RDONLY | os.O_DIRECTORY) as folder:
+        os.fsync(folder.fileno())
 
 
 def write_file(path: str, data: bytes, durable: bool) -> None:

@@ -24,6 +24,7 @@ import torch
 
 from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import Extent, hash_bytes
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.jobs import Write, cut_into_jobs, finish_device_work
 from tensordict_memmap.engine.sink import Sink, error_context
@@ -57,7 +58,10 @@ class FileWrite:
 
 @dataclass(slots=True)
 class _Open:
-    """An output file while its jobs run: the first job opens it, the last one closes it."""
+    """An output file while its jobs run: the first job opens it, the last one closes it.
+
+    If jobs fail, it is closed with the last reference to it: a thread may still write to it then.
+    """
 
     write: FileWrite
     size: int
@@ -84,22 +88,19 @@ class _Open:
             if self.jobs == 0 and self.sink is not None:
                 if self.durable:
                     os.fsync(self.sink.fd)
-                self.close()
-
-    def close(self) -> None:
-        if self.sink is not None:
-            fd, self.sink = self.sink.fd, None
-            os.close(fd)
+                sink, self.sink = self.sink, None
+                if isinstance(sink.file, Descriptor):
+                    sink.file.close()
 
 
-def _create(path: str | os.PathLike[str], flags: int) -> int:
+def _create(path: str | os.PathLike[str], flags: int) -> Descriptor:
     """Opens a file for writing; creates the file and its folder if they are absent."""
     flags |= os.O_RDWR | os.O_CREAT | syscalls.BINARY
     try:
-        return os.open(path, flags, 0o666)
+        return Descriptor(os.open, path, flags, 0o666)
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        return os.open(path, flags, 0o666)
+        return Descriptor(os.open, path, flags, 0o666)
 
 
 def write_files(
@@ -171,7 +172,7 @@ def write_files(
         executor.run([jobs for _, jobs in queues], threads=threads, cancelled=cancelled)
     finally:
         for file in opened:
-            file.close()
+            file.sink = None
     missed = [(write, [(extent, *block) for extent in write.extents for block in extent.missing()]) for write in files]
     executor.run(
         [[functools.partial(_read_back, write, *block) for block in blocks] for write, blocks in missed if blocks],
@@ -191,17 +192,15 @@ _BATCH = 32
 def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int], None] | None) -> None:
     """Writes files of one small tensor each, and files that are holes."""
     for write, part in files:
-        with error_context(write.key if part is None else part.key, write.path):
-            fd = _create(write.path, os.O_TRUNC)
-            try:
-                if part is None:
-                    os.ftruncate(fd, write.size or 0)
-                else:
-                    syscalls.write_at(fd, part.address, part.nbytes, 0)
-                if durable:
-                    os.fsync(fd)
-            finally:
-                os.close(fd)
+        key = write.key if part is None else part.key
+        with error_context(key, write.path), _create(write.path, os.O_TRUNC) as file:
+            fd = file.fileno()
+            if part is None:
+                os.ftruncate(fd, write.size or 0)
+            else:
+                syscalls.write_at(fd, part.address, part.nbytes, 0)
+            if durable:
+                os.fsync(fd)
         if part is None:
             continue
         for extent in write.extents:
@@ -213,11 +212,8 @@ def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int
 
 def _read_back(write: FileWrite, extent: Extent, start: int, nbytes: int) -> None:
     """Hashes a block that jobs could not hash: it has several sources, or was not written sequentially."""
-    fd = os.open(write.path, os.O_RDONLY | syscalls.BINARY)
-    try:
-        extent.read_back(fd, start, nbytes)
-    finally:
-        os.close(fd)
+    with Descriptor(os.open, write.path, os.O_RDONLY | syscalls.BINARY) as file:
+        extent.read_back(file.fileno(), start, nbytes)
 
 
 def write_into(targets: Sequence[tuple[Sink, FileRange]], *, threads: int | None = None) -> None:

@@ -69,7 +69,7 @@ def save_remote(
                 _upload(path, store, progress, cancelled)
         return result
 
-    return SaveFuture(work, total) if early else work(None, None)
+    return SaveFuture(work, total, url) if early else work(None, None)
 
 
 def _upload(

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from tensordict_memmap.engine import executor, syscalls
-from tensordict_memmap.engine.sources import FileRange, chunks, detached
+from tensordict_memmap.engine.sources import FileRange, check_memory, chunks, detached
 from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats import tree
@@ -317,6 +317,7 @@ def _blocks(ranges: Sequence[FileRange]) -> Iterator[bytes]:
     for one in ranges:
         source = one.source
         if isinstance(source, torch.Tensor):
+            check_memory(one.key, source)
             plain = source.detach()
             for part, _ in chunks(plain, plain.element_size(), JOB_BYTES):
                 yield as_bytes(part.cpu().as_subclass(torch.Tensor)).numpy().tobytes()

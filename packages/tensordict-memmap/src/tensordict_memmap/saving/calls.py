@@ -19,6 +19,7 @@ from tensordict_core import is_leaf_nontensor, is_non_tensor
 from tensordict_core.extension import annotate, share_values
 from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.engine.sink import error_context, reserve_file
+from tensordict_memmap.engine.sources import check_memory
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE
 from tensordict_memmap.remote.upload import save_remote
@@ -312,6 +313,7 @@ def _share(td: Any, *, in_place: bool, like: bool, reserve: bool, values: bool) 
 def _to_shared_memory(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:
     if leaf.layout != "strided":
         return source.detach().to("cpu", copy=True)  # torch cannot share nested tensors
+    check_memory(error_key(leaf), source)
     return MemoryMappedTensor.from_tensor(source.detach() if source.requires_grad else source)
 
 
@@ -321,5 +323,5 @@ def _zeros(leaf: Leaf, source: torch.Tensor, reserve: bool) -> torch.Tensor:
     made = MemoryMappedTensor.zeros(shape=source.shape, dtype=source.dtype)
     if reserve and made.handler.descriptor is not None:
         with error_context(error_key(leaf)):
-            reserve_file(made.handler.descriptor.fd, made.nbytes)
+            reserve_file(made.handler.descriptor.fileno(), made.nbytes)
     return made

@@ -18,7 +18,7 @@ from tensordict_memmap.engine import executor
 from tensordict_memmap.engine.file_ranges import file_ranges
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.engine.gc_paused import gc_paused
-from tensordict_memmap.engine.sources import FileRange, detached
+from tensordict_memmap.engine.sources import FileRange, check_memory, detached
 from tensordict_memmap.engine.sources import Run as SourceRun
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats.consolidated import jagged
@@ -147,6 +147,9 @@ class _Layout:
 
     def fill(self, allocate: Any, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
         """Allocates a storage and copies all leaves into it."""
+        for slot in self.slots.values():
+            for part in slot.sources:
+                check_memory(slot.leaf.key, part)
         storage = allocate()
         self._see(storage)
         sources = [part.detach() for slot in self.slots.values() for part in slot.sources]

@@ -173,7 +173,7 @@ class SaveJob:
         """Saves and returns the result; with ``early``, returns a `SaveFuture` at once."""
         if early:
             self.writer.hold()
-        return run_save(self.run, result, self.writer.total, early=early, pbar=pbar)
+        return run_save(self.run, result, self.writer.total, early=early, pbar=pbar, where=self.writer.path)
 
     def run(self, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
         """Writes all files and commits them to the target."""

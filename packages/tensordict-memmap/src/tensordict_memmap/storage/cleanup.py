@@ -16,7 +16,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.storage import locks
 
 __all__ = ["later", "make_room", "remember", "wait", "was_recent"]
@@ -26,14 +28,30 @@ _Work = Callable[[], None]
 _REMEMBERED = 300.0
 """Seconds for which removed files slow down the creation of files in the same block group (see `syscalls.scatter`)."""
 
+_LONGEST_WAIT = 0.1
+"""Seconds after which `wait` looks whether the thread is alive."""
+
 _latest = -_REMEMBERED
 
 _condition = threading.Condition()
-_pending: dict[str, list[tuple[_Work, Sequence[int]]]] = {}
+_pending: dict[str, list[_Removal]] = {}
 _thread: threading.Thread | None = None
 
 
-def later(place: str, work: _Work, descriptors: Sequence[int] = ()) -> None:
+@dataclass(slots=True, eq=False)
+class _Removal:
+    """A removal, the descriptors to close after it, and the thread that has begun it."""
+
+    work: _Work
+    descriptors: Sequence[Descriptor]
+    thread: threading.Thread | None = None
+
+    def is_over(self) -> bool:
+        """Whether an exception ended it, in a thread that has gone on since."""
+        return self.thread is not None and (self.thread is threading.current_thread() or not self.thread.is_alive())
+
+
+def later(place: str, work: _Work, descriptors: Sequence[Descriptor] = ()) -> None:
     """Runs a removal in the background, after earlier ones for the same target.
 
     Args:
@@ -43,23 +61,34 @@ def later(place: str, work: _Work, descriptors: Sequence[int] = ()) -> None:
     """
     global _thread
     wait(place)
+    thread = None
     with _condition:
-        _pending.setdefault(place, []).append((work, descriptors))
-        if _thread is not None:
-            return
-        _thread = threading.Thread(target=_serve, name="tensordict-removal")
+        _pending.setdefault(place, []).append(_Removal(work, descriptors))
+        if _thread is None:
+            thread = _thread = threading.Thread(target=_serve, name="tensordict-removal")
+    if thread is not None:
         try:
-            _thread.start()
-        except RuntimeError:  # no thread can be started, as when the interpreter is ending
-            _thread = None
-    if _thread is None:
+            # once the main thread has ended, the interpreter waits for no new thread
+            if threading.main_thread().is_alive():
+                thread.start()
+                return
+        except RuntimeError:  # no thread can be had
+            pass
         _serve()
 
 
 def wait(place: str | None = None) -> None:
     """Waits until all removals are done, for one target or for all."""
-    with _condition:
-        _condition.wait_for(lambda: not _pending if place is None else place not in _pending)
+    while True:
+        with _condition:
+            if not (_pending if place is None else place in _pending):
+                return
+            _forget_ended()
+            is_begun = all(one.thread is not None for works in _pending.values() for one in works)
+            if is_begun or (_thread is not None and _thread.is_alive()):
+                _condition.wait(_LONGEST_WAIT)
+                continue
+        _serve()  # an exception has kept `later` from starting the thread
 
 
 def make_room(place: str, nbytes: int) -> None:
@@ -86,31 +115,38 @@ def _serve() -> None:
     global _thread
     while True:
         with _condition:
-            if not _pending:
+            waiting = ((place, one) for place, works in _pending.items() for one in works if one.thread is None)
+            place, removal = next(waiting, (None, None))
+            if place is None or removal is None:
                 _thread = None
                 return
-            place = next(iter(_pending))
-            work, descriptors = _pending[place][0]
+            removal.thread = threading.current_thread()
         try:
             with contextlib.suppress(OSError):
-                work()
+                removal.work()
         finally:
-            for fd in descriptors:
+            for fd in removal.descriptors:
                 locks.close(fd)
             with _condition:
-                _pending[place].pop(0)
-                if not _pending[place]:
-                    del _pending[place]
+                _pending[place].remove(removal)
+                _forget_ended()
                 _condition.notify_all()
+
+
+def _forget_ended() -> None:
+    """Drops removals that an exception ended, and targets without removals; the next save removes what is left."""
+    for place, works in list(_pending.items()):
+        works[:] = [one for one in works if not one.is_over()]
+        if not works:
+            del _pending[place]
 
 
 def _forget_after_fork() -> None:
     global _condition, _thread
     for works in _pending.values():
-        for _, descriptors in works:
-            for fd in descriptors:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
+        for removal in works:
+            for fd in removal.descriptors:
+                fd.close()
     _pending.clear()
     _condition, _thread = threading.Condition(), None
 

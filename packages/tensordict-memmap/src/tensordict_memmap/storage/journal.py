@@ -22,6 +22,7 @@ from tensordict_memmap.storage.ownership import (
     STAGED_JOURNAL,
     inside,
     owned_or_listed_above,
+    read_valid_manifest,
     remove_files,
     sync_folders,
 )
@@ -54,6 +55,8 @@ def commit(stage: str, target: str, files: list[str], stale: Set[str] = frozense
     record = {"version": 1, "stage": os.path.relpath(stage, target), "files": files, "remove": sorted(stale)}
     staged = os.path.join(stage, STAGED_JOURNAL)
     syscalls.write_file(staged, json.dumps(record).encode(), durable)
+    if durable:  # once the journal counts, the staging folder is needed
+        syscalls.sync_folder(os.path.dirname(stage))
     os.rename(staged, os.path.join(target, JOURNAL))
     if durable:
         syscalls.sync_folder(target)
@@ -76,31 +79,58 @@ def redo(target: str, *, durable: bool = True) -> None:
     """Applies the journal in a folder, if there is one; safe to repeat after it stopped at any point.
 
     Raises:
-        ValueError: The journal is not valid, or a staged file is missing.
+        ValueError: The journal is not valid, or a staged file is missing; nothing is changed.
     """
     journal = os.path.join(target, JOURNAL)
     data = syscalls.read_file(journal)
     if data is None:
         return
     stage, files, stale = _parse(target, data)
-    _check_real(journal, [stage])
-    remove_files(target, stale)
     parts = folders(files)
-    _check_real(journal, [inside(base, part) for part in parts for base in (stage, target)])
+    _check_real(journal, [stage, *(inside(stage, part) for part in parts)])
+    _check_real(journal, [inside(target, part) for part in parts - stale])
+    moved = _moved(journal, stage, target, files)
+    remove_files(target, stale)
     for name in files:
-        source, destination = inside(stage, name), inside(target, name)
-        if os.path.lexists(source):
+        if name not in moved:
+            destination = inside(target, name)
             os.makedirs(os.path.dirname(destination), exist_ok=True)
-            os.replace(source, destination)
-        elif not os.path.lexists(destination):
+            os.replace(inside(stage, name), destination)
+    if durable:
+        sync_folders(target, files)
+    os.unlink(journal)
+    if durable:  # a journal that came back after a power failure would look for the staging folder
+        syscalls.sync_folder(target)
+    shutil.rmtree(stage, ignore_errors=True)
+
+
+def _moved(journal: str, stage: str, target: str, files: list[str]) -> set[str]:
+    """Returns the files that were moved to the target before the commit was interrupted.
+
+    Raises:
+        ValueError: The staging folder, or a file that was not moved, is missing.
+    """
+    if not os.path.isdir(stage):
+        raise ValueError(
+            f"the folder {stage} is missing, and the journal {journal} moves files from it; restore that folder, or "
+            "remove the journal and save again"
+        )
+    moved = {name for name in files if not os.path.lexists(inside(stage, name))}
+    if not moved:
+        return moved
+    # The manifest is moved last. A file of the earlier save may have the name of one that is missing.
+    manifest = read_valid_manifest(target if NAME in moved else stage)
+    may_grow = manifest is not None and manifest.rows_committed is not None
+    for name in sorted(moved):
+        place = inside(target, name)
+        size = os.lstat(place).st_size if os.path.lexists(place) else -1
+        entry = manifest.files.get(name) if manifest is not None else None
+        if size < 0 or (entry is not None and (size < entry.size or (size > entry.size and not may_grow))):
             raise ValueError(
                 f"{name!r} is missing in {stage}, and the journal {journal} lists it; restore it, or remove the "
                 "journal and save again"
             )
-    if durable:
-        sync_folders(target, files)
-    os.unlink(journal)
-    shutil.rmtree(stage, ignore_errors=True)
+    return moved
 
 
 def _check_real(journal: str, places: list[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -18,8 +19,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.formats.names import STAGING
+from tensordict_memmap.engine.descriptor import Descriptor
+from tensordict_memmap.formats.names import LEAF, STAGING
 from tensordict_memmap.storage import locks
+from tensordict_memmap.storage.modes import PRIVATE_FILE, copy_mode
 
 __all__ = [
     "file_exists",
@@ -37,6 +40,9 @@ __all__ = [
 ]
 
 _TOKEN = re.compile("[0-9a-f]{16}")
+
+_LONGEST = 255
+"""The number of bytes of the longest file name."""
 
 _CACHED_LISTING_MIN = 200
 """Number of names in a folder from which its listing is cached, since listing it takes as long as a short save."""
@@ -97,7 +103,15 @@ def list_staged(folder: str, target: str = "") -> list[str]:
 
 
 def _prefix(target: str) -> str:
-    return f".{target}{STAGING}" if target else STAGING
+    return f".{_shortened(target, len(STAGING) + 17)}{STAGING}" if target else STAGING
+
+
+def _shortened(name: str, more: int) -> str:
+    """Returns a file name, or a hash of it if it is too long with ``more`` bytes, which keeps the suffix of leaves."""
+    encoded = os.fsencode(name)
+    if len(encoded) + more <= _LONGEST:
+        return name
+    return hashlib.blake2b(encoded, digest_size=16).hexdigest() + (LEAF if name.endswith(LEAF) else "")
 
 
 # --- files
@@ -108,7 +122,7 @@ def staged_file(path: str) -> Iterator[str]:
     """Creates and locks an empty temporary file beside ``path``; removes it afterwards unless it was renamed."""
     folder, name = os.path.split(path)
     remove_abandoned(folder, name, os.unlink, locks.FILE)
-    staged, lock = _new_file(folder, name)
+    staged, lock = _new_file(folder, name, PRIVATE_FILE if os.path.lexists(path) else 0o666)
     try:
         yield staged
     finally:
@@ -117,15 +131,15 @@ def staged_file(path: str) -> Iterator[str]:
             os.unlink(staged)
 
 
-def _new_file(folder: str, name: str) -> tuple[str, int]:
+def _new_file(folder: str, name: str, mode: int) -> tuple[str, Descriptor]:
     while True:
         staged = os.path.join(folder, staging_name(name))
-        fd = locks.open_for_lock(staged, locks.FILE | os.O_CREAT | os.O_EXCL, 0o666)
-        if not locks.lock(fd, wait=True):
+        fd = locks.open_for_lock(staged, locks.FILE | os.O_CREAT | os.O_EXCL, mode)
+        if not locks.lock(fd, wait=True, path=staged):
             return staged, fd
         # another saver may have removed it as abandoned before it was locked
         with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(fd), os.stat(staged)):
+            if os.path.samestat(os.fstat(fd.fileno()), os.stat(staged)):
                 return staged, fd
         locks.close(fd)
 
@@ -168,6 +182,8 @@ def refuse_special(path: str) -> None:
 def replacing(path: str, *, existsok: bool = True) -> Iterator[str]:
     """Yields a temporary path; a file written there replaces ``path`` in one step, unless the block raises.
 
+    The file gets the mode of the one that it replaces, and until then only this user may read it.
+
     >>> from pathlib import Path
     >>> with replacing("new.txt") as staged:
     ...     _ = Path(staged).write_text("hello")
@@ -175,9 +191,15 @@ def replacing(path: str, *, existsok: bool = True) -> Iterator[str]:
     ('hello', [])
     """
     refuse_special(path)
-    staged = f"{path}.{secrets.token_hex(8)}"
+    folder, name = os.path.split(path)
+    staged = os.path.join(folder, f"{_shortened(name, 17)}.{secrets.token_hex(8)}")
+    replaces = os.path.lexists(path)
     try:
+        if replaces:
+            Descriptor(os.open, staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE).close()
         yield staged
+        if replaces:
+            copy_mode(path, staged)
         put_in_place(staged, path, existsok=existsok)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -213,11 +235,11 @@ def make_parents(path: str, *, durable: bool = False) -> Iterator[None]:
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
         new.append(folder)
         folder = os.path.dirname(folder)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    if durable:
-        for one in reversed(new):
-            syscalls.sync_folder(os.path.dirname(one))
     try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if durable:
+            for one in reversed(new):
+                syscalls.sync_folder(os.path.dirname(one))
         yield
     except BaseException:
         for one in new:
@@ -259,18 +281,18 @@ def temporary_folder() -> Iterator[str]:
     False
     """
     base = tempfile.gettempdir()
-    with locks.locked(os.path.join(base, STAGING)):  # other processes must not find the folder before it is locked
-        remove_abandoned(base, _TEMPORARY, _remove_mine)
-        folder = os.path.join(base, staging_name(_TEMPORARY))
-        os.mkdir(folder, 0o700)
-        lock = locks.open_locked(folder, wait=False)
+    folder, lock = os.path.join(base, staging_name(_TEMPORARY)), None
     inside = os.path.join(folder, "content")  # a saver locks the parent of its target, which is locked here already
-    os.mkdir(inside)
     try:
+        with locks.locked(os.path.join(base, STAGING)):  # other processes must not find the folder before it is locked
+            remove_abandoned(base, _TEMPORARY, _remove_mine)
+            os.mkdir(folder, 0o700)
+            lock = locks.open_locked(folder, wait=False)
+        os.mkdir(inside)
         yield inside
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if lock >= 0:
+        if lock is not None:
             locks.close(lock)
 
 

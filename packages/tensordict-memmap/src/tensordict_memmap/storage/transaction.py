@@ -24,9 +24,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.tuning import SCATTER_MIN_FILES, is_long_removal
 from tensordict_memmap.storage import cleanup, journal, locks, ownership
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
+from tensordict_memmap.storage.modes import PRIVATE_FOLDER, copy_mode, copy_modes
 from tensordict_memmap.storage.staging import (
     file_exists,
     make_parents,
@@ -78,9 +80,7 @@ def save_file(
     cleanup.make_room(path, size)
     with make_parents(path, durable=durable), staged_file(path) as staged:
         write(staged)
-        if os.path.lexists(path):
-            with contextlib.suppress(OSError):
-                shutil.copymode(path, staged)
+        copy_mode(path, staged)
         with _blocks_kept(path):
             put_in_place(staged, path, existsok=existsok)
         if durable:
@@ -96,7 +96,7 @@ def _blocks_kept(path: str) -> Iterator[None]:
             if is_long_removal(os.stat(path).st_size):
                 fd = locks.open_for_lock(path, os.O_RDONLY)
                 try:
-                    earlier = syscalls.keep_open(fd)
+                    earlier = syscalls.keep_open(fd.fileno())
                 finally:
                     locks.close(fd)
     try:
@@ -197,6 +197,7 @@ def add_files(folder: str | os.PathLike[str], write: Callable[[str], Manifest | 
             files = {start + name: entry for name, entry in added.files.items()}
             manifest.files |= files
             syscalls.write_file(os.path.join(stage.path, NAME), manifest.dumps(), durable=False)
+            copy_modes(root, stage.path, files)
             journal.commit(stage.path, root, [*files, NAME])
             return True
         finally:
@@ -281,30 +282,30 @@ def drop_checksums(folder: str | os.PathLike[str], files: Iterable[str]) -> None
 
 @dataclass(slots=True)
 class _Stage:
-    """A staging folder and the descriptor that holds its lock; -1 if there are no locks."""
+    """A staging folder and the descriptor that holds its lock; None if there are no locks."""
 
     path: str
-    lock: int
+    lock: Descriptor | None
 
     def close(self) -> None:
-        if self.lock >= 0:
+        if self.lock is not None:
             locks.close(self.lock)
-            self.lock = -1
 
 
 def _new_stage(target: str, count: int) -> _Stage:
     """Creates a staging folder beside the target, or inside it if it is a mount point or the parent is read-only."""
     inside = os.path.join(target, staging_name())
     path = inside if os.path.ismount(target) else _beside(target)
+    mode = PRIVATE_FOLDER if os.path.lexists(target) else 0o777
     try:
-        os.mkdir(path)
+        os.mkdir(path, mode)
     except OSError:
         if path == inside or not os.path.isdir(target):
             raise
         path = inside
-        os.mkdir(path)
+        os.mkdir(path, mode)
     if path != inside and count >= SCATTER_MIN_FILES and cleanup.was_recent() and syscalls.scatter(path):
-        path = _scattered(path, target)
+        path = _scattered(path, target, mode)
     return _Stage(path, locks.open_locked(path, wait=False))
 
 
@@ -313,12 +314,12 @@ def _beside(target: str) -> str:
     return os.path.join(parent, staging_name(name))
 
 
-def _scattered(folder: str, target: str) -> str:
+def _scattered(folder: str, target: str, mode: int) -> str:
     """Creates a staging folder in another block group, which ext4 chooses by the flags of the parent folder."""
     path = _beside(target)
     made = os.path.join(folder, os.path.basename(path))
     try:
-        os.mkdir(made)
+        os.mkdir(made, mode)
         os.rename(made, path)
     finally:
         shutil.rmtree(folder)
@@ -340,7 +341,7 @@ def _remove_abandoned(target: str) -> None:
 def _stage_and_commit(
     stage: _Stage, target: str, write: Callable[[str], Manifest], durable: bool, existsok: bool
 ) -> Manifest:
-    journalled = retired = False
+    retired = False
     try:
         manifest = write(stage.path)
         syscalls.write_file(os.path.join(stage.path, NAME), manifest.dumps(), durable)
@@ -351,18 +352,16 @@ def _stage_and_commit(
             journal.redo(target)
             if not existsok:  # again, since another process may have saved after the first check
                 check_new(target)
-            try:
-                _commit(stage.path, target, manifest, durable)
-            except BaseException:
-                journalled = os.path.lexists(os.path.join(target, ownership.JOURNAL))  # it still needs the staged files
-                raise
+            copy_modes(target, stage.path, manifest.files)
+            _commit(stage.path, target, manifest, durable)
             retired = _retire(stage.path, target)
         return manifest
     finally:
         try:
             if os.path.lexists(stage.path):
                 cleanup.remember()
-            if not journalled and not retired:
+            # a journal still needs the staged files
+            if not retired and not os.path.lexists(os.path.join(target, ownership.JOURNAL)):
                 with contextlib.suppress(OSError):  # it holds the staged files, or after an exchange the replaced save
                     ownership.remove_save(stage.path, keep_in=target)
         finally:
@@ -378,13 +377,11 @@ def _commit(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
             committed = True
         elif not _is_pinned(target):
             if not os.listdir(target):
-                shutil.copymode(target, stage)
                 if os.name != "posix":
                     os.rmdir(target)
                 os.rename(stage, target)
                 committed = True
             elif ownership.owns_all(target):
-                shutil.copymode(target, stage)
                 committed = syscalls.exchange(stage, target)
     if not committed:
         journal.commit_save(stage, target, manifest, durable)
@@ -413,7 +410,7 @@ def _retire(folder: str, target: str) -> bool:
     except OSError:
         return False
     owned = ownership.owned_files(folder)
-    if lock < 0 or owned is None:
+    if lock is None or owned is None:
         return False
     try:
         ownership.move_foreign(folder, owned, target)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import BLOCK, Extent, read_checksum
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.schema.node import Leaf, Node, Value, leaves, nodes, show
 from tensordict_memmap.storage import transaction
@@ -164,29 +165,26 @@ def verify_ranges(ranges: Iterable[Range], where: str) -> None:
 
 def _hash_blocks(job: _Blocks, failed: list[Range]) -> None:
     first = job[0][0]
-    fd = _open(first)
-    if fd is None:
+    file = _open(first)
+    if file is None:
         failed.extend(one for one, *_ in job)
         return
-    try:
+    with file:
         for _, extent, start, nbytes in job:
-            extent.read_back(fd, start, nbytes)
-    finally:
-        os.close(fd)
+            extent.read_back(file.fileno(), start, nbytes)
 
 
-def _open(one: Range) -> int | None:
+def _open(one: Range) -> Descriptor | None:
     """Opens the file of a range; returns None if it is not a regular file or has another size."""
     if isinstance(one.file, int):
-        return os.dup(one.file)
+        return Descriptor(os.dup, one.file)
     try:
-        fd = os.open(one.file, os.O_RDONLY | syscalls.NO_LINK | syscalls.NO_WAIT | syscalls.BINARY)
+        file = Descriptor(os.open, one.file, os.O_RDONLY | syscalls.NO_LINK | syscalls.NO_WAIT | syscalls.BINARY)
     except OSError:
         return None
-    info = os.fstat(fd)
+    info = os.fstat(file.fileno())
     if stat.S_ISREG(info.st_mode) and one.size in (None, info.st_size) and one.offset + one.nbytes <= info.st_size:
-        return fd
-    os.close(fd)
+        return file
     return None
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.descriptor import Descriptor
 
 MODES = {"r": False, "c": False, "r+": True}
 """The modes, and whether writes reach the file; with ``r`` and ``c``, pages are copied on write."""
@@ -97,7 +98,7 @@ class Mapping:
         self.offset = offset
         self.nbytes = nbytes
         self.identity = (info.st_dev, info.st_ino)
-        self.descriptor: _Descriptor | None = None
+        self.descriptor: Descriptor | None = None
         self.buffer: Any = _map(fd, filename, nbytes, offset, shared=MODES[mode])
 
     @classmethod
@@ -115,50 +116,49 @@ class Mapping:
             OSError: The file cannot be opened.
         """
         check_mode(mode)
-        fd = -1
+        file = None
         if mode is None or MODES[mode]:
             try:
-                fd = os.open(filename, os.O_RDWR | syscalls.BINARY | syscalls.NO_WAIT)
+                file = Descriptor(os.open, filename, os.O_RDWR | syscalls.BINARY | syscalls.NO_WAIT)
             except PermissionError:
                 if mode is not None:
                     raise
             except OSError as error:
                 if mode is not None or error.errno != errno.EROFS:
                     raise
-        mode = "r+" if fd >= 0 else "r"
-        if fd < 0:
-            fd = os.open(filename, os.O_RDONLY | syscalls.BINARY | syscalls.NO_WAIT)
-        try:
-            info = os.fstat(fd)
+        mode = "r+" if file is not None else "r"
+        with file or Descriptor(os.open, filename, os.O_RDONLY | syscalls.BINARY | syscalls.NO_WAIT) as opened:
+            info = os.fstat(opened.fileno())
             if not stat.S_ISREG(info.st_mode):
                 raise ValueError(f"{filename} is a pipe, a device or a folder, and a mapping needs a file; pass a file")
             if nbytes is None:
                 nbytes = max(info.st_size - offset, 0)
-            return cls(fd, os.path.abspath(filename), nbytes, offset=offset, mode=mode)
-        finally:
-            os.close(fd)
+            return cls(opened.fileno(), os.path.abspath(filename), nbytes, offset=offset, mode=mode)
 
     @classmethod
     def anonymous(cls, nbytes: int) -> Mapping:
         """Makes anonymous shared memory of zeros, which is freed with its last mapping in any process."""
         if hasattr(os, "memfd_create"):
-            fd = os.memfd_create("tensordict-memmap")
+            file = Descriptor(os.memfd_create, "tensordict-memmap")
         else:
-            fd, name = tempfile.mkstemp(prefix="tensordict-memmap-")
+            number, name = tempfile.mkstemp(prefix="tensordict-memmap-")
+            file = Descriptor(int, number)
             if os.name == "posix":
                 os.unlink(name)
         if nbytes == 0:
-            os.close(fd)
             return cls.nothing()
-        os.ftruncate(fd, nbytes)
-        return cls.from_descriptor(fd, nbytes)
+        os.ftruncate(file.fileno(), nbytes)
+        return cls._over_descriptor(file, nbytes)
 
     @classmethod
     def from_descriptor(cls, fd: int, nbytes: int) -> Mapping:
         """Maps anonymous shared memory given by its descriptor, and takes ownership of the descriptor."""
-        keeper = _Descriptor(fd)
-        mapping = cls(fd, None, nbytes)
-        mapping.descriptor = keeper
+        return cls._over_descriptor(Descriptor(int, fd), nbytes)
+
+    @classmethod
+    def _over_descriptor(cls, file: Descriptor, nbytes: int) -> Mapping:
+        mapping = cls(file.fileno(), None, nbytes)
+        mapping.descriptor = file
         return mapping
 
     @classmethod
@@ -199,33 +199,19 @@ class Mapping:
         if self.filename is not None and self.mode == "r+" and self.nbytes:
             syscalls.sync_mapping(self.address, self.nbytes)
 
-    def open_descriptor(self) -> int | None:
+    def open_descriptor(self) -> Descriptor | None:
         """Opens the same file for writing; None if the mapping is read-only or the file was replaced."""
         if self.mode != "r+":
             return None
         if self.descriptor is not None:
-            return os.dup(self.descriptor.fd)
+            return Descriptor(os.dup, self.descriptor.fileno())
         assert self.filename is not None
         with contextlib.suppress(OSError):
-            fd = os.open(self.filename, os.O_RDWR | syscalls.BINARY)
-            info = os.fstat(fd)
+            file = Descriptor(os.open, self.filename, os.O_RDWR | syscalls.BINARY)
+            info = os.fstat(file.fileno())
             if (info.st_dev, info.st_ino) == self.identity:
-                return fd
-            os.close(fd)
+                return file
         return None
-
-
-class _Descriptor:
-    """Owner of a file descriptor."""
-
-    __slots__ = ("fd",)
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self.fd)
 
 
 def _map(fd: int, filename: str | None, nbytes: int, offset: int, *, shared: bool) -> Any:

@@ -54,7 +54,7 @@ def reduce_between_processes(tensor: torch.Tensor, mapping: Mapping, offset: int
     """Reduces a tensor for ``multiprocessing``, which can send file descriptors."""
     if mapping.descriptor is None or tensor.numel() == 0:
         return reduce(tensor, mapping, offset, pickle.HIGHEST_PROTOCOL)
-    descriptor = DupFd(mapping.descriptor.fd)
+    descriptor = DupFd(mapping.descriptor.fileno())
     return _from_descriptor, (type(tensor), descriptor, mapping.nbytes, _place(tensor, offset), tensor.requires_grad)
 
 

@@ -10,7 +10,6 @@ files are written like those of a save (``engine/write_plan.py``).
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from tensordict_memmap.engine import executor, syscalls, write_plan
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.sink import Sink, error_context
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import FILE_WRITE_MIN, JOB_BYTES, STREAM_MIN, is_unfilled, load_stream
@@ -133,17 +133,17 @@ def _fill(
     threads: int | None,
 ) -> set[int]:
     """Writes leaves to their files; returns the numbers of those written, and skips files that cannot be opened."""
-    sinks: list[Sink] = []
+    files_open: list[Descriptor] = []
     targets: list[tuple[Sink, FileRange]] = []
     written: set[int] = set()
     try:
         for numbers in files:
             mapping = _mapping_of(leaves[numbers[0]])
-            fd = mapping.open_descriptor()
-            if fd is None:
+            file = mapping.open_descriptor()
+            if file is None:
                 continue
-            sink = Sink(fd)
-            sinks.append(sink)
+            sink = Sink(file)
+            files_open.append(file)
             for number in numbers:
                 leaf, key = leaves[number], keys[number]
                 offset = mapping.offset + leaf.data_ptr() - mapping.address
@@ -153,8 +153,8 @@ def _fill(
                 written.add(number)
         write_plan.write_into(targets, threads=threads)
     finally:
-        for sink in sinks:
-            os.close(sink.fd)
+        for file in files_open:
+            file.close()
     return written
 
 

@@ -1,0 +1,62 @@
+"""File modes: a save is written where only this user reads it, and gets the modes of what it replaces when it is done.
+
+A folder or file that its owner has closed to others stays closed, also while the next save to it is being written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection
+
+from tensordict_memmap.storage.manifest import NAME, folders
+
+__all__ = ["PRIVATE_FILE", "PRIVATE_FOLDER", "copy_mode", "copy_modes"]
+
+PRIVATE_FILE = 0o600
+"""The mode of a file that is being written to replace another one."""
+
+PRIVATE_FOLDER = 0o700
+"""The mode of a folder that is being written to replace another one."""
+
+
+def copy_mode(source: str, target: str) -> None:
+    """Gives a file or folder the mode of another one, if that exists.
+
+    >>> _ = open("old", "w"), open("new", "w")
+    >>> os.chmod("old", 0o640)
+    >>> copy_mode("old", "new")
+    >>> oct(os.stat("new").st_mode)[-3:]
+    '640'
+    """
+    with contextlib.suppress(OSError):  # it is absent, or the file system has no modes
+        os.chmod(target, stat.S_IMODE(os.stat(source).st_mode))
+
+
+def copy_modes(earlier: str, stage: str, files: Collection[str]) -> None:
+    """Gives staged files and folders the modes of those that they replace; new files get that of the manifest.
+
+    Args:
+        earlier: the folder with the earlier save; it may be absent.
+        stage: the staging folder, with a manifest.
+        files: the paths of the staged files.
+    """
+    usual = _mode(f"{stage}/{NAME}")
+    by_default = _mode(f"{earlier}/{NAME}")
+    for name in (*files, NAME):  # a status is read for each of thousands of files, so the paths are joined by hand
+        mode = _mode(f"{earlier}/{name}") or by_default
+        if mode and mode != usual:
+            os.chmod(f"{stage}/{name}", mode)
+    for part in folders(files):
+        copy_mode(f"{earlier}/{part}", f"{stage}/{part}")
+    copy_mode(earlier, stage)
+
+
+def _mode(path: str) -> int:
+    """Returns the mode of a regular file; 0 if there is none."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return 0
+    return stat.S_IMODE(mode) if stat.S_ISREG(mode) else 0
