@@ -387,6 +387,7 @@ def sweep(case, numbers, folder):
     """Interrupts a case at boundaries; returns the number of boundaries, and of those that were swept."""
     tracer, swept = Tracer(), 0
     # earlier cases may have left garbage with open files
+    gc.enable()
     gc.collect()
     subject = case(folder)
     before = None

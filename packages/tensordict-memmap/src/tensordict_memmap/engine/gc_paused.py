@@ -35,11 +35,14 @@ def gc_paused(short: bool = True) -> Iterator[Callable[[], None]]:
     if not (short and gc.isenabled()):
         yield _nothing
         return
-    gc.disable()
     try:
-        yield gc.enable
+        try:
+            gc.disable()
+            yield gc.enable
+        finally:
+            gc.enable()
     finally:
-        gc.enable()
+        gc.enable()  # again: an exception may have arrived right before the first call
 
 
 def _nothing() -> None:

@@ -11,6 +11,7 @@ import torch
 
 from tensordict_core.extension import annotate
 from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.formats.consolidated import Exact, end_of_leaves, parse, parse_extra
 from tensordict_memmap.schema import nontensor
@@ -58,8 +59,8 @@ def bytes_of(mapping: Mapping) -> torch.Tensor:
 
 def _open(where: str, mode: str) -> tuple[dict[str, Any], Exact, Mapping]:
     flags = syscalls.NO_WAIT | syscalls.BINARY
-    fd = os.open(where, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY))
-    try:
+    with Descriptor(os.open, where, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY)) as file:
+        fd = file.fileno()
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode) or info.st_size < 8:
             raise _no_such_file(where, f"it has {info.st_size} bytes" if info.st_size < 8 else "it is no regular file")
@@ -79,8 +80,6 @@ def _open(where: str, mode: str) -> tuple[dict[str, Any], Exact, Mapping]:
             except (ValueError, KeyError, TypeError) as error:
                 raise _no_such_file(where, f"the exact forms of its values are damaged ({error})") from None
         mapping = Mapping(fd, where, size, mode="r+" if MODES[mode] else "r") if size else Mapping.nothing(where)
-    finally:
-        os.close(fd)
     return record, exact, mapping
 
 

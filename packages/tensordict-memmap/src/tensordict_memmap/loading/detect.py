@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.formats.detect import SAFETENSORS, TREE, format_by_name, kind_of_bytes
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT
@@ -73,10 +74,11 @@ def _witness(info: os.stat_result) -> _Witness:
 def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
     """The format at a path, and the identity of the file."""
     try:
-        fd = os.open(path, os.O_RDONLY | syscalls.NO_WAIT | syscalls.BINARY)
+        file = Descriptor(os.open, path, os.O_RDONLY | syscalls.NO_WAIT | syscalls.BINARY)
     except (OSError, ValueError):
         return format_by_name(os.fspath(path)), None
-    try:
+    with file:
+        fd = file.fileno()
         info = os.fstat(fd)
         witness = _witness(info)
         if stat.S_ISDIR(info.st_mode):
@@ -89,8 +91,6 @@ def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
             return os.read(fd, nbytes)
 
         return kind_of_bytes(info.st_size, read), witness
-    finally:
-        os.close(fd)
 
 
 def _holds_safetensors(folder: str | os.PathLike[str]) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.schema.build import check_on_meta
 from tensordict_memmap.schema.dtypes import is_possible
 from tensordict_memmap.schema.node import Leaf, show
@@ -110,8 +111,9 @@ class LeafOpener:
         return self._map_file(leaf, path, nbytes, leaf.shape)
 
     def _map_file(self, leaf: Leaf, path: str, nbytes: int, shape: tuple[int, ...]) -> torch.Tensor:
-        fd, mode = self._open(leaf, path, nbytes)
-        try:
+        file, mode = self._open(leaf, path, nbytes)
+        with file:
+            fd = file.fileno()
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode):
                 raise _irregular(leaf, path)
@@ -126,21 +128,19 @@ class LeafOpener:
                     stacklevel=2,
                 )
             mapping = Mapping(fd, path, nbytes, mode=mode)
-        finally:
-            os.close(fd)
         return MemoryMappedTensor.from_handler(mapping, leaf.dtype, shape)
 
-    def _open(self, leaf: Leaf, path: str, nbytes: int) -> tuple[int, str]:
+    def _open(self, leaf: Leaf, path: str, nbytes: int) -> tuple[Descriptor, str]:
         """Opens an existing file; returns its descriptor, and the mode that it can be mapped with."""
         mode = self.mode
         try:
             if mode is None or mode == "r+":
                 try:
-                    return os.open(path, os.O_RDWR | _FLAGS), "r+"
+                    return Descriptor(os.open, path, os.O_RDWR | _FLAGS), "r+"
                 except OSError as error:
                     if mode is not None or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                         raise
-            return os.open(path, os.O_RDONLY | _FLAGS), mode or "r"
+            return Descriptor(os.open, path, os.O_RDONLY | _FLAGS), mode or "r"
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(
                 f"the file of key {show(leaf.key)}, {path} ({nbytes} bytes {_reason(leaf)}), is missing; restore it or "

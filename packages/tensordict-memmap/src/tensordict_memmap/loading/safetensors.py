@@ -23,6 +23,7 @@ import torch
 
 from tensordict_core.extension import Meta, annotate, annotation
 from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.formats.safetensors.describe import RECORD
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, digest, keys_of, size_of_all
@@ -203,8 +204,8 @@ Opened = tuple[dict[str, torch.Tensor], dict[str, str], FileMapping]
 
 def _open(path: str, mode: str, verify: str) -> Opened:
     flags = syscalls.NO_WAIT | syscalls.BINARY
-    fd = os.open(path, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY))
-    try:
+    with Descriptor(os.open, path, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY)) as file:
+        fd = file.fileno()
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             raise ValueError(f"a safetensors file is a regular file, and {path} is none; give the file itself")
@@ -223,8 +224,6 @@ def _open(path: str, mode: str, verify: str) -> Opened:
             )
         else:
             mapping = FileMapping.nothing(os.path.abspath(path))
-    finally:
-        os.close(fd)
     return views(mapping, header), header.metadata, mapping
 
 

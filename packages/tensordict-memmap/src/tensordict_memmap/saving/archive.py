@@ -287,10 +287,16 @@ def _header(member: Member, position: int) -> bytes:
 def _write_compressed(files: Sequence[TreeFile], method: int, level: int | None, staged: str, run: Run) -> None:
     key: object = None
     try:
-        with zipfile.ZipFile(staged, "w") as out:
-            for file in files:
-                key = file.key
-                _compress(out, file, zipfile.ZIP_STORED if file.path.endswith(".json") else method, level, run)
+        with open(staged, "r+b") as opened:
+            out = zipfile.ZipFile(opened, "w")
+            try:
+                for file in files:
+                    key = file.key
+                    _compress(out, file, zipfile.ZIP_STORED if file.path.endswith(".json") else method, level, run)
+                out.close()
+            except BaseException:
+                out.fp = None  # it refuses to close amid a member, which would hide what has happened
+                raise
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror} (writing {key!r})", staged) from error
     if run.durable:
