@@ -8,6 +8,7 @@ from tensordict_store.persistent.functions import from_h5, from_zarr, to_h5, to_
 from tensordict_store.redis.container import TensorDictStore
 from tensordict_store.redis.functions import to_store
 from tensordict_store.redis.lazy import LazyStackedTensorDictStore
+from tensordict_store.streams.pipe import TensorDictPipe, TensorDictServer
 from tensordict_store.tables.frames import from_pandas, to_pandas
 from tensordict_store.tables.from_arrow import from_arrow
 from tensordict_store.tables.mds import to_mds
@@ -22,6 +23,8 @@ register_type(LazyStackedTensorDictStore, name="LazyStackedTensorDictStore")
 __all__ = [
     "LazyStackedTensorDictStore",
     "PersistentTensorDict",
+    "TensorDictPipe",
+    "TensorDictServer",
     "TensorDictStore",
     "from_arrow",
     "from_csv",

@@ -1,0 +1,282 @@
+"""Pipes: two programs exchange tensordicts over a TCP connection, with asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from tensordict_store.streams.wire import MAX_HEADER, Structure, describe, parse
+
+__all__ = ["TensorDictPipe", "TensorDictServer"]
+
+_CHUNK = 1 << 20
+"""How many bytes are read at once."""
+
+
+class TensorDictPipe:
+    """One end of a connection between two programs that send each other tensordicts.
+
+    Make it with `connect` or `listen`. The first message of a structure carries keys, dtypes, shapes and values, later
+    ones the values alone. Nothing is pickled, and sizes are checked before memory is allocated; the other end is not
+    authenticated, unless ``ssl`` does it.
+
+    Args:
+        reader: The stream of the connection that is read.
+        writer: The stream that is written.
+        consolidated: Whether each message of the same structure is written into the tensordict of the message before,
+            which is returned again; ``clone()`` keeps one. Otherwise each message is a new tensordict.
+        listener: A server that is closed with the pipe.
+        max_bytes: The most bytes of a message that are accepted.
+
+    >>> import asyncio
+    >>> async def exchange():
+    ...     async with await TensorDictServer.start(0) as server:
+    ...         async with await TensorDictPipe.connect("127.0.0.1", server.port) as one:
+    ...             async with await server.accept() as other:
+    ...                 await one.asend(TensorDict({"a": torch.arange(3), "s": "text"}, [3]))
+    ...                 td = await other.arecv()
+    ...                 return td["a"], td["s"]
+    >>> asyncio.run(exchange())
+    (tensor([0, 1, 2]), 'text')
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        consolidated: bool = True,
+        listener: Any = None,
+        max_bytes: int = 1 << 36,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._listener = listener
+        self._consolidated = consolidated
+        self._max_bytes = max_bytes
+        self._sent: bytes | None = None
+        self._structure: Structure | None = None
+        self._buffer: Tensor | None = None
+        self._received: Any = None
+
+    @classmethod
+    async def connect(
+        cls, host: str, port: int, *, consolidated: bool = True, ssl: tls.SSLContext | None = None
+    ) -> Self:
+        """Connect to a program that listens, and return the pipe.
+
+        Args:
+            host: The name or the address of its machine.
+            port: The port.
+            consolidated: Whether messages of one structure are received into one tensordict.
+            ssl: The context of an encrypted connection.
+
+        Raises:
+            OSError: Nothing listens there.
+        """
+        return cls(*await asyncio.open_connection(host, port, ssl=ssl), consolidated=consolidated)
+
+    @classmethod
+    async def listen(
+        cls, port: int, *, host: str = "127.0.0.1", consolidated: bool = True, ssl: tls.SSLContext | None = None
+    ) -> Self:
+        """Wait for a program that connects to a port, and return the pipe to it.
+
+        Args:
+            port: The port.
+            host: The address of this machine; by default it is reached from this machine only.
+            consolidated: Whether messages of one structure are received into one tensordict.
+            ssl: The context of an encrypted connection.
+
+        Raises:
+            OSError: The port is in use.
+        """
+        server = await TensorDictServer.start(port, host=host, consolidated=consolidated, ssl=ssl)
+        pipe = await server.accept()
+        return cls(pipe._reader, pipe._writer, consolidated=consolidated, listener=server)
+
+    async def asend(self, td: Any) -> None:
+        """Send a tensordict.
+
+        Args:
+            td: A tensordict, lazy stack of equal elements, or tensorclass, which arrives as a tensordict.
+
+        Raises:
+            TypeError: An entry has no form in a stream; nothing is sent.
+            ConnectionError: The other end is gone.
+        """
+        header, leaves = describe(td)
+        if header == self._sent:
+            self._writer.write(bytes(8))
+        else:
+            self._writer.write(len(header).to_bytes(8, "little") + header)
+            self._sent = header
+        end = 0
+        for leaf, (start, stop) in zip(leaves, parse(header).ranges(), strict=True):
+            self._writer.write(bytes(start - end))
+            if leaf.numel():
+                self._writer.write(leaf.reshape(-1).view(torch.uint8).numpy().data)
+            end = stop
+            await self._writer.drain()
+        await self._writer.drain()
+
+    async def arecv(self, td: Any = None, *, device: torch.device | str | int | None = None) -> Any:
+        """Receive a tensordict.
+
+        Args:
+            td: A tensordict that is updated in place with the values, and returned.
+            device: The device of the result; by default the CPU, or that of ``td``.
+
+        Raises:
+            EOFError: The other end closed the pipe.
+            ValueError: The message is not of this format, or larger than ``max_bytes``.
+        """
+        try:
+            structure = await self._next_structure()
+        except asyncio.IncompleteReadError as error:
+            if error.partial:
+                raise EOFError("the pipe was closed in the middle of a message; receive from a new one") from None
+            raise EOFError("the pipe is closed; connect again to receive more") from None
+        assert self._buffer is not None
+        try:
+            await self._read_into(self._buffer)
+        except asyncio.IncompleteReadError:
+            raise EOFError("the pipe was closed in the middle of a message; receive from a new one") from None
+        received = structure.build(self._buffer) if self._received is None else self._received
+        if self._consolidated:
+            self._received = received
+        if td is not None:
+            received = td.update_(received)
+        return received if device is None else received.to(device)
+
+    async def _next_structure(self) -> Structure:
+        length = int.from_bytes(await self._reader.readexactly(8), "little")
+        if length > MAX_HEADER:
+            raise ValueError(
+                f"a header of {length} bytes is announced, and at most {MAX_HEADER} are read; close the pipe"
+            )
+        if length:
+            structure = parse(await self._reader.readexactly(length))
+            if structure.nbytes() > self._max_bytes:
+                raise ValueError(
+                    f"a message of {structure.nbytes()} bytes is announced, and at most {self._max_bytes} are read; "
+                    "pass a larger max_bytes"
+                )
+            self._structure, self._buffer, self._received = structure, None, None
+        if self._structure is None:
+            raise ValueError("the first message has no header; connect two ends of the same version")
+        if self._buffer is None or not self._consolidated:
+            self._buffer = torch.empty(self._structure.nbytes(), dtype=torch.uint8)
+        return self._structure
+
+    async def _read_into(self, buffer: Tensor) -> None:
+        room = buffer.numpy().data
+        position = 0
+        while position < len(room):
+            data = await self._reader.read(min(_CHUNK, len(room) - position))
+            if not data:
+                raise asyncio.IncompleteReadError(b"", len(room) - position)
+            room[position : position + len(data)] = data
+            position += len(data)
+
+    async def aclose(self) -> None:
+        """Close the connection, once everything that was sent is on its way."""
+        self._writer.close()
+        with suppress(ConnectionError):  # the other end closed first
+            await self._writer.wait_closed()
+        if self._listener is not None:
+            await self._listener.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._each()
+
+    async def _each(self) -> AsyncIterator[Any]:
+        while True:
+            try:
+                yield await self.arecv()
+            except EOFError as error:
+                if "middle" in str(error):
+                    raise
+                return
+
+
+class TensorDictServer:
+    """Accepts the pipes of several programs on one port.
+
+    Make it with `start`.
+
+    Args:
+        server: The server of asyncio.
+        pipes: The queue of the pipes that connected.
+    """
+
+    def __init__(self, server: asyncio.Server, pipes: asyncio.Queue[TensorDictPipe]) -> None:
+        self._server = server
+        self._pipes = pipes
+
+    @classmethod
+    async def start(
+        cls, port: int, *, host: str = "127.0.0.1", consolidated: bool = True, ssl: tls.SSLContext | None = None
+    ) -> Self:
+        """Listen on a port (0: any that is free), and return the server.
+
+        Raises:
+            OSError: The port is in use.
+        """
+        pipes: asyncio.Queue[TensorDictPipe] = asyncio.Queue()
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            pipes.put_nowait(TensorDictPipe(reader, writer, consolidated=consolidated))
+
+        return cls(await asyncio.start_server(connected, host, port, ssl=ssl), pipes)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def accept(self) -> TensorDictPipe:
+        """Return the pipe to the next program that connects."""
+        return await self._pipes.get()
+
+    async def serve(self, handle: Callable[[TensorDictPipe], Awaitable[None]]) -> None:
+        """Run a coroutine for each program that connects, until it is cancelled.
+
+        Args:
+            handle: Called with the pipe, which is closed when it returns.
+        """
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(_handled(handle, await self.accept()))
+
+    async def aclose(self) -> None:
+        """Stop listening; pipes that are open stay open."""
+        self._server.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+async def _handled(handle: Callable[[TensorDictPipe], Awaitable[None]], pipe: TensorDictPipe) -> None:
+    async with pipe:
+        await handle(pipe)
