@@ -1,7 +1,7 @@
 """Pytest plugin: writes the outcome of each test as one line of JSON, as soon as it is known.
 
-A run that is stopped at its time limit, or that ends in a crash, leaves the lines of the tests before. The file is named
-by the environment variable ``TEST_OUTCOMES``; `client_suites.py` sets it and reads the file.
+A run that is stopped at its time limit, or that ends in a crash, leaves the lines of the tests before. The environment
+variable ``TEST_OUTCOMES`` names the file; `client_suites.py` sets it and reads the file.
 """
 
 from __future__ import annotations
