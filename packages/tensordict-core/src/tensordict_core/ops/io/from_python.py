@@ -346,7 +346,8 @@ def from_dataclass(
             dataclass, dest_cls=dest_cls, **options
         )
     if isinstance(dataclass, Node) and not dataclass._is_non_tensor and dataclasses.is_dataclass(dataclass):
-        dataclass = containers.dense(dict(dataclass._items()))  # a tensorclass
+        unset = dict.fromkeys(field.name for field in dataclasses.fields(dataclass))
+        dataclass = containers.dense(unset | dict(dataclass._items()))  # a tensorclass
     if isinstance(dataclass, Node):
         return _from_tree(dataclass, options)
     if isinstance(dataclass, type) or not dataclasses.is_dataclass(dataclass):
