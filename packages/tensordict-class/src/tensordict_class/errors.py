@@ -29,6 +29,10 @@ class ListLengthError(ValueError, RuntimeError):
     """A list of values does not have one value for each row."""
 
 
+class UnknownFieldError(AttributeError, ValueError):
+    """A name is neither a field nor another attribute."""
+
+
 class UnknownFlagError(TypeError, ValueError):
     """Brackets hold something that is not a flag."""
 
@@ -37,9 +41,9 @@ def _shown(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def unknown_attribute(cls: type[Any], name: str, fields: Iterable[str], action: str = "has no") -> AttributeError:
+def unknown_attribute(cls: type[Any], name: str, fields: Iterable[str], action: str = "has no") -> UnknownFieldError:
     """Makes the error for a name that is neither a field nor another attribute."""
-    return AttributeError(
+    return UnknownFieldError(
         f"{cls.__name__} {action} attribute or field {name!r}; its fields are {_shown(fields)}: "
         "declare it as one of them in the class",
         name=name,

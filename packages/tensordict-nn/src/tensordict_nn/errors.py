@@ -35,6 +35,18 @@ class MissingDistributionError(RuntimeError, ValueError):
     """A sequence has no probabilistic module."""
 
 
+class MissingInputsError(KeyError, ValueError):
+    """Inputs of a module are not in the tensordict."""
+
+
+class NoSuchModuleError(KeyError, TypeError):
+    """A sequence has no module of that name."""
+
+
+class WrongCountError(RuntimeError, ValueError):
+    """A module returned more or fewer values than it has output keys."""
+
+
 class TooManyArgumentsError(ValueError, TypeError, AttributeError):
     """A module takes fewer positional arguments."""
 
@@ -196,20 +208,20 @@ def given_twice(name: str) -> RuntimeError:
     return RuntimeError(f"the input {name!r} is given by position and by name; give it once")
 
 
-def missing_inputs(module: Any, absent: Iterable[Any], keys: Iterable[Any]) -> KeyError:
+def missing_inputs(module: Any, absent: Iterable[Any], keys: Iterable[Any]) -> MissingInputsError:
     """Inputs of a module are not in the tensordict."""
     absent, keys = list(absent), list(keys)
     name = absent[0] if isinstance(absent[0], str) else absent[0][-1]
-    return KeyError(
+    return MissingInputsError(
         f"{type(module).__name__} needs the keys {_list(absent)}, which are not in the tensordict with keys "
         f"{_list(keys)}{_nearest(name, keys) or '; set them before the call'}"
     )
 
 
-def wrong_count(module: Any, count: int, out_keys: Iterable[Any]) -> RuntimeError:
+def wrong_count(module: Any, count: int, out_keys: Iterable[Any]) -> WrongCountError:
     """A module returned more or fewer values than it has output keys."""
     out_keys = list(out_keys)
-    return RuntimeError(
+    return WrongCountError(
         f"{type(module).__name__} returned {count} values for the {len(out_keys)} out_keys {_list(out_keys)}; give one "
         "key for each ('_' drops a value)"
     )
@@ -267,9 +279,9 @@ def bad_generator(generator: Any) -> TypeError:
     )
 
 
-def no_such_module(name: Any, names: Iterable[Any]) -> KeyError:
+def no_such_module(name: Any, names: Iterable[Any]) -> NoSuchModuleError:
     """A sequence has no module of that name."""
-    return KeyError(f"no module {name!r} in the sequence of {_list(names)}; index it by position or by name")
+    return NoSuchModuleError(f"no module {name!r} in the sequence of {_list(names)}; index it by position or by name")
 
 
 def batched_parameters(batch_size: Iterable[int]) -> RuntimeError:

@@ -216,6 +216,10 @@ class TensorDictSequential(TensorDictModuleBase):
             return type(self)(modules, partial_tolerant=self.partial_tolerant, inplace=self.inplace)
         return type(self)(*modules, partial_tolerant=self.partial_tolerant, inplace=self.inplace)
 
+    def _subsequence(self, modules: Any) -> Self:
+        """Makes the result of `select_subsequence`, which is a sequence of this type."""
+        return self._with(modules)
+
     def _name(self, index: int | str) -> str:
         names = self._names()
         if isinstance(index, str):
@@ -273,7 +277,7 @@ class TensorDictSequential(TensorDictModuleBase):
         modules = self._backward(self._forward_from(modules, list(given)), list(wanted))
         if not modules:
             raise errors.empty_selection(given, wanted)
-        return self._with([m for _, m in modules] if names is None else dict(modules))
+        return self._subsequence([m for _, m in modules] if names is None else dict(modules))
 
     @staticmethod
     def _forward_from(modules: list[Any], known: Keys) -> list[Any]:

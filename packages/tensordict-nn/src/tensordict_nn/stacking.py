@@ -95,6 +95,8 @@ def stack_parameters(
     >>> stack_parameters([TensorDict({"w": torch.zeros(2)}), TensorDict({"w": torch.ones(2)})]).batch_size
     torch.Size([2])
     """
+    if not tds:
+        raise errors.no_modules()
     first = tds[0]
     for other in tds[1:]:
         try:

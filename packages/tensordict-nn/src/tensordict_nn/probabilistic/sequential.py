@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -92,6 +92,13 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         kind: Any = TensorDictSequential
         if any(isinstance(module, (*_KINDS, ProbabilisticTensorDictSequential)) for module in items):
             kind = type(self)
+        return self._of_kind(kind, modules)
+
+    def _subsequence(self, modules: Any) -> Self:
+        made: Self = self._of_kind(type(self), modules)
+        return made
+
+    def _of_kind(self, kind: Any, modules: Any) -> Any:
         given = (modules,) if isinstance(modules, dict) else modules
         return kind(*given, partial_tolerant=self.partial_tolerant, inplace=self.inplace)
 
