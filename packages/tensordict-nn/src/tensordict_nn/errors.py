@@ -27,6 +27,10 @@ class NotAParameterError(TypeError, KeyError):
     """An entry is no tensor and cannot become a parameter."""
 
 
+class NotCallableError(TypeError, NotImplementedError):
+    """Parameters are a module without ``forward``."""
+
+
 class NotParametersError(TypeError, AttributeError):
     """A value is not a module, or no source of parameters."""
 
@@ -355,9 +359,9 @@ def not_in_place(method: str) -> RuntimeError:
     )
 
 
-def parameters_called() -> TypeError:
+def parameters_called() -> NotCallableError:
     """Parameters cannot be called."""
-    return TypeError("TensorDictParams cannot be called; put them into a module with params.to_module(module)")
+    return NotCallableError("TensorDictParams cannot be called; put them into a module with params.to_module(module)")
 
 
 def unknown_mapping(key: str, names: Iterable[str]) -> NotImplementedError:
