@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack
+from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack, maybe_dense_stack
+from tensordict_core.containers import dense
 
 
 @pytest.mark.parametrize("stack", [lazy_stack, TensorDict.lazy_stack, LazyStackedTensorDict.lazy_stack])
@@ -50,3 +51,12 @@ def test_input_without_elements_is_refused():
             LazyStackedTensorDict.from_dict(wrong)
     with pytest.raises(RuntimeError):
         LazyStackedTensorDict.from_dict([])
+
+
+def test_maybe_dense_stack_does_not_take_a_failure_of_memory_for_shapes_that_differ(monkeypatch):
+    def full(*args: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(dense, "_STACK", dense._STACK._replace(leaves=full))
+    with pytest.raises(RuntimeError, match="allocate"):
+        maybe_dense_stack([TensorDict({"a": torch.zeros(2)}), TensorDict({"a": torch.zeros(2)})])

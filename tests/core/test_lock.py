@@ -175,3 +175,29 @@ def test_a_part_of_a_locked_lazy_stack_is_locked_and_the_stack_of_locked_element
     with again.unlock_():
         again["new"] = torch.ones(2)
     assert again.is_locked and set(again.keys()) == {"a", "new"}
+
+
+def test_a_view_whose_tensordict_is_not_locked_refuses_before_anything_is_locked():
+    source = TensorDict({"a": torch.zeros(3, 2)}, batch_size=[3])
+    nested = TensorDict({"b": 1})
+    td = TensorDict({"n": nested, "view": source.view_at(0), "m": {"c": 1}})
+    with pytest.raises(RuntimeError, match="a view cannot be locked apart"):
+        td.lock_()
+    assert not td.is_locked and not nested.is_locked and not td["m"].is_locked
+    nested.lock_().unlock_()  # nothing holds it
+    source.lock_()
+    td.lock_()
+    td.unlock_()
+    assert not td.is_locked and source.is_locked and td.get("view").is_locked
+
+
+def test_references_to_locked_parents_that_are_gone_do_not_pile_up():
+    shared = TensorDict({"a": 1})
+    for _ in range(1000):
+        TensorDict({"n": shared}).lock_()
+    assert len(shared._holders) < 20
+    keep = [TensorDict({"n": shared}).lock_() for _ in range(100)]
+    with pytest.raises(RuntimeError):
+        shared.unlock_()
+    keep.clear()
+    assert not shared.unlock_().is_locked

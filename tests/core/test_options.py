@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
@@ -19,6 +21,7 @@ from tensordict_core import (
     set_list_to_stack,
     set_printoptions,
 )
+from tensordict_core.base import options
 
 
 @pytest.mark.parametrize(
@@ -169,3 +172,38 @@ def test_brief_printing_omits_device_and_sharing():
     with set_printoptions(verbose=False, show_device=True):
         assert "device=cpu" in repr(td) and "dtype" not in repr(td)
     assert "is_shared=False" in repr(td)
+
+
+def test_blocks_that_end_in_another_order_leave_no_value_behind():
+    first, second = set_list_to_stack(False), set_list_to_stack(False)
+    assert list_to_stack()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not list_to_stack()  # the second block is still there
+    second.__exit__(None, None, None)
+    assert list_to_stack()
+
+
+def test_threads_with_blocks_leave_the_value_of_the_process():
+    def work() -> None:
+        for _ in range(200):
+            with set_list_to_stack(False):
+                assert not list_to_stack()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list_to_stack()
+
+
+def test_permanent_changes_of_an_option_do_not_pile_up():
+    try:
+        for i in range(100):
+            set_list_to_stack(i % 2 == 0).set()
+        assert not list_to_stack()
+        assert len(options._changes["list_to_stack"]) < 5
+    finally:
+        set_list_to_stack(True).set()

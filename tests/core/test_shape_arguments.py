@@ -60,8 +60,8 @@ def test_tile_adds_leading_dimensions_as_torch_does():
 
 
 def test_rot90_takes_two_dims(td):
-    for dims in (0, [0], [0, 1, 1]):
-        with pytest.raises(RuntimeError, match="two dims"):
+    for dims, error in ((0, TypeError), ([0], RuntimeError), ([0, 1, 1], ValueError)):
+        with pytest.raises(error, match="two dims"):
             td.rot90(1, dims)
 
 
@@ -75,3 +75,25 @@ def test_clamp_without_limits_is_the_error_of_torch_and_of_python(td):
     for error in (ValueError, RuntimeError, TypeError):
         with pytest.raises(error, match="at least one limit"):
             td.clamp()
+
+
+def test_a_mask_may_have_last_dimensions_of_size_one():
+    td = TensorDict({"a": torch.arange(6).reshape(3, 2)}, batch_size=[3])
+    mask = torch.tensor([[True], [False], [True]])
+    assert td.masked_select(mask)["a"].tolist() == [[0, 1], [4, 5]]
+    assert td.masked_fill(mask, -1)["a"].tolist() == [[-1, -1], [2, 3], [-1, -1]]
+
+
+def test_get_at_needs_an_index(td):
+    with pytest.raises(TypeError, match="index"):
+        td.get_at("a")
+    assert td.get_at("a", ...).shape == (3, 1, 5) and td.get_at("missing", 0, default=1) == 1
+
+
+def test_replacing_nothing_gives_the_tensordict_itself(td):
+    assert td.replace() is td and td.replace(a=torch.zeros(3, 1)) is not td
+
+
+def test_the_empty_tuple_is_no_key(td):
+    with pytest.raises(TypeError):
+        () in td.keys(True)  # noqa: B015

@@ -25,8 +25,16 @@ class InPlaceShapeError(ValueError, RuntimeError):
     """A value does not have the shape of the leaf, or of the part of it, that it is written into."""
 
 
-class KeyThroughLeafError(KeyError, ValueError):
+class KeyThroughLeafError(KeyError, ValueError, RuntimeError):
     """A nested key passes through a leaf."""
+
+
+class ExistingKeyError(KeyError, ValueError):
+    """The new name of an entry is a key that exists."""
+
+
+class NotAnIndexError(TypeError, IndexError):
+    """A value is not an index."""
 
 
 class NotAKeyError(TypeError, KeyError, RuntimeError):
@@ -75,9 +83,9 @@ def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> Key
     return KeyError(f"key {key!r} not found in {where} with keys [{shown}]{hint}")
 
 
-def existing_key(key: Any) -> KeyError:
+def existing_key(key: Any) -> ExistingKeyError:
     """The new name of an entry is a key that exists."""
-    return KeyError(f"key {key!r} already present in TensorDict; pass safe=False to replace it")
+    return ExistingKeyError(f"key {key!r} already present in TensorDict; pass safe=False to replace it")
 
 
 def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyError:
@@ -138,6 +146,15 @@ def locked(action: str) -> RuntimeError:
     return RuntimeError(
         f"Cannot modify locked TensorDict: {action}; call unlock_() first, "
         "or write in place with set_() or update_() to keys that exist"
+    )
+
+
+def lock_of_a_view(locked: bool) -> RuntimeError:
+    """The lock of a view, or of a tensordict that holds a view, would differ from that of the tensordict it shows."""
+    verb = "lock" if locked else "unlock"
+    return RuntimeError(
+        f"a view cannot be {verb}ed apart from the tensordict it is a part of; {verb} that one (view.parent) first, or "
+        "store a clone() of the view"
     )
 
 

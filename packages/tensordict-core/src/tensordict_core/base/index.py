@@ -104,10 +104,8 @@ class Index:
     """
 
     __slots__ = (
+        "_last",
         "_leaf",
-        "_made",
-        "_part",
-        "_read",
         "at",
         "batch_size",
         "dims",
@@ -121,14 +119,12 @@ class Index:
 
     parts: tuple[Any, ...]
     sources: Sequence[int | None]
-    _part: torch.Size
 
     def __init__(self, idx: Any, batch_size: torch.Size) -> None:
         self.batch_size = batch_size
         self.dims = dims = len(batch_size)
-        self._read: Meta | None = None
-        self._made: Meta | None = None
-        self._leaf: torch.Size | None = None
+        self._last: tuple[Meta, Meta] | None = None
+        self._leaf: tuple[torch.Size, torch.Size] | None = None
         self.gives_views = True
         self.rows: Tensor | None = None
         kind = type(idx)
@@ -234,7 +230,7 @@ class Index:
     def _check_part(self, part: Any) -> None:
         if part is None or isinstance(part, slice | numbers.Integral | Tensor | torch.SymInt):
             return
-        raise TypeError(
+        raise errors.NotAnIndexError(
             f"{part!r} of type {type(part).__name__} is not an index; an index holds integers, slices, None, '...', "
             "tensors, arrays or lists, and a key is used alone, as td[key]"
         )
@@ -295,9 +291,12 @@ class Index:
 
     def part_of(self, leaf: torch.Size) -> torch.Size:
         """Return the shape of the selected part of a leaf; caches one, because successive leaves often share shapes."""
-        if leaf != self._leaf:
-            self._leaf, self._part = leaf, self.size + leaf[self.dims :]
-        return self._part
+        last = self._leaf
+        if last is not None and last[0] == leaf:
+            return last[1]
+        part = self.size + leaf[self.dims :]
+        self._leaf = (leaf, part)
+        return part
 
     def of_leading(self, dims: int) -> Index | None:
         """Return the index of the first dimensions of the root alone; ``None`` if it selects in others too.
@@ -348,10 +347,11 @@ class Index:
 
     def meta(self, meta: Meta) -> Meta:
         """Return the metadata of the result from that of a node; nodes that share a record share the new one."""
-        if meta is self._read:
-            return self._made  # type: ignore[return-value]  # set together with _read
+        last = self._last  # one attribute, because threads that share an index may each replace it
+        if last is not None and last[0] is meta:
+            return last[1]
         own = meta.batch_size
         size = self.size if len(own) == self.dims else self.size + own[self.dims :]
-        self._read = meta
-        self._made = made = Meta(size, meta.device, self.names(meta.names))
+        made = Meta(size, meta.device, self.names(meta.names))
+        self._last = (meta, made)
         return made

@@ -27,32 +27,61 @@ def _children(node: Any) -> list[Any]:
     return [child._inmost() for child in node._nodes()]
 
 
+def _add_holder(child: Any, holder: Any) -> None:
+    """Add a reference to a locked parent; references to parents that are gone are dropped now and then."""
+    known = child._holders
+    if known is None:
+        child._holders = [holder]
+        return
+    count = len(known)
+    if count >= _MANY and not count & (count - 1):  # a power of two, so that the cost per call stays constant
+        known[:] = [ref for ref in known if ref() is not None]
+    known.append(holder)
+
+
+_MANY = 8
+"""The number of references from which those to parents that are gone are looked for."""
+
+
 def _lock(root: Any) -> None:
     root._set_locked(True)
     # Dynamo cannot trace weak references, so a tree that is locked in a trace has no holders
     held = not is_compiling()
-    nodes = [root]
+    nodes, locked = [root], [root]
     while nodes:
         node = nodes.pop()
         children = _children(node)
+        for child in children:
+            if child._locks_with_parent and not child._locked:
+                _undo(locked)
+                raise errors.lock_of_a_view(True)
         if children and held:
             holder = weakref.ref(node)
             for child in children:
-                if child._holders is None:
-                    child._holders = [holder]
-                else:
-                    child._holders.append(holder)
+                if not child._locks_with_parent:
+                    _add_holder(child, holder)
         for child in children:
             if not child._locked:
                 child._set_locked(True)
                 nodes.append(child)
+                locked.append(child)
+
+
+def _undo(nodes: list[Any]) -> None:
+    """Take back the lock of nodes, and the references to them."""
+    for node in nodes:
+        node._set_locked(False)
+        for child in _children(node):
+            if not child._locks_with_parent and child._holders is not None:
+                child._holders = [ref for ref in child._holders if ref() is not node] or None
 
 
 def _hold(node: Any) -> None:
     """Record a locked node as a holder of its child nodes."""
     holder = weakref.ref(node)
     for child in _children(node):
-        child._holders = [*(child._holders or ()), holder]
+        if not child._locks_with_parent:
+            _add_holder(child, holder)
 
 
 def _unlock(root: Any) -> None:
@@ -64,7 +93,8 @@ def _unlock(root: Any) -> None:
         tree.append(node)
         if held and node._holders is not None and any(holder is not above for holder in _holders(node)):
             raise errors.locked_graph()  # before any change
-        waiting += [(child, node) for child in _children(node)]
+        # a view stays locked as long as the tensordict that it shows
+        waiting += [(child, node) for child in _children(node) if not child._locks_with_parent]
     for node in tree:
         node._set_locked(False)
         node._holders = None

@@ -69,6 +69,9 @@ class Node:
     _is_lazy_stack = False
     """Whether instances keep their elements apart, in ``tensordicts``, and stack entries when they are read."""
 
+    _locks_with_parent = False
+    """Whether the lock is that of another tensordict, as of a view."""
+
     _makes_entries = False
     """Whether entries are computed when they are read, so that an in-place write to one does not change this node."""
 

@@ -1,15 +1,21 @@
 """Options: process-wide settings, changed permanently, within a ``with`` block, or by a decorator.
 
-The values are attributes of one object, `current`. Each option has a class: its method ``set()`` changes the option
-permanently, an instance as a context manager changes it for a block, and an instance as a decorator changes it during
-each call of a function.
+The values are attributes of one object, `current`, for all threads. Blocks of several threads may end in any order:
+the end of a block takes back its own change only, so that no value outlives the blocks that set it.
+
+Each option has a class: its method ``set()`` changes the option permanently, an instance as a context manager changes
+it for a block, and an instance as a decorator changes it during each call of a function.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import ContextDecorator
 from typing import Any, Final, Self, TypeVar
+from weakref import ref
+
+from tensordict_core.base.tracing import is_compiling
 
 __all__ = [
     "Setting",
@@ -53,7 +59,14 @@ BRIEF: Final = dict.fromkeys(
 class _Options:
     """The values of all options."""
 
-    __slots__ = ("capture_non_tensor_stack", "get_defaults_to_none", "lazy_legacy", "list_to_stack", "printing")
+    __slots__ = (
+        "__weakref__",
+        "capture_non_tensor_stack",
+        "get_defaults_to_none",
+        "lazy_legacy",
+        "list_to_stack",
+        "printing",
+    )
 
     def __init__(self) -> None:
         self.list_to_stack = True
@@ -67,6 +80,22 @@ current: Final = _Options()
 """The values that are in effect."""
 
 
+class _Change:
+    """One change of an option: the new value, and the setting that may take it back."""
+
+    __slots__ = ("setting", "value")
+
+    def __init__(self, setting: Any, value: Any) -> None:
+        self.setting = ref(setting)
+        self.value = value
+
+
+_changes: Final[dict[str, list[_Change]]] = {}
+"""The changes of each option that are in effect, the latest last; the first is what the process began with."""
+
+_lock: Final = threading.Lock()
+
+
 class Setting(ContextDecorator):
     """A new value of one option; a context manager and a decorator."""
 
@@ -78,8 +107,21 @@ class Setting(ContextDecorator):
 
     def set(self) -> None:
         """Set the option permanently, or until ``__exit__`` is called."""
-        self._before.append(getattr(current, self._option))
-        setattr(current, self._option, self._new_value())
+        name = self._option
+        if is_compiling():  # Dynamo traces neither locks nor weak references
+            self._before.append(getattr(current, name))
+            setattr(current, name, self._new_value())
+            return
+        with _lock:
+            changes = _changes.setdefault(name, [_Change(current, getattr(current, name))])
+            while len(changes) > 1 and changes[-1].setting() is None:
+                if changes[-2].setting() is not None:
+                    break
+                del changes[-2]  # both are permanent, so nothing returns to the earlier one
+            change = _Change(self, self._new_value())
+            changes.append(change)
+            setattr(current, name, change.value)
+        self._before.append(change)
 
     def _new_value(self) -> Any:
         return self._value
@@ -89,7 +131,15 @@ class Setting(ContextDecorator):
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        setattr(current, self._option, self._before.pop())
+        change = self._before.pop()
+        if not isinstance(change, _Change):
+            setattr(current, self._option, change)
+            return
+        with _lock:
+            changes = _changes[self._option]
+            if change in changes:
+                changes.remove(change)
+            setattr(current, self._option, changes[-1].value)
 
 
 class set_list_to_stack(Setting):
@@ -150,18 +200,16 @@ class set_get_defaults_to_none(_GetDefaultsToNone):
 
     def __init__(self, set_to_none: bool = True) -> None:
         super().__init__(set_to_none)
-        self._old = current.get_defaults_to_none
         self.set()
 
     def __enter__(self) -> Self:
-        # __init__ already set the option, so the end of the block restores the value from before __init__
-        super().__enter__()
-        self._before[-1] = self._old
+        if not self._before:  # the first block ends what __init__ began
+            self.set()
         return self
 
     def __call__(self, function: F) -> F:
         """Return a function whose calls run with the option set."""
-        setattr(current, self._option, self._old)
+        self.__exit__()
         return _GetDefaultsToNone(self._value)(function)
 
 

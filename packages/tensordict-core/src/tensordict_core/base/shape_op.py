@@ -47,14 +47,13 @@ class ShapeOp(WriteBack):
         lock: Whether the result of a locked tensordict is locked (true for views).
     """
 
-    __slots__ = ("_made", "_read", "lock", "new", "old")
+    __slots__ = ("_last", "lock", "new", "old")
 
     def __init__(self, old: torch.Size, new: torch.Size, lock: bool = True) -> None:
         self.old = old
         self.new = new
         self.lock = lock
-        self._read: Meta | None = None
-        self._made: Meta | None = None
+        self._last: tuple[Meta, Meta] | None = None
 
     def leaf(self, tensor: Tensor) -> Tensor:
         """Apply the operation to a leaf, whose shape starts with ``old``."""
@@ -115,12 +114,13 @@ class ShapeOp(WriteBack):
 
     def meta(self, meta: Meta) -> Meta:
         """Return the metadata of a node of the result; nodes that share a record share the new one."""
-        if meta is self._read:
-            return self._made  # type: ignore[return-value]  # set together with _read
+        last = self._last  # one attribute, because threads that share an operation may each replace it
+        if last is not None and last[0] is meta:
+            return last[1]
         own, dims = meta.batch_size, len(self.old)
         size = self.new if len(own) == dims else self.new + own[dims:]
-        self._read = meta
-        self._made = made = Meta(size, meta.device, self.names(meta.names))
+        made = Meta(size, meta.device, self.names(meta.names))
+        self._last = (meta, made)
         return made
 
 

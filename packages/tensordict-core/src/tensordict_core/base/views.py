@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
+from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key_to_tuple
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class KeysView(_View):
         if type(key) is str and (options is None or not options.leaves_only):
             return self.td._peek(key) is not None
         path = unravel_key_to_tuple(key)  # type: ignore[arg-type]  # it refuses other objects
+        if not path:
+            raise errors.bad_key(key)
         if len(path) != 1 and (options is None or not options.include_nested):
             return False
         value = self.td._peek_path(path)

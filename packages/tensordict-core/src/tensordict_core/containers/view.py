@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node, is_leaf_tensor
@@ -46,6 +47,7 @@ class SubTensorDict(CustomContainer):
     __slots__ = ("_annotations", "_holders", "_last_exit", "_meta", "_parent", "_part")
 
     _makes_entries = True
+    _locks_with_parent = True
 
     def __init__(self, source: TensorCollection, idx: Any) -> None:
         self._start_at(source, Index(idx, source._meta.batch_size))
@@ -219,10 +221,8 @@ class SubTensorDict(CustomContainer):
         return bool(self._parent._locked)
 
     def _set_locked(self, locked: bool) -> None:
-        raise RuntimeError(
-            f"a view cannot be {'locked' if locked else 'unlocked'} apart from the tensordict it is a part of; "
-            f"{'lock' if locked else 'unlock'} that one (view.parent)"
-        )
+        if locked != self._locked:
+            raise errors.lock_of_a_view(locked)
 
     def lock_(self) -> Self:
         """Raises an error unless the parent has this state: a view is locked with its parent.

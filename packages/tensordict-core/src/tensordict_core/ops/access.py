@@ -5,7 +5,7 @@ A string key costs one dictionary operation; a nested key costs one for each lev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
@@ -30,6 +30,17 @@ __all__ = ["Access"]
 def _as_plain(key: Any) -> str | tuple[str, ...]:
     """Return a key that is not a tuple as a plain string, from enumeration members and other subclasses of ``str``."""
     return str.__str__(key) if isinstance(key, str) else unravel_key(key)
+
+
+def _non_tensor_items(node: Any, prefix: tuple[str, ...], nested: bool) -> Iterator[tuple[Any, Any]]:
+    """Yield the keys and entries of non-tensor data; tensors, which may be ragged, are not read."""
+    for key, entry in node._peek_items():
+        if type(entry) is Tensor or not isinstance(entry, Node):
+            continue
+        if entry._is_non_tensor:
+            yield (*prefix, key) if prefix else key, entry
+        elif nested and not entry._is_opaque:
+            yield from _non_tensor_items(entry, (*prefix, key), nested)
 
 
 class Access(Node):
@@ -237,8 +248,7 @@ class Access(Node):
         >>> [k for k, _ in TensorDict({"a": 1, "s": "text"}).non_tensor_items()]
         ['s']
         """
-        found = self.items(include_nested, is_leaf=lambda kind: getattr(kind, "_is_non_tensor", False))
-        return tuple((key, value) for key, value in found if getattr(type(value), "_is_non_tensor", False))
+        return tuple(_non_tensor_items(self, (), include_nested))
 
     @property
     def sorted_keys(self) -> list[str]:

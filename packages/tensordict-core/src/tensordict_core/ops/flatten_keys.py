@@ -258,7 +258,9 @@ class KeyFlattening(Node):
         """Return the tensors of all levels in the given order: ``True`` for alphabetical, or a list of all keys."""
         found: dict[Any, Tensor] = dict(self.items(True, True))
         if not found:
-            raise RuntimeError(f"{what} needs at least one tensor, and this tensordict has none; set an entry first")
+            raise errors.SizeError(
+                f"{what} needs at least one tensor, and this tensordict has none; set an entry first"
+            )
         if order is True:
             return [found[key] for key in builtins.sorted(found, key=unravel_key_to_tuple)]
         if not order:
@@ -357,7 +359,7 @@ class KeyFlattening(Node):
         if self._locked:
             raise errors.locked(what)
         if not keys:
-            raise ValueError(f"{what} needs at least one key; name the entries to combine")
+            raise errors.SizeError(f"{what} needs at least one key; name the entries to combine")
         entries = []
         for key in keys:
             value = self.get(key, None)

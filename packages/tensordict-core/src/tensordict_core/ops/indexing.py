@@ -14,6 +14,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import unravel_key_to_tuple
 from tensordict_core.base.node import Node
+from tensordict_core.base.rebuild import KEEP
 
 __all__ = ["Indexing", "Rows"]
 
@@ -127,19 +128,24 @@ class Indexing(Node):
             raise errors.no_batch_dim("iteration over the rows of a tensordict")
         return iter(self._unbind(0))
 
-    def get_at(self, key: Any, index: Any = ..., default: Any = ..., *, idx: Any = ...) -> Any:
+    def get_at(self, key: Any, index: Any = KEEP, default: Any = None, *, idx: Any = KEEP) -> Any:
         """Return the part of an entry that an index selects; ``default`` (``None``) if there is no such key.
+
+        Raises:
+            TypeError: No index is given.
 
         >>> td = TensorDict({"a": torch.arange(3)}, batch_size=[3])
         >>> td.get_at("a", 1), td.get_at("b", 1)
         (tensor(1), None)
         """
+        index = idx if index is KEEP else index
+        if index is KEEP:
+            raise TypeError("get_at needs an index of the entry; give one, or use get()")
         path = unravel_key_to_tuple(key)
         parent = self._peek_path(path[:-1])
         entry = parent._peek(path[-1]) if isinstance(parent, Node) else None
         if entry is None:
-            return None if default is ... else default
-        index = idx if index is ... else index
+            return default
         if parent._reads_copy and not isinstance(entry, Node):
             return parent._read(path[-1], Index(index, parent._meta.batch_size))
         return parent._get(path[-1])[index]

@@ -21,7 +21,7 @@ from tensordict_core.base.rebuild import UNLOCKED, How
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import BatchOp, normal_dim
 from tensordict_core.ops.combine import write_out
-from tensordict_core.ops.factories.operands import complete, lined_up, match
+from tensordict_core.ops.factories.operands import complete, lined_up, match, without_last
 from tensordict_core.ops.factories.reduction import batched
 
 __all__ = ["Masking", "pad_values"]
@@ -155,7 +155,7 @@ class Masking(Node):
         """Return a copy of the positions of the batch where ``mask`` is true, as one batch dimension.
 
         Args:
-            mask: A bool tensor of the batch size, or of its first dimensions.
+            mask: A bool tensor of the batch size, or of its first dimensions; further dimensions have size 1.
             inplace: Whether this tensordict takes the result.
 
         Raises:
@@ -167,7 +167,7 @@ class Masking(Node):
         got: Any = getattr(mask, "dtype", type(mask).__name__)
         if got is not torch.bool:
             raise TypeError(f"masked_select takes a bool tensor as mask, got {got}; compare or cast it to bool first")
-        result = self[mask]
+        result = self[without_last(mask, len(self._meta.batch_size))]
         return cast(Self, result._replaces(self) if inplace else result)
 
     def pad(self, pad_size: Sequence[int], value: float = 0.0, inplace: bool = False, safe: bool = True) -> Self:

@@ -176,7 +176,7 @@ class Shape(Node):
                 f"permute needs each of the {len(size)} batch dimensions once, got {list(order)}; "
                 "the entries' own dimensions cannot be permuted"
             )
-        if normal == tuple(range(len(size))):
+        if normal == tuple(range(len(size))) and not self._is_lazy_stack:
             return self._unchanged()
         return self._rearranged(Permute(size, normal))
 
@@ -287,6 +287,8 @@ class Shape(Node):
         start, end = normal_dim(start_dim, size), normal_dim(end_dim, size)
         if end < start:
             raise ValueError(f"flatten needs start_dim before end_dim, got {start_dim} and {end_dim}")
+        if start == end and self._is_lazy_stack:
+            return self._unchanged()
         new = torch.Size((*size[:start], size[start : end + 1].numel(), *size[end + 1 :]))
         return self._in_place(self._rearranged(Reshape(size, new, True)), inplace)
 
@@ -360,7 +362,9 @@ class Shape(Node):
         torch.Size([3, 2])
         """
         size = self._meta.batch_size
-        if isinstance(dims, int) or len(dims) != 2:
+        if isinstance(dims, int):
+            raise TypeError(f"rot90 rotates the plane of two dims, got dims={dims}; give two")
+        if len(dims) != 2:
             raise errors.SizeError(f"rot90 rotates the plane of two dims, got dims={dims}; give two")
         a, b = (normal_dim(d, size) for d in dims)
         new = list(size)

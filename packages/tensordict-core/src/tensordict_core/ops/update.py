@@ -233,10 +233,15 @@ class Updating(InPlaceUpdating):
             *args: A dictionary or tensordict with the new values.
             **kwargs: The new values by name, instead.
 
+        Returns:
+            A shallow copy; this tensordict itself if there are no new values.
+
         >>> TensorDict({"a": 1}).replace(a=2)["a"]
         tensor(2)
         """
         if args and kwargs:
             raise ValueError("replace takes one dictionary or values by name, not both; pass one of them")
+        if not args and not kwargs:
+            return self
         out = self._clone(False)
         return out.update(args[0] if args else kwargs)

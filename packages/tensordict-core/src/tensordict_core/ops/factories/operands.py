@@ -31,6 +31,7 @@ __all__ = [
     "over_batch_size",
     "spread",
     "with_leaves_as",
+    "without_last",
 ]
 
 
@@ -48,10 +49,22 @@ def lined_up(tensor: Tensor, leaf: Tensor) -> Tensor:
     return tensor.reshape(tensor.shape + (1,) * (leaf.ndim - tensor.ndim)) if 0 < tensor.ndim < leaf.ndim else tensor
 
 
+def without_last(mask: Tensor, dims: int) -> Tensor:
+    """Return a mask without the dimensions of size 1 after the batch dimensions, as masks made of leaves have them.
+
+    >>> without_last(torch.ones(3, 1), 1).shape
+    torch.Size([3])
+    """
+    while mask.ndim > dims and mask.shape[-1] == 1:
+        mask = mask.squeeze(-1)
+    return mask
+
+
 def over_batch_size(mask: Tensor, size: torch.Size) -> Tensor:
-    """Return a mask over the first batch dimensions, expanded to all of them."""
+    """Return a mask over the first batch dimensions, expanded to all of them; further dimensions have size 1."""
     if not isinstance(mask, Tensor):
         raise TypeError(f"a mask is a bool tensor, got {type(mask).__name__}; compare or wrap it with torch.tensor")
+    mask = without_last(mask, len(size))
     try:
         return mask.reshape(mask.shape + (1,) * (len(size) - mask.ndim)).expand(size)
     except RuntimeError:
