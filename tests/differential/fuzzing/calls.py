@@ -188,12 +188,18 @@ def methods(ours: Any, theirs: Any) -> dict[str, inspect.Signature]:
     """The public methods of the base class that the reference has too, with the parameters of ours."""
     out: dict[str, inspect.Signature] = {}
     for name in dir(ours):
-        if name.startswith("_") or name in LEFT_OUT or not hasattr(theirs, name):
+        if name.startswith("_") or name in LEFT_OUT or not hasattr(theirs, name) or _opens_files(name):
             continue
         if isinstance(inspect.getattr_static(ours, name), property) or not callable(getattr(ours, name)):
             continue
         out[name] = inspect.signature(getattr(ours, name))
     return out
+
+
+def _opens_files(name: str) -> bool:
+    """Whether a method reads or writes a file, a server, or a format of another library."""
+    kinds = ("h5", "csv", "json", "parquet", "pandas", "zarr", "mds", "store", "remote", "remote_init")
+    return name.startswith(("from_", "to_", "init_")) and name.split("_", 1)[1] in kinds
 
 
 def call_names(ours: Any, theirs: Any) -> list[str]:

@@ -141,8 +141,13 @@ def _variables(scope: dict[str, Any], program: Program, source: set[int]) -> dic
     return {name: describe(scope[name], source) for name in ("x", *program.operands) if name in scope}
 
 
-def _mro(error: Exception) -> set[str]:
-    return {cls.__name__ for cls in type(error).__mro__}
+def _is_of_type(ours: Exception, theirs: Exception) -> bool:
+    """Whether an exception is of the type of another, or of all public bases of a private one."""
+    expected = [type(theirs)]
+    while any(cls.__name__.startswith("_") for cls in expected):
+        expected = [base for cls in expected for base in (cls.__bases__ if cls.__name__.startswith("_") else (cls,))]
+    names = {cls.__name__ for cls in type(ours).__mro__}
+    return all(cls.__name__ in names for cls in expected)
 
 
 def compare(program: Program, theirs: dict[str, Any], ours: dict[str, Any]) -> list[Difference]:
@@ -154,7 +159,7 @@ def compare(program: Program, theirs: dict[str, Any], ours: dict[str, Any]) -> l
             # what the call makes of different operands says nothing about the call
             return [replace(difference, place=f"construct.{difference.place}") for difference in found]
     if one.error is not None and other.error is not None:
-        if one.line != other.line or type(one.error).__name__ not in _mro(other.error):
+        if one.line != other.line or not _is_of_type(other.error, one.error):
             return [
                 Difference(
                     "call",

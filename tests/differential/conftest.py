@@ -1,0 +1,8 @@
+"""The fuzzer's modules are imported from beside the tests, by the tests and by the command line alike."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,84 @@
+"""Random programs give the same on the reference and on these packages, or docs/differences.md says why not."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensordict", reason="the reference is not installed")
+import tensordict
+
+if "tensordict_core" in tensordict.TensorDict.__module__:
+    pytest.skip("the suite stands in for the reference", allow_module_level=True)
+
+from fuzzing import calls, programs, rules
+from fuzzing.search import Findings, open_clusters, search
+
+SEED = 20
+DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
+
+
+@pytest.fixture(autouse=True)
+def short_tracebacks(monkeypatch):
+    # a traceback would show what the reference does inside
+    monkeypatch.setattr(sys, "tracebacklimit", 0, raising=False)
+
+
+def report(findings: Findings) -> str:
+    theirs, ours = programs.libraries()
+    spaces = programs.namespace(theirs), programs.namespace(ours)
+    lines = [f"{findings.unexplained} of {findings.calls} calls differ in a way that is neither explained nor known"]
+    for key, found in list(findings.clusters.items())[:5]:
+        smallest = programs.shrink(found[0], *spaces)
+        lines += [f"{len(found)} times {key}:", *smallest.lines(), *map(str, programs.compare(smallest, *spaces)[:2])]
+    return "\n".join(lines)
+
+
+def test_some_thousand_random_programs_show_no_new_difference():
+    findings = search(SEED, range(2500), known=open_clusters())
+    assert findings.calls == 2500 and not findings.clusters, report(findings)
+
+
+@pytest.mark.long
+def test_a_hundred_thousand_random_programs_show_no_new_difference():
+    findings = search(SEED, range(100_000), known=open_clusters())
+    print(f"{findings.calls} calls, {sum(findings.known.values())} known, {sum(findings.explained.values())} explained")
+    assert not findings.clusters, report(findings)
+
+
+def test_every_rule_names_a_row_of_the_page():
+    cells = [line.split(" | ")[0].removeprefix("| ") for line in DIFFERENCES.read_text().splitlines()]
+    for rule in rules.RULES:
+        assert any(cell.startswith(rule.row) for cell in cells), f"no row starts with {rule.row!r}"
+
+
+def test_a_seed_and_a_number_make_the_same_program():
+    theirs, ours = programs.libraries()
+    names = calls.call_names(ours.TensorDict, theirs.TensorDict)
+    first, second = (
+        calls.program(random.Random(f"{SEED}-7"), ours.TensorDict, theirs.TensorDict, names).lines() for _ in range(2)
+    )
+    assert first == second
+
+
+def test_a_difference_is_found_and_shrunk_to_what_it_needs():
+    theirs, ours = programs.libraries()
+    spaces = programs.namespace(theirs), programs.namespace(ours)
+    spaces[1]["setitem"] = lambda x, index, value: x  # a write that is lost
+    names = ["setitem key"]
+    made = (calls.program(random.Random(f"0-{i}"), ours.TensorDict, theirs.TensorDict, names) for i in range(100))
+    differing = [program for program in made if programs.compare(program, *spaces)]
+    assert differing
+    smallest = programs.shrink(differing[0], *spaces)
+    assert programs.compare(smallest, *spaces) and len(str(smallest.lines())) <= len(str(differing[0].lines()))
+
+
+def test_the_programs_cover_the_public_methods():
+    theirs, ours = programs.libraries()
+    names = set(calls.call_names(ours.TensorDict, theirs.TensorDict))
+    assert {"add", "apply", "update_", "gather", "to_dict", "getitem index", "torch.stack"} <= names and len(
+        names
+    ) > 250
