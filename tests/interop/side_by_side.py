@@ -19,6 +19,7 @@ import tensordict_class
 import tensordict_core
 import tensordict_memmap
 import tensordict_nn
+import tensordict_store
 
 reference = pytest.importorskip("tensordict", reason="the reference is not installed")
 if "tensordict_core" in reference.TensorDict.__module__:
@@ -30,7 +31,7 @@ def _merged(*modules: Any) -> SimpleNamespace:
     return SimpleNamespace(**{name: getattr(module, name) for module in modules for name in dir(module)})
 
 
-OURS = _merged(tensordict_core, tensordict_memmap, tensordict_class, tensordict_nn)
+OURS = _merged(tensordict_core, tensordict_memmap, tensordict_class, tensordict_nn, tensordict_store)
 THEIRS = _merged(reference.utils, reference.nn, reference, reference.base)
 
 Row = Callable[[Any], Any]
