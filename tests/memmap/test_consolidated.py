@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 
 import pytest
@@ -262,3 +263,28 @@ def test_a_description_that_cannot_be_is_an_error(tmp_path, bad):
     (tmp_path / "x").write_bytes(bytes(8) + text + len(text).to_bytes(8, "little"))
     with pytest.raises(ValueError, match=r"consolidated|damaged|registered|do not make one"):
         from_consolidated(tmp_path / "x")
+
+
+@pytest.mark.parametrize("lock", [False, True])
+def test_a_pickle_of_a_consolidated_tensordict_holds_its_storage_once(lock):
+    td = TensorDict(
+        {str(i): torch.randn(1000) for i in range(10)} | {"none": torch.zeros(0), "n": {"name": "text"}}
+    ).consolidate()
+    td = td.lock_() if lock else td.unlock_()
+    data = pickle.dumps(td)
+    assert len(data) < 1.2 * 10 * 1000 * 4
+    again = pickle.loads(data)
+    assert again.is_locked is lock
+    assert (again == td).all()
+    assert len({again[str(i)].untyped_storage().data_ptr() for i in range(10)}) == 1
+
+
+def test_torch_save_takes_a_consolidated_tensordict_of_several_dtypes(tmp_path):
+    td = TensorDict({"a": torch.arange(3), "b": torch.ones(3, dtype=torch.bool), "n": {"c": torch.randn(3)}}, [3])
+    torch.save(td.consolidate(), tmp_path / "data.pt")
+    loaded = torch.load(tmp_path / "data.pt", weights_only=True)
+    assert (loaded == td).all()
+    assert loaded["n"].batch_size == torch.Size([3])
+    loaded.unlock_()["a"] = torch.zeros(3)
+    changed = pickle.loads(pickle.dumps(loaded))
+    assert changed["a"].dtype == torch.float32

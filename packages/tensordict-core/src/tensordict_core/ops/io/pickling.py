@@ -17,6 +17,7 @@ from tensordict_core.base.lock import _hold
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node
 from tensordict_core.ops.io import state_dict as states
+from tensordict_core.ops.parallel.packing import Slot, skeleton_over, unpack
 
 __all__ = ["Serialization", "trust"]
 
@@ -24,6 +25,8 @@ _SURROUNDINGS = frozenset({"__weakref__", "__dict__", "_holders", "_last_exit"})
 """Slots that are not part of the contents of a node."""
 _REMEMBERED = (str, int, float, bool, PurePath)
 """Types of annotations that are valid in another process."""
+_CONSOLIDATED = "consolidated"
+"""The annotation that holds the storage of all leaves, which a pickle holds once instead of once for each leaf."""
 _SHARED = "shared_value"
 """The annotation that decides by itself what it is in another process."""
 
@@ -41,13 +44,20 @@ def _new(cls: type[Any]) -> Any:
     return cls._blank() if hasattr(cls, "_blank") else object.__new__(cls)
 
 
+def _consolidated(skeleton: Any, buffer: torch.Tensor, locked: bool) -> Any:
+    """Return a tensordict whose leaves are views of a buffer, from what its pickle holds."""
+    td = unpack(skeleton, buffer)
+    td._annotations = {_CONSOLIDATED: buffer}
+    return td.lock_() if locked else td
+
+
 def trust(*classes: Any) -> None:
     """Let ``torch.load`` (and ``torch.export.load``) read pickles of these classes with ``weights_only=True``.
 
     Reading such a pickle only sets attributes of a node, so it is as safe as reading a tensor. Its contents are
     checked too: a value of a class that is not trusted is refused.
     """
-    torch.serialization.add_safe_globals([_new, Meta, *classes])
+    torch.serialization.add_safe_globals([_new, _consolidated, Slot, Meta, *classes])
 
 
 class Serialization(Node):
@@ -145,6 +155,10 @@ class Serialization(Node):
             _hold(self)
 
     def __reduce__(self) -> Any:
+        buffer = (self._annotations or {}).get(_CONSOLIDATED)
+        skeleton = None if buffer is None else skeleton_over(self, buffer)
+        if skeleton is not None:
+            return _consolidated, (skeleton, buffer, self._locked)
         state = self.__getstate__()  # called first, because it completes a deferred tensordict and so changes its class
         return _new, (type(self),), state
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict_core.base.rebuild import UNLOCKED, How
 
-__all__ = ["Slot", "copy_into", "is_plain", "pack", "packed_size", "slots_of", "unpack"]
+__all__ = ["Slot", "copy_into", "is_plain", "pack", "packed_size", "skeleton_over", "slots_of", "unpack"]
 
 _ALIGNMENT = 64
 """The alignment of leaves in the buffer in bytes, which suits views of any dtype."""
@@ -94,6 +94,32 @@ def pack(td: Any, device: torch.device | str | None = None) -> tuple[Any, Tensor
     copy_into(buffer, slots, plain)
     places = iter(slots)
     return td._rebuild(iter([next(places) if is_plain(leaf) else leaf for leaf in leaves]), UNLOCKED), buffer
+
+
+def skeleton_over(td: Any, buffer: Tensor) -> Any:
+    """Return the skeleton of a tree whose leaves are views of a buffer, or ``None`` if one is not.
+
+    Args:
+        td: The tree.
+        buffer: The bytes that `consolidate` copied the leaves into.
+
+    >>> skeleton, buffer = pack(TensorDict({"a": torch.ones(3)}))
+    >>> skeleton_over(unpack(skeleton, buffer), buffer)._leaves(lambda kind: kind is Slot)[0].start
+    0
+    >>> skeleton_over(TensorDict({"a": torch.ones(3)}), buffer) is None
+    True
+    """
+    if type(buffer) is not Tensor or buffer.dtype is not torch.uint8:
+        return None
+    first, slots = buffer.data_ptr(), []
+    for leaf in td._leaves():
+        start = -1
+        if is_plain(leaf) and leaf.is_contiguous():
+            start = leaf.data_ptr() - first if leaf.numel() else 0
+        if start < 0 or start + leaf.nbytes > buffer.nbytes or leaf.device != buffer.device:
+            return None
+        slots.append(Slot(leaf.dtype, leaf.shape, start, leaf.requires_grad and leaf.is_leaf))
+    return td._rebuild(iter(slots), UNLOCKED)
 
 
 def unpack(skeleton: Any, buffer: Tensor) -> Any:
