@@ -9,18 +9,18 @@ import numpy as np
 
 __all__ = ["creation_options", "row_chunks"]
 
-_TARGET = 1 << 18
+_TARGET = 1 << 16
 """Bytes of a chunk that is chosen here: large enough to compress, small enough for the chunk cache of HDF5."""
 _FILTERS = ("compression", "compression_opts", "shuffle", "fletcher32", "scaleoffset", "maxshape")
 
 
 def row_chunks(shape: Sequence[int], itemsize: int, rows: int | None = None) -> tuple[int, ...]:
-    """Return chunks of whole rows, of about 256 KiB or of the given number of rows.
+    """Return chunks of whole rows, of about 64 KiB or of the given number of rows.
 
     >>> row_chunks([1000, 32], 4), row_chunks([1000, 32], 4, rows=10)
-    ((1000, 32), (10, 32))
+    ((512, 32), (10, 32))
     >>> row_chunks([100_000, 32], 4)
-    (2048, 32)
+    (512, 32)
     """
     row = max(int(np.prod(shape[1:], dtype=np.int64)) * itemsize, 1)
     rows = max(_TARGET // row, 1) if rows is None else rows

@@ -307,23 +307,22 @@ def create_file(filename: Any, locking: Any, options: dict[str, Any], fill: Call
     """
     path = os.path.abspath(os.fspath(filename))
     beside = f"{path}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    file = open_file(beside, "w", False)
+    file = open_file(beside, "w", locking)
     try:
-        try:
-            fill(H5Group(file, file.handle, options))
-            file.handle.flush()
-        finally:
-            file.handle.close()
+        fill(H5Group(file, file.handle, options))
+        file.handle.flush()
         os.replace(beside, path)
     except BaseException as error:
+        with contextlib.suppress(Exception):  # what was not written cannot be written now
+            file.handle.close()
         with contextlib.suppress(OSError):
             os.unlink(beside)
         if isinstance(error, OSError):
-            raise OSError(
-                error.errno, f"the HDF5 file {path!r} could not be written and is unchanged: {error}"
-            ) from error
+            said = f"the HDF5 file {path!r} could not be written and is unchanged: {error}"
+            raise OSError(error.errno, said) from error
         raise
-    return open_group(path, None, "r+", locking, options)
+    file.path = path  # the open file has moved, and stays open
+    return H5Group(file, file.handle, options)
 
 
 def _open_again(path: str, mode: str, locking: Any, name: str, options: dict[str, Any]) -> H5Group:

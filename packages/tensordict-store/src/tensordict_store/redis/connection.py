@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensordict_store.extras import require
+from tensordict_store.redis.wire import PLAIN, ServerError, Wire
 
 __all__ = ["BACKENDS", "Command", "Connection"]
 
@@ -58,6 +59,7 @@ class Connection:
                 )
             self.place = known.get("path") or f"{known.get('host')}:{known.get('port')}"
         self._client: Any = client
+        self._wire: Wire | None = None
         self.scripts = True
         """Whether the server is not known to refuse scripts."""
 
@@ -93,18 +95,22 @@ class Connection:
             return []
         redis = self._redis
         try:
+            if self._given is None and self._options.keys() <= PLAIN:
+                if self._wire is None:
+                    self._wire = Wire(self._options)
+                return self._wire.run(commands, atomic)
             if len(commands) == 1:
                 return [self.client.execute_command(*commands[0])]
             pipeline = self.client.pipeline(transaction=atomic)
             for command in commands:
                 pipeline.execute_command(*command)
             results: list[Any] = pipeline.execute()
-        except (redis.ConnectionError, redis.TimeoutError) as error:
+        except (redis.ResponseError, ServerError) as error:
+            raise OSError(f"the Redis server at {self.place} refuses a command: {error}") from error
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             raise ConnectionError(
                 f"the Redis server at {self.place} does not answer ({error}); start it, or pass its host and port"
             ) from error
-        except redis.ResponseError as error:
-            raise OSError(f"the Redis server at {self.place} refuses a command: {error}") from error
         return results
 
     def run_script(self, script: tuple[Any, ...], others: Sequence[Command]) -> list[Any] | None:
@@ -122,9 +128,9 @@ class Connection:
                 return self.run([command, *others])
             except OSError as error:
                 cause = error.__cause__
-                if isinstance(cause, self._redis.exceptions.NoScriptError):
+                if isinstance(cause, self._redis.exceptions.NoScriptError) or str(cause).startswith("NOSCRIPT"):
                     try:
-                        self.run([("SCRIPT LOAD", source)])
+                        self.run([("SCRIPT", "LOAD", source)])
                         continue
                     except OSError as refused:
                         if isinstance(refused, ConnectionError):
@@ -139,6 +145,8 @@ class Connection:
         """Close the connections of this process; a later operation opens one again."""
         if self._client is not None:
             self._client.close()
+        if self._wire is not None:
+            self._wire.close()
 
 
 def _connected(backend: str, place: str, options: dict[str, Any]) -> Connection:

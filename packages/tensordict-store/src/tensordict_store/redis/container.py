@@ -247,7 +247,7 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
             value = self._peek(key)
             return value if index is None else value._index(index)
         wanted = self._request(key, record, index)
-        [content], _ = gather(self._tree.connection, [(wanted.data, wanted.ranges)])
+        [content], _ = gather(self._tree.connection, [wanted.wanted])
         return self._on_device(wanted.result(content))
 
     def _now(self) -> Any:
@@ -262,7 +262,7 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
         wanted: list[tuple[dict[str, Any], str, Request]] = []
         values: list[tuple[dict[str, Any], str, Any]] = []
         out = self._add_requests(index, wanted, values)
-        ranges = [(one.data, one.ranges) for _, _, one in wanted]
+        ranges = [one.wanted for _, _, one in wanted]
         gets: list[Command] = [("GET", node._tree.data((*node._path, key))) for _, key, node in values]
         contents, replies = gather(self._tree.connection, ranges, gets)
         for (entries, key, one), content in zip(wanted, contents, strict=True):

@@ -14,7 +14,7 @@ from tensordict_store.redis.layout import Record
 
 __all__ = ["Request", "as_bytes", "request", "tensor_of"]
 
-_GAP = 8192
+_GAP = 4096
 """Bytes between two ranges that are read with them: a command of its own costs as much."""
 
 
@@ -24,9 +24,10 @@ class Request:
     Attributes:
         data: The name of the value.
         ranges: Where the rows start in the value, and how many bytes they have.
+        whole: Whether they are all of the value.
     """
 
-    __slots__ = ("data", "key", "ranges", "record", "runs", "selection")
+    __slots__ = ("data", "key", "ranges", "record", "runs", "selection", "whole")
 
     def __init__(self, key: str, data: str, record: Record, selection: Selection) -> None:
         self.key, self.data, self.record, self.selection = key, data, record, selection
@@ -35,6 +36,12 @@ class Request:
         self.runs = [(0, 1)] if not shape else selection.runs if not selection.dim else selection.box[:1]
         row = shape[1:].numel() * dtype.itemsize
         self.ranges = [(start * row, (stop - start) * row) for start, stop in self.runs if start < stop and row]
+        self.whole = self.ranges == [(0, record.nbytes)]
+
+    @property
+    def wanted(self) -> tuple[str, list[tuple[int, int]] | None]:
+        """What `gather` takes: the name of the value and its ranges; ``None`` for all of it."""
+        return self.data, None if self.whole else self.ranges
 
     def result(self, content: Any) -> Tensor:
         """Return what the index selects.
@@ -87,7 +94,8 @@ def tensor_of(key: str, content: Any, size: int, dtype: torch.dtype) -> Tensor:
         )
     if not size:
         return torch.empty(0, dtype=dtype)
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(dtype)
+    own = content if isinstance(content, bytearray) else bytearray(content)  # the tensor takes the memory over
+    return torch.frombuffer(own, dtype=torch.uint8).view(dtype)
 
 
 def as_bytes(value: Tensor) -> bytes:

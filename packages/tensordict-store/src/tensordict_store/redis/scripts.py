@@ -29,55 +29,64 @@ _SCATTER = """
 for _, key in ipairs(KEYS) do
   if redis.call('EXISTS', key) == 0 then return key end
 end
-local at, place, text = 1, 1, ARGV[1]
-for i = 1, #text / 24 do
-  local key, first, size
-  key, first, size, at = struct.unpack('<i8i8i8', text, at)
-  redis.call('SETRANGE', KEYS[key], first, string.sub(ARGV[2], place, place + size - 1))
-  place = place + size
+local at, text = 1, ARGV[1]
+for i = 1, #text / 16 do
+  local key, first
+  key, first, at = struct.unpack('<i8i8', text, at)
+  redis.call('SETRANGE', KEYS[key], first, ARGV[i + 1])
 end
 return false
 """
+_FEW = 16
+"""Ranges that commands of their own ask for as fast."""
+_SMALL = 1024
+"""Bytes of a range, on average, above which the server spends more time in the script than commands take."""
 _LIMIT = 1 << 23
 """Bytes above which a script would hold the server up, and copies cost more than commands."""
 Ranges = Sequence[tuple[int, int]]
 
 
 def gather(
-    connection: Connection, wanted: Sequence[tuple[str, Ranges]], others: Sequence[Command] = ()
+    connection: Connection, wanted: Sequence[tuple[str, Ranges | None]], others: Sequence[Command] = ()
 ) -> tuple[list[Any], list[Any]]:
     """Return ranges of several values, and the results of other commands, in one request.
 
     Args:
         connection: The connection.
-        wanted: For each value its name and its ranges: where they start, and how many bytes they have.
+        wanted: For each value its name and its ranges: where they start, and how many bytes they have; ``None`` for all
+            of it.
         others: More commands.
 
     Returns:
         For each value the bytes of its ranges side by side (shorter where the value ends before them, and ``None`` for
         a value that is gone); and the results of the commands.
     """
-    sizes = [sum(size for _, size in ranges) for _, ranges in wanted]
-    count = sum(len(ranges) for _, ranges in wanted)
-    if connection.scripts and count > 1 and sum(sizes) <= _LIMIT:
-        packed = _packed([ranges for _, ranges in wanted])
-        command = (_GATHER, [name for name, _ in wanted], packed)
-        replies = connection.run_script(command, others)
+    parts = [(name, ranges) for name, ranges in wanted if ranges is not None]
+    sizes = [sum(size for _, size in ranges) for _, ranges in parts]
+    count = sum(len(ranges) for _, ranges in parts)
+    gets: list[Command] = [("GET", name) for name, ranges in wanted if ranges is None]
+    found: list[Any] | None = None
+    rest: list[Any] = []
+    if connection.scripts and count > _FEW and sum(sizes) <= count * _SMALL:
+        packed = _packed([ranges for _, ranges in parts])
+        replies = connection.run_script((_GATHER, [name for name, _ in parts], packed), [*gets, *others])
         if replies is not None and len(replies[0]) == sum(sizes):
             whole, places = memoryview(replies[0]), np.cumsum([0, *sizes]).tolist()
-            return [whole[a:b] for a, b in itertools.pairwise(places)], replies[1:]
-    commands = [
-        ("GETRANGE", name, start, start + size - 1) if size else ("GETRANGE", name, 1, 0)
-        for name, ranges in wanted
-        for start, size in ranges
-    ]
-    exists = [("EXISTS", name) for name, _ in wanted]
-    replies = connection.run([*commands, *exists, *others])
-    out, used = [], 0
-    for (_, ranges), found in zip(wanted, replies[count : count + len(wanted)], strict=True):
-        out.append(b"".join(replies[used : used + len(ranges)]) if found else None)
-        used += len(ranges)
-    return out, replies[count + len(wanted) :]
+            found, rest = [whole[a:b] for a, b in itertools.pairwise(places)], replies[1:]
+    if found is None:
+        commands = [("GETRANGE", name, a, a + size - 1) for name, ranges in parts for a, size in ranges]
+        replies = connection.run([*commands, *gets, *others])
+        found, rest, used = [], replies[count:], 0
+        for _, ranges in parts:
+            own, used = replies[used : used + len(ranges)], used + len(ranges)
+            found.append(own[0] if len(own) == 1 else b"".join(own))
+        # a value that is gone has no bytes, as one has that is empty
+        short = [i for i, (got, size) in enumerate(zip(found, sizes, strict=True)) if size and not len(got)]
+        known = connection.run([("EXISTS", parts[i][0]) for i in short]) if short else []
+        for i, exists in zip(short, known, strict=True):
+            found[i] = found[i] if exists else None
+    ranged, complete = iter(found), iter(rest[: len(gets)])
+    return [next(complete if ranges is None else ranged) for _, ranges in wanted], rest[len(gets) :]
 
 
 def scatter(connection: Connection, parts: Sequence[tuple[str, Ranges, bytes]]) -> str | None:
@@ -93,9 +102,10 @@ def scatter(connection: Connection, parts: Sequence[tuple[str, Ranges, bytes]]) 
     names = [name for name, _, _ in parts]
     total = sum(len(content) for _, _, content in parts)
     if connection.scripts and total <= _LIMIT:
-        packed = _packed([ranges for _, ranges, _ in parts])
-        content = b"".join(content for _, _, content in parts)
-        replies = connection.run_script((_SCATTER, names, packed, content), ())
+        places = [(number, start) for number, (_, ranges, _) in enumerate(parts, 1) for start, size in ranges if size]
+        pieces = [piece for _, ranges, content in parts for piece in _cut(ranges, content)]
+        packed = np.array(places, dtype="<i8").tobytes()
+        replies = connection.run_script((_SCATTER, names, packed, *pieces), ())
         if replies is not None:
             return None if replies[0] is None else bytes(replies[0]).decode()
     for name, found in zip(names, connection.run([("EXISTS", name) for name in names]), strict=True):
@@ -103,13 +113,23 @@ def scatter(connection: Connection, parts: Sequence[tuple[str, Ranges, bytes]]) 
             return name
     commands: list[Command] = []
     for name, ranges, content in parts:
-        place = 0
-        for start, size in ranges:
-            if size:
-                commands.append(("SETRANGE", name, start, content[place : place + size]))
-            place += size
+        starts = [start for start, size in ranges if size]
+        pieces = _cut(ranges, content)
+        commands += [("SETRANGE", name, start, piece) for start, piece in zip(starts, pieces, strict=True)]
     connection.run(commands, atomic=True)
     return None
+
+
+def _cut(ranges: Ranges, content: bytes) -> list[bytes]:
+    """Return what goes into each range that is not empty.
+
+    >>> _cut([(0, 1), (5, 0), (8, 2)], b"abc")
+    [b'a', b'bc']
+    """
+    sizes = [size for _, size in ranges if size]
+    if len(sizes) == 1:
+        return [content]
+    return [content[a:b] for a, b in itertools.pairwise(itertools.accumulate(sizes, initial=0))]
 
 
 def _packed(values: Sequence[Ranges]) -> bytes:

@@ -202,7 +202,7 @@ def _node_name(path: Path) -> str:
 
 
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
+    return {bytes(key): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def encoded(key: str, node: Any, allow_pickle: bool) -> tuple[Record, bytes]:

@@ -38,7 +38,7 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
             whole = Index(slice(start, stop), record.shape[:1])
             kept.append((whole, node._request(key, record, whole), index, value))
     if kept:
-        contents, _ = gather(connection, [(wanted.data, wanted.ranges) for _, wanted, _, _ in kept])
+        contents, _ = gather(connection, [wanted.wanted for _, wanted, _, _ in kept])
         for (whole, wanted, index, value), content in zip(kept, contents, strict=True):
             rows = wanted.result(content)
             shape = wanted.record.shape
