@@ -43,7 +43,9 @@ def run(code: str, output: str | None, names: dict[str, object], where: str, lin
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.exists()], ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_examples_of_a_page_run_and_print_what_they_show(page, tmp_path, monkeypatch):
+def test_the_examples_of_a_page_run_and_print_what_they_show(page, tmp_path, monkeypatch, request):
+    if page.name == "stores-redis.md":
+        request.getfixturevalue("redis_for_pages")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
     for line, code, output in examples(page.read_text()):
