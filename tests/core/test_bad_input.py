@@ -63,7 +63,7 @@ TABLE: list[tuple[str, Callable[[], Any], type[Exception], str, str, str]] = [
     ("source", lambda: TensorDict(3), TypeError, "mapping or a tensordict", "got int", "use from_any"),
     ("list source", lambda: TensorDict([1]), TypeError, "mapping or a tensordict", "got list", "use from_any"),
     ("key of a source", lambda: TensorDict({1: 2}), TypeError, "a key is a string", "1 of type int", "name the entry"),
-    ("negative size", lambda: TensorDict({}, [-1]), ValueError, "a negative size", r"batch size \[-1\]", "pass sizes"),
+    ("negative size", lambda: TensorDict({}, [-2]), ValueError, "a negative size", r"batch size \[-2\]", "pass sizes"),
     ("size of letters", lambda: TensorDict({}, "x"), TypeError, "an integer or a sequence", "'x' is not", "pass sizes"),
     ("broken size", lambda: TensorDict({}, [3.5]), TypeError, "an integer or a seq", r"\[3.5\] is not", "pass sizes"),
     ("entry", lambda: TensorDict({"a": MASK}, [3]), RuntimeError, "start with", r"'a' has shape \[5\]", "expand the"),

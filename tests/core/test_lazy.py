@@ -65,8 +65,11 @@ def test_ragged_reads_reach_through_nested_keys_and_nested_stacks():
 def test_padding_and_nesting_refuse_unsupported_entries():
     td = LazyStackedTensorDict(*(TensorDict({"a": torch.zeros(3, n)}, [3]) for n in (1, 2)), stack_dim=1)
     assert td.get("a", as_padded_tensor=True).shape == (3, 2, 2)
+    assert [part.shape for part in td.get("a", as_nested_tensor=True).unbind()] == [(3, 1), (3, 2)]
+    with pytest.raises((ValueError, RuntimeError), match="stack dim is 1"):
+        td.get_nestedtensor("a")
     with pytest.raises(ValueError, match="stack dim is 1"):
-        td.get("a", as_nested_tensor=True)
+        td.densify()
     with pytest.raises(ValueError, match="padding_side"):
         ragged().get("a", as_padded_tensor=True, padding_side="top")
     ranks = lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.zeros(1, 1)})])

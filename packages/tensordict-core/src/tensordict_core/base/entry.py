@@ -17,6 +17,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.options import current as options
+from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.registry import containers
 
 __all__ = ["as_tensor", "non_tensor_entry", "to_entry"]
@@ -73,8 +74,15 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
         if tensor is None:
             return non_tensor_entry(meta, value)
         value = tensor
-    if size and not starts_with(value.shape, size):
-        raise errors.batch_mismatch(key, value.shape, size)
+    if size:
+        try:
+            fits = starts_with(value.shape, size)
+        except RuntimeError:  # strided nested tensors have no shape
+            if not starts_with(shape_of(value), size):
+                raise errors.batch_mismatch(key, shape_of(value), size) from None
+        else:
+            if not fits:
+                raise errors.batch_mismatch(key, value.shape, size)
     if meta.device is not None and value.device != meta.device:
         value = value.to(meta.device, non_blocking=non_blocking)
     return value

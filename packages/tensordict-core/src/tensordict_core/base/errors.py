@@ -1,9 +1,7 @@
 """Error messages of core: functions that build exceptions.
 
 A message is one sentence: the offender, the rule, then the remedy. Call sites read ``raise errors.locked(...)``.
-
-Some faults have a type of their own with several bases, because torch, Python and existing programs use different types
-for them: an ``except`` clause for any of the bases catches them.
+Faults for which torch, Python and existing programs use different types have a type of `error_types`.
 """
 
 from __future__ import annotations
@@ -12,57 +10,21 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-
-class DimensionError(IndexError, ValueError, RuntimeError):
-    """A batch dimension does not exist."""
-
-
-class IndexCountError(IndexError, RuntimeError):
-    """An index has more parts than there are batch dimensions."""
-
-
-class InPlaceShapeError(ValueError, RuntimeError):
-    """A value does not have the shape of the leaf, or of the part of it, that it is written into."""
-
-
-class KeyThroughLeafError(KeyError, ValueError, RuntimeError):
-    """A nested key passes through a leaf."""
-
-
-class ExistingKeyError(KeyError, ValueError):
-    """The new name of an entry is a key that exists."""
-
-
-class NotAnIndexError(TypeError, IndexError):
-    """A value is not an index."""
-
-
-class NotAKeyError(TypeError, KeyError, RuntimeError):
-    """A value is not a nested key."""
-
-
-class NotAValueError(TypeError, AttributeError, RuntimeError):
-    """The source of an update of non-tensor data is something else."""
-
-
-class OperandError(TypeError, AttributeError):
-    """An operand is not a tensordict."""
-
-
-class NoLimitError(ValueError, TypeError, RuntimeError):
-    """Values are to be limited, and no limit is given."""
-
-
-class StackError(RuntimeError):
-    """Tensordicts cannot be stacked or concatenated densely."""
-
-
-class StackDimError(RuntimeError, TypeError):
-    """A batch size does not keep the stack dimension of a lazy stack."""
-
-
-class SizeError(ValueError, RuntimeError):
-    """Sizes, numbers of dimensions or numbers of names do not match."""
+from tensordict_core.base.error_types import DimensionError as DimensionError
+from tensordict_core.base.error_types import ExistingKeyError as ExistingKeyError
+from tensordict_core.base.error_types import IndexCountError as IndexCountError
+from tensordict_core.base.error_types import InPlaceShapeError as InPlaceShapeError
+from tensordict_core.base.error_types import KeyThroughLeafError as KeyThroughLeafError
+from tensordict_core.base.error_types import NoLimitError as NoLimitError
+from tensordict_core.base.error_types import NotAKeyError as NotAKeyError
+from tensordict_core.base.error_types import NotAnIndexError as NotAnIndexError
+from tensordict_core.base.error_types import NotAValueError as NotAValueError
+from tensordict_core.base.error_types import NotIterableError as NotIterableError
+from tensordict_core.base.error_types import OperandError as OperandError
+from tensordict_core.base.error_types import OutDtypeError as OutDtypeError
+from tensordict_core.base.error_types import SizeError as SizeError
+from tensordict_core.base.error_types import StackDimError as StackDimError
+from tensordict_core.base.error_types import StackError as StackError
 
 
 def incomplete_container(cls: type, missing: Sequence[str]) -> TypeError:
@@ -359,6 +321,14 @@ def not_a_source(source: Any) -> TypeError:
     )
 
 
+def not_iterable() -> NotIterableError:
+    """A tensordict without batch dimensions has no rows to iterate over."""
+    return NotIterableError(
+        "iteration over the rows of a tensordict needs at least one batch dimension, and this one has batch size []; "
+        "set td.batch_size first, or iterate over keys(), values() or items()"
+    )
+
+
 def source_batch_size(got: Sequence[int], expected: Sequence[int], inplace: bool) -> RuntimeError:
     """The source of an update has another batch size."""
     return RuntimeError(
@@ -376,6 +346,14 @@ def out_requires_grad(what: str) -> RuntimeError:
     return RuntimeError(
         f"{what} with out= is not differentiable, and an operand requires gradients; leave out out=, or call it under "
         "torch.no_grad()"
+    )
+
+
+def out_dtype(what: str, key: Any, got: Any, expected: Any) -> OutDtypeError:
+    """An entry of ``out`` has a dtype that loses the values of the result."""
+    return OutDtypeError(
+        f"{what}: the result of key {key!r} has dtype {got}, which does not cast to {expected}, that of the entry of "
+        "out; pass an out of the dtype of the result"
     )
 
 
@@ -504,6 +482,22 @@ def elements_differ(i: int, size: Sequence[int], first: Sequence[int]) -> Runtim
         f"the batch sizes of the elements of a lazy stack differ: element 0 has {list(first)} and element {i} has "
         f"{list(size)}; give elements of one batch size"
         + ("" if len(size) != len(first) else ", or pass strict_shape=False")
+    )
+
+
+def nested_stack_dim(dim: int) -> ValueError:
+    """A lazy stack cannot be read as a nested tensor of its batch size."""
+    return SizeError(
+        f"a nested tensor has its ragged components first, but the stack dim is {dim}; permute the stack dim to 0, "
+        "or read the entry with as_list=True or as_padded_tensor=True"
+    )
+
+
+def name_of_nested(name: str, names: Sequence[Any]) -> ValueError:
+    """A dim name is that of a further dimension of a nested tensordict."""
+    return ValueError(
+        f"the dim name {name!r} is that of a dimension of a nested tensordict, with the names {list(names)}; rename "
+        "one of the two"
     )
 
 

@@ -74,8 +74,10 @@ def starts_with(shape: torch.Size, size: torch.Size) -> bool:
 def as_batch_size(batch_size: Sequence[int] | int | None) -> torch.Size:
     """Convert a batch size argument (``None``, an integer, or a sequence of integers) to a ``torch.Size``.
 
+    A size of -1 is one that differs between rows, such as that of nested tensors.
+
     Raises:
-        ValueError: A size is negative.
+        ValueError: A size is negative and not -1.
         TypeError: The argument is neither an integer nor a sequence of integers.
 
     >>> as_batch_size(3), as_batch_size(None)
@@ -94,8 +96,11 @@ def as_batch_size(batch_size: Sequence[int] | int | None) -> torch.Size:
             f"{batch_size!r} is not a batch size, which is an integer or a sequence of integers; pass sizes such as [3]"
         ) from None
     for n in size:
-        if n < 0:
-            raise errors.SizeError(f"the batch size {list(size)} has a negative size; pass sizes of 0 or more")
+        if n < -1:
+            raise errors.SizeError(
+                f"the batch size {list(size)} has a negative size; pass sizes of 0 or more, or -1 for sizes that "
+                "differ between rows"
+            )
     return size
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
+from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.rebuild import KEEP, How, IsLeaf
 
 __all__ = ["Node", "is_leaf_tensor"]
@@ -137,6 +138,7 @@ class Node:
         set: Callable[..., Self]
         to: Callable[..., Self]
         to_dict: Callable[..., Any]
+        to_lazystack: Callable[..., Any]
         to_namedtuple: Callable[..., Any]
         to_tensordict: Callable[..., Any]
         tolist: Callable[..., Any]
@@ -147,6 +149,7 @@ class Node:
         where: Callable[..., Self]
         _index_put: Callable[..., None]
         _room: Callable[..., Any]
+        shape: Any
         _change_batch_size: Callable[..., None]
         _find_parent: Callable[..., Any]
         _flat_values: Callable[..., list[Any]]
@@ -167,6 +170,7 @@ class Node:
         _put_names: Callable[..., None]
         _put_node: Callable[..., Any]
         _store: Callable[..., Any]
+        _as_lazy_as: Callable[..., Any]
         _view_at: Callable[..., Any]
 
         def _new(self, entries: dict[str, Any], meta: Meta) -> Self:
@@ -305,7 +309,9 @@ class Node:
 
     def _shape_of(self, key: str) -> torch.Size:
         """Return the shape of an entry that exists, without reading it."""
-        return self._peek(key).shape  # type: ignore[no-any-return]  # an entry is Any
+        entry = self._peek(key)
+        shape: torch.Size = shape_of(entry) if is_leaf_tensor(entry) else entry.shape
+        return shape
 
     def _read(self, key: str, index: Index | None) -> Any:
         """Return the part of an entry that an index of the batch dimensions selects; all of it if ``None``."""

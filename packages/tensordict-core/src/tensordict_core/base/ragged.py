@@ -1,6 +1,7 @@
-"""Rows of nested tensors of the jagged layout: what torch does for other tensors, component by component.
+"""Rows of nested tensors: what torch does for other tensors, component by component.
 
-Torch (2.13) neither slices nor concatenates them along their first dimension.
+Torch (2.13) neither slices nor concatenates them along their first dimension, and those of the strided layout have no
+shape.
 """
 
 from __future__ import annotations
@@ -11,19 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["cat_leaves", "leaf_part", "split_leaf"]
+__all__ = ["cat_leaves", "leaf_part", "shape_of", "split_leaf"]
 
 
-def _is_jagged(leaf: Tensor) -> bool:
-    return leaf.is_nested and leaf.layout is torch.jagged
+def shape_of(leaf: Tensor) -> torch.Size:
+    """Return the shape of a leaf, with -1 for the sizes in which the components of a strided nested tensor differ.
+
+    >>> shape_of(torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(2, 4)]))
+    torch.Size([2, 2, -1])
+    """
+    if not leaf.is_nested or leaf.layout is not torch.strided:
+        return leaf.shape
+    sizes = zip(*[part.shape for part in leaf.unbind()], strict=True)
+    return torch.Size((leaf.size(0), *[column[0] if len(set(column)) == 1 else -1 for column in sizes]))
 
 
 def _of(components: Sequence[Tensor], like: Tensor) -> Tensor:
-    """Return components as one nested tensor; without any, one of no rows like another."""
+    """Return components as one nested tensor of a layout; without any, one of no rows like another."""
+    if like.layout is torch.strided:
+        return torch.nested.as_nested_tensor(list(components), dtype=like.dtype, device=like.device)
     if components:
         return torch.nested.as_nested_tensor(list(components), layout=torch.jagged)
-    start = like.offsets()[:1]  # type: ignore[attr-defined]  # jagged tensors have it, without annotation
-    return torch.nested.nested_tensor_from_jagged(like.values()[:0], start)
+    jagged: Any = like
+    return torch.nested.nested_tensor_from_jagged(jagged.values()[:0], jagged.offsets()[:1])
 
 
 def leaf_part(leaf: Tensor, idx: Any) -> Tensor:
@@ -33,7 +44,7 @@ def leaf_part(leaf: Tensor, idx: Any) -> Tensor:
     >>> leaf_part(ragged, slice(1, None)).unbind()
     (tensor([1., 1.]),)
     """
-    if not _is_jagged(leaf) or idx == ():
+    if not leaf.is_nested or idx == ():
         return leaf[idx]
     first, *rest = idx if isinstance(idx, tuple) else (idx,)
     if first is None or isinstance(first, int):
@@ -47,7 +58,7 @@ def leaf_part(leaf: Tensor, idx: Any) -> Tensor:
 
 def split_leaf(leaf: Tensor, sizes: Sequence[int], dim: int) -> Sequence[Tensor]:
     """Return consecutive pieces of a leaf along a dimension, as ``torch.split``."""
-    if dim or not _is_jagged(leaf):
+    if dim or not leaf.is_nested:
         return torch.split_with_sizes(leaf, sizes, dim)
     components, pieces, start = leaf.unbind(), [], 0
     for n in sizes:
@@ -58,6 +69,6 @@ def split_leaf(leaf: Tensor, sizes: Sequence[int], dim: int) -> Sequence[Tensor]
 
 def cat_leaves(leaves: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Return the concatenation of leaves along a dimension, as ``torch.cat``."""
-    if dim or not all(_is_jagged(leaf) for leaf in leaves):
+    if dim or not all(leaf.is_nested and leaf.layout is leaves[0].layout for leaf in leaves):
         return torch.cat(list(leaves), dim)
     return _of([component for leaf in leaves for component in leaf.unbind()], leaves[0])

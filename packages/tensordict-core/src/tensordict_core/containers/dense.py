@@ -90,13 +90,14 @@ def _combined(items: Sequence[Any], dim: int, how: _Combination) -> dict[str, An
     for key, column in columns:
         head = column[0]
         try:
-            if type(head) is not Tensor and getattr(head, "is_nested", False) and how is _CAT:
-                entries[key] = cat_leaves(column, dim)
-            elif type(head) is Tensor or not isinstance(head, Node):
+            if type(head) is Tensor or not isinstance(head, Node):
                 entries[key] = combine(column, dim) if dim else combine(column)  # torch parses a second argument slowly
             else:
                 entries[key] = how.nodes(column, dim)
         except (RuntimeError, TypeError) as error:
+            if how is _CAT and all(isinstance(entry, Tensor) and entry.is_nested for entry in column):
+                entries[key] = cat_leaves(column, dim)
+                continue
             raise _not_combined(error, key, column, dim, how) from None
     return entries
 
@@ -209,24 +210,34 @@ class TensorDict(TensorDictBase):
                 f"TensorDict takes a mapping or a tensordict as source, got {type(source).__name__}; "
                 "use from_any for other structures"
             ) from None
-        for key, value in items:
-            if type(key) is not str:
-                self._set_path(unravel_key_to_tuple(key), value, bool(non_blocking))
-            elif plain and type(value) is Tensor:
-                if dims:
-                    shape = value.shape
-                    # starts_with, inlined for one dimension: the call would double the cost of an entry
-                    if not (shape and shape[0] == first if dims == 1 else starts_with(shape, size)):
-                        raise errors.batch_mismatch(key, shape, size)
-                entries[key] = value
-            else:
-                entries[key] = entry = to_entry(meta, key, value, non_blocking=bool(non_blocking))
-                if named is None and isinstance(entry, Node) and entry._meta.names is not None:
-                    named = entry
+        try:
+            for key, value in items:
+                if type(key) is not str:
+                    self._set_path(unravel_key_to_tuple(key), value, bool(non_blocking))
+                elif plain and type(value) is Tensor:
+                    if dims:
+                        shape = value.shape
+                        # starts_with, inlined for one dimension: the call would double the cost of an entry
+                        if not (shape and shape[0] == first if dims == 1 else starts_with(shape, size)):
+                            raise errors.batch_mismatch(key, shape, size)
+                    entries[key] = value
+                else:
+                    entries[key] = entry = to_entry(meta, key, value, non_blocking=bool(non_blocking))
+                    if named is None and isinstance(entry, Node) and entry._meta.names is not None:
+                        named = entry
+        except RuntimeError as error:
+            self._store_nested(items, error)
         if named is not None and meta.names is None:
             self._adopt_names(named)
         if lock:
             self.lock_()
+
+    def _store_nested(self, items: Iterable[tuple[Any, Any]], error: RuntimeError) -> None:
+        """Store entries of which some may be strided nested tensors, which have no shape; raise the error otherwise."""
+        if not any(isinstance(value, Tensor) and value.is_nested for _, value in items):
+            raise error
+        for key, value in items:
+            self.set(key, value)
 
     def __class_getitem__(cls, item: Any) -> GenericAlias:
         """Return an alias for annotations, such as ``TensorDict[str, Tensor]``."""
@@ -356,7 +367,9 @@ class TensorDict(TensorDictBase):
                 new = value._rebuild(leaves, how)
             if new is None:
                 continue
-            if check and not (type(new) is ready and (first is None or ((own := new.shape) and own[0] == first))):
+            if check and not (
+                type(new) is ready and (first is None or (not new.is_nested and (own := new.shape) and own[0] == first))
+            ):
                 new = to_entry(meta, key, new)
             entries[key] = new
         if how.prune and not entries and self._entries:
@@ -369,9 +382,25 @@ class TensorDict(TensorDictBase):
     # shape -----------------------------------------------------------------------------------------------------------
 
     def _index(self, index: Index) -> Any:
+        try:
+            entries = self._indexed(index)
+        except RuntimeError:  # torch has no rows of strided nested tensors
+            if not self._has_nested_tensors():
+                raise
+            entries = {
+                key: value._index(index) if isinstance(value, Node) else leaf_part(value, index.idx)
+                for key, value in self._entries.items()
+            }
+        return self._make(entries, index.meta(self._meta))
+
+    def _has_nested_tensors(self) -> bool:
+        return any(isinstance(value, Tensor) and value.is_nested for value in self._entries.values())
+
+    def _indexed(self, index: Index) -> dict[str, Any]:
+        """Return the parts of the entries that an index selects."""
         idx, rows = index.idx, index.rows
         if rows is None:
-            entries = {
+            return {
                 key: value[idx]
                 if type(value) is Tensor
                 else value._index(index)
@@ -379,20 +408,18 @@ class TensorDict(TensorDictBase):
                 else leaf_part(value, idx)
                 for key, value in self._entries.items()
             }
-        else:
-            at, select = index.at, torch.index_select
-            entries = {
-                key: select(value, at, rows)
-                if type(value) is Tensor and value.is_cpu
-                else value._index(index)
-                if isinstance(value, Node)
-                # tensor subclasses such as memory-mapped tensors have their own way to gather rows
-                else select(value, at, rows)
-                if at and value.is_cpu
-                else leaf_part(value, idx)
-                for key, value in self._entries.items()
-            }
-        return self._make(entries, index.meta(self._meta))
+        at, select = index.at, torch.index_select
+        return {
+            key: select(value, at, rows)
+            if type(value) is Tensor and value.is_cpu
+            else value._index(index)
+            if isinstance(value, Node)
+            # tensor subclasses such as memory-mapped tensors have their own way to gather rows
+            else select(value, at, rows)
+            if at and value.is_cpu
+            else leaf_part(value, idx)
+            for key, value in self._entries.items()
+        }
 
     def _reshape(self, op: ShapeOp) -> Any:
         result = self._make(op.entries(self._entries), op.meta(self._meta))
@@ -438,14 +465,22 @@ class TensorDict(TensorDictBase):
         return tuple(make({key: column[i] for key, column in columns.items()}, meta) for i in range(size[dim]))
 
     def _split(self, sizes: list[int], dim: int) -> Sequence[Any]:
-        columns: dict[str, Sequence[Any]] = {
-            key: torch.split_with_sizes(value, sizes, dim)
-            if type(value) is Tensor
-            else value._split(sizes, dim)
-            if isinstance(value, Node)
-            else split_leaf(value, sizes, dim)
-            for key, value in self._entries.items()
-        }
+        try:
+            columns: dict[str, Sequence[Any]] = {
+                key: torch.split_with_sizes(value, sizes, dim)
+                if type(value) is Tensor
+                else value._split(sizes, dim)
+                if isinstance(value, Node)
+                else split_leaf(value, sizes, dim)
+                for key, value in self._entries.items()
+            }
+        except RuntimeError:  # as for an index
+            if not self._has_nested_tensors():
+                raise
+            columns = {
+                key: value._split(sizes, dim) if isinstance(value, Node) else split_leaf(value, sizes, dim)
+                for key, value in self._entries.items()
+            }
         old = self._meta
         before, after = old.batch_size[:dim], old.batch_size[dim + 1 :]
         metas = {n: old.resized(torch.Size((*before, n, *after)), old.names) for n in set(sizes)}

@@ -16,6 +16,7 @@ from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tup
 from tensordict_core.base.meta import starts_with
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.options import current as options
+from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
 from tensordict_core.base.registry import containers
 from tensordict_core.base.views import ItemsView, KeysView, ValuesView, ViewOptions
@@ -291,8 +292,12 @@ class Access(Node):
                 and not isinstance(item, Node)
             ):
                 size = meta.batch_size
-                if size and not starts_with(item.shape, size):
-                    raise errors.batch_mismatch(key, item.shape, size)
+                try:
+                    fits = not size or starts_with(item.shape, size)
+                except RuntimeError:  # a strided nested tensor has no shape
+                    fits = starts_with(shape_of(item), size)
+                if not fits:
+                    raise errors.batch_mismatch(key, shape_of(item), size)
                 self._set(key, item)
                 return self
             if item is self:
@@ -358,7 +363,7 @@ class Access(Node):
         return (
             is_leaf_tensor(old)
             and is_leaf_tensor(value)
-            and old.shape == value.shape
+            and shape_of(old) == shape_of(value)
             and old.dtype == value.dtype
             and old.device == value.device
         )

@@ -26,10 +26,31 @@ def write_out(what: str, result: Any, out: Any) -> Any:
 
     Raises:
         RuntimeError: The result depends on tensors that require gradients, which ``out`` would not.
+        RuntimeError: An entry of ``out`` has a dtype that loses the values of the result, such as an integer one.
     """
     if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in result._leaves()):
         raise errors.out_requires_grad(what)
+    _check_dtypes(what, result, out)
     return out.update_(result)
+
+
+def fill_out(what: str, result: Any, out: Any) -> Any:
+    """Write a result into ``out``, whose missing entries are added, and return ``out``.
+
+    Raises:
+        RuntimeError: ``out`` is locked, or an entry has a dtype that loses the values of the result.
+    """
+    if out._locked:
+        raise errors.locked(f"{what} with out= would add entries")
+    _check_dtypes(what, result, out)
+    return out.update(result, inplace=True)
+
+
+def _check_dtypes(what: str, result: Any, out: Any) -> None:
+    for key, leaf in zip(result._leaf_keys(), result._leaves(), strict=True):
+        old = out._peek_path(key)
+        if isinstance(old, torch.Tensor) and not torch.can_cast(leaf.dtype, old.dtype):
+            raise errors.out_dtype(what, key, leaf.dtype, old.dtype)
 
 
 def _nodes(items: Any, what: str) -> list[Any]:
@@ -189,7 +210,7 @@ def lazy_stack(
         names = list(result.names)
         names[at] = stack_dim_name
         result._set_meta(result._meta.named(as_names(names, len(names))))
-    return result if out is None else out.update_(result)
+    return result if out is None else write_out("lazy_stack", result, out)
 
 
 def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:

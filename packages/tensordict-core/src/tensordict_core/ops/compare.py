@@ -12,7 +12,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.rebuild import UNLOCKED
+from tensordict_core.base.rebuild import SAME, UNLOCKED
 from tensordict_core.ops.factories.operands import broadcast_how, match, spread
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.reduction import BatchDims, Dim, over_leaves
@@ -92,7 +92,7 @@ def _test(name: str) -> UnaryMethod:
     function = getattr(torch, name)
 
     def method(self: Any) -> Any:
-        return self._rebuild(iter([function(leaf) for leaf in self._leaves()]), UNLOCKED)
+        return self._rebuild(iter([function(leaf) for leaf in self._leaves()]), SAME)
 
     method.__doc__ = f"""Return the result of `torch.{name}` for every leaf, as bool leaves.
 

@@ -119,13 +119,13 @@ class Indexing(Node):
         """Iterate over the slices along the first batch dimension.
 
         Raises:
-            RuntimeError: There is no batch dimension.
+            TypeError: There is no batch dimension.
 
         >>> [row["a"].item() for row in TensorDict({"a": torch.arange(2)}, batch_size=[2])]
         [0, 1]
         """
         if not self._meta.batch_size:
-            raise errors.no_batch_dim("iteration over the rows of a tensordict")
+            raise errors.not_iterable()
         return iter(self._unbind(0))
 
     def get_at(self, key: Any, index: Any = KEEP, default: Any = None, *, idx: Any = KEEP) -> Any:

@@ -17,7 +17,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node
-from tensordict_core.base.rebuild import UNLOCKED, How
+from tensordict_core.base.rebuild import SAME, UNLOCKED, How
 from tensordict_core.base.registry import containers
 from tensordict_core.base.shape_op import BatchOp, normal_dim
 from tensordict_core.ops.combine import write_out
@@ -29,14 +29,20 @@ __all__ = ["Masking", "pad_values"]
 
 def _where_by_element(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
     """Apply ``where`` to each element of a lazy stack."""
-    dim, count = td._stack_dim, len(td.tensordicts)
+    dim, dims, count = td.stack_dim, len(td._meta.batch_size), len(td.tensordicts)
 
-    def parts(operand: Any) -> Sequence[Any]:
-        whole_batch = isinstance(operand, Node) or (isinstance(operand, Tensor) and operand.ndim > dim)
-        return operand.unbind(dim) if whole_batch else [operand] * count
+    def parts(operand: Any, at: int) -> Sequence[Any]:
+        """Return what each element takes of an operand whose dimension ``at`` is the stack dimension."""
+        if isinstance(operand, Node) and len(operand._meta.batch_size) > dim:
+            return operand.unbind(dim)
+        if not isinstance(operand, Tensor) or not 0 <= at < operand.ndim:
+            return [operand] * count
+        return operand.expand(*operand.shape[:at], count, *operand.shape[at + 1 :]).unbind(at)
 
-    columns = zip(td.tensordicts, parts(condition), parts(other), strict=True)
-    return containers.lazy._make([mine.where(mask, theirs, pad=pad) for mine, mask, theirs in columns], dim)
+    # a tensor of as many dimensions as the batch, or fewer, goes with the last batch dimensions
+    beyond = max(dims - other.ndim, 0) if isinstance(other, Tensor) else 0
+    columns = zip(td.tensordicts, parts(condition, dim), parts(other, dim - beyond), strict=True)
+    return td._again([mine.where(mask, theirs, pad=pad) for mine, mask, theirs in columns])
 
 
 class Masking(Node):
@@ -76,13 +82,10 @@ class Masking(Node):
             raise TypeError(
                 f"where takes a bool tensor as condition, got {type(condition).__name__}; wrap it with torch.tensor"
             )
-        try:
-            td: Any = self._solid()
-        except RuntimeError:
-            if not self._is_lazy_stack:
-                raise
-            stack = _where_by_element(self, condition, other, pad)  # elements of different shapes cannot be stacked
+        if self._is_lazy_stack:  # elements of different shapes cannot be stacked
+            stack = _where_by_element(self, condition, other, pad)
             return cast(Self, stack if out is None else out.update(stack, update_batch_size=update_batch_size))
+        td: Any = self._solid()
         if isinstance(other, Node):
             other = other._solid()
             td, other = (td, other) if pad is None else complete(td, other, pad)
@@ -102,7 +105,7 @@ class Masking(Node):
         results = [
             torch.where(lined_up(condition, mine), mine, theirs) if has else mine for mine, theirs, has in columns
         ]
-        result = td._rebuild(iter(results), UNLOCKED)
+        result = td._rebuild(iter(results), SAME if out is None else UNLOCKED)
         if isinstance(other, Node):
             _choose_values(result, td, other, condition)
         return cast(Self, result if out is None else out.update(result, update_batch_size=update_batch_size))
@@ -167,7 +170,9 @@ class Masking(Node):
         got: Any = getattr(mask, "dtype", type(mask).__name__)
         if got is not torch.bool:
             raise TypeError(f"masked_select takes a bool tensor as mask, got {got}; compare or cast it to bool first")
-        result = self[without_last(mask, len(self._meta.batch_size))]
+        result: Any = self[without_last(mask, len(self._meta.batch_size))]
+        if result._is_lazy_stack and not result._is_ragged():
+            result = result._solid()
         return cast(Self, result._replaces(self) if inplace else result)
 
     def pad(self, pad_size: Sequence[int], value: float = 0.0, inplace: bool = False, safe: bool = True) -> Self:

@@ -17,6 +17,7 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED, How
 from tensordict_core.base.shape_op import normal_dim
+from tensordict_core.ops.combine import write_out
 from tensordict_core.ops.factories.methods import binary, map_leaves, scaled, unary
 from tensordict_core.ops.factories.operands import batch_operand, broadcast_how, match, over_batch_size, spread
 from tensordict_core.ops.factories.owner import owns_methods
@@ -147,7 +148,9 @@ class Pointwise(Node):
             raise errors.NoLimitError("clamp needs min, max or both; give at least one limit")
         result = self if min is None else self.clamp_min(min)
         result = result if max is None else result.clamp_max(max)
-        return result if out is None else out.update_(result)
+        if self._locked:
+            result = result._clone(False)  # unlocked
+        return result if out is None else write_out("clamp", result, out)
 
     def addcmul(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
         """Return ``leaf + value * other1 * other2`` for every leaf.
@@ -205,7 +208,9 @@ class Pointwise(Node):
         """
         leaves = self._leaves()
         masks = batch_operand(self, leaves, over_batch_size(mask, self._meta.batch_size))
-        return self._rebuild(iter([leaf.masked_fill(m, value) for leaf, m in zip(leaves, masks, strict=True)]), SAME)
+        return self._rebuild(
+            iter([leaf.masked_fill(m, value) for leaf, m in zip(leaves, masks, strict=True)]), UNLOCKED
+        )
 
     def masked_fill_(self, mask: Tensor, value: float | bool) -> Self:
         """Write the result of ``masked_fill`` into the leaves."""

@@ -12,9 +12,21 @@ from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.predicates import in_shared_memory, is_leaf_nontensor
+from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.registry import containers
 
 __all__ = ["Properties"]
+
+
+def _check_names(node: Any, names: tuple[str | None, ...]) -> None:
+    """Refuse new dim names of which one is that of a further dimension of a nested tensordict."""
+    for below in node._nodes():
+        own = below._meta.names
+        if own is not None and not node._holds_slices:
+            twice = [name for name in own[len(node._meta.batch_size) :] if name is not None and name in names]
+            if twice:
+                raise errors.name_of_nested(twice[0], own)
+        _check_names(below, names)
 
 
 class Properties(Node):
@@ -47,7 +59,7 @@ class Properties(Node):
         dims = len(size)
         for key in self._keys():
             value = self._get(key)
-            shape = value._meta.batch_size if isinstance(value, Node) else value.shape
+            shape = value._meta.batch_size if isinstance(value, Node) else shape_of(value)
             if shape[:dims] != size and not (isinstance(value, Node) and len(shape) < dims):
                 raise errors.batch_size_refused(key, shape, size)
         for node in self._nodes():
@@ -167,7 +179,7 @@ class Properties(Node):
             if not node._is_opaque:
                 node.auto_batch_size_(batch_dims)
         shapes = [
-            value.shape
+            value.shape if isinstance(value, Node) else shape_of(value)
             for value in (self._get(key) for key in self._keys())
             if is_leaf_tensor(value) or (_has_size(value) if value._is_opaque else not value.is_empty())
         ]
@@ -175,12 +187,13 @@ class Properties(Node):
             return self
         size: list[int] = []
         for sizes in zip(*shapes, strict=False):
-            if len(set(sizes)) > 1 or (batch_dims is not None and len(size) == batch_dims):
+            if len(set(sizes)) > 1 or sizes[0] == -1 or (batch_dims is not None and len(size) == batch_dims):
                 break
             size.append(sizes[0])
         new = torch.Size(size)
         if new != self._meta.batch_size:
-            self._set_meta(Meta(new, self._meta.device))
+            names = self._meta.names and (self._meta.names + (None,) * len(new))[: len(new)]
+            self._set_meta(Meta(new, self._meta.device, names if names and any(names) else None))
             for node in self._nodes():
                 # a single value fits any batch size; values for each position fix the number of positions
                 fits_any = node._is_opaque and not _has_size(node)
@@ -202,7 +215,10 @@ class Properties(Node):
 
     @names.setter
     def names(self, value: Sequence[str | None] | None) -> None:
-        self._put_names(as_names(value, len(self._meta.batch_size)))
+        names = as_names(value, len(self._meta.batch_size))
+        if names is not None:
+            _check_names(self, names)
+        self._put_names(names)
 
     def _put_names(self, names: tuple[str | None, ...] | None) -> None:
         self._set_meta(self._meta.named(names))
@@ -267,7 +283,7 @@ class Properties(Node):
             at = given.index(...)
             given[at : at + 1] = own[at : len(own) - (len(given) - at - 1)]
         if len(given) != len(own):
-            raise RuntimeError(
+            raise errors.SizeError(
                 f"refine_names got {len(given)} names for {len(own)} batch dimensions; "
                 "pass one per dimension or use '...'"
             )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED, How
+from tensordict_core.ops.combine import fill_out
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.reduction import (
     Dim,
@@ -302,7 +303,7 @@ class Reduction(Node):
         """Return the 2-norm of all elements of every leaf.
 
         Args:
-            out: A tensordict of the same keys that the result is written into.
+            out: A tensordict that takes the entries of the result; tensors that it held before are not changed.
             dtype: The dtype that leaves are cast to first.
             key_transform: Renames the key of each entry, at every level.
 
@@ -315,7 +316,9 @@ class Reduction(Node):
         result = over_leaves(self, lambda leaf, dims, keep: _norm(leaf, dtype), None, False)
         if key_transform is not None:
             result = rename_levels(result, key_transform)
-        return result if out is None else out.update_(result)
+        if out is not None:
+            return cast(Self, cast(Any, out).update(result))
+        return result.lock_() if self._locked else result
 
     def logsumexp(self, dim: Dim = None, keepdim: bool = False, *, out: Self | None = None) -> Self:
         """Return the logarithm of the sum of exponentials of every leaf, along batch dimensions.
@@ -323,7 +326,7 @@ class Reduction(Node):
         Args:
             dim: Batch dimensions (one, or a tuple) or ``"feature"``; by default all batch dimensions.
             keepdim: Whether reduced dimensions stay as size 1.
-            out: A tensordict of the same keys that the result is written into.
+            out: A tensordict that the result is written into; entries that it lacks are added.
 
         Raises:
             IndexError: ``dim`` is outside the batch dimensions.
@@ -337,7 +340,7 @@ class Reduction(Node):
             result = self._clone(True)
         else:
             result = over_leaves(self, _logsumexp, dim, keepdim)
-        return result if out is None else out.update_(result)
+        return result if out is None else fill_out("logsumexp", result, out)
 
     @overload
     def quantile(

@@ -321,7 +321,8 @@ class Shape(Node):
 
     def _batch_op(self, function: Any, new: Sequence[int] | None = None, names: Any = None) -> Self:
         size = self._meta.batch_size
-        return self._reshape(BatchOp(size, size if new is None else torch.Size(new), function, names=names))
+        new_size = size if new is None else torch.Size(new)
+        return self._reshape(BatchOp(size, new_size, function, names=names, lock=True))
 
     def flip(self, *dims: Any) -> Self:
         """Return a copy with the positions along the batch dimensions ``dims`` in reverse order.
@@ -351,7 +352,10 @@ class Shape(Node):
         """
         size = self._meta.batch_size
         if dims is None:
-            return self._in_place(self.reshape(-1).roll(shifts, 0).reshape(size), inplace)
+            rolled = self.reshape(-1).roll(shifts, 0).reshape(size)
+            if rolled._meta.names != self._meta.names:
+                rolled._put_names(self._meta.names)
+            return self._in_place(rolled, inplace)
         normal = [normal_dim(d, size) for d in ([dims] if isinstance(dims, int) else dims)]
         return self._in_place(self._batch_op(lambda leaf: leaf.roll(shifts, normal)), inplace)
 

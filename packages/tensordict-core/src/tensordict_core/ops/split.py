@@ -53,7 +53,8 @@ class Splitting(Node):
                 f"narrow: start {int(start)} and length {length} exceed size {size[at]} of dimension {at}; "
                 "pass a smaller start or length"
             )
-        return self._index(Index((*(slice(None),) * at, slice(first, first + length)), size))
+        part = self._index(Index((*(slice(None),) * at, slice(first, first + length)), size))
+        return part.lock_() if self._locked else part
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
         """Return pieces of ``split_size`` slices (the last may be smaller), or of the given sizes, as views.

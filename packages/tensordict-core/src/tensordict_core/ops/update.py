@@ -80,12 +80,12 @@ class Updating(InPlaceUpdating):
                 return self
         chosen = as_paths(keys_to_update)
         source, more = restricted(source, chosen), restricted(more, chosen)
-        if update_batch_size and isinstance(source, Node) and source._meta.batch_size != self._meta.batch_size:
+        if update_batch_size and isinstance(source, Node) and self._has_other_sizes(source):
             if inplace:
                 raise errors.source_batch_size(source._meta.batch_size, self._meta.batch_size, inplace)
             if more:  # both are checked before the old entries are removed
                 source, more = source.replace(more), {}
-            self._take_batch_size(source, chosen)
+            self._take_batch_sizes(source, chosen)
         self._check_source(source)
         plan = UpdatePlan(clone, inplace, non_blocking, is_leaf)
         self._plan_update(source, plan, ())
@@ -101,6 +101,30 @@ class Updating(InPlaceUpdating):
             dims = min(len(theirs), len(mine))
             if theirs[:dims] != mine[:dims] and not any(True for _ in source._keys()):
                 raise errors.source_batch_size(theirs, mine, False)
+
+    def _has_other_sizes(self, source: Any) -> bool:
+        """Return whether the batch size of a source, or of a tensordict nested in both, is another one."""
+        if source._meta.batch_size != self._meta.batch_size:
+            return True
+        return any(mine._has_other_sizes(theirs) for mine, theirs in self._nested_in_both(source))
+
+    def _nested_in_both(self, source: Any) -> list[tuple[Any, Any]]:
+        if source._is_opaque or self._holds_slices:
+            return []
+        pairs = [(self._peek(key), source._peek(key)) for key in self._keys()]
+        return [
+            (mine, theirs)
+            for mine, theirs in pairs
+            if isinstance(mine, Node) and isinstance(theirs, Node) and not (mine._is_opaque or theirs._is_opaque)
+        ]
+
+    def _take_batch_sizes(self, source: Any, chosen: list[tuple[str, ...]] | None) -> None:
+        """Take over the batch size of a source, or only those of nested tensordicts if they alone differ."""
+        if source._meta.batch_size != self._meta.batch_size:
+            self._take_batch_size(source, chosen)
+            return
+        for mine, theirs in self._nested_in_both(source):
+            mine._take_batch_sizes(theirs, None)
 
     def _take_batch_size(self, source: Any, chosen: list[tuple[str, ...]] | None) -> None:
         """Take over the batch size and metadata of a source that replaces all entries."""
@@ -119,7 +143,8 @@ class Updating(InPlaceUpdating):
             self._take_elements(source)
             return
         for key in list(self._keys()):
-            mine, theirs = self._peek(key), source._peek(key)
+            mine: Any = self._peek(key)
+            theirs: Any = source._peek(key)
             if isinstance(mine, Node) and isinstance(theirs, Node) and not (mine._is_opaque or theirs._is_opaque):
                 mine._take_batch_size(theirs, None)  # the nested tensordict stays the same object
             else:
@@ -144,7 +169,7 @@ class Updating(InPlaceUpdating):
         as_is = store is not None and not (plan.clone or plan.inplace or self._locked) and meta.device is None
         stored: list[tuple[str, Any]] = []
         for key, value in items:
-            if as_is and type(value) is Tensor and starts_with(value.shape, meta.batch_size):
+            if as_is and type(value) is Tensor and not value.is_nested and starts_with(value.shape, meta.batch_size):
                 stored.append((key, value))  # the result of _plan_set
                 continue
             old = self._peek(key)
@@ -155,7 +180,10 @@ class Updating(InPlaceUpdating):
                 and not old._is_opaque
                 and not (plan.is_leaf is not None and plan.is_leaf(type(value)))
             ):
-                old._plan_update(value, plan, (*prefix, key))
+                lazy = old._as_lazy_as(value) if isinstance(value, Node) and value._holds_slices else old
+                lazy._plan_update(value, plan, (*prefix, key))
+                if lazy is not old:
+                    stored.append((key, lazy))
                 continue
             if plan.clone and isinstance(value, dict):
                 value = containers.dense({}, batch_size=meta.batch_size, device=meta.device).update(value, True)
@@ -168,6 +196,13 @@ class Updating(InPlaceUpdating):
                 stored.append((key, entry))
         if stored:
             plan.then(partial(self._set_each if store is None else store, stored))
+
+    def _as_lazy_as(self, source: Any) -> Any:
+        """Return this node, or its lazy stack of slices if the entries of a lazy source do not stack."""
+        dim = source._inmost().stack_dim
+        if self._holds_slices or self._locked or len(self._meta.batch_size) <= dim or not source._inmost()._is_ragged():
+            return self
+        return self.to_lazystack(dim)
 
     def _set_each(self, entries: Iterable[tuple[str, Any]]) -> None:
         for key, entry in entries:
@@ -188,7 +223,10 @@ class Updating(InPlaceUpdating):
         for key, value in items:
             if type(value) is not Tensor or type(key) is not str:
                 return None
-            shape = value.shape
+            try:
+                shape = value.shape
+            except RuntimeError:  # strided nested tensors have no shape
+                return None
             # starts_with is inlined for one dimension, because the call takes a third of the time of an entry
             if not (shape and shape[0] == first if dims == 1 else starts_with(shape, size)):
                 return None

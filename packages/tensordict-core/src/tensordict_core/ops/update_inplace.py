@@ -192,7 +192,7 @@ class InPlaceUpdating(Node):
         elif not isinstance(old, Node):
             if index is None:
                 value = to_entry(self._meta, path, value)
-            elif isinstance(value, (np.ndarray, np.generic)):
+            elif isinstance(value, (np.ndarray, np.generic, list)):
                 value = torch.as_tensor(value, dtype=old.dtype)
             if isinstance(value, (Node, dict)):
                 raise errors.not_a_node(path, old)

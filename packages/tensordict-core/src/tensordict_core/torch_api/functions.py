@@ -119,7 +119,7 @@ def _like(function: Callable[..., Tensor]) -> Callable[..., Any]:
         if device is not None:
             options["device"] = as_device(device)
         leaves = [function(leaf, *args, **options) for leaf in input._leaves()]
-        return input._rebuild(iter(leaves), How(device=KEEP if device is None else options["device"]))
+        return input._rebuild(iter(leaves), How(device=KEEP if device is None else options["device"], lock=True))
 
     return handler
 

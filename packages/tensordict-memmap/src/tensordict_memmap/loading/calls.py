@@ -17,12 +17,13 @@ from tensordict_core import is_leaf_nontensor
 from tensordict_core.extension import Meta, annotate, annotation, on_exit
 from tensordict_memmap.loading.open import describe, open_any
 from tensordict_memmap.loading.request import LoadRequest, key_path, selection_of
-from tensordict_memmap.loading.safetensors import lies_in_its_file, load_packed
+from tensordict_memmap.loading.safetensors import load_packed
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.schema.diff import differences, fit
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.schema.select import Keys, Rows
+from tensordict_memmap.tensor.mapping import are_mapped
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["describe_saved", "from_safetensors", "is_memmap", "load", "load_memmap", "load_memmap_", "memmap_refresh_"]
@@ -223,7 +224,7 @@ def is_memmap(td: Any) -> bool:
             return all(value.is_memmap() for value in values)
         is_saved = annotation(td, "saved_path") is not None or annotation(td, "mapped", False)
         return bool(td.is_locked and is_saved)
-    return all(isinstance(tensor, MemoryMappedTensor) for tensor in found) or lies_in_its_file(td, found)
+    return are_mapped([tensor for tensor in found if not isinstance(tensor, MemoryMappedTensor)])
 
 
 def _strided(td: Any) -> list[Leaf]:

@@ -21,7 +21,7 @@ import numpy as np
 import orjson
 import torch
 
-from tensordict_core.extension import Meta, annotate, annotation
+from tensordict_core.extension import Meta, annotate
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.gc_paused import gc_paused
@@ -53,7 +53,6 @@ from tensordict_memmap.tensor.mapping import Mapping as FileMapping
 __all__ = [
     "Opened",
     "assembled",
-    "lies_in_its_file",
     "load_packed",
     "open_shards",
     "views",
@@ -165,19 +164,6 @@ def _chosen(names: Collection[str], metadata: Mapping[str, str], choice: Choice,
 def _unpickled(tensors: Mapping[str, torch.Tensor], value: Value) -> Any:
     assert value.pickle is not None
     return pickle.loads(tensors[value.pickle].cpu().contiguous().view(torch.uint8).numpy().tobytes())
-
-
-def lies_in_its_file(td: Any, leaves: Sequence[torch.Tensor]) -> bool:
-    """Whether tensors of a loaded tensordict still are views of its file, and not copies."""
-    mappings = annotation(td, "mappings")
-    if not mappings:
-        return False
-    ranges = [(one.address, one.address + one.nbytes) for one in mappings]
-    return all(
-        any(start <= leaf.data_ptr() and leaf.data_ptr() + leaf.nbytes <= end for start, end in ranges)
-        for leaf in leaves
-        if leaf.numel()
-    )
 
 
 def _open_files(where: str, mode: str, verify: str, choice: Choice | None) -> tuple[list[Opened], Part | None]:

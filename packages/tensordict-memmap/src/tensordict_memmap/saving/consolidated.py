@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tensordict_core import UnbatchedTensor
+from tensordict_core import LazyStackedTensorDict, UnbatchedTensor
 from tensordict_core.extension import Meta, annotate, annotation
 from tensordict_memmap.engine import executor
 from tensordict_memmap.engine.file_ranges import file_ranges
@@ -186,7 +186,8 @@ class _Layout:
         if isinstance(node, Parts):
             for part in node.parts.values():
                 self._put(part, device)
-            return
+            if not isinstance(node.origin, LazyStackedTensorDict):
+                return  # a wrapper has the metadata of the tensordict in it
         for name, entry in node.entries.items() if isinstance(node, Dense) else ():
             if isinstance(entry, Leaf):
                 value: Any = self._view(self.slots[entry.file])

@@ -133,9 +133,10 @@ def _put(td: Any, key: str | tuple[str, ...], tensor: torch.Tensor, *, copy_data
             f"key {show(path)} exists, and a new entry needs a new key; delete it first or write into it"
         )
     size = node.batch_size
-    if tensor.shape[: len(size)] != size:
+    shape = (tensor.size(0),) if tensor.is_nested else tuple(tensor.shape)  # strided nested tensors have no shape
+    if shape[: len(size)] != tuple(size):
         raise RuntimeError(
-            f"the shape {list(tensor.shape)} of key {show(path)} does not start with the batch size {list(size)}; "
+            f"the shape {list(shape)} of key {show(path)} does not start with the batch size {list(size)}; "
             "pass a shape that does"
         )
     # a mapped tensordict is locked, and new nodes are added to it

@@ -56,6 +56,8 @@ def build(
     made: Any
     if isinstance(node, Dense):
         made = TensorDict({}, batch_size=node.batch_size, device=device, names=node.names)
+        if isinstance(node.origin, TensorDict) and type(node.origin) is not TensorDict:
+            made = type(node.origin)._make({}, made._meta)
         put = made._set
         for name, entry in node.entries.items():
             if isinstance(entry, Leaf):

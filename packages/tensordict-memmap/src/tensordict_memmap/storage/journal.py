@@ -31,6 +31,10 @@ from tensordict_memmap.storage.staging import staged_names
 __all__ = ["commit", "commit_save", "redo"]
 
 
+class LinkInTheWay(FileExistsError, RuntimeError):
+    """A symbolic link has the name of a folder that a save writes to."""
+
+
 def commit_save(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
     """Moves a staged save to the target file by file, and removes the other files of the earlier save."""
     files = [*sorted(manifest.files), NAME]
@@ -71,7 +75,11 @@ def _check_free(target: str, files: list[str], stale: Set[str]) -> None:
             raise FileExistsError(errno.EEXIST, "a folder has the name of the file of a leaf; remove it first", path)
     for name in folders(files):
         path = inside(target, name)
-        if name not in stale and os.path.lexists(path) and not (os.path.isdir(path) and not os.path.islink(path)):
+        if name in stale or not os.path.lexists(path):
+            continue
+        if os.path.islink(path):
+            raise LinkInTheWay(errno.EEXIST, "a link has the name of the folder of a node; remove it first", path)
+        if not os.path.isdir(path):
             raise FileExistsError(errno.EEXIST, "a file has the name of the folder of a node; remove it first", path)
 
 

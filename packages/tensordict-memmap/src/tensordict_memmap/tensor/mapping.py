@@ -7,11 +7,13 @@ tensor detects that the file was replaced. Anonymous shared memory keeps its des
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import errno
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,31 @@ def check_mode(mode: str | None) -> None:
         )
 
 
+_live: dict[int, int] = {}
+"""The mapped ranges of this process: the size of each by its address."""
+
+
+def are_mapped(tensors: Iterable[torch.Tensor]) -> bool:
+    """Returns whether the memory of every tensor lies in a mapping of this module; tensors without elements have none.
+
+    >>> are_mapped([torch.zeros(2)]), are_mapped([torch.frombuffer(Mapping.anonymous(8).buffer, dtype=torch.int32)[1:]])
+    (False, True)
+    """
+    starts: list[int] = []
+    for tensor in tensors:
+        try:
+            address = tensor.data_ptr() if tensor.numel() else None
+        except RuntimeError:  # fake tensors, nested tensors and wrappers have no address
+            return False
+        if address is None:
+            continue
+        starts = starts or sorted(_live)
+        at = bisect.bisect_right(starts, address) - 1
+        if at < 0 or address >= starts[at] + _live.get(starts[at], 0):
+            return False
+    return True
+
+
 class _Pages:
     """Owner of a range of mapped pages; arrays and tensors over them keep it alive."""
 
@@ -45,10 +72,12 @@ class _Pages:
     def __init__(self, address: int, nbytes: int, skipped: int) -> None:
         self.address = address
         self.nbytes = nbytes
+        _live[address] = nbytes
         # a ctypes array type would do the same, but takes ten times as long to create
         self.__array_interface__ = _bytes_at(address + skipped, nbytes - skipped)
 
     def __del__(self) -> None:
+        _live.pop(self.address, None)  # first: another thread may map this address at once
         syscalls.unmap(self.address, self.nbytes)
 
 

@@ -349,8 +349,8 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         self._mapping.flush()
 
     def is_shared(self) -> bool:
-        """Whether other processes see in-place changes: True, unless the mode of the mapping is ``"r"``."""
-        return self._mapping.mode == "r+"
+        """Whether the memory is shared memory of torch: never, because it is mapped; see ``TensorDict.is_memmap``."""
+        return False
 
     def share_memory_(self) -> Self:
         """Returns the tensor itself, whose memory is already shared."""

@@ -42,17 +42,8 @@ def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
     return type(first)._lazy(column, dim)
 
 
-def as_nested(column: Sequence[Tensor], dim: int, layout: torch.layout | None) -> Tensor:
-    """The tensors of a column as one nested tensor (jagged by default), the stack dimension first.
-
-    Raises:
-        ValueError: The stack dimension is not the first one, which nested tensors need.
-    """
-    if dim:
-        raise errors.SizeError(
-            f"a nested tensor has its ragged components first, but the stack dim is {dim}; permute the stack dim to 0, "
-            "or read the entry with as_list=True or as_padded_tensor=True"
-        )
+def as_nested(column: Sequence[Tensor], layout: torch.layout | None) -> Tensor:
+    """The tensors of a column as one nested tensor (jagged by default), whose components are the tensors."""
     return torch.nested.as_nested_tensor(list(column), layout=torch.jagged if layout is None else layout)
 
 

@@ -14,6 +14,7 @@ import torch
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.options import current as options
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import UpdatePlan
 from tensordict_core.containers.collection import TensorDictBase
@@ -40,18 +41,6 @@ def _each(name: str, changes: bool = False) -> Any:
         return self._joined([getattr(td, name)(*args, **kwargs) for td in tds])
 
     return method
-
-
-def _check_name(node: Any, name: str) -> None:
-    """Refuse a name of the stack dimension that a dimension of a nested tensordict has."""
-    for below in node._nodes():
-        own = below._meta.names
-        if own is not None and name in own[len(node._meta.batch_size) :]:
-            raise ValueError(
-                f"the dim name {name!r} is that of a dimension of a nested tensordict, with the names {list(own)}; "
-                "rename one of the two"
-            )
-        _check_name(below, name)
 
 
 class LazyElementwise(TensorDictBase, abstract=True):
@@ -122,11 +111,51 @@ class LazyElementwise(TensorDictBase, abstract=True):
         key_sets = tuple(self._as_key_sets(key_sets))  # for all elements alike
         return self._joined([td.split_keys(*key_sets, inplace=inplace, **kwargs) for td in tds])
 
+    def repeat(self: Any, *repeats: Any, inplace: bool = False) -> Any:
+        """A lazy stack with the batch repeated along each batch dimension."""
+        result = super().repeat(*repeats, inplace=inplace)
+        return result if inplace else self._apart(result, self.stack_dim)
+
+    def repeat_interleave(
+        self: Any, repeats: Any, dim: int | None = None, *, output_size: int | None = None, inplace: bool = False
+    ) -> Any:
+        """A lazy stack of each slice along a batch dimension repeated; without ``dim`` the batch is flattened first."""
+        result = super().repeat_interleave(repeats, dim, output_size=output_size, inplace=inplace)
+        return result if inplace else self._apart(result, 0 if dim is None else self.stack_dim)
+
+    def _apart(self: Any, result: Any, dim: int) -> Any:
+        """A result that was computed densely, as a lazy stack of its slices along a dimension."""
+        if result._is_lazy_stack or not self.tensordicts or not result._meta.batch_size[dim]:
+            return result
+        parts = result._unbind(dim)
+        stack = type(parts[0])._lazy(parts, dim)
+        if result._meta.names is not None:
+            stack._put_names(result._meta.names)
+        return stack.lock_() if result._locked else stack
+
     def empty(self: Any, recurse: bool = False, **kwargs: Any) -> Any:
         """A lazy stack of empty elements; a plain tensordict where a batch size or names are given."""
         if kwargs.get("batch_size") is not None or kwargs.get("names") is not None or not self.tensordicts:
             return super().empty(recurse, **kwargs)
         return self._again([td.empty(recurse, **kwargs) for td in self.tensordicts])
+
+    def is_contiguous(self: Any) -> bool:
+        """Whether the entries of the stack lie in memory as one: never, because the elements are apart."""
+        return False
+
+    def set(self: Any, key: Any, item: Any, inplace: bool | None = False, **kwargs: Any) -> Any:
+        """Store an entry; of a list of tensors that do not stack, each element stores one."""
+        if isinstance(item, list) and self._is_one_for_each(item):
+            for td, part in zip(self.tensordicts, item, strict=True):
+                td.set(key, part, inplace, **kwargs)
+            return self
+        return super().set(key, item, inplace, **kwargs)
+
+    def _is_one_for_each(self: Any, items: list[Any]) -> bool:
+        """Whether a list has a tensor for each element, and the tensors differ in shape."""
+        if self.stack_dim or len(items) != len(self.tensordicts) or not options.list_to_stack:
+            return False
+        return all(isinstance(item, torch.Tensor) for item in items) and len({item.shape for item in items}) > 1
 
     # updates ---------------------------------------------------------------------------------------------------------
 
@@ -194,10 +223,6 @@ class LazyElementwise(TensorDictBase, abstract=True):
 
     def _put_names(self: Any, names: tuple[str | None, ...] | None) -> None:
         inner = None if names is None else self._inner(names)
-        name = None if names is None else names[self.stack_dim]
-        if name is not None:
-            for node in self._nodes():
-                _check_name(node, name)
         self._set_meta(self._meta.named(names))
         for td in self.tensordicts:
             td._put_names(inner if inner is not None and any(name is not None for name in inner) else None)

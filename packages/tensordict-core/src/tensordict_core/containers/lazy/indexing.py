@@ -159,7 +159,8 @@ class LazyIndexing:
             results = [_chosen(td, rest) for td in elements]
             if cut.held:
                 results = [result.squeeze(cut.dim) for result in results]
-            return self._again(results, cut.dim)
+            stack = self._again(results, cut.dim)
+            return stack.lock_() if self._locked else stack
         if not _is_tensor(part):
             return _chosen(tds[int(part)], rest)
         if not index.size.numel():
@@ -169,7 +170,8 @@ class LazyIndexing:
             results = [_chosen(td, rest) for td in tds]
             return self._named(nest(part.reshape(-1).tolist(), part.shape, place, results.__getitem__), index)
         if not self._is_ragged():
-            return self._solid()._index(index)
+            rows = self._solid()._index(index)._unbind(place)
+            return self._named(type(rows[0])._lazy(rows, place), index)
         size, indices = cut.positions()
         return self._named(nest(range(len(indices)), size, place, lambda i: self[indices[i]]), index)
 

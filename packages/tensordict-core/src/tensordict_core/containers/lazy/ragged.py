@@ -57,7 +57,7 @@ class LazyRagged:
         if not all(is_leaf_tensor(td._peek(key)) for td in self.tensordicts):
             raise errors.mixed_column(key)
         if as_nested_tensor:
-            return as_nested([td._get(key) for td in self.tensordicts], self._stack_dim, layout)
+            return as_nested([td._get(key) for td in self.tensordicts], layout)
         column = [
             td._get_ragged(key, as_padded_tensor=True, padding_side=padding_side, padding_value=padding_value)
             for td in self.tensordicts
@@ -85,10 +85,15 @@ class LazyRagged:
             default: What to return where there is no such entry.
             layout: The layout of the nested tensor; jagged by default.
 
+        Raises:
+            RuntimeError: The stack dim is not 0, the dimension of the components of a nested tensor.
+
         >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)})])
         >>> [len(part) for part in ragged.get_nestedtensor("a").unbind()]
         [1, 2]
         """
+        if self._stack_dim:
+            raise errors.nested_stack_dim(self._stack_dim)
         return self.get(key, default, as_nested_tensor=True, layout=layout)
 
     def _shape_of(self: Any, name: str) -> Any:
@@ -142,6 +147,8 @@ class LazyRagged:
             if is_leaf_tensor(self._peek(key)):
                 shapes = {td._shape_of(key) for td in self.tensordicts}
                 ragged = len(shapes) > 1 or -1 in shapes.pop()
+                if ragged and self._stack_dim:
+                    raise errors.nested_stack_dim(self._stack_dim)
                 entries[key] = self._get_ragged(key, as_nested_tensor=True, layout=layout) if ragged else self._get(key)
             else:
                 entries[key] = self._get(key).densify(layout=layout)

@@ -58,10 +58,14 @@ class LazyReshaping:
             return one._reshape(op)
         if -1 in op.old:
             op.resized(op.old)  # refuses what depends on sizes
-        if not self._is_ragged() and not (isinstance(op, Reshape) and not op.copies):
-            return self._solid()._reshape(op)
         if not op.new.numel():
             return self._sample()._reshape(op)
+        if not self._is_ragged() and not (isinstance(op, Reshape) and not op.copies):
+            result = self._solid()._reshape(op)
+            if not (isinstance(op, Reshape) and op.new):
+                return result
+            rows = result._unbind(0)
+            return self._named_by(op, type(rows[0])._lazy(rows, 0))
         positions = reshape_positions(op.old, op)
         rows = _rows(self, dims)
         element = (lambda i: rows[i]._clone(True)) if isinstance(op, BatchOp) else rows.__getitem__

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
+from tensordict_core.base.meta import Meta, as_batch_size, as_device
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry import containers
@@ -156,7 +156,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         self.hook_out = hook_out
         self.hook_in = hook_in
         if names is not None:
-            self._put_names(as_names(names, dims))
+            self.names = names
 
     def _start(self, tds: list[Any], dim: int, meta: Meta) -> None:
         self.tensordicts = tds

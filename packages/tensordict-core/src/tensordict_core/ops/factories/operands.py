@@ -204,7 +204,7 @@ def with_leaves_as(td: Any, other: Any) -> Any:
     dims = len(td._meta.batch_size)
     sizes: list[torch.Size] = []
     td._collect_sizes(sizes, None)
-    how = How(lock=True, check=True)
+    how = How(check=True)
     if any(1 in size[dims:] for size in sizes):  # leaves may expand those dimensions to different sizes
-        how = How(size=lambda size: size[:dims], names=lambda names: names and names[:dims], lock=True, check=True)
+        how = How(size=lambda size: size[:dims], names=lambda names: names and names[:dims], check=True)
     return td._rebuild(iter(leaves), how)

@@ -14,6 +14,7 @@ from torch import Tensor
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.options import PRINT_DEFAULTS, current
 from tensordict_core.base.predicates import in_shared_memory
+from tensordict_core.base.ragged import shape_of
 
 __all__ = ["Representation", "describe"]
 
@@ -36,7 +37,7 @@ def describe(value: Any) -> str:
     kind = type(value).__name__
     if current.printing is PRINT_DEFAULTS:
         shared = in_shared_memory(value)
-        return f"{kind}(shape={value.shape}, device={value.device}, dtype={value.dtype}, is_shared={shared})"
+        return f"{kind}(shape={shape_of(value)}, device={value.device}, dtype={value.dtype}, is_shared={shared})"
     return f"{kind}({', '.join(_properties(value, current.printing))})"
 
 
@@ -44,7 +45,7 @@ def _properties(value: Tensor, options: dict[str, Any]) -> list[str]:
     """Return the printed properties of a tensor that the print options select."""
     said = []
     if options["show_shape"]:
-        said.append(f"shape={value.shape}")
+        said.append(f"shape={shape_of(value)}")
     if options["show_field_device"]:
         said.append(f"device={value.device}")
     if options["show_dtype"]:
@@ -79,7 +80,7 @@ def _short(node: Any, key: str, dims: int) -> str:
         return "ragged"
     if is_leaf_tensor(value):
         dtype = _short_dtype(value.dtype) if current.printing["show_dtype"] else ""
-        return dtype + (str(list(value.shape[dims:])) if current.printing["show_shape"] else "")
+        return dtype + (str(list(shape_of(value)[dims:])) if current.printing["show_shape"] else "")
     if value._is_opaque:
         held = value._entry_value()
         return type(value if isinstance(held, list) else held).__name__

@@ -72,14 +72,15 @@ class Serialization(Node):
     ) -> OrderedDict[str, Any]:
         """Return the contents as an ordered dictionary of tensors, as `torch.nn.Module.state_dict`.
 
-        Nested keys are joined with dots. A batch size that differs from the parent's, dim names, non-tensor values and
-        the stack dimension of a lazy stack have entries under reserved names (``__batch_size``, ``__names``,
-        ``__value``, ``__stack_dim``). A lazy stack is stored as the dense tensordict that it stands for; where its
-        elements do not stack, they have the keys ``"0"``, ``"1"``, ... The attribute
-        ``_metadata``, which state dicts of modules have too, holds the batch size and the device of each node.
+        Nested keys are joined with dots. Non-tensor values and the stack dimension of a ragged lazy stack have entries
+        under reserved names (``__value``, ``__stack_dim``). A lazy stack is stored as the dense tensordict that it
+        stands for; where its elements do not stack, they have the keys ``"0"``, ``"1"``, ... The attribute
+        ``_metadata``, which state dicts of modules have too, holds the batch size, the device and the dim names of each
+        node.
 
         Args:
-            destination: A dictionary that the entries are added to.
+            destination: A dictionary that the entries are added to; if it has no ``_metadata``, batch sizes and dim
+                names become entries too (``__batch_size``, ``__names``).
             prefix: The prefix of every key.
             keep_vars: Whether tensors stay attached to the autograd graph; otherwise they are detached. Both share
                 memory with this tensordict.
@@ -89,7 +90,7 @@ class Serialization(Node):
             KeyError: Two entries would get one key (a key holds a dot), or a key is a reserved name.
 
         >>> list(TensorDict({"a": torch.zeros(3), "b": {"c": torch.ones(3)}}, [3]).state_dict())
-        ['__batch_size', 'a', 'b.c']
+        ['a', 'b.c']
         """
         out: OrderedDict[str, Any] = states.new_state() if destination is None else destination
         states.put(self, out, prefix, keep_vars, flatten, torch.Size([]), True)

@@ -162,6 +162,10 @@ def from_struct_array(
     )
 
 
+_WIDTH = 10
+"""The least width of a column of strings, so that longer ones can be assigned later."""
+
+
 def _field(array: np.ndarray[Any, Any], name: str) -> Any:
     column = array[name]
     if column.dtype.names is not None:
@@ -178,6 +182,8 @@ def _column(value: Any) -> np.ndarray[Any, Any]:
         column: np.ndarray[Any, Any] = value.detach().cpu().numpy()
         return column
     if value._is_non_tensor:
-        return np.array(value.maybe_to_stack().tolist())
+        column = np.array(value.maybe_to_stack().tolist())
+        short = column.dtype.kind in "US" and column.dtype < np.dtype(f"{column.dtype.kind}{_WIDTH}")
+        return column.astype(f"{column.dtype.kind}{_WIDTH}") if short else column
     nested: np.ndarray[Any, Any] = value.to_struct_array()
     return nested

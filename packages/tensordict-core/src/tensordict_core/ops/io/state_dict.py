@@ -1,8 +1,9 @@
 """State dicts: a tree as an ordered dictionary of tensors, and back.
 
-Keys are joined with dots as in modules, so the state dict of a module's parameters loads in the module. Metadata has
-entries under reserved names: a batch size that differs from the parent's, dim names, non-tensor values, the stack
-dimension of a lazy stack. Tools that keep only entries, such as checkpointing libraries, therefore keep it.
+Keys are joined with dots as in modules, so the state dict of a module's parameters loads in the module. Batch sizes,
+devices and dim names are in the attribute ``_metadata``, as those of modules; without it, a tensordict that is loaded
+into keeps its own. Non-tensor values and the stack dimension of a ragged lazy stack have entries under reserved names,
+which tools that keep only entries, such as checkpointing libraries, keep.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def put(
     meta = node._meta
     described = getattr(out, "_metadata", None)
     if described is not None:
-        facts = {"batch_size": meta.batch_size, "device": meta.device}
+        facts: dict[str, Any] = {"batch_size": meta.batch_size, "device": meta.device}
+        if meta.names is not None:
+            facts["names"] = list(meta.names)
         described.setdefault(prefix.removesuffix("."), {}).update(facts)
     if node._is_lazy_stack:
         nodes: Iterator[tuple[str, Any]] = ((str(i), td) for i, td in enumerate(node.tensordicts))
@@ -74,10 +77,11 @@ def put(
         nodes = iter(()) if node._is_opaque else iter(node._items())
         inner = meta.batch_size
         empty = not (root or node._is_opaque or next(iter(node._keys()), None) is not None)
-    if empty or meta.batch_size != outer:  # nothing else in the state dict records an empty node
-        add(BATCH_SIZE, meta.batch_size)
-    if meta.names is not None:
-        add(NAMES, list(meta.names))
+    if described is None:  # the caller's dictionary
+        if empty or meta.batch_size != outer:  # nothing else in the state dict records an empty node
+            add(BATCH_SIZE, meta.batch_size)
+        if meta.names is not None:
+            add(NAMES, list(meta.names))
     if node._is_opaque:
         if not node._is_non_tensor:
             add(UNBATCHED, node.tensor if keep_vars else node.tensor.detach())
@@ -138,6 +142,8 @@ def _add_metadata(described: Mapping[str, Any], prefix: str, out: dict[str, Any]
         at = node + "." if node else ""
         if info["batch_size"] != outer or (node and node not in nodes):
             out.setdefault(at + BATCH_SIZE, info["batch_size"])
+        if info.get("names") is not None:
+            out.setdefault(at + NAMES, info["names"])
         values = info.get("_non_tensor", {})
         if info.get("_type") == "NonTensorData":
             out.setdefault(at + VALUE, values["data"])
@@ -170,8 +176,14 @@ def _group(saved: Mapping[str, Any], template: Any, split: bool) -> dict[str, An
     return groups
 
 
-def restore(saved: dict[str, Any], template: Any, split: bool, outer: torch.Size) -> Any:
-    """Return the tree of a flat state; ``template`` is the node that it will be loaded into, if any."""
+def restore(saved: dict[str, Any], template: Any, split: bool, outer: torch.Size, sized: bool) -> Any:
+    """Return the tree of a flat state; ``template`` is the node that it will be loaded into, if any.
+
+    If ``sized``, the state has the batch size of each node that differs from that of its parent; otherwise it has none,
+    and those of the template hold.
+    """
+    if not sized and template is not None:
+        outer = template._meta.batch_size
     saved = dict(saved)
     size = torch.Size(saved.pop(BATCH_SIZE, outer))
     names = saved.pop(NAMES, None)
@@ -184,25 +196,25 @@ def restore(saved: dict[str, Any], template: Any, split: bool, outer: torch.Size
     if UNBATCHED in saved:
         return containers.unbatched._make(saved[UNBATCHED], meta)
     if STACK_DIM in saved:
-        return _restore_stack(saved, template, split, size, names)
+        return _restore_stack(saved, template, split, size, names, sized)
     node = containers.dense._make({}, meta)
     for key, value in _group(saved, template, split).items():
         below = None if template is None else template._peek(key)
         if isinstance(value, dict):
-            value = restore(value, below if isinstance(below, Node) else None, split, size)
+            value = restore(value, below if isinstance(below, Node) else None, split, size, sized)
         elif not isinstance(value, Tensor):
             value = containers.non_tensor._make(value, Meta(size))
         node._set(key, value)
     return node
 
 
-def _restore_stack(saved: dict[str, Any], template: Any, split: bool, size: torch.Size, names: Any) -> Any:
+def _restore_stack(saved: dict[str, Any], template: Any, split: bool, size: torch.Size, names: Any, sized: bool) -> Any:
     dim = saved.pop(STACK_DIM)
     parts = _group(saved, None, True)
     items = list(template.tensordicts) if template is not None and template._is_lazy_stack else []
     templates = [*items, *[template] * (len(parts) - len(items))]
     inner = size[:dim] + size[dim + 1 :] if len(size) > dim else size
-    tds = [restore(parts[str(i)], templates[i], split, inner) for i in range(len(parts))]
+    tds = [restore(parts[str(i)], templates[i], split, inner, sized) for i in range(len(parts))]
     stack = containers.lazy._make(tds, dim) if tds else containers.lazy(batch_size=inner, stack_dim=dim)
     if names is not None:
         stack.names = names
@@ -219,16 +231,16 @@ def _paths(node: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
 
 
 def _sized(saved: Mapping[str, Any]) -> bool:
-    return any(name.rpartition(".")[2] in (BATCH_SIZE, STACK_DIM) for name in saved)
+    return any(name.rpartition(".")[2] == BATCH_SIZE for name in saved)
 
 
 def load(target: Any, state_dict: Mapping[str, Any], strict: bool, assign: bool, from_flatten: bool | None) -> None:
     """Load a state dict into a tensordict; if the keys do not match, nothing is changed."""
     saved: dict[str, Any] = {}
     _flat(state_dict, "", saved)
-    source = restore(
-        saved, target, from_flatten is not False, target._meta.batch_size if not _sized(saved) else torch.Size([])
-    )
+    sized = _sized(saved)
+    outer = torch.Size([]) if BATCH_SIZE in saved or STACK_DIM in saved else target._meta.batch_size
+    source = restore(saved, target, from_flatten is not False, outer, sized)
     if source._is_lazy_stack and not target._is_lazy_stack:
         source = source.to_tensordict()
     if target.is_empty():
@@ -244,7 +256,7 @@ def load(target: Any, state_dict: Mapping[str, Any], strict: bool, assign: bool,
             missing, unexpected = sorted(have - got), sorted(got - have)
             raise errors.state_mismatch(map(unravel_key, missing), map(unravel_key, unexpected))
     with torch.no_grad():
-        _assign(target, source, assign, _sized(saved))
+        _assign(target, source, assign, sized)
 
 
 def _assign(target: Any, source: Any, assign: bool, sized: bool) -> None:

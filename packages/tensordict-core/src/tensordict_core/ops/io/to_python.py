@@ -168,7 +168,7 @@ class Conversion(Node):
                     entries[key] = value._clone(True)
             else:
                 entries[key] = value.to_tensordict(retain_none=retain_none)
-        return self._new(entries, self._meta)
+        return containers.dense._make(entries, self._meta)
 
     def to_namedtuple(self, dest_cls: type[Any] | None = None) -> Any:
         """Return a named tuple of the entries; nested tensordicts become named tuples too.

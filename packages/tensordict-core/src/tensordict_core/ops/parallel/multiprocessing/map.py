@@ -171,7 +171,8 @@ class ProcessMapping(Node):
                 "results go into the same rows of out, so give one of that batch size"
             )
         # the workers of a caller's pool have no access to out
-        direct = out if out is not None and options.get("pool") is None and out.is_shared() else None
+        shares = out is not None and options.get("pool") is None and (out.is_shared() or out.is_memmap())
+        direct = out if shares else None
         workers = self._workers(fn, chunks, num_workers, not index_with_generator, options, direct)
         results = []
         for chunk, result in _results(workers, chunks, 8 * workers.count, options.get("pbar", False)):

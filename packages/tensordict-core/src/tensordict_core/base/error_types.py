@@ -1,0 +1,84 @@
+"""Types of exceptions with several bases, because torch, Python and existing programs use different types for a fault.
+
+An ``except`` clause for any of the bases catches them. `errors` has the functions that build them.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DimensionError",
+    "ExistingKeyError",
+    "InPlaceShapeError",
+    "IndexCountError",
+    "KeyThroughLeafError",
+    "NoLimitError",
+    "NotAKeyError",
+    "NotAValueError",
+    "NotAnIndexError",
+    "NotIterableError",
+    "OperandError",
+    "OutDtypeError",
+    "SizeError",
+    "StackDimError",
+    "StackError",
+]
+
+
+class DimensionError(IndexError, ValueError, RuntimeError):
+    """A batch dimension does not exist."""
+
+
+class NotIterableError(DimensionError, TypeError):
+    """A tensordict without batch dimensions has no rows to iterate over."""
+
+
+class IndexCountError(IndexError, RuntimeError):
+    """An index has more parts than there are batch dimensions."""
+
+
+class InPlaceShapeError(ValueError, RuntimeError):
+    """A value does not have the shape of the leaf, or of the part of it, that it is written into."""
+
+
+class KeyThroughLeafError(KeyError, ValueError, RuntimeError):
+    """A nested key passes through a leaf."""
+
+
+class ExistingKeyError(KeyError, ValueError):
+    """The new name of an entry is a key that exists."""
+
+
+class NotAnIndexError(TypeError, IndexError):
+    """A value is not an index."""
+
+
+class NotAKeyError(TypeError, KeyError, RuntimeError):
+    """A value is not a nested key."""
+
+
+class NotAValueError(TypeError, AttributeError, RuntimeError):
+    """The source of an update of non-tensor data is something else."""
+
+
+class OperandError(TypeError, AttributeError):
+    """An operand is not a tensordict."""
+
+
+class NoLimitError(ValueError, TypeError, RuntimeError):
+    """Values are to be limited, and no limit is given."""
+
+
+class StackError(RuntimeError):
+    """Tensordicts cannot be stacked or concatenated densely."""
+
+
+class StackDimError(RuntimeError, TypeError):
+    """A batch size does not keep the stack dimension of a lazy stack."""
+
+
+class OutDtypeError(TypeError, RuntimeError):
+    """An entry of ``out`` has a dtype that cannot hold the result."""
+
+
+class SizeError(ValueError, RuntimeError):
+    """Sizes, numbers of dimensions or numbers of names do not match."""

@@ -1,0 +1,60 @@
+"""Nested tensors as leaves: the jagged layout, and the strided one, which has no shape."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensordict_core import TensorDict
+
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+
+PARTS = [torch.arange(2.0), torch.arange(3.0) + 10, torch.arange(1.0) + 20]
+
+
+@pytest.fixture(params=[torch.jagged, torch.strided], ids=["jagged", "strided"])
+def td(request):
+    return TensorDict({"j": torch.nested.nested_tensor(PARTS, layout=request.param), "x": torch.arange(3)}, [3])
+
+
+def parts(leaf):
+    return [part.tolist() for part in leaf.unbind()]
+
+
+WHOLE = [part.tolist() for part in PARTS]
+
+
+@pytest.mark.parametrize("index", [slice(1), slice(None, None, 2), [0, 2], torch.tensor([True, False, True])])
+def test_rows_are_selected(td, index):
+    kept = torch.arange(3)[index].tolist()
+    assert parts(td[index]["j"]) == [WHOLE[i] for i in kept] and td[index]["x"].tolist() == kept
+
+
+def test_they_are_split_and_concatenated(td):
+    first, second = td.split(2)
+    assert parts(first["j"]) == WHOLE[:2] and parts(second["j"]) == WHOLE[2:]
+    assert parts(torch.cat([first, second])["j"]) == WHOLE
+    assert [row["j"].tolist() for row in td.unbind(0)] == WHOLE
+
+
+def test_they_are_stored_by_every_way(td):
+    leaf = td["j"]
+    assert parts(TensorDict({}, [3]).set("j", leaf)["j"]) == WHOLE
+    assert parts(TensorDict({}, [3]).update({"j": leaf})["j"]) == WHOLE
+    assert parts(td.apply(lambda x: x + 1)["j"])[0] == [1.0, 2.0]
+    again = TensorDict({"j": leaf})
+    again.batch_size = [3]
+    assert again.batch_size == (3,) and "j" in repr(again)
+    with pytest.raises(RuntimeError, match="does not start with the batch size"):
+        TensorDict({"j": leaf}, [4])
+
+
+def test_a_batch_size_of_minus_one_stands_for_a_size_that_differs():
+    leaf = torch.nested.nested_tensor([torch.ones(3, 2), torch.ones(3, 6)])
+    td = TensorDict({"n": leaf}, [2, 3, -1])
+    assert td.batch_size == (2, 3, -1) and td.to_padded_tensor().batch_size == (2, 3, 6)
+    assert TensorDict({"n": leaf}).auto_batch_size_().batch_size == (2, 3)
+    with pytest.raises(RuntimeError, match="does not start with the batch size"):
+        TensorDict({"n": leaf}, [2, 4])
+    with pytest.raises(RuntimeError, match="does not start with the batch size"):
+        TensorDict({"a": torch.ones(2, 3)}, [2, -1])
