@@ -503,3 +503,43 @@ def test_addresses_of_a_lazy_stack_are_those_of_its_elements():
     row = td["x"][1:]
     assert TensorDict({"x": row}).data_ptr()["x"] == row.data_ptr() != found["x"]
     assert TensorDict({"x": row}).data_ptr(storage=True)["x"] == td.data_ptr(storage=True)["x"]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda td: td.reshape(-1),
+        lambda td: td.flatten(0, 1),
+        lambda td: td.repeat(2, 1),
+        lambda td: td.repeat(1, 2),
+        lambda td: td.repeat_interleave(2, 1),
+        lambda td: td[torch.tensor([[True, False], [False, True]])],
+        lambda td: td.where(torch.tensor([[True, False], [False, True]]), 0),
+    ],
+    ids=["reshape", "flatten", "repeat", "repeat along others", "repeat_interleave", "mask", "where"],
+)
+def test_operations_on_a_lazy_stack_give_lazy_stacks_of_the_values_of_the_dense_one(operation):
+    td = lazy_stack([TensorDict({"a": torch.arange(2) + i, "n": {"b": torch.ones(2) * i}}, [2]) for i in range(2)])
+    result, dense = operation(td), operation(td.to_tensordict())
+    assert type(result) is LazyStackedTensorDict and (result.to_tensordict() == dense).all()
+    assert result.batch_size == dense.batch_size
+
+
+def test_a_list_of_ragged_tensors_gives_one_to_each_element():
+    td = lazy_stack([TensorDict({}), TensorDict({})])
+    td["b"] = [torch.ones(2), torch.ones(1)]
+    assert td[1]["b"].shape == (1,) and td.get("b", as_padded_tensor=True).tolist() == [[1, 1], [1, 0]]
+
+
+def test_a_dense_node_that_takes_ragged_entries_becomes_a_lazy_stack():
+    td = TensorDict({"n": {"x": torch.ones(2, 1), "y": torch.ones(2)}}, [2])
+    td.update(lazy_stack([TensorDict({"n": {"x": torch.ones(n)}}) for n in (2, 3)]))
+    assert td["n"][1]["x"].shape == (3,) and td["n", "y"].tolist() == [1, 1]
+
+
+def test_a_name_of_a_nested_dimension_is_not_given_twice():
+    td = lazy_stack([TensorDict({"n": TensorDict({}, [2, 3], names=["x", "d"])}, [2]) for _ in range(2)])
+    with pytest.raises(ValueError, match="'d'"):
+        td.names = ["c", "d"]
+    with pytest.raises(ValueError, match="'d'"):
+        td[0].names = ["d"]

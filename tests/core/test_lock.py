@@ -201,3 +201,34 @@ def test_references_to_locked_parents_that_are_gone_do_not_pile_up():
         shared.unlock_()
     keep.clear()
     assert not shared.unlock_().is_locked
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda td: torch.zeros_like(td),
+        lambda td: td.flip(0),
+        lambda td: td.roll(1, 0),
+        lambda td: td.repeat(2),
+        lambda td: td.repeat_interleave(2, 0),
+        lambda td: td.narrow(0, 0, 1),
+        lambda td: td.where(td["a"] > 0, 0.0),
+        lambda td: td.norm(),
+        lambda td: td.isnan(),
+    ],
+    ids=["zeros_like", "flip", "roll", "repeat", "repeat_interleave", "narrow", "where", "norm", "isnan"],
+)
+def test_these_results_of_a_locked_tensordict_are_locked(operation):
+    td = TensorDict({"a": torch.ones(2), "n": {"b": torch.ones(2)}}, [2])
+    assert not operation(td).is_locked
+    result = operation(td.lock_())
+    assert result.is_locked and result["n"].is_locked
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [lambda td: td.clamp(0, 1), lambda td: td.masked_fill(td["a"] > 0, 0.0), lambda td: td.expand_as(td)],
+    ids=["clamp", "masked_fill", "expand_as"],
+)
+def test_these_results_of_a_locked_tensordict_are_not_locked(operation):
+    assert not operation(TensorDict({"a": torch.ones(2)}, [2]).lock_()).is_locked

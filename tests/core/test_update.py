@@ -230,3 +230,11 @@ def test_renaming_keeps_the_other_entries_of_lazy_stack_elements() -> None:
     stack = LazyStackedTensorDict(TensorDict({"a": 1, "own": 2}), TensorDict({"a": 1}))
     td = TensorDict({"n": stack}, [2]).rename_keys({("n", "a"): "a"})
     assert td["n"].tensordicts[0]["own"] == 2 and (td["a"] == 1).all()
+
+
+def test_nested_batch_sizes_are_taken_over_where_the_root_keeps_its_own():
+    td = TensorDict({"n": TensorDict({"b": torch.ones(3, 4)}, [3, 4])}, [3])
+    node = td["n"]
+    source = TensorDict({"n": TensorDict({"b": torch.zeros(3, 7)}, [3, 7])}, [3])
+    td.update(source, update_batch_size=True)
+    assert td["n"] is node and node.batch_size == (3, 7) and node["b"].shape == (3, 7)

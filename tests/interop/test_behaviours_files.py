@@ -86,13 +86,6 @@ def nested_subpath(sub: Any) -> Any:
     return run
 
 
-def older(lib: Any, path: Path) -> Any:
-    td4(lib).memmap(path)
-    with (path / "a.memmap").open("ab") as file:
-        file.write(b"x")
-    return lib.TensorDict.load_memmap(path).to_dict()
-
-
 def linked(lib: Any, path: Path) -> Any:
     elsewhere = path.with_suffix(".elsewhere")
     elsewhere.mkdir()
@@ -115,7 +108,6 @@ CALLS = {
     "subpath of a lazy stack by a tuple": subpath(("1", "sub")),
     "subpath of an element": subpath("1"),
     "subpath of nested ones by slashes": nested_subpath("m/sub"),
-    "a file with one more byte": older,
     "a nested folder that is a link": linked,
     "a nested folder that is a link stays empty": linked_writes,
 }
