@@ -80,7 +80,7 @@ def storages(value: Any) -> set[int]:
     if isinstance(value, torch.Tensor):
         with contextlib.suppress(RuntimeError, NotImplementedError):
             out.add(value.untyped_storage().data_ptr())
-    elif _is_tree(value):
+    elif _is_tree(value) and not _is_computed(value):
         try:
             parts = value.tensordicts if hasattr(value, "tensordicts") else [value.get(key) for key in _keys(value)]
         except Exception:
@@ -88,6 +88,17 @@ def storages(value: Any) -> set[int]:
         for part in parts:
             out |= storages(part)
     return out - {0}
+
+
+def _is_computed(value: Any) -> bool:
+    """Whether entries are made when they are read, as of a lazy stack of tensorclasses: their memory says nothing."""
+    if _kind(value) != "Point":
+        return False
+    for key in _keys(value):
+        entry = value.get(key)
+        if isinstance(entry, torch.Tensor):
+            return entry is not value.get(key)
+    return False
 
 
 def _keys(value: Any) -> list[str]:
@@ -166,6 +177,7 @@ def _tree(value: Any, source: set[int], depth: int) -> Any:
             entries = [("stack_dim", value.stack_dim)]
             entries += [(i, describe(e, source, depth + 1)) for i, e in enumerate(value.tensordicts)]
         else:
+            source = set() if _is_computed(value) else source
             entries = [(key, describe(value.get(key), source, depth + 1)) for key in _keys(value)]
         names = tuple(value.names) if value.names is not None else ()
         return Tree(kind, tuple(value.batch_size), str(value.device), names, bool(value.is_locked), tuple(entries))

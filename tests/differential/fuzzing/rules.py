@@ -57,7 +57,6 @@ RULES = (
         lambda p, d: _has(p, "params") and _works(d, "RuntimeError: a leaf Variable"),
     ),
     Rule('`params["nested"]` of a `TensorDictParams`', lambda p, d: _kind(d, "TensorDict", "TensorDictParams")),
-    Rule("`params.double()`", lambda p, d: _kind(d, "TensorDict", "TensorDictParams")),
     Rule(
         "operations that torch has for tensors",
         lambda p, d: _works(

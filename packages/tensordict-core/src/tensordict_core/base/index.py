@@ -46,7 +46,7 @@ def _advanced(part: Any) -> Any:
 
 def _length(part: slice, n: int) -> int:
     """Return how many of ``n`` positions a slice selects; -1 if ``n`` is -1, which means that it varies."""
-    return -1 if n == -1 else len(range(*part.indices(n)))
+    return -1 if n == -1 else len(range(n)[part])  # torch 2.12 does not trace slice.indices
 
 
 def _resized(size: torch.Size, n: int) -> torch.Size:

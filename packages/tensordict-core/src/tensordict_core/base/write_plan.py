@@ -258,12 +258,7 @@ def _check_grad(key: NestedKey, target: Tensor) -> None:
         raise errors.in_place_leaf(key)
 
 
-def _any_of(*tensors: Tensor) -> bool:
-    return any([tensor.requires_grad for tensor in tensors])
-
-
-# torch 2.8 has it; earlier releases are asked in Python
-_any_requires_grad: Callable[..., bool] = getattr(torch._C, "_any_requires_grad", _any_of)
+_any_requires_grad: Callable[..., bool] = torch._C._any_requires_grad
 _is_same_size: Callable[[Tensor, Tensor], bool] = Tensor.is_same_size
 
 
