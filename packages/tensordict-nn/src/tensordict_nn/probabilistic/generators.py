@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict_core.extension import is_compiling
 
-__all__ = ["draw_with", "use_generator"]
+__all__ = ["draw_with", "resolve_generator", "use_generator"]
 
 
 @contextmanager
@@ -69,18 +69,44 @@ def draw_with(source: Any, td: Any, draw: Callable[[], Any]) -> Any:
     """
     if source is None or is_compiling():
         return draw()
-    if isinstance(source, torch.Generator):
-        return _draw(source, draw)
+    generator, write_back = resolve_generator(source, td)
+    if generator is None:
+        return draw()
+    value = _draw(generator, draw)
+    if write_back is not None:
+        write_back(generator)
+    return value
+
+
+def resolve_generator(source: Any, td: Any) -> tuple[torch.Generator | None, Callable[[torch.Generator], None] | None]:
+    """Returns the generator that draws, and what stores the next seed once the value is drawn.
+
+    Args:
+        source: A generator, the key of an entry (a generator or a seed), or ``None`` for the global generator.
+        td: The tensordict of the entry.
+
+    Returns:
+        ``None`` for the global generator; and ``None`` where no seed has to be stored.
+
+    >>> td = TensorDict({"seed": 0})
+    >>> generator, write_back = resolve_generator("seed", td)
+    >>> write_back(generator)
+    >>> int(td["seed"]) == 0
+    False
+    """
+    if source is None or isinstance(source, torch.Generator):
+        return source, None
     entry = td.get(source, None)
     if entry is None:
-        return draw()
+        return None, None
     if not isinstance(entry, Tensor):
         entry = td[source]
     if isinstance(entry, torch.Generator):
-        return _draw(entry, draw)
+        return entry, None
     seed = int(entry.flatten()[0]) if isinstance(entry, Tensor) else int(entry)
-    generator = torch.Generator().manual_seed(seed)
-    value = _draw(generator, draw)
-    following = torch.randint(2**62, (), generator=generator)
-    td.set(source, following.expand(entry.shape).clone() if isinstance(entry, Tensor) else int(following))
-    return value
+
+    def write_back(generator: torch.Generator) -> None:
+        following = torch.randint(2**62, (), generator=generator)
+        td.set(source, following.expand(entry.shape).clone() if isinstance(entry, Tensor) else int(following))
+
+    return torch.Generator().manual_seed(seed), write_back

@@ -14,7 +14,7 @@ from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys, checked_keys
 from tensordict_nn.dispatch import dispatch
 from tensordict_nn.distributions.composite import CompositeDistribution, with_suffix
 from tensordict_nn.distributions.delta import Delta
-from tensordict_nn.probabilistic.generators import draw_with
+from tensordict_nn.probabilistic.generators import draw_with, resolve_generator
 from tensordict_nn.sampling.aggregation import composite_lp_aggregate
 from tensordict_nn.sampling.interaction import InteractionType, interaction_type, take
 from tensordict_nn.skipping import may_skip, skips
@@ -97,6 +97,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         self.distribution_kwargs = distribution_kwargs if distribution_kwargs is not None else {}
         self.default_interaction_type = InteractionType(default_interaction_type)
         self.return_log_prob = return_log_prob
+        self._composite_lp_aggreate_at_init = composite_lp_aggregate()  # spelled as subclasses of programs read it
         self.n_empirical_estimate = n_empirical_estimate
         self.num_samples = (
             None if num_samples is None else torch.Size([num_samples] if isinstance(num_samples, int) else num_samples)
@@ -219,7 +220,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
     # running ---------------------------------------------------------------------------------------------------------
 
     @dispatch(auto_batch_size=False)
-    def forward(self, tensordict: Any, tensordict_out: Any = None) -> Any:
+    def forward(self, tensordict: Any, tensordict_out: Any = None, *, _requires_sample: bool = True) -> Any:
         """Makes the distribution and writes a value of it.
 
         Args:
@@ -233,14 +234,34 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         if skipping and skips(self.in_keys, self.out_keys_source, tensordict):
             return tensordict
         dist = self.get_dist(tensordict)
-        value, scores = self._take(dist, tensordict)
         out = tensordict if tensordict_out is None else tensordict_out
+        if not _requires_sample:  # the value that the tensordict has is scored
+            if self.return_log_prob:
+                own = tensordict if isinstance(dist, CompositeDistribution) else tensordict.get(self._sampled[0])
+                self._write_scores(out, dist, own, None)
+            return out
+        value, scores = self._take(dist, tensordict)
         if self.num_samples is not None:
             out = out.expand(*self.num_samples, *out.batch_size)
         self._write_values(out, value)
         if self.return_log_prob:
             self._write_scores(out, dist, value, scores)
         return out
+
+    # names that subclasses of published programs use ------------------------------------------------------------------
+
+    _CHANGE_IN_C_LP_A = "composite_lp_aggregate() is {2} now and was {1} when this {0} was made; make it anew"
+
+    def _update_td_lp(self, log_prob: Any) -> None:
+        """Gives the log-probabilities of components the keys of this module, in place."""
+        for key, component in zip(self._scored, self._sampled, strict=False):
+            made = with_suffix(component, "_log_prob")
+            if key != made and made in log_prob:
+                log_prob.rename_key_(made, key)
+
+    def _resolve_generator(self, tensordict: Any) -> Any:
+        """Returns the generator that draws and what stores the next seed; subclasses of published programs call it."""
+        return resolve_generator(self.generator, tensordict)
 
     def _take(self, dist: Any, td: Any) -> tuple[Any, Any]:
         """Returns a value, and its log-probability if the distribution computes both at once."""

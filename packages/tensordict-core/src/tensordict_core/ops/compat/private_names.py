@@ -131,6 +131,21 @@ class PrivateNames(Node):
         names = Index(idx, self.batch_size).names(self._meta.names)
         return list(names) if names else None
 
+    @property
+    def _has_exclusive_keys(self) -> bool:
+        """Whether elements of a lazy stack, this one or a nested one, have different keys.
+
+        >>> from tensordict_core import LazyStackedTensorDict
+        >>> stack = LazyStackedTensorDict(TensorDict({"a": 1}), TensorDict({"a": 1, "b": 2}))
+        >>> stack._has_exclusive_keys, TensorDict({"n": stack})._has_exclusive_keys, TensorDict({})._has_exclusive_keys
+        (True, True, False)
+        """
+        if not self._is_lazy_stack:
+            nodes: Any = self._nodes()
+            return any(node._has_exclusive_keys for node in nodes)
+        elements: Any = getattr(self, "tensordicts", ())
+        return len({frozenset(element.keys(True)) for element in elements}) > 1
+
     def _stack_onto_(self, list_item: Sequence[Any], dim: int) -> Self:
         """Write the stack of tensordicts into this one.
 

@@ -1,0 +1,43 @@
+"""Names of probabilistic modules that subclasses in published programs use."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributions import Normal
+
+from tensordict_core import TensorDict
+from tensordict_nn import ProbabilisticTensorDictModule
+from tensordict_nn.compat import set_dispatch, use_generator
+
+
+def normal(**options):
+    options = {"distribution_class": Normal, "default_interaction_type": "random", **options}
+    return ProbabilisticTensorDictModule(["loc", "scale"], ["x"], **options)
+
+
+def test_a_subclass_draws_with_the_generator_of_the_module_and_stores_the_next_seed():
+    td = TensorDict({"loc": torch.zeros(2), "scale": torch.ones(2), "seed": torch.tensor(3)})
+    module = normal(generator="seed")
+    generator, write_back = module._resolve_generator(td)
+    with use_generator(generator):
+        own = module.get_dist(td).rsample()
+    write_back(generator)
+    again = module(TensorDict({"loc": torch.zeros(2), "scale": torch.ones(2), "seed": torch.tensor(3)}))
+    assert own.equal(again["x"])
+    assert td["seed"] == again["seed"] != 3
+    assert normal()._resolve_generator(td) == (None, None)
+
+
+def test_without_a_sample_the_value_of_the_tensordict_is_scored():
+    td = TensorDict({"loc": torch.zeros(2), "scale": torch.ones(2), "x": torch.ones(2)})
+    out = normal(return_log_prob=True)(td, _requires_sample=False)
+    assert out["x"].equal(torch.ones(2))
+    assert out["x_log_prob"].equal(Normal(0.0, 1.0).log_prob(torch.ones(2)))
+
+
+def test_dispatch_can_be_switched_off_for_a_block():
+    module = normal()
+    with set_dispatch(False), pytest.raises(TypeError, match="loc"):
+        module(loc=torch.zeros(2), scale=torch.ones(2))
+    assert module(loc=torch.zeros(2), scale=torch.ones(2)).shape == (2,)
