@@ -423,3 +423,18 @@ def test_threads_in_one_decorated_function_have_separate_blocks():
 def test_interaction_types_in_earlier_pickles_load():
     earlier = b"ctensordict_nn.probabilistic.interaction\nInteractionType\n(Vmode\ntR."
     assert pickle.loads(earlier) is InteractionType.MODE
+
+
+def test_the_interaction_type_of_a_sequence_holds_in_its_thread_only():
+    seen = []
+
+    def look(x):
+        thread = threading.Thread(target=lambda: seen.append(interaction_type()))
+        thread.start()
+        thread.join()
+        seen.append(interaction_type())
+        return x, x + 1
+
+    sequence = Seq(TensorDictModule(look, ["a"], ["loc", "scale"]), normal())
+    sequence(TensorDict({"a": torch.zeros(1)}))
+    assert seen == [None, sequence.default_interaction_type] and interaction_type() is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, Self
 
 import torch
@@ -13,7 +12,7 @@ from tensordict_nn import errors
 from tensordict_nn.base import Keys
 from tensordict_nn.distributions.composite import CompositeDistribution
 from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
-from tensordict_nn.sampling.interaction import InteractionType, interaction_type, set_interaction_type
+from tensordict_nn.sampling.interaction import InteractionType, imply, interaction_type
 from tensordict_nn.sequential import TensorDictSequential, chained_keys, copy_entries
 
 __all__ = ["ProbabilisticTensorDictSequential"]
@@ -46,6 +45,8 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     (Normal(loc: tensor([0.]), scale: tensor([1.])), tensor([0.]))
     """
 
+    _ruling: Any = None
+
     def __init__(
         self,
         *modules: Any,
@@ -64,6 +65,18 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         if return_composite is False and not self._ends_probabilistic():
             raise errors.not_probabilistic(self[-1])
         self._asked_composite = return_composite
+        self._find_ruling()
+
+    def _connect(self) -> None:
+        super()._connect()
+        if "_asked_composite" in self.__dict__:
+            self._find_ruling()
+
+    def _find_ruling(self) -> None:
+        """Notes the module whose default interaction type holds for the sequence, if it has one distribution."""
+        # not through `__setattr__`, which would register the module again
+        modules = [] if self.return_composite else self._probabilistic()
+        self.__dict__["_ruling"] = modules[-1] if modules else None
 
     def _ends_probabilistic(self) -> bool:
         last = self[-1] if len(self) else None
@@ -159,14 +172,14 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     # running ---------------------------------------------------------------------------------------------------------
 
     def _run(self, td: Any, kwargs: dict[str, Any]) -> Any:
-        with self._interaction():
+        ruling = self._ruling
+        if ruling is None or interaction_type() is not None:
             return super()._run(td, kwargs)
-
-    def _interaction(self) -> Any:
-        """Returns a block with the default interaction type, for sequences with one distribution."""
-        if interaction_type() is not None or self.return_composite:
-            return nullcontext()
-        return set_interaction_type(self.default_interaction_type)
+        earlier = imply(ruling.default_interaction_type)
+        try:
+            return super()._run(td, kwargs)
+        finally:
+            imply(earlier)
 
     # distributions ---------------------------------------------------------------------------------------------------
 
@@ -235,7 +248,10 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         Returns:
             The tensordict with the results, which ``num_samples`` expands.
         """
-        with self._interaction():
+        ruling = self._ruling
+        implies = ruling is not None and interaction_type() is None
+        earlier = imply(ruling.default_interaction_type) if implies else None
+        try:
             for module in modules:
                 if isinstance(module, ProbabilisticTensorDictSequential):
                     td = module._walk(list(module), td, dists, kwargs)
@@ -246,6 +262,9 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
                 else:
                     td = module(td, **kwargs)
             return td
+        finally:
+            if implies:
+                imply(earlier)
 
     def build_dist_from_params(self, tensordict: Any) -> Any:
         """Makes the distribution of the last probabilistic module from parameters in a tensordict."""

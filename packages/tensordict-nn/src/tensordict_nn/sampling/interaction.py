@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from enum import Enum
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch.distributions import Distribution
 from tensordict_nn import errors
 from tensordict_nn.settings import Block, Setting
 
-__all__ = ["InteractionType", "interaction_type", "set_interaction_type", "take"]
+__all__ = ["InteractionType", "imply", "interaction_type", "set_interaction_type", "take"]
 
 
 class InteractionType(Enum):
@@ -47,14 +48,35 @@ class InteractionType(Enum):
 _current: Setting[InteractionType | None] = Setting(None)
 
 
+class _Implied(threading.local):
+    """The type of the sequence that runs in this thread."""
+
+    value: InteractionType | None = None
+
+
+_implied = _Implied()
+
+
+def imply(how: InteractionType | None) -> InteractionType | None:
+    """Sets the type that holds in this thread where no block is open, and returns the earlier one.
+
+    >>> earlier = imply(InteractionType.MODE)
+    >>> print(interaction_type(), imply(earlier), interaction_type())
+    mode mode None
+    """
+    earlier = _implied.value
+    _implied.value = how
+    return earlier
+
+
 def interaction_type() -> InteractionType | None:
-    """Returns the type of the enclosing `set_interaction_type` block; ``None`` outside of all.
+    """Returns the type of the enclosing `set_interaction_type` block, or of the sequence that runs; otherwise ``None``.
 
     >>> with set_interaction_type("mode"):
     ...     print(interaction_type())
     mode
     """
-    return _current.get()
+    return _current.get() or _implied.value
 
 
 class set_interaction_type(Block):
