@@ -53,6 +53,9 @@ SECONDS = 20
 MEMORY = 512 << 20
 """The address space that one input may take beside that of the process; no file has more than 100 kB."""
 
+BATCH = 5000
+"""The inputs that a worker process opens before another takes its place."""
+
 NAMES = ["tree", "safetensors", "consolidated", "archive", "compressed", "oldest", "journal", "dataset", "shards"]
 
 
@@ -589,7 +592,7 @@ def follow(first, inputs, step):
     """Runs workers over every ``step``-th input from ``first`` on until all are done; one that dies is replaced."""
     counts, findings, crashed, start = Counter(), [], None, first
     while start < inputs:
-        command = [sys.executable, __file__, "--work", f"{start}:{min(inputs, start + 20_000 * step)}:{step}"]
+        command = [sys.executable, __file__, "--work", f"{start}:{min(inputs, start + BATCH * step)}:{step}"]
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
             done = False
@@ -608,7 +611,8 @@ def follow(first, inputs, step):
             errors.seek(0)
             trace = errors.read().decode(errors="replace")[-3000:]
         if done:
-            start += 20_000 * step
+            start += BATCH * step
+            print(f"inputs of worker {first}: {sum(counts.values())}, findings: {len(findings)}", flush=True)
         elif crashed is None:
             raise SystemExit(f"no worker starts: {trace}")
         else:

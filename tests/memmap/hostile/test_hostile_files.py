@@ -7,9 +7,12 @@ import dataclasses
 import io
 import json
 import os
+import pickle
 import shutil
 import signal
 import struct
+import subprocess
+import sys
 import time
 import warnings
 import zipfile
@@ -272,6 +275,15 @@ def test_a_stack_of_values_takes_no_memory_that_its_file_does_not_explain(tmp_pa
         TensorDict.load(tmp_path / "c")
 
 
+def test_the_stack_dimension_of_a_consolidated_file_is_one_that_tensors_can_have(tmp_path):
+    TensorDict({"s": NonTensorStack("a", "b")}, [2]).consolidate(tmp_path / "c")
+    data = (tmp_path / "c").read_bytes()
+    text = data[-8 - int.from_bytes(data[-8:], "little") : -8].replace(b'"stack_dim":0', b'"stack_dim":2147483648')
+    (tmp_path / "c").write_bytes(text + len(text).to_bytes(8, "little"))
+    with pytest.raises(ValueError, match="along 2147483648"):
+        TensorDict.load(tmp_path / "c")
+
+
 # --- pipes and devices
 
 
@@ -392,6 +404,29 @@ def test_a_description_does_not_take_a_thousand_times_the_memory_of_its_archive(
         file.writestr("meta.json", b" " * 20_000_000 + b'{"shape":[]}')
     with pytest.raises(ValueError, match="description of that size"):
         TensorDict.load(tmp_path / "x.tdz")
+
+
+def test_the_dictionary_of_a_decoder_is_bounded_by_the_compressed_bytes():
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_LZMA) as file:
+        file.writestr("meta.json", b"{}")
+    data = bytearray(packed.getvalue())
+    with zipfile.ZipFile(packed) as file:
+        member = archive.read_index(memoryview(data), file, "it")["meta.json"]
+    data[member.offset + 5 : member.offset + 9] = b"\xff\xff\xff\xff"  # a dictionary of 4 GiB
+    claims = dataclasses.replace(member, size=1 << 31)
+    code = (
+        "import pickle, resource, sys\n"
+        "from tensordict_memmap.formats import archive\n"
+        "data, member = pickle.load(sys.stdin.buffer)\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (600 << 20, 600 << 20))\n"
+        "try:\n    list(archive.blocks(memoryview(data), member, 1000))\n"
+        "except ValueError as error:\n    assert 'another size' in str(error), error\n"
+        "else:\n    sys.exit(1)\n"
+    )
+    given = pickle.dumps((bytes(data), claims))
+    done = subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_compressed_description_of_usual_size_is_read(tmp_path):

@@ -54,6 +54,9 @@ _PADDING = 0x6474
 _INPUT = 1 << 20
 """Compressed bytes that a decoder gets at a time."""
 
+_LZMA_RATIO = 1 << 14
+"""More bytes than LZMA can make of one; those of zeros take about seven thousand times less."""
+
 _LONGEST_DESCRIPTION = 1 << 20
 _MOST_COMPRESSED = 64
 """A compressed ``meta.json`` may have so many bytes, and so many more for each byte that it takes in the archive."""
@@ -241,8 +244,10 @@ def _lzma(payload: memoryview, size: int) -> tuple[lzma.LZMADecompressor, memory
     _, length, numbers, dictionary = struct.unpack_from("<2HBI", payload)
     numbers, lc = divmod(numbers, 9)
     pb, lp = divmod(numbers, 5)
-    # a decoder allocates the dictionary that the file names; one of the size of the content holds all of it
-    options = {"id": lzma.FILTER_LZMA1, "dict_size": min(dictionary, max(size, 4096)), "lc": lc, "lp": lp, "pb": pb}
+    # a decoder allocates the dictionary that the file names; one of the size of the content holds all of it, and what
+    # LZMA makes of so many bytes is shorter than the last bound
+    dictionary = min(dictionary, max(size, 4096), 4096 + len(payload) * _LZMA_RATIO)
+    options = {"id": lzma.FILTER_LZMA1, "dict_size": dictionary, "lc": lc, "lp": lp, "pb": pb}
     try:
         return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[options]), payload[4 + length :]
     except ValueError as error:

@@ -36,6 +36,9 @@ EXTRA_START = b'{"tensordict_memmap":'
 
 _DEEPEST = 200
 
+_MOST_DIMS = 64
+"""The most dimensions of a tensor in torch."""
+
 _MOST_POSITIONS = 1 << 24
 """The most positions of a stack of values, whose elements may have a batch size each."""
 
@@ -149,7 +152,8 @@ class _Parser:
     def stack(self, cls: str, about: dict[str, Any], found: dict[str, Node], key: Path) -> Parts:
         dim, name = about.get("stack_dim"), about.get("stack_dim_name")
         numbers = [str(number) for number in range(len(found))]
-        if not found or found.keys() != set(numbers) or type(dim) is not int or not isinstance(name, str | None):
+        known = type(dim) is int and abs(dim) <= _MOST_DIMS and isinstance(name, str | None)
+        if not found or found.keys() != set(numbers) or not known:
             raise self.damaged(key, f"a stack of {sorted(found)[:5]} along {dim!r:.20}")
         parts = {number: found[number] for number in numbers}
         if cls == "NonTensorStack":

@@ -116,7 +116,7 @@ def check_depth(schema: Node) -> None:
 
 def _inside(node: Node) -> Iterable[Node]:
     if isinstance(node, Dense):
-        return [entry for entry in node.entries.values() if not isinstance(entry, Leaf)]
+        return [entry for entry in node.entries.values() if type(entry) is not Leaf]  # type: ignore[misc]
     return node.parts.values() if isinstance(node, Parts) else ()
 
 
@@ -168,6 +168,7 @@ def _plan_dense(td: Any, key: Path) -> Dense:
     meta = td._meta
     node = Dense(key, "", tuple(meta.batch_size), meta.names, origin=td)
     entries = node.entries
+    last, is_complex = None, False
     for name, value in td._items():
         path = key + (name,)  # noqa: RUF005  # half the time of unpacking
         if isinstance(value, torch.Tensor) and type(value) is not UnbatchedTensor:
@@ -175,13 +176,15 @@ def _plan_dense(td: Any, key: Path) -> Dense:
                 entries[name] = _plan_nested(value, path)
                 continue
             dtype, address = value.dtype, 0
+            if dtype is not last:
+                last, is_complex = dtype, dtype.is_complex
             try:  # as plain_address, without a call for each of thousands of leaves
-                conj = dtype.is_complex and value.is_conj()
+                conj = is_complex and value.is_conj()
                 if value.is_cpu and value.is_contiguous() and not (conj or value.is_neg()):
                     address = value.data_ptr()
             except RuntimeError:  # a tensor that is not strided, or has no memory of its own
                 pass
-            entries[name] = Leaf(path, "", dtype, value.shape, "strided", value, None, address)
+            entries[name] = Leaf(path, name, dtype, value.shape, "strided", value, None, address)
         elif type(value) is UnbatchedTensor:
             tensor = value.tensor
             entries[name] = Leaf(path, "", tensor.dtype, tensor.shape, source=tensor, unbatched=True)

@@ -233,13 +233,16 @@ class _Namer:
         pack.dotted = pack.dotted and follows(node, start, self.size)
         for name, entry in node.entries.items():
             if isinstance(entry, Leaf):
-                entry.file = start + name
+                if (
+                    start or not entry.file
+                ):  # plain leaves at the root are planned with their names
+                    entry.file = start + name
+                if entry.layout != "strided":
+                    self.components(entry)
+                    continue
                 if entry.unbatched:
                     pack.dotted = False
-                if entry.layout == "strided":
-                    add(entry)
-                else:
-                    self.components(entry)
+                add(entry)
             elif isinstance(entry, Value):
                 self.value(entry, start + name, node.batch_size)
             else:
