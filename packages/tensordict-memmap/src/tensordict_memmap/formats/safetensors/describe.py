@@ -233,9 +233,8 @@ class _Namer:
         pack.dotted = pack.dotted and follows(node, start, self.size)
         for name, entry in node.entries.items():
             if isinstance(entry, Leaf):
-                if (
-                    start or not entry.file
-                ):  # plain leaves at the root are planned with their names
+                # plain leaves at the root are planned with their names
+                if start or not entry.file:
                     entry.file = start + name
                 if entry.layout != "strided":
                     self.components(entry)
