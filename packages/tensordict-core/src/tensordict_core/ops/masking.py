@@ -217,6 +217,11 @@ class Masking(Node):
 
         td = self._solid()
         if td._is_non_tensor:
+            if inplace and not td._holds_values:
+                raise RuntimeError(
+                    "NonTensorData has one value for all positions, and padded it has a value for each; pad without "
+                    "inplace=True"
+                )
             holder = self._new({"values": td}, Meta(self._meta.batch_size))
             return cast(Self, holder.pad(pad_size, safe=safe)._get("values"))
         rows = zip(td._leaves(), batched(td), strict=True)
