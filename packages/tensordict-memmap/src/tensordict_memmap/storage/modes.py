@@ -24,8 +24,9 @@ PRIVATE_FOLDER = 0o700
 def copy_mode(source: str, target: str) -> None:
     """Gives a file or folder the mode of another one, if that exists.
 
-    >>> _ = open("old", "w"), open("new", "w")
-    >>> os.chmod("old", 0o640)
+    >>> from pathlib import Path
+    >>> Path("old").touch(mode=0o640), Path("new").touch()
+    (None, None)
     >>> copy_mode("old", "new")
     >>> oct(os.stat("new").st_mode)[-3:]
     '640'
