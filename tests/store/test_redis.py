@@ -129,6 +129,10 @@ def test_a_schema_makes_zeros_without_sending_them(redis_port):
     )
     assert store["a"].shape == (5, 3) and not store["a"].any() and store["n", "d"].dtype is torch.bool
     assert store["e"].shape == (5, 0)
+    other = TensorDict.from_schema(
+        {"a": ([3], torch.float32)}, batch_size=[5], storage="redis", port=redis_port, prefix="q"
+    )
+    assert isinstance(other, TensorDictStore) and other["a"].shape == (5, 3) and other._tree.prefix == "q"
 
 
 def test_a_dictionary_is_stored_with_a_batch_size(redis_port):

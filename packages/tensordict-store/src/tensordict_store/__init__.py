@@ -8,6 +8,7 @@ from tensordict_store.persistent.functions import from_h5, from_zarr, to_h5, to_
 from tensordict_store.redis.container import TensorDictStore
 from tensordict_store.redis.functions import to_store
 from tensordict_store.redis.lazy import LazyStackedTensorDictStore
+from tensordict_store.schemas import from_schema
 from tensordict_store.streams.pipe import TensorDictPipe, TensorDictServer
 from tensordict_store.tables.frames import from_pandas, to_pandas
 from tensordict_store.tables.from_arrow import from_arrow
@@ -32,6 +33,7 @@ __all__ = [
     "from_json",
     "from_pandas",
     "from_parquet",
+    "from_schema",
     "from_zarr",
     "iter_parquet",
     "to_arrow",

@@ -6,6 +6,7 @@ one child for each nested group; it keeps no tensor. Results of operations are p
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -32,7 +33,7 @@ from tensordict_store.arrays.selection import Selection, select
 from tensordict_store.arrays.values import decode, encode
 from tensordict_store.persistent.append import append_rows
 from tensordict_store.persistent.backends import BACKENDS, CREATORS
-from tensordict_store.persistent.writing import facts_of, prepared_tensor, reader
+from tensordict_store.persistent.writing import facts_of, memmap_in_blocks, prepared_tensor, reader
 
 __all__ = ["PersistentTensorDict"]
 
@@ -396,6 +397,17 @@ class PersistentTensorDict(CustomContainer):
     def _put_facts(self) -> None:
         kept = {key: fact for key, fact in self._group.facts.items() if key not in ("batch_size", "names")}
         self._group.set_facts(facts_of(self._meta) | kept)
+
+    def memmap(self, prefix: Any = None, *args: Any, **options: Any) -> Any:
+        """Map the entries onto files, as ``TensorDict.memmap``; a new folder is filled a block of rows at a time.
+
+        >>> stored = TensorDict({"x": torch.arange(6).view(3, 2)}, [3]).to_h5("rows.h5")
+        >>> stored.memmap("rows")["x"].sum(), stored.close()
+        (MemoryMappedTensor(15), None)
+        """
+        if prefix is None or args or options or os.path.lexists(prefix):
+            return super().memmap(prefix, *args, **options)
+        return memmap_in_blocks(self, os.fspath(prefix))
 
     # copies -----------------------------------------------------------------------------------------------------------
 

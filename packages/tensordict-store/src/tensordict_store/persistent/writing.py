@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tensordict_core.extension import Index, Meta
+from tensordict_core import TensorDict
+from tensordict_core.extension import Index, Meta, Node
 from tensordict_store.arrays.dtypes import numpy_dtype
 from tensordict_store.arrays.group import Group
 
-__all__ = ["facts_of", "prepared_tensor", "reader"]
+__all__ = ["facts_of", "memmap_in_blocks", "prepared_tensor", "reader"]
 
 _BLOCK = 1 << 26
 """Bytes that are copied at once from one store to another."""
@@ -53,9 +57,51 @@ def prepared_tensor(key: str, value: Tensor, read: Callable[[slice], Tensor]) ->
         if not shape:
             array.write([], read(slice(None)))
             return
-        rows = max(_BLOCK // max(shape[1:].numel() * dtype.itemsize, 1), 1)
-        for start in range(0, shape[0], rows):
-            stop = min(start + rows, shape[0])
+        for start, stop in _blocks(shape, dtype):
             array.write([(start, stop), *((0, n) for n in shape[1:])], read(slice(start, stop)))
 
     return put
+
+
+def memmap_in_blocks(td: Any, folder: str) -> Any:
+    """Map a store onto a new folder of files, a block of rows at a time; the folder appears when it is complete."""
+    beside = f"{os.path.abspath(folder)}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    try:
+        _fill(_shapes(td).memmap_like(beside), td)
+        os.rename(beside, folder)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    return TensorDict.load_memmap(folder)
+
+
+def _shapes(node: Any) -> TensorDict:
+    """Return a tensordict of the shapes of a store, which takes no memory."""
+    out = TensorDict({}, node._meta.batch_size, names=node._meta.names)
+    for key, entry in node._peek_items():
+        if not isinstance(entry, Node):
+            out.set(key, torch.zeros((), dtype=entry.dtype).expand(entry.shape))
+        else:
+            out.set(key, _shapes(entry) if type(entry) is type(node) else entry)
+    return out
+
+
+def _fill(target: Any, node: Any) -> None:
+    for key, entry in node._peek_items():
+        if isinstance(entry, Node):
+            if type(entry) is type(node):
+                _fill(target.get(key), entry)
+            continue
+        leaf, read = target.get(key), reader(node, key)
+        if not entry.ndim:
+            leaf.copy_(read(slice(None)))
+            continue
+        for start, stop in _blocks(entry.shape, entry.dtype):
+            leaf[start:stop].copy_(read(slice(start, stop)))
+
+
+def _blocks(shape: torch.Size, dtype: torch.dtype) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of rows that are copied at once."""
+    rows = max(_BLOCK // max(shape[1:].numel() * dtype.itemsize, 1), 1)
+    for start in range(0, shape[0], rows):
+        yield start, min(start + rows, shape[0])

