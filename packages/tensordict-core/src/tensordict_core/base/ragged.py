@@ -18,7 +18,10 @@ __all__ = ["cat_leaves", "leaf_part", "shape_of", "split_leaf"]
 def shape_of(leaf: Tensor) -> torch.Size:
     """Return the shape of a leaf, with -1 for the sizes in which the components of a strided nested tensor differ.
 
-    >>> shape_of(torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(2, 4)]))
+    >>> import warnings
+    >>> with warnings.catch_warnings(action="ignore"):  # torch calls them a prototype
+    ...     strided = torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(2, 4)])
+    >>> shape_of(strided)
     torch.Size([2, 2, -1])
     """
     if not leaf.is_nested or leaf.layout is not torch.strided:
