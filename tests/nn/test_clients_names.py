@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Normal
 
 from tensordict_core import TensorDict
-from tensordict_nn import ProbabilisticTensorDictModule
+from tensordict_nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 from tensordict_nn.compat import set_dispatch, use_generator
 
 
@@ -41,3 +41,14 @@ def test_dispatch_can_be_switched_off_for_a_block():
     with set_dispatch(False), pytest.raises(TypeError, match="loc"):
         module(loc=torch.zeros(2), scale=torch.ones(2))
     assert module(loc=torch.zeros(2), scale=torch.ones(2)).shape == (2,)
+
+
+def test_a_subclass_asks_for_the_keys_of_a_sequence_before_its_modules_are_set():
+    class Own(TensorDictModule):
+        def __init__(self, *modules):
+            object.__setattr__(self, "known", TensorDictSequential._compute_in_and_out_keys(modules))
+            with pytest.raises(AttributeError):
+                self.typo  # noqa: B018 (the access is the test)
+
+    first, last = (TensorDictModule(torch.nn.Identity(), [key], [out]) for key, out in ("ab", "bc"))
+    assert Own(first, last).known == (["a"], ["b", "c"])

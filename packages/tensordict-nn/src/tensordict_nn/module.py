@@ -206,7 +206,8 @@ class TensorDictModule(TensorDictModuleBase):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "module" or name.startswith("__"):
+            # before Module.__init__ there are no modules to ask
+            if name == "module" or name.startswith("__") or "_modules" not in self.__dict__:
                 raise
             return getattr(
                 super().__getattr__("module") if "module" in self._modules else self.__dict__["module"], name

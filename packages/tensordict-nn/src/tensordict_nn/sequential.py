@@ -119,6 +119,11 @@ class TensorDictSequential(TensorDictModuleBase):
         keys = {"in_keys": module.in_keys, "out_keys": module.out_keys} if compatible else {}
         return WrapModule(module, **keys)
 
+    @staticmethod
+    def _compute_in_and_out_keys(modules: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Returns the keys of a sequence of modules; subclasses of published programs call it."""
+        return chained_keys(list(modules))
+
     def _connect(self) -> None:
         """Computes the keys from those of the modules."""
         selected = self.out_keys if self._out_keys_source is not None else None
