@@ -86,6 +86,14 @@ def test_a_deeper_one_is_refused_before_anything_is_written(tmp_path, write, nam
     assert sorted(os.walk(tmp_path)) == before and innermost(TensorDict.load(tmp_path / name), 2) == [1, 1]
 
 
+def test_a_save_inside_another_does_not_make_that_one_too_deep(tmp_path):
+    nodes(150).save(tmp_path / "p")
+    with pytest.raises(ValueError, match="more than 200 in one another"):
+        nodes(100).save(str(tmp_path / "p") + "/n" * 120)
+    nodes(80).save(str(tmp_path / "p") + "/n" * 120)
+    assert innermost(TensorDict.load(tmp_path / "p"), 200) == [1, 1]
+
+
 def test_depth_does_not_matter_in_memory():
     td = nodes(201)
     assert innermost(td.consolidate(), 201) == innermost(td.memmap(), 201) == [1, 1]

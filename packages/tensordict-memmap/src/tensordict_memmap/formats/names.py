@@ -14,6 +14,7 @@ __all__ = [
     "LEAF",
     "MANIFEST",
     "META",
+    "MOST_PARTS",
     "PATH",
     "RESERVED_FIELDS",
     "SHAPES",
@@ -53,8 +54,11 @@ _ESCAPE = re.compile(r"%-[0-9]{1,9}")
 _IGNORES_CASE = sys.platform in ("darwin", "win32")
 
 
+MOST_PARTS = 200
+"""The most names in the path of a file of a save."""
+
 _PART = r"(?!\.{1,2}(?:/|\Z))[^/\\:\0]+"
-PATH = re.compile(f"{_PART}(?:/{_PART}){{0,199}}")
+PATH = re.compile(f"{_PART}(?:/{_PART}){{0,{MOST_PARTS - 1}}}")
 """Plain relative paths of files inside a saved folder."""
 
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.tuning import SCATTER_MIN_FILES, is_long_removal
+from tensordict_memmap.formats.names import MOST_PARTS
 from tensordict_memmap.storage import cleanup, journal, locks, ownership
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.modes import PRIVATE_FOLDER, copy_mode, copy_modes
@@ -344,6 +345,7 @@ def _stage_and_commit(
     retired = False
     try:
         manifest = write(stage.path)
+        _check_depth_above(target, manifest)
         syscalls.write_file(os.path.join(stage.path, NAME), manifest.dumps(), durable)
         if durable:
             ownership.sync_folders(stage.path, manifest.files)
@@ -366,6 +368,23 @@ def _stage_and_commit(
                     ownership.remove_save(stage.path, keep_in=target)
         finally:
             stage.close()  # last: after an interrupt, the next save finds an unlocked folder and removes it
+
+
+def _check_depth_above(target: str, manifest: Manifest) -> None:
+    """Refuses a save inside another one whose manifest could not list the files, since they lie too deep.
+
+    Raises:
+        ValueError: There is such a save around the target.
+    """
+    deepest = max(manifest.files, key=lambda path: path.count("/"), default="")
+    if deepest.count("/") + target.count(os.sep) < MOST_PARTS:
+        return
+    for above, current, part in ownership.ancestor_manifests(target):
+        if current.under(part).files and part.count("/") + deepest.count("/") + 2 > MOST_PARTS:
+            raise ValueError(
+                f"{target} lies in the save {above}, whose nodes would be more than {MOST_PARTS} in one another; "
+                "save to another folder"
+            )
 
 
 def _commit(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
