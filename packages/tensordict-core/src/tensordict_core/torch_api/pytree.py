@@ -7,7 +7,7 @@ leaves: it is what they share of their dimensions in front of the event rank. So
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -104,6 +104,8 @@ def _shape(child: Any) -> torch.Size | None:
 
 
 def _has_leaves(node: Any) -> bool:
+    if type(node) is TensorDict and Tensor in map(type, node._entries.values()):
+        return True
     if node._is_opaque:
         return False
     stack = node._inmost()
@@ -212,22 +214,21 @@ class _Unflattening:
         if self.is_numbers or (change is None and not dims):
             return TensorDict._make(entries, old)
         is_plain = self.is_plain and context.below is None and bool(entries)
+        hollow = [] if is_plain else [k for k, v in entries.items() if isinstance(v, Node) and not _has_leaves(v)]
         if is_plain and change is not None and change.gained:
             size: torch.Size | None = change.resized(old.batch_size)  # every leaf was compared
         elif is_plain and not dims:
             size = _NO_SIZE
         else:
-            size = _common_size(entries, dims)
+            size = _common_size(entries, dims, hollow)
         if size is None or (change is None and _same_size(size, old.batch_size)):
             return TensorDict._make(entries, old)
         if change is not None:
             names = change.renamed(old.names)
         else:
             names = old.names if old.names is not None and len(size) == dims and self._keeps_dims() else None
-        if not is_plain:
-            for key, child in entries.items():
-                if isinstance(child, Node) and not _has_leaves(child):
-                    entries[key] = _fitted(child, old.batch_size, size, change)
+        for key in hollow:
+            entries[key] = _fitted(entries[key], old.batch_size, size, change)
         return TensorDict._make(entries, Meta(size, old.device, names))
 
     def _keeps_dims(self) -> bool:
@@ -319,16 +320,24 @@ _UNFLATTEN: dict[str, Callable[[_Unflattening, FlattenContext], Any]] = {
 
 
 def _unflatten(children: Iterable[Any], context: FlattenContext) -> Any:
-    result = _UNFLATTEN[context.kind](_Unflattening(children, context), context)
-    return result.lock_() if context.locked and isinstance(result, Node) else result
+    unflattening = _Unflattening(children, context)
+    result = _UNFLATTEN[context.kind](unflattening, context)
+    if context.locked and not unflattening.is_numbers and isinstance(result, Node):
+        result.lock_()
+    return result
 
 
-def _common_size(entries: Mapping[str, Any], dims: int) -> torch.Size | None:
-    """The first ``dims`` sizes as far as all entries share them; ``None`` where no entry tells."""
+def _common_size(entries: Mapping[str, Any], dims: int, hollow: Collection[str]) -> torch.Size | None:
+    """The first ``dims`` sizes as far as all entries but the hollow ones share them; ``None`` where no entry tells."""
     size: torch.Size | None = None
     seen: torch.Size | None = None
-    for child in entries.values():
-        shape = child.shape if type(child) in TENSORS else _shape(child)
+    for key, child in entries.items():
+        if type(child) in TENSORS:
+            shape = child.shape
+        elif key in hollow:
+            continue
+        else:
+            shape = child._meta.batch_size if isinstance(child, Node) else _shape(child)
         if shape is None or shape == seen:  # neighbouring leaves often have one shape
             continue
         seen, own = shape, shape[:dims]
