@@ -71,7 +71,11 @@ def add_elements(path: Path, elements: list[Any], change: Change, allow_pickle: 
         content = b"".join(map(as_bytes, elements))
         change.puts.append((path, Record(first.dtype, shape, shapes=None if same else shapes), content))
     elif isinstance(first, Node) and first._is_non_tensor:
-        values = NonTensorStack.from_list([one.tolist() for one in elements], batch_size=[len(elements)])
+        if all(one._is_shared for one in elements):
+            values = NonTensorStack.from_list([one.data for one in elements], batch_size=[len(elements)])
+        else:
+            size = [len(elements), *first._meta.batch_size]
+            values = NonTensorStack.from_list([one.maybe_to_stack().tolist() for one in elements], batch_size=size)
         change.puts.append((path, *encoded(name, values, allow_pickle)))
     elif isinstance(first, Node) and not first._is_opaque:
         keys = [str(key) for key in first._keys()]
