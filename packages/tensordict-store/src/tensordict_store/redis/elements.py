@@ -15,7 +15,7 @@ from tensordict_store.redis.layout import Record, tensor_record
 from tensordict_store.redis.ranges import as_bytes
 from tensordict_store.redis.tree import Change, Path, encoded
 
-__all__ = ["add_elements", "ends_of", "runs_of", "shape_of"]
+__all__ = ["add_elements", "ends_of", "named", "runs_of", "shape_of"]
 
 
 def shape_of(record: Record, number: int) -> torch.Size:
@@ -24,6 +24,13 @@ def shape_of(record: Record, number: int) -> torch.Size:
         return record.shapes[number]
     assert record.shape is not None
     return record.shape[1:]
+
+
+def named(part: Any, names: Any) -> Any:
+    """Return a part of a stack with the names of its dimensions, which the elements do not have."""
+    if names is not None:
+        part._put_names(names)
+    return part
 
 
 def ends_of(record: Record, count: int) -> list[int]:

@@ -19,7 +19,7 @@ from tensordict_core.extension import CustomContainer, Index, Meta, Node, annota
 from tensordict_store.redis.connection import Command, Connection
 from tensordict_store.redis.constructors import redis_options
 from tensordict_store.redis.container import SAVE
-from tensordict_store.redis.elements import add_elements, ends_of, runs_of, shape_of
+from tensordict_store.redis.elements import add_elements, ends_of, named, runs_of, shape_of
 from tensordict_store.redis.layout import Record, parse_size
 from tensordict_store.redis.ranges import as_bytes, tensor_of
 from tensordict_store.redis.tree import Change, Path, Tree, decoded
@@ -138,8 +138,6 @@ class LazyStackedTensorDictStore(CustomContainer):
         """Return a plain lazy stack of all elements, read in one request."""
         return self._now()
 
-    # reading ----------------------------------------------------------------------------------------------------------
-
     def _keys(self) -> Iterable[str]:
         self._tree.refresh()
         return list(self._tree.nodes.get(self._path, {"keys": ()})["keys"])
@@ -197,10 +195,13 @@ class LazyStackedTensorDictStore(CustomContainer):
         return self._part(index, [key])._get(key)
 
     def _now(self) -> Any:
-        return self._stacked(self._elements(range(self._count)))
+        return named(self._stacked(self._elements(range(self._count))), self._meta.names)
 
     def _index(self, index: Index) -> Any:
-        return self._part(index, None)
+        return named(self._part(index, None), index.names(self._meta.names))
+
+    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: Any) -> None:
+        self._now()._collect_keys(out, prefix, is_leaf)
 
     def _part(self, index: Index, keys: Sequence[str] | None) -> Any:
         """Return what an index selects; if it starts with elements, these alone are read."""
@@ -222,9 +223,7 @@ class LazyStackedTensorDictStore(CustomContainer):
         return self._stacked(elements)._index(Index((rest, *index.parts[1:]), size))
 
     def _stacked(self, elements: list[Any]) -> Any:
-        if not elements:
-            return dense({}, self._meta)
-        return lazy_stack(elements, self._dim)
+        return lazy_stack(elements, self._dim) if elements else dense({}, self._meta)
 
     def _elements(self, numbers: Sequence[int], keys: Sequence[str] | None = None) -> list[Any]:
         """Return elements as plain tensordicts, read in one request; neighbours share a range."""
@@ -270,10 +269,11 @@ class LazyStackedTensorDictStore(CustomContainer):
         return out
 
     def _empty(self, meta: Meta, path: Path, keys: Sequence[str] | None = None) -> Any:
-        """Return an element without leaves: its nested nodes in their order."""
-        names = self._tree.nodes.get(path, {"keys": ()})["keys"]
-        nodes = [name for name in names if (*path, name) in self._tree.nodes and (keys is None or name in keys)]
-        return dense({name: self._empty(meta, (*path, name)) for name in nodes}, meta)
+        """Return an element whose leaves are still to be set; their places keep the order of the keys."""
+        nodes, chosen = self._tree.nodes, self._tree.nodes.get(path, {"keys": ()})["keys"]
+        names = [name for name in chosen if keys is None or name in keys]
+        entries = {name: self._empty(meta, (*path, name)) if (*path, name) in nodes else None for name in names}
+        return dense(entries, meta)
 
     def _shared_store(self) -> Any:
         return self._tree
@@ -432,11 +432,11 @@ class LazyStackedTensorDictStore(CustomContainer):
         device: torch.device | str | int | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Store a sequence of elements, or a dictionary whose values they are, as a stack.
+        """Store elements as a stack.
 
         Args:
-            input_dict: Tensordicts or dictionaries.
-            auto_batch_size: Whether the batch size of an element is what its shapes have in common.
+            input_dict: A sequence of tensordicts or dictionaries, or a dictionary whose values they are.
+            auto_batch_size: Whether elements get the batch size that their shapes have in common.
             batch_size: The batch size of each element.
             device: Where tensors that are read lie.
             **kwargs: Arguments of `from_lazy_stack`.
