@@ -1,4 +1,4 @@
-"""Other constructors of tensorclasses: from lists, named tuples, modules and others that every tensordict has."""
+"""Other constructors of tensorclasses: from lists, named tuples, modules, tables and others of tensordicts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["add_constructors"]
 
 _NAMES = (
     *("from_any", "from_list", "from_tuple", "from_namedtuple", "from_pytree", "from_struct_array"),
-    *("fromkeys", "from_module", "from_modules"),
+    *("fromkeys", "from_module", "from_modules", "from_schema"),
+    *("from_csv", "from_json", "from_pandas", "from_parquet", "from_h5", "from_zarr"),
 )
 
 

@@ -310,7 +310,7 @@ def _forwarded_operation(name: str) -> Any:
 for _name in (
     *("exclude", "split_keys", "filter_empty_", "filter_non_tensor_data"),
     *("flatten_keys", "unflatten_keys", "auto_batch_size_", "lock_", "unlock_", "get_item_shape", "entry_class"),
-    *("zero_", "masked_fill_"),
+    *("zero_", "masked_fill_", "to_h5", "to_zarr", "to_store"),
     *(spec.name for spec in operations() if spec.inplace and hasattr(TensorCollection, spec.name)),
 ):
     setattr(Forwarding, _name, _forwarded_operation(_name))

@@ -8,6 +8,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
 import torch
 from torch import Tensor
 
+from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_batch_size, as_device
 from tensordict_core.base.node import Node, is_leaf_tensor
@@ -71,6 +72,8 @@ def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
 def _new(name: str, td: N, size: torch.Size, create: Callable[..., Tensor], options: NewOptions) -> N:
     """Return the tree with new leaves over the batch size ``size``, each made by ``create(leaf, shape, **options)``."""
     check_options(name, options, NewOptions)
+    if any(n < 0 for n in size):
+        raise errors.SizeError(f"the size {list(size)} of {name}() has a negative number; pass sizes of 0 or more")
     dims = len(td._meta.batch_size)
     asked = options.get("device", KEEP)
     device = td._meta.device if asked is KEEP else as_device(asked)

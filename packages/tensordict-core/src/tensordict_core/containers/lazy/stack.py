@@ -364,7 +364,12 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
                 return None
             if tensor is None and is_leaf_tensor(entry):
                 tensor = entry
-        return self._get(key) if tensor is None and entry is not None else tensor
+        if tensor is not None or entry is None:
+            return tensor
+        try:
+            return self._get(key)
+        except RuntimeError:  # nodes that do not stack: any of them stands for the entry
+            return entry
 
     def _peek_items(self) -> Iterable[tuple[str, Any]]:
         return [(key, self._peek(key)) for key in self._keys()]
