@@ -36,6 +36,7 @@ RUNS = {name: [f"tests/{name}"] for name in HOLDS} | {
 EXTRAS = {
     "core": "[progress]",
     "memmap": "[remote]",
+    "nn": "[pickle]",
     "class": "[pydantic]",
     "store": "[h5,zarr,redis,arrow,pandas]",
 }

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tqdm",
     }
     | CORE_INTERFACE,
-    "tensordict_nn": {"torch", "numpy"} | CORE_INTERFACE,
+    "tensordict_nn": {"torch", "numpy", "cloudpickle"} | CORE_INTERFACE,
     "tensordict_class": {"torch", "numpy", "pydantic"} | CORE_INTERFACE,
     "tensordict_store": {"torch", "numpy", "h5py", "zarr", "redis", "pyarrow", "pandas", "streaming"} | CORE_INTERFACE,
     "tensordict": {

@@ -270,8 +270,8 @@ def bad_keys(name: str, keys: Any) -> InvalidKeysError:
 def needs_cloudpickle(function: Any) -> PicklingError:
     """A function can only be pickled by a package that is not installed."""
     return PicklingError(
-        f"{function.__qualname__} is a lambda or a local function, which pickle refuses; install cloudpickle, or "
-        "define the function at the top level of a module"
+        f"{function.__qualname__} is a lambda or a local function, which pickle refuses; install cloudpickle "
+        '(pip install "tensordict-nn[pickle]"), or define the function at the top level of a module'
     )
 
 
