@@ -79,6 +79,7 @@ def interrupted_at(number, function):
                 raise KeyboardInterrupt
         return trace
 
+    gc.disable()  # callbacks of other libraries at a collection would be interrupted too
     sys.settrace(trace)
     try:
         function()
@@ -86,6 +87,7 @@ def interrupted_at(number, function):
         return True
     finally:
         sys.settrace(None)
+        gc.enable()
     return False
 
 

@@ -74,7 +74,7 @@ def test_a_model_loads_back(tmp_path, name, path):
     model, x = (trained_convnet() if name == "convnet" else make().eval()), inputs()
     TensorDict.from_module(model).save(tmp_path / path)
     twin = make().eval()
-    TensorDict.load(tmp_path / path).to_module(twin)
+    TensorDict.load(tmp_path / path, mode="c").to_module(twin)
     torch.testing.assert_close(twin(*x), model(*x), rtol=0, atol=0)
     assert list(twin.state_dict()) == list(model.state_dict())
     for key, value in model.state_dict().items():
@@ -85,7 +85,7 @@ def test_a_model_loads_back(tmp_path, name, path):
 def test_tied_weights_are_tied_again_and_train_as_one(tmp_path, path):
     TensorDict.from_module(TiedLanguageModel()).save(tmp_path / path)
     twin = TiedLanguageModel()
-    TensorDict.load(tmp_path / path).clone().to_module(twin)
+    TensorDict.load(tmp_path / path, mode="c").clone().to_module(twin)
     assert twin.head.weight is twin.embedding.weight and isinstance(twin.head.weight, nn.Parameter)
     assert len(list(twin.parameters())) == 3
 
@@ -107,7 +107,7 @@ def test_one_layer_is_loaded_and_the_others_stay(tmp_path, path):
     model, other = transformer(), transformer()
     TensorDict.from_module(model).save(tmp_path / path)
     before = {key: value.clone() for key, value in other.state_dict().items()}
-    saved = TensorDict.load(tmp_path / path)
+    saved = TensorDict.load(tmp_path / path, mode="c")
     saved["encoder", "layers", "1"].to_module(other.encoder.layers[1])
     for key, value in other.state_dict().items():
         source = model.state_dict() if key.startswith("encoder.layers.1.") else before
@@ -119,7 +119,7 @@ def test_a_layer_by_its_path_within_the_whole_model(tmp_path, path):
     model, other = convnet(), convnet()
     TensorDict.from_module(model).save(tmp_path / path)
     untouched = other[0].weight.clone()
-    TensorDict.load(tmp_path / path).select(("1", "conv1")).to_module(other)
+    TensorDict.load(tmp_path / path, mode="c").select(("1", "conv1")).to_module(other)
     assert other[1].conv1.weight.equal(model[1].conv1.weight) and other[0].weight.equal(untouched)
 
 
@@ -128,7 +128,7 @@ def test_a_layer_by_its_path_within_the_whole_model(tmp_path, path):
 def test_weights_are_loaded_across_dtypes(tmp_path, dtype, path):
     model = trained_convnet()
     TensorDict.from_module(model).save(tmp_path / path)
-    saved = TensorDict.load(tmp_path / path)
+    saved = TensorDict.load(tmp_path / path, mode="c")
     other = convnet().to(dtype)
     saved.to_module(other, inplace=True)  # copies into the parameters that are there, which keep their dtype
     for key, value in model.to(dtype).state_dict().items():
@@ -143,7 +143,7 @@ def test_models_on_the_meta_device_take_mapped_tensors_without_a_copy(tmp_path, 
     make, inputs = MODELS[name]
     model, x = (trained_convnet() if name == "convnet" else make().eval()), inputs()
     TensorDict.from_module(model).save(tmp_path / path)
-    saved = TensorDict.load(tmp_path / path)
+    saved = TensorDict.load(tmp_path / path, mode="c")
     empty = make(device="meta").eval()
     saved.to_module(empty)
     held = {key: value.data_ptr() for key, value in empty.state_dict().items()}
@@ -302,11 +302,11 @@ def test_a_published_sentence_encoder_opens_without_a_copy_knows_meanings_and_is
         for path in PATHS:
             TensorDict.from_module(model).save(tmp_path / path)
             twin = SentenceEncoder(device="meta").eval()
-            TensorDict.load(tmp_path / path).to_module(twin)
+            TensorDict.load(tmp_path / path, mode="c").to_module(twin)
             assert encode(twin, "a man is playing a guitar").equal(music)
         partly = SentenceEncoder()
         before = partly.encoder["layer"][2].output["dense"].weight.clone()
-        TensorDict.load(tmp_path / PATHS[1])["encoder", "layer", "3"].to_module(partly.encoder["layer"][3])
+        TensorDict.load(tmp_path / PATHS[1], mode="c")["encoder", "layer", "3"].to_module(partly.encoder["layer"][3])
         assert partly.encoder["layer"][2].output["dense"].weight.equal(before)
         for key, value in model.encoder["layer"][3].state_dict().items():
             assert partly.encoder["layer"][3].state_dict()[key].equal(value), key

@@ -402,8 +402,8 @@ class PersistentTensorDict(CustomContainer):
         """Map the entries onto files, as ``TensorDict.memmap``; a new folder is filled a block of rows at a time.
 
         >>> stored = TensorDict({"x": torch.arange(6).view(3, 2)}, [3]).to_h5("rows.h5")
-        >>> stored.memmap("rows")["x"].sum(), stored.close()
-        (MemoryMappedTensor(15), None)
+        >>> stored.memmap("rows")["x"].sum().item(), stored.close()
+        (15, None)
         """
         if prefix is None or args or options or os.path.lexists(prefix):
             return super().memmap(prefix, *args, **options)
