@@ -378,3 +378,45 @@ def test_a_full_disk_is_an_error_and_the_earlier_file_stays(tmp_path):
         td.close()
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.mark.parametrize("layout", [{}, {"chunks": 4}], ids=["contiguous", "chunks"])
+def test_a_dataset_replaced_through_h5py_is_the_one_that_is_written(tmp_path, layout):
+    td = TensorDict({"x": torch.zeros(10), "y": torch.zeros(10), "in": {"z": torch.zeros(10)}}, [10]).to_h5(
+        tmp_path / "x.h5", **layout
+    )
+    td[2:4] = TensorDict({"x": torch.ones(2), "y": torch.ones(2), "in": {"z": torch.ones(2)}}, [2])
+    del td.file["x"]
+    td.file["x"] = torch.arange(10, dtype=torch.int64).numpy()
+    td.file.move("y", "w")
+    del td.file["in/z"]
+    td.file["in/z"] = torch.full((10, 2), 5.0).numpy()
+    td[8:] = TensorDict({"x": torch.full((2,), -1), "w": torch.full((2,), 7.0), "in": {"z": torch.zeros(2, 2)}}, [2])
+    assert td["x"].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, -1, -1]
+    assert td["w"].tolist() == [0, 0, 1, 1, 0, 0, 0, 0, 7, 7]
+    assert td["in", "z"].shape == (10, 2) and td["in", "z"][7:, 0].tolist() == [5, 0, 0]
+    assert set(td.keys()) == {"x", "w", "in"}
+    td.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        td["w"]
+
+
+@pytest.mark.parametrize("name", ["a b", "caf\u00e9", "..", "x" * 300])
+def test_unusual_names_are_stored_and_replaced(tmp_path, name):
+    td = TensorDict({}, [3]).to_h5(tmp_path / "x.h5")
+    for value in (torch.zeros(3), torch.ones(3, 2), torch.full((3,), 2, dtype=torch.bfloat16)):
+        td[name] = value
+        assert td[name].equal(value) and list(td.keys()) == [name]
+    td.close()
+    assert TensorDict.from_h5(tmp_path / "x.h5")[name].tolist() == [2.0] * 3
+
+
+def test_new_files_are_what_h5py_writes_itself(tmp_path):
+    values = {"f": torch.rand(4, 3), "b": torch.tensor([True, False]), "s": torch.tensor(2.5), "c": torch.ones(2) * 1j}
+    TensorDict(values).to_h5(tmp_path / "ours.h5").close()
+    with h5py.File(tmp_path / "plain.h5", "w") as plain, h5py.File(tmp_path / "ours.h5") as file:
+        for key, value in values.items():
+            expected = plain.create_dataset(key, data=value.numpy())
+            assert file[key].id.get_type().equal(expected.id.get_type())
+            assert file[key].chunks is None and file[key].shape == expected.shape
+            assert (file[key][()] == expected[()]).all()

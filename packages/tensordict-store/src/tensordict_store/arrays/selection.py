@@ -98,7 +98,8 @@ def select(index: Index | None, shape: Sequence[int], gap: int = 0) -> Selection
                 first, dim = part, len(box)
                 unique, places = np.unique(numbers, return_inverse=True)
                 runs = _runs(unique, gap)
-                exact = exact and unique.size == numbers.size and part.ndim == 1 and gap == 0
+                exact = exact and unique.size == numbers.size and part.ndim == 1
+                exact = exact and sum(stop - start for start, stop in runs) == unique.size
                 residual.append(_places(unique, places, runs).reshape(part.shape))
                 box.append((int(unique[0]), int(unique[-1]) + 1) if unique.size else (0, 0))
             else:
@@ -111,6 +112,8 @@ def select(index: Index | None, shape: Sequence[int], gap: int = 0) -> Selection
             box.append((position, position + 1))
             residual.append(0)
     box += whole[len(box) :]
+    if exact and first is not None and len(index.parts) == 1 and bool((residual[0].diff() == 1).all()):
+        return Selection(box, dim, runs or [(0, 0)], None, True)  # sorted rows are what the boxes hold
     return Selection(box, dim, box[dim : dim + 1] if runs is None else runs, tuple(residual), exact)
 
 

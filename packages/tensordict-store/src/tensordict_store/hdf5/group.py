@@ -21,6 +21,7 @@ from tensordict_store.extras import require
 from tensordict_store.hdf5.chunks import creation_options
 from tensordict_store.hdf5.contiguous import read_rows
 from tensordict_store.hdf5.file import File, open_file
+from tensordict_store.hdf5.lowlevel import address, create_contiguous, is_plain_name, memory_type, put_text
 
 __all__ = ["H5Array", "H5Group", "create_file", "open_group"]
 
@@ -49,13 +50,22 @@ class H5Array(Array):
         if self.dtype is not None and file.read_only and stored.isnative and dataset.chunks is None:
             self._offset = dataset.id.get_offset()
 
+    @classmethod
+    def _created(cls, file: File, dataset: Any, stored: Any, dtype: torch.dtype, shape: torch.Size) -> H5Array:
+        """Return the array of a dataset that was just created, of which nothing has to be asked."""
+        self = object.__new__(cls)
+        self.file, self.dataset, self.dtype, self.shape = file, dataset, dtype, shape
+        self._kind, self._offset = stored, None
+        return self
+
     @property
     def gap(self) -> int:
         """Rows between two runs that are read with them: less than a chunk, or a page of a contiguous dataset."""
         row = max(int(np.prod(self.shape[1:], dtype=np.int64)) * self._kind.itemsize, 1)
         chunks = self.dataset.chunks
         if chunks is None:
-            return 0 if self._offset is not None else max(4096 // row, 1)
+            # (a positioned read of the system costs about as much as a copy of half a KiB)
+            return int(512 // row) if self._offset is not None else max(4096 // row, 1)
         rows = int(chunks[0])
         # chunks that the cache of HDF5 holds are decoded once, however many runs they are read in
         return rows if rows * row > 1 << 20 else min(rows, max(65536 // row, 1))
@@ -75,7 +85,7 @@ class H5Array(Array):
     def _read_boxes(self, selection: Selection, array: np.ndarray[Any, Any]) -> None:
         h5py = require("h5", "PersistentTensorDict")
         identity = self.dataset.id
-        kind = h5py.h5t.py_create(array.dtype)
+        kind = memory_type(array.dtype)
         if not array.ndim:
             identity.read(h5py.h5s.ALL, h5py.h5s.ALL, array, kind)
             return
@@ -96,8 +106,16 @@ class H5Array(Array):
         self.file.check_writable()
         if not value.numel():
             return
-        place = tuple(slice(start, stop) for start, stop in box)
-        self.dataset[place] = as_array(value)
+        # (the calls of h5py below its classes: those select, broadcast and convert, which takes longer than the write)
+        h5py = require("h5", "PersistentTensorDict")
+        array = as_array(value)
+        identity, kind = self.dataset.id, memory_type(array.dtype)
+        if all(start == 0 and stop == n for (start, stop), n in zip(box, identity.shape, strict=True)):
+            identity.write(h5py.h5s.ALL, h5py.h5s.ALL, array, kind)
+            return
+        space = identity.get_space()
+        space.select_hyperslab(tuple(start for start, _ in box), array.shape)
+        identity.write(h5py.h5s.create_simple(array.shape), space, array, kind)
 
     def resize(self, rows: int) -> None:
         """Change the number of rows.
@@ -166,10 +184,10 @@ class H5Group(Group):
         return self._names
 
     def find(self, name: str) -> Array | Group | None:
-        """Return the array or group under a name; kept where nobody can change the file."""
+        """Return the array or group under a name; it is kept until the file has another object there."""
         found = self._cache.get(name)
-        if found is not None:
-            return found  # type: ignore[no-any-return]
+        if found is not None and (self.file.read_only or self._is_current(name, found)):
+            return found[0]  # type: ignore[no-any-return]
         self.file.check_open()
         if not name or "/" in name or name == ".":
             return None
@@ -184,9 +202,25 @@ class H5Group(Group):
             result = H5Array(self.file, item, size[0] if size else None)
         else:
             result = H5Group(self.file, item, self.options)
-        if self.file.read_only:
-            self._cache[name] = result
+        fixed = isinstance(result, H5Group) or (result.dtype is not None and item.chunks is None)
+        if self.file.read_only or (fixed and is_plain_name(name)):
+            self._cache[name] = result, None if self.file.read_only else address(item)
         return result
+
+    def _is_current(self, name: str, found: tuple[Any, Any]) -> bool:
+        """Whether what was found is still what has the name: programs may write the file through h5py too.
+
+        HDF5 gives the address of an object to no other one while the object is open.
+        """
+        self.file.check_open()
+        links = self.group.id.links
+        encoded = name.encode()
+        if links.exists(encoded):
+            info = links.get_info(encoded)
+            if info.type == 0 and info.u == found[1]:  # a hard link
+                return True
+        del self._cache[name]
+        return False
 
     def _replaced(self, name: str) -> None:
         self.file.check_writable()
@@ -194,8 +228,12 @@ class H5Group(Group):
             raise KeyError(
                 f"key {name!r} cannot be a name in an HDF5 file, where '/' separates groups; rename the entry first"
             )
-        if name in self.group:
+        self._cache.pop(name, None)
+        if self._has(name):
             del self.group[name]
+
+    def _has(self, name: str) -> bool:
+        return bool(self.group.id.links.exists(name.encode())) if is_plain_name(name) else name in self.group
 
     def create_group(self, name: str) -> Group:
         """Create an empty group in place of what has the name."""
@@ -205,15 +243,18 @@ class H5Group(Group):
     def put_array(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Array:
         """Return a dataset of a shape and dtype: the one that has the name, or a new one in place of what has it."""
         stored, other = numpy_dtype(dtype)
-        old = self.find(name)
+        old = self.find(name) if self._has(name) else None
         if isinstance(old, H5Array) and old.dtype == dtype and old.shape == shape:
             return old
         self._replaced(name)
         options = creation_options(self.options, shape, stored.itemsize)
-        dataset = self.group.create_dataset(name, shape=tuple(shape), dtype=stored, **options)
+        if not options and is_plain_name(name):
+            dataset = create_contiguous(self.group, name, shape, stored)
+        else:
+            dataset = self.group.create_dataset(name, shape=tuple(shape), dtype=stored, **options)
         if other is not None:
             dataset.attrs[_DTYPE] = other
-        return H5Array(self.file, dataset)
+        return H5Array._created(self.file, dataset, stored, dtype, shape)
 
     def put_value(self, name: str, value: Encoded) -> None:
         """Create a dataset with encoded non-tensor data."""
@@ -233,11 +274,13 @@ class H5Group(Group):
     def remove(self, name: str) -> None:
         """Remove an array or a group."""
         self.file.check_writable()
+        self._cache.pop(name, None)
         del self.group[name]
 
     def rename(self, old: str, new: str) -> None:
         """Rename an array or a group."""
         self._replaced(new)
+        self._cache.pop(old, None)
         self.group.move(old, new)
 
     @property
@@ -262,7 +305,7 @@ class H5Group(Group):
         """Replace what the file says of the group."""
         self.file.check_writable()
         # (the file keeps the order of keys itself)
-        self.group.attrs[FACTS] = json.dumps({key: fact for key, fact in facts.items() if key != "keys"})
+        put_text(self.group, FACTS, json.dumps({key: fact for key, fact in facts.items() if key != "keys"}))
 
     def flush(self) -> None:
         """Pass all writes to the operating system."""
