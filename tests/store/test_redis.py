@@ -319,3 +319,38 @@ def test_a_client_that_decodes_is_refused(redis_port):
         assert store["x"].tolist() == [1, 1]
         with pytest.raises(TypeError, match="cannot be pickled"):
             pickle.dumps(store)
+
+
+def test_an_entry_that_is_deleted_during_a_large_write_is_not_left_in_part(redis_port, monkeypatch):
+    td = TensorDict({"x": torch.zeros(40_000), "y": torch.zeros(40_000)}, [40_000]).to_store(port=redis_port)
+    run = td._tree.connection.run
+
+    def run_and_delete(commands: Any, atomic: bool = False) -> Any:
+        replies = run(commands, atomic)
+        if commands[0][0] == "EXISTS" and not atomic:
+            td.client.delete(td._tree.data(("x",)))
+        return replies
+
+    monkeypatch.setattr(td._tree.connection, "run", run_and_delete)
+    new = TensorDict({"x": torch.ones(39_000), "y": torch.ones(39_000)}, [39_000])
+    with pytest.raises(KeyError, match="deleted from the server while it was written"):
+        td[1000:] = new
+    assert not td.client.exists(td._tree.data(("x",)))
+    assert td["y"].sum() == 39_000
+
+
+def test_a_large_write_to_a_deleted_entry_writes_nothing(redis_port):
+    td = TensorDict({"x": torch.zeros(40_000), "y": torch.zeros(40_000)}, [40_000]).to_store(port=redis_port)
+    td.client.delete(td._tree.data(("y",)))
+    with pytest.raises(KeyError, match="nothing was written"):
+        td[:] = TensorDict({"x": torch.ones(40_000), "y": torch.ones(40_000)}, [40_000])
+    assert td["x"].sum() == 0
+
+
+@pytest.mark.parametrize("n", [0, 1, 16_384, 16_385, 300_000])
+def test_values_of_every_size_are_sent_as_they_are(redis_port, n):
+    value = torch.arange(n, dtype=torch.int32)
+    td = TensorDict({"x": value, "t": value.view(-1, 1).t(), "b": torch.ones(3)}).to_store(port=redis_port)
+    assert td["x"].equal(value) and td["t"].equal(value.view(1, -1)) and td["b"].tolist() == [1, 1, 1]
+    td.update_({"x": value + 1, "t": value.view(1, -1) * 2})
+    assert td["x"].equal(value + 1) and td["t"].equal(value.view(1, -1) * 2)

@@ -1,7 +1,7 @@
 """`TensorDictStore`: a tensordict whose entries are values of a Redis server.
 
 Reads fetch the rows that an index selects, and writes change them there. Each operation is one request, however many
-entries it touches. Results of operations are plain tensordicts.
+entries it touches; large writes ask for the entries first. Results of operations are plain tensordicts.
 """
 
 from __future__ import annotations

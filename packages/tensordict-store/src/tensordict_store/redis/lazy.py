@@ -327,7 +327,7 @@ class LazyStackedTensorDictStore(CustomContainer):
         for path, record, value in changes:
             assert record.shapes is not None and record.dtype is not None
             ends = ends_of(record, self._count)
-            content = as_bytes(value.to(record.dtype))
+            content: bytes | memoryview = as_bytes(value.to(record.dtype))
             data = self._tree.data(path)
             if value.shape == record.shapes[number]:
                 if content:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -98,10 +99,10 @@ def tensor_of(key: str, content: Any, size: int, dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(own, dtype=torch.uint8).view(dtype)
 
 
-def as_bytes(value: Tensor) -> bytes:
-    r"""Return the bytes of a tensor, as they lie in memory.
+def as_bytes(value: Tensor) -> memoryview:
+    r"""Return the bytes of a tensor, as they lie in memory; they are copied only if the tensor is not contiguous.
 
-    >>> as_bytes(torch.tensor([1, 2], dtype=torch.int16))
+    >>> bytes(as_bytes(torch.tensor([1, 2], dtype=torch.int16)))
     b'\x01\x00\x02\x00'
     """
-    return as_array(value).tobytes()
+    return as_array(value).reshape(-1).view(np.uint8).data

@@ -41,9 +41,10 @@ _FEW = 16
 """Ranges that commands of their own ask for as fast."""
 _SMALL = 1024
 """Bytes of a range, on average, above which the server spends more time in the script than commands take."""
-_LIMIT = 1 << 23
-"""Bytes above which a script would hold the server up, and copies cost more than commands."""
+_LIMIT = 1 << 16
+"""Bytes that are written above which the copies of a script cost more than a request that asks for the values first."""
 Ranges = Sequence[tuple[int, int]]
+Content = bytes | memoryview
 
 
 def gather(
@@ -89,8 +90,8 @@ def gather(
     return [next(complete if ranges is None else ranged) for _, ranges in wanted], rest[len(gets) :]
 
 
-def scatter(connection: Connection, parts: Sequence[tuple[str, Ranges, bytes]]) -> str | None:
-    """Write ranges of several values in one atomic request, if all of them exist.
+def scatter(connection: Connection, parts: Sequence[tuple[str, Ranges, Content]]) -> str | None:
+    """Write ranges of several values in one atomic request, if all of them exist; much is written after a question.
 
     Args:
         connection: The connection.
@@ -98,6 +99,9 @@ def scatter(connection: Connection, parts: Sequence[tuple[str, Ranges, bytes]]) 
 
     Returns:
         The name of a value that is gone, in which case nothing was written; otherwise ``None``.
+
+    Raises:
+        KeyError: A value was deleted after it was asked for; the others are written.
     """
     names = [name for name, _, _ in parts]
     total = sum(len(content) for _, _, content in parts)
@@ -108,19 +112,27 @@ def scatter(connection: Connection, parts: Sequence[tuple[str, Ranges, bytes]]) 
         replies = connection.run_script((_SCATTER, names, packed, *pieces), ())
         if replies is not None:
             return None if replies[0] is None else bytes(replies[0]).decode()
-    for name, found in zip(names, connection.run([("EXISTS", name) for name in names]), strict=True):
+    exist: list[Command] = [("EXISTS", name) for name in names]
+    for name, found in zip(names, connection.run(exist), strict=True):
         if not found:
             return name
-    commands: list[Command] = []
+    commands = list(exist)
     for name, ranges, content in parts:
         starts = [start for start, size in ranges if size]
         pieces = _cut(ranges, content)
         commands += [("SETRANGE", name, start, piece) for start, piece in zip(starts, pieces, strict=True)]
-    connection.run(commands, atomic=True)
+    replies = connection.run(commands, atomic=True)
+    gone = [name for name, found in zip(names, replies, strict=False) if not found]
+    if gone:  # SETRANGE has made values that lack their other rows
+        connection.run([("UNLINK", *gone)])
+        raise KeyError(
+            f"the entry {gone[0]!r} was deleted from the server while it was written, or its time to live ended then; "
+            "the other entries are written, store this one again"
+        )
     return None
 
 
-def _cut(ranges: Ranges, content: bytes) -> list[bytes]:
+def _cut(ranges: Ranges, content: Content) -> list[Content]:
     """Return what goes into each range that is not empty.
 
     >>> _cut([(0, 1), (5, 0), (8, 2)], b"abc")

@@ -145,7 +145,7 @@ class Tree:
         if gone:
             commands.append(("HDEL", self.name("__nodes__"), *map(_node_name, gone)))
         for path, record, value in change.puts:
-            if isinstance(value, bytes) and len(value) > _LIMIT:
+            if isinstance(value, bytes | memoryview) and len(value) > _LIMIT:
                 raise ValueError(
                     f"the entry {'.'.join(path)!r} has {len(value)} bytes, and a value of Redis has at most {_LIMIT}; "
                     "store it in several entries"

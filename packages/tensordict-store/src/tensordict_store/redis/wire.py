@@ -22,6 +22,7 @@ PLAIN = frozenset(
 """The options of a connection that this module knows; others need redis-py."""
 _TRIES = 3
 _SMALL = 4096
+_LARGE = 1 << 16
 
 
 class ServerError(Exception):
@@ -50,7 +51,7 @@ class Wire:
             ServerError: The server refused a command.
         """
         sent = [("MULTI",), *commands, ("EXEC",)] if atomic and len(commands) > 1 else commands
-        request = b"".join(part for command in sent for part in _encoded(command))
+        request = _joined(sent)
         with self._lock:
             replies = self._replies(request, len(sent))
         if sent is not commands:
@@ -63,12 +64,13 @@ class Wire:
                 raise reply
         return replies
 
-    def _replies(self, request: bytes, count: int) -> list[Any]:
+    def _replies(self, request: Sequence[Any], count: int) -> list[Any]:
         for turn in range(_TRIES):
             try:
                 self._connect()
                 assert self._socket is not None
-                self._socket.sendall(request)
+                for part in request:
+                    self._socket.sendall(part)
                 return [self._reply() for _ in range(count)]
             except ServerError:
                 self.close()
@@ -104,7 +106,7 @@ class Wire:
             greeting.append(("AUTH", *((user,) if user else ()), options["password"]))
         if options.get("db"):
             greeting.append(("SELECT", options["db"]))
-        made.sendall(b"".join(part for command in greeting for part in _encoded(command)))
+        made.sendall(b"".join(_joined(greeting)))
         for reply in [self._reply() for _ in greeting]:
             if isinstance(reply, ServerError):
                 raise reply
@@ -149,14 +151,31 @@ class Wire:
     __del__ = close
 
 
-def _encoded(command: Sequence[Any]) -> list[bytes]:
-    r"""Return a command as the protocol writes it.
+def _joined(commands: Sequence[Sequence[Any]]) -> list[Any]:
+    r"""Return commands as the protocol writes them, in one piece but for large values, which are not copied.
 
-    >>> b"".join(_encoded(("GET", "a")))
-    b'*2\r\n$3\r\nGET\r\n$1\r\na\r\n'
+    >>> _joined([("GET", "a"), ("GET", 1)])
+    [b'*2\r\n$3\r\nGET\r\n$1\r\na\r\n*2\r\n$3\r\nGET\r\n$1\r\n1\r\n']
     """
-    out = [b"*%d\r\n" % len(command)]
-    for part in command:
-        content = part if isinstance(part, bytes) else str(part).encode()
-        out += (b"$%d\r\n" % len(content), content, b"\r\n")
+    out: list[Any] = []
+    small: list[Any] = []
+    known: dict[str, bytes] = {}  # names and commands, each of which is in many commands
+    for command in commands:
+        small.append(b"*%d\r\n" % len(command))
+        for part in command:
+            if isinstance(part, bytes | bytearray | memoryview):
+                small += (b"$%d\r\n" % len(part), part, b"\r\n")
+                if len(part) > _LARGE:
+                    out += (b"".join(small[:-2]), part)
+                    small = [b"\r\n"]
+            elif type(part) is str:
+                encoded = known.get(part)
+                if encoded is None:
+                    content = part.encode()
+                    encoded = known[part] = b"$%d\r\n%b\r\n" % (len(content), content)
+                small.append(encoded)
+            else:
+                content = str(part).encode()
+                small.append(b"$%d\r\n%b\r\n" % (len(content), content))
+    out.append(b"".join(small))
     return out

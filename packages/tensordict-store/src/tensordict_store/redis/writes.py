@@ -12,7 +12,7 @@ from tensordict_core.extension import Index, Meta, Node
 from tensordict_store.arrays.selection import select
 from tensordict_store.redis.layout import Record, tensor_record
 from tensordict_store.redis.ranges import Request, as_bytes
-from tensordict_store.redis.scripts import Ranges, gather, scatter
+from tensordict_store.redis.scripts import Content, Ranges, gather, scatter
 from tensordict_store.redis.tree import Change, Path, Tree
 
 __all__ = ["add_zeros", "facts_of", "write_all"]
@@ -25,7 +25,7 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
         KeyError: An entry is gone from the server.
     """
     connection = tree.connection
-    writes: list[tuple[str, Ranges, bytes]] = []
+    writes: list[tuple[str, Ranges, Content]] = []
     kept: list[tuple[Any, Request, Any, Tensor]] = []
     for node, key, index, value in parts:
         record = node._record(key)
@@ -69,7 +69,7 @@ def add_zeros(path: Path, node: Any, change: Change) -> None:
             change.puts.append(((*path, key), tensor_record(key, value), None))
 
 
-def _rows(record: Record, selection: Any, value: Tensor) -> tuple[Ranges, bytes]:
+def _rows(record: Record, selection: Any, value: Tensor) -> tuple[Ranges, Content]:
     """Return the ranges of the rows that a selection covers, and what goes there."""
     assert record.shape is not None and record.dtype is not None
     if selection.residual is not None:
