@@ -7,7 +7,14 @@ import torch
 from torch.distributions import Normal
 
 from tensordict_core import TensorDict
-from tensordict_nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
+from tensordict_nn import (
+    InteractionType,
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictParams,
+    TensorDictSequential,
+)
 from tensordict_nn.compat import set_dispatch, use_generator
 
 
@@ -52,3 +59,32 @@ def test_a_subclass_asks_for_the_keys_of_a_sequence_before_its_modules_are_set()
 
     first, last = (TensorDictModule(torch.nn.Identity(), [key], [out]) for key, out in ("ab", "bc"))
     assert Own(first, last).known == (["a"], ["b", "c"])
+
+
+def drawn(*, with_score: bool = False) -> ProbabilisticTensorDictSequential:
+    first = TensorDictModule(lambda x: (x, x + 1, x + 7), ["obs"], ["loc", "scale", "x"])
+    return ProbabilisticTensorDictSequential(first, normal(return_log_prob=with_score))
+
+
+def test_values_that_an_earlier_module_writes_are_scored_and_not_drawn():
+    out = drawn(with_score=True)(TensorDict({"obs": torch.zeros(2)}))
+    assert out["x"].equal(torch.full((2,), 7.0))
+    assert out["x_log_prob"].equal(Normal(0.0, 1.0).log_prob(torch.full((2,), 7.0)))
+    assert drawn()._requires_sample is False
+
+
+def test_a_program_takes_a_value_of_a_distribution_as_the_module_does():
+    dist = Normal(torch.zeros(2), torch.ones(2))
+    module, sequence = normal(default_interaction_type="mean"), drawn()
+    assert module._dist_sample(dist).equal(dist.mean)
+    assert sequence._dist_sample(dist, interaction_type=InteractionType.MODE).equal(dist.mode)
+
+
+def test_parameters_are_read_as_a_plain_tensordict():
+    params = TensorDictParams({"layer": {"weight": torch.ones(2)}})
+    with torch.no_grad():
+        plain = params._param_td
+        plain += 1
+    assert type(plain) is TensorDict
+    assert plain["layer", "weight"] is params["layer", "weight"]
+    assert params["layer", "weight"].equal(torch.full((2,), 2.0))

@@ -264,6 +264,11 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         td = dense(table, self._meta)
         return td.lock_() if self._locked else td
 
+    @property
+    def _param_td(self) -> Any:
+        """The same parameters in a plain tensordict; published programs read it."""
+        return self._now()
+
     def _solid(self) -> Any:
         return self
 

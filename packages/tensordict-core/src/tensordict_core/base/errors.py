@@ -69,7 +69,8 @@ def bad_key(key: Any) -> NotAKeyError:
             "as one value by NonTensorData(dictionary)"
         )
     return NotAKeyError(
-        f"{key!r} of type {type(key).__name__} is not a key; a key is a string or a tuple of strings: {remedy}"
+        f"{key!r} of type {type(key).__name__} is not a key; key should be a Sequence<NestedKey>, where a "
+        f"key is a string or a tuple of strings: {remedy}"
     )
 
 
@@ -387,9 +388,9 @@ def no_loss(name: str, operand: Any) -> TypeError:
 
 
 def not_stackable(what: str, why: str) -> RuntimeError:
-    """Entries cannot be combined densely."""
+    """Entries cannot be combined densely; programs match the beginning of the message."""
     return StackError(
-        f"cannot {what} densely: {why}; use lazy_stack or maybe_dense_stack to keep the tensordicts apart"
+        f"{why}; cannot {what} densely: use lazy_stack or maybe_dense_stack to keep the tensordicts apart"
     )
 
 

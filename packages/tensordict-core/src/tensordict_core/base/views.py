@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from tensordict_core.base import errors
+from tensordict_core.base.error_types import StackError
 from tensordict_core.base.keys import unravel_key_to_tuple
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ def _walk(node: Any, options: ViewOptions, prefix: tuple[str, ...], show: type[_
         if not leaf and nested and not value._is_opaque:
             _walk(value, options, (*prefix, key), show, found)
     return found
+
+
+def _before(found: list[Any], error: StackError) -> Iterator[Any]:
+    """Yield the values before an entry that does not stack, then raise its error: a search may end before it."""
+    yield from found
+    raise error
 
 
 def _count(node: Any, options: ViewOptions) -> int:
@@ -174,7 +181,11 @@ class ValuesView(_View):
     def __iter__(self) -> Iterator[Any]:
         if self.options is None:
             return iter([value for _, value in self.td._items()])
-        return iter(_walk(self.td, self.options, (), ValuesView, []))
+        found: list[Any] = []
+        try:
+            return iter(_walk(self.td, self.options, (), ValuesView, found))
+        except StackError as error:
+            return _before(found, error)
 
 
 class ItemsView(_View):

@@ -34,6 +34,13 @@ def write_out(what: str, result: Any, out: Any) -> Any:
     return out.update_(result)
 
 
+def _write_all(what: str, result: Any, out: Any) -> Any:
+    """Write a result into ``out``, and add the entries that it lacks unless it is locked."""
+    if out._locked or not any(out._peek_path(key) is None for key in result._leaf_keys()):
+        return write_out(what, result, out)
+    return fill_out(what, result, out)
+
+
 def fill_out(what: str, result: Any, out: Any) -> Any:
     """Write a result into ``out``, whose missing entries are added, and return ``out``.
 
@@ -96,7 +103,7 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
                 f"tensordict 0 has {list(size)}; expand or index them to one batch size"
             )
     result: N = _stack_same(nodes, normal_dim(dim, size, extra=1))
-    return result if out is None else write_out("stack", result, out)
+    return result if out is None else _write_all("stack", result, out)
 
 
 def _stack_same(nodes: list[Any], dim: int) -> Any:
@@ -170,7 +177,7 @@ def cat(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
                 f"got {list(own)} at position {i} and {list(size)} at position 0"
             )
     result: N = _common_container(nodes)._cat(nodes, at)
-    return result if out is None else write_out("cat", result, out)
+    return result if out is None else _write_all("cat", result, out)
 
 
 def lazy_stack(

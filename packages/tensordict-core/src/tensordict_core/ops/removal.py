@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
 from tensordict_core.ops.access import Access
 
@@ -30,6 +31,10 @@ class Removal(Access):
         >>> list(TensorDict({"a": 1, "b": 2}).del_("a").keys())
         ['b']
         """
+        if type(key) is not str and (some := self._holders_of(unravel_key_to_tuple(key))):
+            for node, path in some:
+                node.del_(path)
+            return self
         parent, name = self._find_parent(key)
         if parent._locked:
             raise errors.locked(f"del_({key!r})")
@@ -37,6 +42,11 @@ class Removal(Access):
             raise errors.missing_key(key, parent._keys(), type(self).__name__)
         parent._del(name)
         return self
+
+    def _holders_of(self, path: tuple[str, ...]) -> list[tuple[Any, tuple[str, ...]]]:
+        """Return the elements of a lazy stack that hold a path which others lack, and its rest; else nothing."""
+        child = self._peek(path[0]) if len(path) > 1 else None
+        return child._holders_of(path[1:]) if isinstance(child, Node) and not child._is_opaque else []
 
     def _has_anywhere(self, key: str) -> bool:
         """Return whether this node, or an element of a lazy stack, has an entry under a key."""

@@ -98,7 +98,8 @@ class InPlaceUpdating(Node):
             **kwargs: Values by name; they follow those of ``input_dict_or_td``, which may be omitted.
 
         Raises:
-            KeyError: The source has an entry that this tensordict lacks.
+            KeyError: The source has a tensor or a nested tensordict that this tensordict lacks. Non-tensor values that
+                it lacks are left out, unless the source has nothing else.
             RuntimeError: Shapes differ, or an entry is a leaf of autograd that requires gradients.
 
         >>> td = TensorDict({"a": torch.zeros(2)}, lock=True)
@@ -114,11 +115,26 @@ class InPlaceUpdating(Node):
         elif isinstance(source, Node) and not starts_with(self._meta.batch_size, source._meta.batch_size):
             source = source.expand(self._meta.batch_size)
         plan = WritePlan()
-        self._plan_write(None, source, plan, ())
+        try:
+            self._plan_write(None, source, plan, ())
+        except KeyError:
+            if not isinstance(source, Node) or (kept := self._without_new_values(source)) is None:
+                raise
+            plan = WritePlan()
+            self._plan_write(None, kept, plan, ())
         if kwargs and source is not kwargs:
             self._plan_write(None, restricted(kwargs, chosen), plan, ())
         plan.run(non_blocking)
         return self
+
+    def _without_new_values(self, source: Any) -> Any:
+        """Return a source without non-tensor values that this tensordict lacks; ``None`` if it has none, or no other.
+
+        Tensors in shared memory are written so by workers, which send the values by other ways.
+        """
+        items = list(source._peek_items())
+        new = [k for k, v in items if isinstance(v, Node) and v._is_non_tensor and self._peek(k) is None]
+        return source.exclude(*new) if 0 < len(new) < len(items) else None
 
     def _plan_write(self, index: Index | None, source: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
         """Plan to write every entry of ``source`` into the entry of the same key, or into a part of it.

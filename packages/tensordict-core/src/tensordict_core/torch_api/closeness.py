@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
+from tensordict_core.base.error_types import StackError
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.node import Node, is_leaf_tensor
 
@@ -84,6 +85,17 @@ def _entries(td: Any) -> dict[str, Any]:
     return {key: td._get(key) for key in td._keys()}
 
 
+def _columns(actual: Any, expected: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the entries of two stacks of different stack dimensions; their rows where entries do not stack."""
+    try:
+        left, right = ({key: td._get(key) for key in td._keys()} for td in (actual, expected))
+    except StackError:
+        if actual.batch_size != expected.batch_size:
+            raise
+        left, right = ({str(i): row for i, row in enumerate(td.unbind(0))} for td in (actual, expected))
+    return left, right
+
+
 def _compare(
     actual: Any,
     expected: Any,
@@ -96,8 +108,7 @@ def _compare(
 ) -> int:
     """Append a message for each difference to ``found``; return the number of comparisons."""
     if _stack_dim(actual) != _stack_dim(expected):
-        left = {key: actual._get(key) for key in actual._keys()}
-        right = {key: expected._get(key) for key in expected._keys()}
+        left, right = _columns(actual, expected)
     else:
         left, right = _entries(actual), _entries(expected)
     if not intersection and left.keys() != right.keys():

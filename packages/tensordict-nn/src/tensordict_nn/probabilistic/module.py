@@ -263,6 +263,11 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         """Returns the generator that draws and what stores the next seed; subclasses of published programs call it."""
         return resolve_generator(self.generator, tensordict)
 
+    def _dist_sample(self, dist: Any, interaction_type: InteractionType | None = None) -> Any:
+        """Returns a value of a distribution, by the given interaction type or the default one."""
+        how = self.default_interaction_type if interaction_type is None else interaction_type
+        return take(dist, how, self.num_samples or torch.Size(), self.n_empirical_estimate)
+
     def _take(self, dist: Any, td: Any) -> tuple[Any, Any]:
         """Returns a value, and its log-probability if the distribution computes both at once."""
         how = interaction_type() or self.default_interaction_type

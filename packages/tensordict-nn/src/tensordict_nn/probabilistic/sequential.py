@@ -73,10 +73,17 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             self._find_ruling()
 
     def _find_ruling(self) -> None:
-        """Notes the module whose default interaction type holds for the sequence, if it has one distribution."""
+        """Notes the module whose default interaction type holds, and whether earlier modules write the last values.
+
+        The default interaction type of a module holds for the sequence if that has one distribution.
+        """
         # not through `__setattr__`, which would register the module again
         modules = [] if self.return_composite else self._probabilistic()
         self.__dict__["_ruling"] = modules[-1] if modules else None
+        last = self[-1] if len(self) else None
+        known = chained_keys(list(self)[:-1])[1] if isinstance(last, _KINDS) else []
+        keys = last.dist_sample_keys if isinstance(last, _KINDS) else []
+        self.__dict__["_requires_sample"] = not keys or not all(key in known for key in keys)
 
     def _ends_probabilistic(self) -> bool:
         last = self[-1] if len(self) else None
@@ -172,14 +179,26 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     # running ---------------------------------------------------------------------------------------------------------
 
     def _run(self, td: Any, kwargs: dict[str, Any]) -> Any:
+        run = super()._run if self._requires_sample else self._run_and_score
         ruling = self._ruling
         if ruling is None or interaction_type() is not None:
-            return super()._run(td, kwargs)
+            return run(td, kwargs)
         earlier = imply(ruling.default_interaction_type)
         try:
-            return super()._run(td, kwargs)
+            return run(td, kwargs)
         finally:
             imply(earlier)
+
+    def _run_and_score(self, td: Any, kwargs: dict[str, Any]) -> Any:
+        """Runs the modules where earlier ones write the values of the last one, which it scores and does not draw."""
+        *earlier, last = self
+        for module in earlier:
+            td = self._run_where_possible(module, td, kwargs) if self.partial_tolerant else module(td, **kwargs)
+        return last(td, _requires_sample=False)
+
+    def _dist_sample(self, dist: Any, interaction_type: InteractionType | None = None) -> Any:
+        """Returns a value of a distribution, as the last probabilistic module does; published programs call it."""
+        return self._last()._dist_sample(dist, interaction_type)
 
     # distributions ---------------------------------------------------------------------------------------------------
 

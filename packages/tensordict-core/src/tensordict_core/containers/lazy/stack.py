@@ -398,6 +398,11 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             if td._peek(key) is not None:
                 td._del(key)
 
+    def _holders_of(self, path: tuple[str, ...]) -> list[tuple[Any, tuple[str, ...]]]:
+        if len(path) > 1 and self._peek(path[0]) is None:
+            return [(td, path) for td in self.tensordicts if td._peek(path[0]) is not None]
+        return super()._holders_of(path)
+
     def _has_anywhere(self, key: str) -> bool:
         return any(td._has_anywhere(key) for td in self.tensordicts)
 
