@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
-from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
 from tensordict_core.ops.access import Access
 
@@ -46,7 +45,7 @@ class Removal(Access):
     def _holders_of(self, path: tuple[str, ...]) -> list[tuple[Any, tuple[str, ...]]]:
         """Return the elements of a lazy stack that hold a path which others lack, and its rest; else nothing."""
         child = self._peek(path[0]) if len(path) > 1 else None
-        return child._holders_of(path[1:]) if isinstance(child, Node) and not child._is_opaque else []
+        return child._holders_of(path[1:]) if isinstance(child, Removal) and not child._is_opaque else []
 
     def _has_anywhere(self, key: str) -> bool:
         """Return whether this node, or an element of a lazy stack, has an entry under a key."""
