@@ -223,6 +223,13 @@ class Instance(Forwarding):
     # to and from others ----------------------------------------------------------------------------------------------
 
     @classmethod
+    def _from_tensordict(
+        cls, tensordict: Any, non_tensordict: Mapping[str, Any] | None = None, safe: bool = True
+    ) -> Self:
+        """Wraps a tensordict, as `from_tensordict`; published programs call it."""
+        return cls.from_tensordict(tensordict, non_tensordict, safe)
+
+    @classmethod
     def from_tensordict(
         cls, tensordict: Any, non_tensordict: Mapping[str, Any] | None = None, safe: bool = True
     ) -> Self:
