@@ -19,6 +19,30 @@ from benchmarks.stores import data, random_rows
 from tensordict_memmap import MemmapDataset
 
 ROWS, ROUNDS = 5_000, 9
+STORES = (
+    *("mapped files", "one file", "safetensors", "HDF5", "HDF5, gzip", "zarr, default chunks"),
+    *("zarr, chunks of 64 rows", "Parquet", "Redis"),
+)
+
+
+def size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Return how many bytes each store takes for data with four different numbers, which compress well."""
+    td = data(ours, ROWS)
+    td["obs"], td["picture"] = torch.randint(4, (ROWS, 64)).float(), torch.randint_like(td["picture"], 4)
+    td.save(folder / "files")
+    td.save(folder / "one.tda", archive=True)
+    td.save(folder / "one.safetensors")
+    td.to_h5(folder / "plain.h5").close()
+    td.to_h5(folder / "gzip.h5", compression="gzip", compression_opts=1).close()
+    td.to_zarr(folder / "plain.zarr").close()
+    td.to_zarr(folder / "small.zarr", chunks=64).close()
+    td.to_parquet(folder / "rows.parquet")
+    places = ["files", "one.tda", "one.safetensors", "plain.h5", "gzip.h5", "plain.zarr", "small.zarr", "rows.parquet"]
+    return {store: size_of(folder / place) for store, place in zip(STORES, places, strict=False)}
 
 
 def main() -> None:
@@ -30,17 +54,21 @@ def main() -> None:
         folder = Path(name)
         td.save(folder / "files")
         td.save(folder / "one.tda", archive=True)
+        td.save(folder / "one.safetensors")
         td.to_h5(folder / "plain.h5").close()
         td.to_h5(folder / "gzip.h5", compression="gzip", compression_opts=1).close()
         td.to_zarr(folder / "plain.zarr").close()
         td.to_zarr(folder / "small.zarr", chunks=64).close()
+        td.to_parquet(folder / "rows.parquet")
         stores: dict[str, Any] = {
             "mapped files": load.load(folder / "files"),
             "one file": load.load(folder / "one.tda"),
+            "safetensors": load.load(folder / "one.safetensors"),
             "HDF5": load.from_h5(folder / "plain.h5"),
             "HDF5, gzip": load.from_h5(folder / "gzip.h5"),
-            "zarr": load.from_zarr(folder / "plain.zarr"),
+            "zarr, default chunks": load.from_zarr(folder / "plain.zarr"),
             "zarr, chunks of 64 rows": load.from_zarr(folder / "small.zarr"),
+            "Parquet": folder / "rows.parquet",
             "Redis": td.to_store(port=server.port),
         }
         reads = {
@@ -52,13 +80,17 @@ def main() -> None:
         appends = {
             "mapped files": MemmapDataset.open(folder / "files", "r+"),
             "HDF5, gzip": td.to_h5(folder / "grow.h5", maxshape=True, compression="gzip", compression_opts=1),
-            "zarr": td.to_zarr(folder / "grow.zarr"),
+            "zarr, default chunks": td.to_zarr(folder / "grow.zarr"),
             "zarr, chunks of 64 rows": td.to_zarr(folder / "grow64.zarr", chunks=64),
         }
         times: dict[str, dict[str, float]] = {store: {} for store in stores}
         for _ in range(ROUNDS):
             for store, one in stores.items():
                 for case, read in reads.items():
+                    if isinstance(one, Path):  # a table is read as a whole
+                        if case != "all rows":
+                            continue
+                        read = load.from_parquet
                     start = perf_counter()
                     read(one)
                     times[store][case] = min(times[store].get(case, 1e9), perf_counter() - start)
@@ -68,10 +100,14 @@ def main() -> None:
                 case = "append 256 rows"
                 times[store][case] = min(times[store].get(case, 1e9), perf_counter() - start)
         cases = [*reads, "append 256 rows"]
-        print("| store |", " | ".join(cases), "|")
+        print("| store |", " | ".join(cases), "| bytes |")
         base = times["mapped files"]
+        (folder / "sizes").mkdir()
+        taken = sizes(folder / "sizes")
         for store, found in times.items():
-            print("|", store, "|", " | ".join(f"{found[c] / base[c]:.1f}" if c in found else "-" for c in cases), "|")
+            ratios = [f"{found[case] / base[case]:.1f}" if case in found else "-" for case in cases]
+            bytes_ = f"{taken[store] / taken['mapped files']:.2f}" if store in taken else "-"
+            print("|", " | ".join([store, *ratios, bytes_]), "|")
     server.stop()
 
 

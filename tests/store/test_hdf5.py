@@ -420,3 +420,13 @@ def test_new_files_are_what_h5py_writes_itself(tmp_path):
             assert file[key].id.get_type().equal(expected.id.get_type())
             assert file[key].chunks is None and file[key].shape == expected.shape
             assert (file[key][()] == expected[()]).all()
+
+
+def test_a_plain_copy_of_a_file_reads_it_once_and_shares_nothing(path):
+    td = TensorDict.from_h5(path)
+    copy, other = td.to_tensordict(), td.to_tensordict()
+    for key in copy.keys(True, True):
+        if isinstance(copy[key], torch.Tensor):
+            copy[key].zero_()
+    assert (td.to_tensordict() == other).all()
+    td.close()

@@ -354,3 +354,16 @@ def test_values_of_every_size_are_sent_as_they_are(redis_port, n):
     assert td["x"].equal(value) and td["t"].equal(value.view(1, -1)) and td["b"].tolist() == [1, 1, 1]
     td.update_({"x": value + 1, "t": value.view(1, -1) * 2})
     assert td["x"].equal(value + 1) and td["t"].equal(value.view(1, -1) * 2)
+
+
+def test_many_random_rows_of_several_entries_are_written_where_they_belong(store, redis_port):
+    local = TensorDict(
+        {"a": torch.rand(900, 64), "b": torch.zeros(900, dtype=torch.bool), "c": torch.rand(900, 2)}, [900]
+    )
+    td = local.to_store(port=redis_port)
+    td._tree.connection.scripts = store._tree.connection.scripts
+    rows = torch.randperm(900, generator=torch.Generator().manual_seed(0))[:400]
+    new = TensorDict({"a": torch.rand(400, 64), "b": torch.ones(400, dtype=torch.bool), "c": torch.rand(400, 2)}, [400])
+    td[rows] = new
+    local[rows] = new
+    assert (td.to_tensordict() == local).all()

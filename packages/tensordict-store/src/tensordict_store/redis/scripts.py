@@ -29,11 +29,13 @@ _SCATTER = """
 for _, key in ipairs(KEYS) do
   if redis.call('EXISTS', key) == 0 then return key end
 end
-local at, text = 1, ARGV[1]
-for i = 1, #text / 16 do
-  local key, first
-  key, first, at = struct.unpack('<i8i8', text, at)
-  redis.call('SETRANGE', KEYS[key], first, ARGV[i + 1])
+local at, text, place, last = 1, ARGV[1], 1, 0
+for i = 1, #text / 24 do
+  local key, first, size
+  key, first, size, at = struct.unpack('<i8i8i8', text, at)
+  if key ~= last then place, last = 1, key end
+  redis.call('SETRANGE', KEYS[key], first, string.sub(ARGV[key + 1], place, place + size - 1))
+  place = place + size
 end
 return false
 """
@@ -105,11 +107,10 @@ def scatter(connection: Connection, parts: Sequence[tuple[str, Ranges, Content]]
     """
     names = [name for name, _, _ in parts]
     total = sum(len(content) for _, _, content in parts)
-    if connection.scripts and total <= _LIMIT:
-        places = [(number, start) for number, (_, ranges, _) in enumerate(parts, 1) for start, size in ranges if size]
-        pieces = [piece for _, ranges, content in parts for piece in _cut(ranges, content)]
-        packed = np.array(places, dtype="<i8").tobytes()
-        replies = connection.run_script((_SCATTER, names, packed, *pieces), ())
+    count = sum(len(ranges) for _, ranges, _ in parts)
+    if connection.scripts and (total <= _LIMIT or (count > _FEW * len(parts) and total <= count * _SMALL)):
+        packed = _packed([[(start, size) for start, size in ranges if size] for _, ranges, _ in parts])
+        replies = connection.run_script((_SCATTER, names, packed, *(content for _, _, content in parts)), ())
         if replies is not None:
             return None if replies[0] is None else bytes(replies[0]).decode()
     exist: list[Command] = [("EXISTS", name) for name in names]

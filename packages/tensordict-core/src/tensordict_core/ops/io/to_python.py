@@ -160,9 +160,10 @@ class Conversion(Node):
         'TensorDict'
         """
         entries = {}
+        fresh = self._reads_copy  # what was read from a store belongs to nobody else
         for key, value in self._items():
             if is_leaf_tensor(value):
-                entries[key] = value.clone()
+                entries[key] = value if fresh else value.clone()
             elif value._is_opaque:
                 if retain_none is not False or not _is_none(value):
                     entries[key] = value._clone(True)
