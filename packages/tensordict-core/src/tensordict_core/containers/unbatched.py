@@ -279,8 +279,13 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
 
 
 def _alias(tensor: Tensor, cls: type[Any]) -> Any:
-    """Return an alias of a tensor as an instance of a subclass; of no data where the tensor is of a subclass itself."""
+    """Return an alias of a tensor as an instance of a subclass; of no data where the tensor is of a subclass itself.
+
+    A stand-in for a tensor, such as a place in a message, has no alias either.
+    """
     with torch._C.DisableTorchFunctionSubclass():
+        if not isinstance(tensor, Tensor):
+            return torch.empty(0).as_subclass(cls)
         if type(tensor) is Tensor or is_compiling():
             return tensor.as_subclass(cls)
         try:
