@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.error_types import StackError
+from tensordict_core.base.errors.types import StackError
 from tensordict_core.base.keys import unravel_key_to_tuple
 
 if TYPE_CHECKING:

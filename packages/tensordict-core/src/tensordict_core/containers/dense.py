@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import is_
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -22,13 +22,13 @@ from tensordict_core.base.entry import to_entry
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.meta import NO_META, Meta, as_batch_size, as_device, as_names, starts_with
 from tensordict_core.base.node import Node
-from tensordict_core.base.ragged import cat_leaves, leaf_part, split_leaf
+from tensordict_core.base.ragged import leaf_part, split_leaf
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry import containers
 from tensordict_core.base.tracing import may_fuse
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.collection import TensorDictBase
-from tensordict_core.ops.combine import cat_nodes, stack_nodes
+from tensordict_core.containers.combination import CAT, STACK, combined
 from tensordict_core.ops.io.from_python import BuildOptions
 
 if TYPE_CHECKING:
@@ -40,86 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["TensorDict"]
 
 _PLAIN = frozenset((Tensor,))
-
-
-class _Combination(NamedTuple):
-    """How nodes of one key set are combined key by key: stacked or concatenated.
-
-    Attributes:
-        name: The operation, as errors name it.
-        verb: The operation, as notes of errors name it.
-        leaves: Combines the tensors under one key along a dimension.
-        nodes: Combines the nodes under one key along a dimension.
-    """
-
-    name: str
-    verb: str
-    leaves: Callable[..., Tensor]
-    nodes: Callable[[Sequence[Any], int], Any]
-
-
-_STACK = _Combination("stack", "stacking", torch.stack, stack_nodes)
-_CAT = _Combination("cat", "concatenating", torch.cat, cat_nodes)
-
-
-def _columns(items: Sequence[Any], how: _Combination) -> Iterable[tuple[str, Any]]:
-    """Return the keys of the nodes, each with the entries of all nodes under it.
-
-    Raises:
-        RuntimeError: Keys of nodes to stack differ.
-        KeyError: Keys of nodes to concatenate differ.
-    """
-    tables: list[Any] = [item._entries for item in items]
-    keys = [*tables[0]]
-    for table in tables:
-        if [*table] != keys:
-            break
-    else:  # the usual case: the orders agree, so no key is looked up
-        return zip(keys, zip(*[table.values() for table in tables]))  # noqa: B905 (of one length: the keys are equal)
-    for i, table in enumerate(tables):
-        if set(table) != set(keys):
-            error = errors.keys_not_stackable(how.name, i, table, keys)
-            raise error if how is _STACK else KeyError(str(error))
-    return [(key, [table[key] for table in tables]) for key in keys]
-
-
-def _combined(items: Sequence[Any], dim: int, how: _Combination) -> dict[str, Any]:
-    """Return the entries of nodes, combined along a dimension key by key."""
-    columns, combine = _columns(items, how), how.leaves
-    entries: dict[str, Any] = {}
-    for key, column in columns:
-        head = column[0]
-        try:
-            if type(head) is Tensor or not isinstance(head, Node):
-                entries[key] = combine(column, dim) if dim else combine(column)  # torch parses a second argument slowly
-            else:
-                entries[key] = how.nodes(column, dim)
-        except (RuntimeError, TypeError) as error:
-            if how is _CAT and all(isinstance(entry, Tensor) and entry.is_nested for entry in column):
-                entries[key] = cat_leaves(column, dim)
-                continue
-            raise _not_combined(error, key, column, dim, how) from None
-    return entries
-
-
-def _not_combined(error: Exception, key: str, column: Sequence[Any], dim: int, how: _Combination) -> Exception:
-    """Return the error for entries of one key that cannot be combined."""
-    if not isinstance(column[0], Node):
-        if any(isinstance(entry, Node) for entry in column):
-            why = f"key {key!r} is a tensor in one tensordict and a nested one in another"
-            return errors.not_stackable(how.name, why)
-        shapes = {tuple(leaf.shape) for leaf in column}
-        # cat adds up sizes along the dimension, so they may differ
-        if len({shape if how is _STACK else (*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) > 1:
-            return errors.not_stackable(
-                how.name,
-                f"{'The shapes of the tensors to stack is incompatible: ' * (how is _STACK)}key {key!r} has the shapes "
-                f"{sorted(shapes)}",
-            )
-        if len({(leaf.device, leaf.layout) for leaf in column}) > 1:
-            return errors.not_stackable(how.name, f"key {key!r} lies on several devices or in several layouts")
-    error.add_note(f"while {how.verb} key {key!r}")
-    return error
 
 
 class TensorDict(TensorDictBase):
@@ -429,7 +349,7 @@ class TensorDict(TensorDictBase):
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
-        entries = _combined(items, dim, _STACK)
+        entries = combined(items, dim, STACK)
         old = items[0]._meta
         size, names, device = [*old.batch_size], old.names, old.device
         size.insert(dim, len(items))
@@ -442,7 +362,7 @@ class TensorDict(TensorDictBase):
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
-        entries = _combined(items, dim, _CAT)
+        entries = combined(items, dim, CAT)
         old = items[0]._meta
         size = [*old.batch_size]
         size[dim] = sum([item._meta.batch_size[dim] for item in items])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.error_types import StackError
+from tensordict_core.base.errors.types import StackError
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.node import Node, is_leaf_tensor
 

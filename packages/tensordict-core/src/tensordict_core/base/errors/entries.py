@@ -1,0 +1,160 @@
+"""Error messages on entries: keys, batch sizes, locks and in-place writes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tensordict_core.base.errors.types import ExistingKeyError, InPlaceShapeError, KeyThroughLeafError, NotAKeyError
+
+
+def incomplete_container(cls: type, missing: Sequence[str]) -> TypeError:
+    """A container class lacks abstract methods of `Node`."""
+    return TypeError(
+        f"the container {cls.__name__} lacks {', '.join(missing)}; implement all abstract methods of Node, or "
+        "define the class with abstract=True as a base of containers"
+    )
+
+
+def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> KeyError:
+    """A key is missing; the message suggests similar keys."""
+    names = [str(k) for k in keys]
+    wanted = str(key if isinstance(key, str) else key[-1] if key else key)
+    near = difflib.get_close_matches(wanted, names, n=3)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; use get(key, default) for an optional key"
+    shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+    return KeyError(f"key {key!r} not found in {where} with keys [{shown}]{hint}")
+
+
+def existing_key(key: Any) -> ExistingKeyError:
+    """The new name of an entry is a key that exists."""
+    return ExistingKeyError(f"key {key!r} already present in TensorDict; pass safe=False to replace it")
+
+
+def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyError:
+    """Two operands do not have the same leaves."""
+    left, right = sorted(map(str, only_left)), sorted(map(str, only_right))
+    parts = [f"only the first has {left}"] * bool(left) + [f"only the second has {right}"] * bool(right)
+    return KeyError(
+        f"keys in tensordicts mismatch: {' and '.join(parts)}; "
+        "select the common keys or pass default= where the operation takes it"
+    )
+
+
+def bad_key(key: Any) -> NotAKeyError:
+    """The value is not a nested key."""
+    remedy = "name the entry, or index rows with td[index]"
+    if isinstance(key, int):
+        remedy += (
+            "; a dictionary with integer keys, as the state of an optimizer, takes str(key) for each key, or is stored "
+            "as one value by NonTensorData(dictionary)"
+        )
+    return NotAKeyError(
+        f"{key!r} of type {type(key).__name__} is not a key; key should be a Sequence<NestedKey>, where a "
+        f"key is a string or a tuple of strings: {remedy}"
+    )
+
+
+def empty_key() -> KeyError:
+    """The key is an empty tuple."""
+    return KeyError("the empty tuple is not a key; name at least one level")
+
+
+def not_a_node(key: Any, value: Any) -> KeyThroughLeafError:
+    """A nested key passes through a leaf."""
+    return KeyThroughLeafError(
+        f"key {key!r} passes through a {type(value).__name__}, which has no entries; "
+        "delete that entry or use another key"
+    )
+
+
+def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
+    """The shape of an entry does not start with the batch size."""
+    scalar = "; wrap a scalar with torch.full(batch_size, value) or NonTensorData" if not len(shape) else ""
+    return RuntimeError(
+        f"key {key!r} has shape {list(shape)}, which does not start with the batch size {list(batch_size)}; "
+        f"expand the value or pass a batch_size that it has{scalar}"
+    )
+
+
+def batch_size_refused(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
+    """A new batch size does not fit an entry."""
+    return RuntimeError(
+        f"the batch size {list(batch_size)} is incompatible with key {key!r} of shape {list(shape)}; "
+        "every entry must start with it"
+    )
+
+
+def locked(action: str) -> RuntimeError:
+    """An operation would change the entries of a locked tensordict."""
+    return RuntimeError(
+        f"Cannot modify locked TensorDict: {action}; call unlock_() first, "
+        "or write in place with set_() or update_() to keys that exist"
+    )
+
+
+def lock_of_a_view(locked: bool) -> RuntimeError:
+    """The lock of a view, or of a tensordict that holds a view, would differ from that of the tensordict it shows."""
+    verb = "lock" if locked else "unlock"
+    return RuntimeError(
+        f"a view cannot be {verb}ed apart from the tensordict it is a part of; {verb} that one (view.parent) first, or "
+        "store a clone() of the view"
+    )
+
+
+def locked_graph() -> RuntimeError:
+    """A child of a locked parent would be unlocked."""
+    return RuntimeError(
+        "Cannot unlock a tensordict that is part of a locked graph; unlock the root that holds it, "
+        "or clone(False) it to change a copy"
+    )
+
+
+def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> InPlaceShapeError:
+    """An in-place write has another shape."""
+    return InPlaceShapeError(
+        f"key {key!r} has shape {list(expected)} and cannot take a value of shape {list(got)} in place; "
+        "reshape the value, or use set() to replace the entry"
+    )
+
+
+def in_place_leaf(key: Any) -> RuntimeError:
+    """An in-place write goes into a leaf that requires gradients."""
+    return RuntimeError(
+        f"key {key!r} is a leaf Variable that requires grad, which cannot be written in place; write under "
+        "torch.no_grad(), or into td.data"
+    )
+
+
+def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> InPlaceShapeError:
+    """An indexed write has another shape."""
+    return InPlaceShapeError(
+        f"key {key!r} takes values of shape {list(expected)} at this index, and the value of shape {list(got)} "
+        "cannot be broadcast to it; reshape or expand the value"
+    )
+
+
+def indexed_write_dtype(key: Any, got: Any, expected: Any) -> RuntimeError:
+    """An indexed write, by an index with tensors, has another dtype."""
+    return RuntimeError(
+        f"key {key!r} has dtype {expected} and takes no value of dtype {got} at an index with tensors; "
+        f"convert the value with .to({expected})"
+    )
+
+
+def ambiguous_bool() -> RuntimeError:
+    """The truth value of a tensordict is undefined."""
+    return RuntimeError(
+        "the truth value of a tensordict is not defined; use len(td.keys()) for its keys, "
+        "td.is_empty() for its leaves, "
+        "or (a == b).all() to compare"
+    )
+
+
+def entry_names(key: Any, got: Sequence[Any], expected: Sequence[Any]) -> RuntimeError:
+    """The dim names of a nested tensordict are not those of the tensordict that stores it."""
+    return RuntimeError(
+        f"key {key!r} has the dim names {list(got)}, and the tensordict that stores it has {list(expected)}; rename "
+        "the dims of one of them"
+    )

@@ -1,0 +1,96 @@
+"""Combination: nodes of one key set, stacked or concatenated key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base import errors
+from tensordict_core.base.node import Node
+from tensordict_core.base.ragged import cat_leaves
+from tensordict_core.ops.combine import cat_nodes, stack_nodes
+
+__all__ = ["CAT", "STACK", "Combination", "combined"]
+
+
+class Combination(NamedTuple):
+    """How nodes of one key set are combined key by key: stacked or concatenated.
+
+    Attributes:
+        name: The operation, as errors name it.
+        verb: The operation, as notes of errors name it.
+        leaves: Combines the tensors under one key along a dimension.
+        nodes: Combines the nodes under one key along a dimension.
+    """
+
+    name: str
+    verb: str
+    leaves: Callable[..., Tensor]
+    nodes: Callable[[Sequence[Any], int], Any]
+
+
+STACK = Combination("stack", "stacking", torch.stack, stack_nodes)
+CAT = Combination("cat", "concatenating", torch.cat, cat_nodes)
+
+
+def _columns(items: Sequence[Any], how: Combination) -> Iterable[tuple[str, Any]]:
+    """Return the keys of the nodes, each with the entries of all nodes under it.
+
+    Raises:
+        RuntimeError: Keys of nodes to stack differ.
+        KeyError: Keys of nodes to concatenate differ.
+    """
+    tables: list[Any] = [item._entries for item in items]
+    keys = [*tables[0]]
+    for table in tables:
+        if [*table] != keys:
+            break
+    else:  # the usual case: the orders agree, so no key is looked up
+        return zip(keys, zip(*[table.values() for table in tables]))  # noqa: B905 (of one length: the keys are equal)
+    for i, table in enumerate(tables):
+        if set(table) != set(keys):
+            error = errors.keys_not_stackable(how.name, i, table, keys)
+            raise error if how is STACK else KeyError(str(error))
+    return [(key, [table[key] for table in tables]) for key in keys]
+
+
+def combined(items: Sequence[Any], dim: int, how: Combination) -> dict[str, Any]:
+    """Return the entries of nodes, combined along a dimension key by key."""
+    columns, combine = _columns(items, how), how.leaves
+    entries: dict[str, Any] = {}
+    for key, column in columns:
+        head = column[0]
+        try:
+            if type(head) is Tensor or not isinstance(head, Node):
+                entries[key] = combine(column, dim) if dim else combine(column)  # torch parses a second argument slowly
+            else:
+                entries[key] = how.nodes(column, dim)
+        except (RuntimeError, TypeError) as error:
+            if how is CAT and all(isinstance(entry, Tensor) and entry.is_nested for entry in column):
+                entries[key] = cat_leaves(column, dim)
+                continue
+            raise _not_combined(error, key, column, dim, how) from None
+    return entries
+
+
+def _not_combined(error: Exception, key: str, column: Sequence[Any], dim: int, how: Combination) -> Exception:
+    """Return the error for entries of one key that cannot be combined."""
+    if not isinstance(column[0], Node):
+        if any(isinstance(entry, Node) for entry in column):
+            why = f"key {key!r} is a tensor in one tensordict and a nested one in another"
+            return errors.not_stackable(how.name, why)
+        shapes = {tuple(leaf.shape) for leaf in column}
+        # cat adds up sizes along the dimension, so they may differ
+        if len({shape if how is STACK else (*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) > 1:
+            return errors.not_stackable(
+                how.name,
+                f"{'The shapes of the tensors to stack is incompatible: ' * (how is STACK)}key {key!r} has the shapes "
+                f"{sorted(shapes)}",
+            )
+        if len({(leaf.device, leaf.layout) for leaf in column}) > 1:
+            return errors.not_stackable(how.name, f"key {key!r} lies on several devices or in several layouts")
+    error.add_note(f"while {how.verb} key {key!r}")
+    return error
