@@ -57,6 +57,6 @@ def test_maybe_dense_stack_does_not_take_a_failure_of_memory_for_shapes_that_dif
     def full(*args: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(dense, "_STACK", dense._STACK._replace(leaves=full))
+    monkeypatch.setattr(dense, "STACK", dense.STACK._replace(leaves=full))
     with pytest.raises(RuntimeError, match="allocate"):
         maybe_dense_stack([TensorDict({"a": torch.zeros(2)}), TensorDict({"a": torch.zeros(2)})])
