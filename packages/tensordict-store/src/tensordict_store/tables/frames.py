@@ -152,7 +152,5 @@ def to_pandas(td: Any, *, separator: str | None = None) -> Any:
     """
     pd = require("pandas", "to_pandas")
     columns = columns_of(td, separator, "to_pandas")
-    frame = pd.DataFrame(
-        {name: np.array(column) if isinstance(column, np.ndarray) else column for name, column in columns.items()}
-    )
-    return frame
+    # copies: a frame that shared memory with the tensors would change with them
+    return pd.DataFrame({name: np.array(v) if isinstance(v, np.ndarray) else v for name, v in columns.items()})

@@ -386,11 +386,8 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         """What each element stores of a valid entry."""
         if self.hook_in is not None:
             value = self.hook_in(value)
-        if is_leaf_tensor(value):
-            parts: Sequence[Any] = value.unbind(self._stack_dim)
-            return parts
-        pieces: Sequence[Any] = self._parts_of_node(value)
-        return pieces
+        parts: Sequence[Any] = value.unbind(self._stack_dim) if is_leaf_tensor(value) else self._parts_of_node(value)
+        return parts
 
     def _del(self, key: str) -> None:
         self._refuse_locked(f"del_({key!r})")
