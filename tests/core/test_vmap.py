@@ -283,6 +283,24 @@ def test_locks_hold_inside_vmap(td: TensorDict) -> None:
 forward = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 
 
+@pytest.mark.parametrize("in_dim", [0, None])
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_writes_of_a_mapped_function_do_not_reach_its_arguments(in_dim: int | None, chunk_size: int | None) -> None:
+    td = TensorDict(a=torch.arange(5.0), nested=TensorDict(b=torch.ones(5), batch_size=[5]), batch_size=[5])
+
+    def write(td: TensorDict, x: torch.Tensor) -> torch.Tensor:
+        td["a"] = td["a"] + x
+        td["nested", "new"] = td["nested", "b"] * x
+        result: torch.Tensor = td["a"] + td["nested", "new"]
+        return result
+
+    x = torch.arange(5.0)
+    result = torch.vmap(write, (in_dim, 0), chunk_size=chunk_size)(td, x)
+    expected = td["a"] + 2 * (x if in_dim == 0 else x[:, None])
+    assert (result == expected).all()
+    assert set(td.keys(True)) == {"a", "nested", ("nested", "b")} and (td["a"] == torch.arange(5.0)).all()
+
+
 @forward
 def test_gradients_have_the_structure_of_their_input() -> None:
     p = TensorDict({"w": torch.rand(3, 2), "n": {"b": torch.rand(3)}})

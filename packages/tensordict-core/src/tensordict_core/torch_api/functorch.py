@@ -5,9 +5,10 @@ leaf does not change, so one dimension less or more is a batch dimension. On the
 maps. On the way out, the shape of a leaf before and after tells where the dimension is, and strides where sizes are
 equal; the position is needed for names and for non-tensor values, and to refuse one behind the batch dimensions.
 
-Two functions of torch's ``vmap`` are wrapped, because the registry of pytrees does not say who flattens a tree. In
-inputs and outputs of ``vmap``, unbatched tensors are passed whole and locks are kept; ``out_dims=(0,)`` stands for one
-tensordict as it does for one tensor.
+Functions of torch's ``vmap`` are wrapped, because the registry of pytrees does not say who flattens a tree. In inputs
+and outputs of ``vmap``, unbatched tensors are passed whole and locks are kept; ``out_dims=(0,)`` stands for one
+tensordict as it does for one tensor. An argument that is a plain tensordict is not flattened at all, because a pytree
+costs torch a microsecond for each leaf, several times in a call.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import Any, NamedTuple
 import torch
 import torch._functorch.vmap as torch_vmap
 from torch import Tensor
+from torch.utils._pytree import tree_unflatten
 
 from tensordict_core.base.meta import Names
 from tensordict_core.base.node import Node
 from tensordict_core.base.tracing import is_compiling, mapped_dim, mapped_size, transform_level
 from tensordict_core.torch_api.flatten_context import FlattenContext
+from tensordict_core.torch_api.vmap_inputs import PlainArgument, add_batch_dim, plain_arguments
 
 __all__ = ["BatchDimChange", "batch_dim_change", "flattens_for_vmap", "register"]
 
@@ -48,6 +51,34 @@ def register() -> None:
     """Wrap the functions of ``torch.vmap`` that flatten inputs and outputs."""
     for name in ("_process_batched_inputs", "_unwrap_batched", "_flatten_chunks_output"):
         setattr(torch_vmap, name, _for_vmap(getattr(torch_vmap, name)))
+    process, create = torch_vmap._process_batched_inputs, torch_vmap._create_batched_inputs
+
+    def process_batched_inputs(in_dims: Any, args: Any, func: Any) -> Any:
+        plain = {} if is_compiling() else plain_arguments(in_dims, args)
+        stand_ins = tuple(plain[i].leaf if i in plain else arg for i, arg in enumerate(args)) if plain else args
+        size, dims, leaves, spec = process(in_dims, stand_ins, func)
+        position = 0
+        for i, child in enumerate(spec.children() if plain else ()):
+            if i in plain:
+                leaves[position] = plain[i]
+            position += child.num_leaves
+        return size, dims, leaves, spec
+
+    def create_batched_inputs(dims: Any, leaves: Any, level: int, spec: Any) -> Any:
+        if is_compiling() or PlainArgument not in map(type, leaves):
+            return create(dims, leaves, level, spec)
+        mapped = [
+            leaf.mapped(dim, level)
+            if type(leaf) is PlainArgument
+            else leaf
+            if dim is None
+            else add_batch_dim(leaf, dim, level)
+            for leaf, dim in zip(leaves, dims, strict=True)
+        ]
+        return tree_unflatten(mapped, spec)
+
+    setattr(torch_vmap, "_process_batched_inputs", process_batched_inputs)  # noqa: B010 (mypy knows the torch functions)
+    setattr(torch_vmap, "_create_batched_inputs", create_batched_inputs)  # noqa: B010
     concatenate = torch_vmap._concat_chunked_outputs
 
     def concat_chunked_outputs(out_dims: Any, spec: Any, chunks: Any) -> Any:

@@ -1,0 +1,86 @@
+"""Arguments of ``torch.vmap`` that need no flattening: plain tensordicts, mapped leaf by leaf with their batch size."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tensordict_core.base.meta import Meta
+from tensordict_core.base.predicates import TENSORS
+from tensordict_core.containers.dense import TensorDict
+
+__all__ = ["PlainArgument", "add_batch_dim", "plain_arguments"]
+
+add_batch_dim = torch._C._functorch._add_batch_dim
+"""Function of torch that hides a dimension of a tensor from a function that is mapped at a level."""
+
+
+class PlainArgument(NamedTuple):
+    """An argument of a mapped function that is a tensordict of tensors; in the argument list a leaf stands for it.
+
+    Its methods are those that ``vmap`` calls on a tensor.
+    """
+
+    td: TensorDict
+    leaf: Tensor
+
+    def size(self, dim: int) -> int:
+        """The size of a batch dimension."""
+        return self.td._meta.batch_size[dim]
+
+    def tensor_split(self, places: Sequence[int], dim: int) -> list[PlainArgument]:
+        """The parts for each chunk of a ``vmap`` in chunks."""
+        bounds = [0, *places, self.td._meta.batch_size[dim]]
+        rows = [(slice(None),) * dim + (slice(a, b),) for a, b in itertools.pairwise(bounds)]
+        td: Any = self.td
+        return [PlainArgument(td[row], self.leaf) for row in rows]
+
+    def mapped(self, dim: int | None, level: int) -> TensorDict:
+        """The tensordict inside ``vmap``: without the dimension, which each leaf keeps out of sight."""
+        out = _mapped(self.td, dim, level)
+        return out.lock_() if self.td._locked else out
+
+
+def plain_arguments(in_dims: Any, args: Sequence[Any]) -> dict[int, PlainArgument]:
+    """The arguments that need not be flattened, by position: one of their batch dimensions is mapped, or none."""
+    dims = in_dims if type(in_dims) is tuple else (in_dims,) * len(args)
+    plain = {}
+    for i, (arg, dim) in enumerate(zip(args, dims, strict=False)):
+        if type(arg) is TensorDict and (dim is None or (type(dim) is int and 0 <= dim < len(arg._meta.batch_size))):
+            leaf = _first_of_plain(arg)
+            if leaf is not None:
+                plain[i] = PlainArgument(arg, leaf)
+    return plain
+
+
+def _first_of_plain(td: TensorDict) -> Any:
+    """The first leaf of a tensordict of plain tensordicts and tensors; ``None`` where it holds anything else."""
+    first = None
+    for child in td._entries.values():
+        leaf = child if type(child) in TENSORS else _first_of_plain(child) if type(child) is TensorDict else None
+        if leaf is None:
+            return None
+        first = leaf if first is None else first
+    return first
+
+
+def _mapped(td: TensorDict, dim: int | None, level: int) -> TensorDict:
+    meta = td._meta
+    if dim is not None:
+        size, names = meta.batch_size, meta.names
+        names = None if names is None else (*names[:dim], *names[dim + 1 :])
+        names = None if names is None or not any(name is not None for name in names) else names
+        meta = Meta(torch.Size((*size[:dim], *size[dim + 1 :])), meta.device, names)
+    entries = {
+        key: _mapped(child, dim, level)
+        if type(child) is TensorDict
+        else child
+        if dim is None
+        else add_batch_dim(child, dim, level)
+        for key, child in td._entries.items()
+    }
+    return TensorDict._make(entries, meta)
