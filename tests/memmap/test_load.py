@@ -432,3 +432,11 @@ def test_more_leaves_than_can_be_mapped_are_refused_before_anything_is_written(t
     assert load_memmap(tmp_path / "not mapped", keys="leaf7")["leaf7"] == 7
     assert load_memmap(tmp_path / "not mapped", device="meta")["leaf7"].is_meta
     td.memmap(tmp_path / "one.safetensors")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_tensordict_of_nested_tensors_alone_tells_whether_it_is_mapped(tmp_path):
+    td = TensorDict({"n": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])})
+    assert not td.is_memmap()
+    td.save(tmp_path / "n")
+    assert TensorDict.load(tmp_path / "n").is_memmap()

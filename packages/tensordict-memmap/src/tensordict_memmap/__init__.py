@@ -6,6 +6,7 @@ Core's methods of the same names (``td.memmap``, ``TensorDict.load_memmap``, ...
 from __future__ import annotations
 
 from tensordict_core.extension import register_pickle_names
+from tensordict_memmap.checkpoint.delta import save_delta
 from tensordict_memmap.cli.convert import convert
 from tensordict_memmap.cli.print_tree import print_directory_tree
 from tensordict_memmap.dataset.dataset import MemmapDataset, append_memmap
@@ -72,6 +73,7 @@ __all__ = [
     "print_directory_tree",
     "refresh_archive_checksums",
     "save",
+    "save_delta",
     "to_safetensors",
     "unpack_memmap",
 ]

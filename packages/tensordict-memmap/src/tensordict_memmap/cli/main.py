@@ -16,6 +16,7 @@ import orjson
 
 from tensordict_memmap.cli.convert import FORMATS, convert
 from tensordict_memmap.loading.calls import describe_saved
+from tensordict_memmap.loading.delta import read_delta
 from tensordict_memmap.loading.detect import kind_of
 from tensordict_memmap.loading.into import compare
 from tensordict_memmap.loading.open import open_any
@@ -93,6 +94,7 @@ _Outcome = tuple[int, str, dict[str, Any]]
 def _tree(arguments: argparse.Namespace) -> _Outcome:
     entries = list(_entries(describe_saved(arguments.path, keys=arguments.keys)))
     kind = "" if is_remote(arguments.path) else kind_of(local_path(arguments.path))
+    delta = None if is_remote(arguments.path) else read_delta(local_path(arguments.path))
     total = sum(entry["bytes"] or 0 for entry in entries)
     rows = [
         (
@@ -107,6 +109,9 @@ def _tree(arguments: argparse.Namespace) -> _Outcome:
     lines = ["  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows]
     lines.append(f"{len(entries)} entries, {total:,} bytes" + (f", {kind}" if kind else ""))
     record = {"path": arguments.path, "format": kind or None, "bytes": total, "entries": entries}
+    if delta is not None:
+        lines[-1] += f", delta {delta.depth} over {delta.base}"
+        record["base"] = delta.base
     return _SUCCESS, "\n".join(lines), record
 
 

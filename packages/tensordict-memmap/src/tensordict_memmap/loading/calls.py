@@ -15,9 +15,8 @@ import torch
 
 from tensordict_core import is_leaf_nontensor
 from tensordict_core.extension import Meta, annotate, annotation, on_exit
-from tensordict_memmap.loading.open import describe, open_any
+from tensordict_memmap.loading.open import describe, open_any, open_packed
 from tensordict_memmap.loading.request import LoadRequest, key_path, selection_of
-from tensordict_memmap.loading.safetensors import load_packed
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.schema.diff import differences, fit
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
@@ -219,7 +218,7 @@ def is_memmap(td: Any) -> bool:
     """
     found = [leaf.source for leaf in _strided(td) if leaf.source is not None]
     if not found:
-        values = td._leaves(is_leaf_nontensor)
+        values = [leaf for leaf in td._leaves(is_leaf_nontensor) if not isinstance(leaf, torch.Tensor)]
         if values:
             return all(value.is_memmap() for value in values)
         is_saved = annotation(td, "saved_path") is not None or annotation(td, "mapped", False)
@@ -314,4 +313,4 @@ def from_safetensors(
         raise ValueError(f"{path!r} is a URL, and from_safetensors maps local files; open it with load_memmap")
     target = None if device is None else torch.device(device)
     request = LoadRequest(mode=mode, device=target, allow_pickle=allow_pickle, verify=verify, on_device=False)
-    return load_packed(path, request)
+    return open_packed(path, request)

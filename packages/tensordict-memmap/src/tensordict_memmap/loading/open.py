@@ -26,6 +26,7 @@ from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS,
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT, parse_oldest
 from tensordict_memmap.formats.parse_tree import parse
+from tensordict_memmap.loading import delta
 from tensordict_memmap.loading.archive import Archive, ArchiveOpener
 from tensordict_memmap.loading.consolidated import from_consolidated
 from tensordict_memmap.loading.detect import opened
@@ -44,7 +45,7 @@ from tensordict_memmap.storage.manifest import NAME, Manifest
 from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
 from tensordict_memmap.storage.verify import leaf_files, open_sealed, verify_tree
 
-__all__ = ["describe", "open_any"]
+__all__ = ["describe", "open_any", "open_packed", "open_tree"]
 
 _MOST_ATTEMPTS = 20
 
@@ -110,11 +111,22 @@ def _open_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str) ->
         if request.device is not None and request.device.type != "cpu":
             whole = whole.to(request.device, non_blocking=request.non_blocking)
         return _chosen(whole, request, ("consolidated",))
-    whole = load_packed(path, request)
+    whole = open_packed(path, request)
     return _chosen(whole, request, ("saved_path", "mode", "mappings"))
 
 
 # --- files of one mapping
+
+
+def open_packed(path: str | os.PathLike[str], request: LoadRequest) -> Any:
+    """The tensordict of a safetensors file, of shards, or of a delta and its bases."""
+    return load_packed(path, request, functools.partial(delta.resolve, open_tree=open_tree))
+
+
+def open_tree(path: str) -> Any:
+    """The tensordict of a folder that deltas are based on: copy-on-write, with None in the place of pickled values."""
+    request = LoadRequest(mode="r", allow_pickle=None)
+    return read_folder(path, lambda folder: _open_tree(folder, request))
 
 
 def _chosen(whole: Any, request: LoadRequest, notes: tuple[str, ...]) -> Any:

@@ -25,6 +25,7 @@ from tensordict_core.extension import Meta, annotate
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.gc_paused import gc_paused
+from tensordict_memmap.formats.safetensors.delta import DELTA
 from tensordict_memmap.formats.safetensors.describe import RECORD
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, digest, keys_of, size_of_all
 from tensordict_memmap.formats.safetensors.header import (
@@ -52,37 +53,50 @@ from tensordict_memmap.tensor.mapping import Mapping as FileMapping
 
 __all__ = [
     "Opened",
+    "Resolve",
     "assembled",
+    "chosen_part",
     "load_packed",
+    "open_file",
     "open_shards",
     "views",
 ]
 
 
-def load_packed(path: str | os.PathLike[str], request: LoadRequest) -> Any:
+Opened = tuple[dict[str, torch.Tensor], dict[str, str], FileMapping]
+"""The tensors, the metadata and the mapping of a file."""
+
+Resolve = Callable[[str, Opened, LoadRequest], tuple[list[Opened], Part | None]]
+"""Opens the whole that a delta stands for: its path, the opened file and the options."""
+
+
+def load_packed(path: str | os.PathLike[str], request: LoadRequest, resolve: Resolve | None = None) -> Any:
     """The tensordict of a safetensors file, or of a folder or an index of several.
 
     Args:
         path: the file, the folder or the index.
         request: the options. Its rows and its class are for the caller, and so are its keys: here they say which shards
             need not be opened.
+        resolve: opens the base of a delta; without it, deltas are refused.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
 
     def load() -> Any:
         with gc_paused(request.verify != "full" and not request.moves):
-            return _load(path, folder is not None and folder is path, request)
+            return _load(path, folder is not None and folder is path, request, resolve)
 
     return load() if folder is None else unreplaced(folder, load)
 
 
-def _load(path: str | os.PathLike[str], inside: bool, request: LoadRequest) -> Any:
+def _load(path: str | os.PathLike[str], inside: bool, request: LoadRequest, resolve: Resolve | None) -> Any:
     where, mode = os.fspath(path), request.mode or "r"
     if inside:
         transaction.recover(where)
         index = os.path.join(where, INDEX_NAME)
         where = index if os.path.lexists(index) else os.path.join(where, SINGLE_NAME)
     opened, part = _open_files(where, mode, request.verify, request.choice)
+    if resolve is not None and len(opened) == 1 and DELTA in opened[0][1]:
+        opened, part = resolve(where, opened[0], request)
     loaded = assembled(opened, part, where, request)
     if not (request.moves or request.is_meta):
         remember_file(loaded, Path(os.path.abspath(path)), mode)
@@ -111,8 +125,13 @@ def assembled(
     for found, texts, _ in opened:
         tensors = tensors | found if tensors else found
         metadata |= texts
+    if DELTA in metadata:
+        raise ValueError(
+            f"{where} is a delta, which loads together with its base, from a local path and by load_memmap; flatten it "
+            "with convert(delta, target) and load that"
+        )
     if part is None and request.choice is not None:
-        part = _chosen(tensors, metadata, request.choice, where)
+        part = chosen_part(tensors, metadata, request.choice, where)
     if part is not None:
         tensors = {name: tensor for name, tensor in tensors.items() if name in part.taken}
     schema = _schema(tensors, metadata, part, where)
@@ -154,7 +173,7 @@ def _schema(
     return torch.Size(())
 
 
-def _chosen(names: Collection[str], metadata: Mapping[str, str], choice: Choice, where: str) -> Part | None:
+def chosen_part(names: Collection[str], metadata: Mapping[str, str], choice: Choice, where: str) -> Part | None:
     """The part of the tensors of several files that is asked for; None if that is all."""
     if RECORD not in metadata:
         return part_of_names(keys_of(names), choice)
@@ -168,13 +187,13 @@ def _unpickled(tensors: Mapping[str, torch.Tensor], value: Value) -> Any:
 
 def _open_files(where: str, mode: str, verify: str, choice: Choice | None) -> tuple[list[Opened], Part | None]:
     if not where.endswith(INDEX_ENDING):
-        return [_open(where, mode, verify)], None
+        return [open_file(where, mode, verify)], None
     folder = os.path.dirname(where)
     if os.path.lexists(where) and not os.path.isfile(where):  # a pipe would wait
         raise ValueError(f"the index of a safetensors save is a regular file, and {where} is none; get it again")
     with open(where, "rb") as file:
         document = file.read()
-    return open_shards(where, document, lambda name: _open(_shard(folder, name), mode, verify), choice)
+    return open_shards(where, document, lambda name: open_file(_shard(folder, name), mode, verify), choice)
 
 
 def _shard(folder: str, name: str) -> str:
@@ -185,10 +204,8 @@ def _shard(folder: str, name: str) -> str:
     return path
 
 
-Opened = tuple[dict[str, torch.Tensor], dict[str, str], FileMapping]
-
-
-def _open(path: str, mode: str, verify: str) -> Opened:
+def open_file(path: str, mode: str, verify: str) -> Opened:
+    """Maps one safetensors file."""
     flags = syscalls.NO_WAIT | syscalls.BINARY
     with Descriptor(os.open, path, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY)) as file:
         fd = file.fileno()
@@ -295,7 +312,7 @@ def open_shards(
             )
     opened = {name: open_one(name) for name in files[: 1 if choice is not None else None]}
     # a save of ours has its record in the first file; other tools write none
-    part = _chosen(places, opened[files[0]][1], choice, path) if choice is not None and files else None
+    part = chosen_part(places, opened[files[0]][1], choice, path) if choice is not None and files else None
     needed = set(files) if part is None else {places[name] for name in part.taken if name in places}
     opened |= {name: open_one(name) for name in files if name in needed and name not in opened}
     if part is not None and part.schema is None and any(RECORD in texts for _, texts, _ in opened.values()):

@@ -13,7 +13,14 @@ from tensordict_memmap.engine.checksums import BLOCK, DIGITS, checksum_of
 from tensordict_memmap.formats.safetensors.header import Header, Slot
 from tensordict_memmap.storage.verify import Range, damaged, verify_ranges, without_checksum
 
-__all__ = ["CHECKSUMS", "drop_packed_checksums", "reserve_checksums", "verify_packed", "write_checksums"]
+__all__ = [
+    "CHECKSUMS",
+    "drop_packed_checksums",
+    "recorded_checksums",
+    "reserve_checksums",
+    "verify_packed",
+    "write_checksums",
+]
 
 CHECKSUMS = "tensordict_checksums"
 """The key of the checksums in the metadata of a file."""
@@ -55,6 +62,21 @@ def drop_packed_checksums(fd: int, metadata: dict[str, str], header: bytes) -> N
     if text.startswith(_START) and dropped > 0 and set(text[-dropped:]) != {"-"}:
         place = header.index(text.encode()) + len(_START) + DIGITS
         _overwrite(fd, place, "-" * dropped, durable=True)
+
+
+def recorded_checksums(header: Header) -> dict[str, str] | None:
+    """Returns the checksum of each tensor of a file by name, empty without bytes; None if one of them is missing.
+
+    Args:
+        header: its parsed header.
+    """
+    filled = [slot.name for slot in header.slots() if slot.begin != slot.end]
+    text = header.metadata.get(CHECKSUMS)
+    if text is None or not text.startswith(_START) or len(text) != len(reserve_checksums(len(filled))) or "-" in text:
+        return None
+    places = range(len(_START) + DIGITS, len(text), DIGITS)
+    found = {name: _START + text[place : place + DIGITS] for name, place in zip(filled, places, strict=True)}
+    return {name: found.get(name, "") for name in header.names}
 
 
 def verify_packed(fd: int, header: Header, start: bytes, path: str) -> None:

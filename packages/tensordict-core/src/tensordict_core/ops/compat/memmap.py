@@ -209,6 +209,52 @@ class MemmapStubs(Node):
 
     dumps = save
 
+    def save_delta(
+        self,
+        path: StrPath,
+        *,
+        base: StrPath | Node,
+        block_size: int = 1 << 16,
+        max_chain: int = 8,
+        num_threads: int | None = None,
+        existsok: bool = True,
+        durable: bool = False,
+    ) -> Self:
+        """Write to one file what differs from an earlier save, and return this tensordict; ``load`` gives the whole.
+
+        Args:
+            path: The file, in the format of safetensors.
+            base: The earlier save, or a tensordict loaded from it: a folder with a file for each entry, a safetensors
+                file, or another delta, saved with ``checksum=True``. The delta loads together with it.
+            block_size: The number of bytes that are written together if one of them differs.
+            max_chain: The most deltas on top of each other.
+            num_threads: The number of threads that write; by default chosen for this machine.
+            existsok: Whether an earlier file may be replaced.
+            durable: Whether the file is synced to the disk before this returns.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+            FileNotFoundError: There is no save at ``base``.
+            ValueError: A delta cannot be based on the save at ``base``; the error says why.
+
+        >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)})
+        >>> _ = td.save("step-1", checksum=True)
+        >>> _ = td.set("b", torch.ones(3) * 2).save_delta("step-2", base="step-1")
+        >>> TensorDict.load("step-2")["b"].tolist()
+        [2.0, 2.0, 2.0]
+        """
+        satellite(_NAME, "TensorDict.save_delta").save_delta(
+            self,
+            path,
+            base=base,
+            block_size=block_size,
+            max_chain=max_chain,
+            num_threads=num_threads,
+            existsok=existsok,
+            durable=durable,
+        )
+        return self
+
     @classmethod
     @with_options(LoadOptions)
     def load_memmap(

@@ -1,0 +1,344 @@
+"""Deltas: opens a delta file as the whole that it stands for, through the chain of its bases.
+
+The first save of the chain is mapped copy-on-write, and the changed blocks are written into those private pages, so a
+delta of one percent takes one percent of the memory of the whole. Each base is identified by what its checksums are
+computed over: the manifest of a folder, or the header of a safetensors file. Both change when the base is saved again,
+or opened for writing. Bytes that a base lost otherwise are found by ``verify="full"``.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tensordict_memmap.engine import executor, syscalls
+from tensordict_memmap.engine.checksums import checksum_of
+from tensordict_memmap.engine.descriptor import Descriptor
+from tensordict_memmap.formats.detect import SAFETENSORS, TREE
+from tensordict_memmap.formats.safetensors.delta import DELTA, DeltaRecord, DeltaTensor
+from tensordict_memmap.formats.safetensors.describe import describe
+from tensordict_memmap.formats.safetensors.header import header_length, load_header
+from tensordict_memmap.loading.detect import kind_of
+from tensordict_memmap.loading.request import LoadRequest
+from tensordict_memmap.loading.safetensors import Opened, chosen_part, open_file
+from tensordict_memmap.schema.dtypes import as_bytes
+from tensordict_memmap.schema.node import Leaf
+from tensordict_memmap.schema.plan import plan
+from tensordict_memmap.schema.prune import Part
+from tensordict_memmap.storage.header_checksums import CHECKSUMS, recorded_checksums
+from tensordict_memmap.storage.manifest import NAME, Manifest
+from tensordict_memmap.storage.verify import damaged
+from tensordict_memmap.tensor.mapping import MODES
+from tensordict_memmap.tensor.mapping import Mapping as FileMapping
+from tensordict_memmap.tensor.memmap import MemoryMappedTensor
+
+__all__ = ["Base", "checksums_of", "contiguous_source", "open_base", "read_delta", "resolve"]
+
+OpenTree = Callable[[str], Any]
+"""Opens a saved folder copy-on-write, without unpickling values."""
+
+_TOGETHER = 64
+"""The number of tensors that one job hashes."""
+
+
+@dataclass(slots=True)
+class Base:
+    """A save that a delta is based on, opened copy-on-write.
+
+    Args:
+        path: its absolute path, without symbolic links.
+        id: the identity of its content.
+        tensors: its tensors by their names in a safetensors file.
+        checksums: the recorded checksums of tensors, by name; those without one are compared byte by byte.
+        mappings: the mappings of its files.
+        record: its record, if it is a delta itself.
+        paths: its own path and those of its bases.
+    """
+
+    path: str
+    id: str
+    tensors: dict[str, torch.Tensor]
+    checksums: dict[str, str]
+    mappings: list[FileMapping] = field(default_factory=list)
+    record: DeltaRecord | None = None
+    paths: list[str] = field(default_factory=list)
+
+    @property
+    def depth(self) -> int:
+        """The number of deltas up to the first save."""
+        return 0 if self.record is None else self.record.depth
+
+
+def resolve(
+    path: str, opened: Opened, request: LoadRequest, *, open_tree: OpenTree
+) -> tuple[list[Opened], Part | None]:
+    """The whole that a delta stands for, as opened files, and the part of it that is asked for.
+
+    Args:
+        path: the delta.
+        opened: its tensors, metadata and mapping.
+        request: the options of the load.
+        open_tree: opens a base that is a folder.
+
+    Raises:
+        FileNotFoundError: A base is missing; the error names it.
+        ValueError: A base was changed, a record is damaged, or the mode is ``"r+"``.
+    """
+    views, metadata, mapping = opened
+    if request.mode is not None and MODES[request.mode]:
+        raise ValueError(
+            f"{path} is a delta, and mode='r+' would write to its base; load it with mode='r', or flatten it first "
+            "with convert(delta, target)"
+        )
+    record = DeltaRecord.loads(metadata[DELTA], path)
+    choice = request.choice
+    part = None if choice is None else chosen_part(record.tensors, metadata, choice, path)
+    wanted = None if part is None else set(part.taken)
+    tensors, mappings, _ = _whole(path, views, record, wanted, open_tree)
+    if request.verify == "full":
+        expected = {name: one.checksum for name, one in record.tensors.items() if name in tensors}
+        found = checksums_of(tensors)
+        bad = [f"tensor {name!r}" for name, checksum in expected.items() if found[name] != checksum]
+        if bad:
+            raise damaged(bad, f"{path} or its base")
+    texts = {name: text for name, text in metadata.items() if name != DELTA}
+    return [(tensors, texts, mapping), *(({}, {}, one) for one in mappings)], part
+
+
+def open_base(path: str | os.PathLike[str], *, open_tree: OpenTree) -> Base:
+    """Opens the save that a new delta is to be based on, all tensors of it.
+
+    Raises:
+        FileNotFoundError: There is no save.
+        ValueError: The save is of another format, or has no checksums.
+    """
+    base = _open(os.path.realpath(path), open_tree)
+    base.paths = [base.path]
+    if base.record is not None:
+        base.checksums = {name: one.checksum for name, one in base.record.tensors.items()}
+        base.tensors, more, paths = _whole(base.path, base.tensors, base.record, None, open_tree)
+        base.mappings += more
+        base.paths += paths
+    return base
+
+
+def read_delta(path: str | os.PathLike[str]) -> DeltaRecord | None:
+    """Returns the record of a delta file, whose bases are not opened; None for any other save.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    try:
+        is_file = stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return None
+    if not is_file or kind_of(path) != SAFETENSORS:
+        return None
+    text = _read_header(os.fspath(path))[1].metadata.get(DELTA)
+    return None if text is None else DeltaRecord.loads(text, os.fspath(path))
+
+
+# --- the chain
+
+
+def _whole(
+    path: str, views: dict[str, torch.Tensor], record: DeltaRecord, wanted: Collection[str] | None, open_tree: OpenTree
+) -> tuple[dict[str, torch.Tensor], list[FileMapping], list[str]]:
+    """The wanted tensors of the whole of a delta, the mappings of its bases, and their paths, nearest first."""
+    deltas = [(path, views, record)]
+    mappings: list[FileMapping] = []
+    paths: list[str] = []
+    while True:
+        base = _open_expected(path, record, open_tree)
+        mappings += base.mappings
+        paths.append(base.path)
+        if base.depth != record.depth - 1:
+            raise ValueError(
+                f"{path} is delta {record.depth} of its chain, and its base {base.path} is number {base.depth}; one of "
+                "them is damaged: restore them from another copy"
+            )
+        if base.record is None:
+            break
+        path, record = base.path, base.record
+        deltas.append((path, base.tensors, record))
+    tensors = base.tensors
+    for place, held, one in reversed(deltas):
+        tensors = {
+            name: _tensor(name, about, held, tensors, place)
+            for name, about in one.tensors.items()
+            if wanted is None or name in wanted
+        }
+    return tensors, mappings, paths
+
+
+def _open_expected(path: str, record: DeltaRecord, open_tree: OpenTree) -> Base:
+    """Opens the base of a delta, and compares its identity with the recorded one."""
+    place = os.path.realpath(os.path.join(os.path.dirname(os.path.realpath(path)), *record.base.split("/")))
+    try:
+        base = _open(place, open_tree)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            errno.ENOENT,
+            f"{path} is a delta, and its base is missing ({error.strerror or error}); restore the base, or load "
+            "another save",
+            place,
+        ) from error
+    except ValueError as error:
+        raise _changed(path, place, str(error)) from error
+    if base.id != record.base_id:
+        raise _changed(path, place, f"its identity is {base.id}, and that of the base was {record.base_id}")
+    return base
+
+
+def _changed(path: str, place: str, reason: str) -> ValueError:
+    return ValueError(
+        f"{path} is a delta, and its base {place} was changed since: {reason}; restore the base as it was, or load "
+        "another save"
+    )
+
+
+def _tensor(
+    name: str, about: DeltaTensor, held: Mapping[str, torch.Tensor], below: Mapping[str, torch.Tensor], path: str
+) -> torch.Tensor:
+    """One tensor of a whole: that of the base, that of the delta, or that of the base with blocks of the delta."""
+    stored = below.get(name) if about.tensor is None else held.get(about.tensor)
+    if stored is None:
+        place = "its base" if about.tensor is None else "the file"
+        raise _broken(path, name, f"is not in {place}")
+    if about.blocks is None:
+        return stored
+    base = below.get(name)
+    blocks = about.blocks
+    count = sum(stop - start for start, stop in blocks)
+    if base is None or base.dtype != stored.dtype or stored.dim() != 1 or len(stored) != count:
+        raise _broken(path, name, "has blocks that do not belong to the tensor of the base")
+    if blocks and blocks[-1][1] > base.numel():
+        raise _broken(path, name, "has blocks behind the end of the tensor of the base")
+    flat = base.view(-1)  # of a private mapping: only the written pages are copied
+    position = 0
+    for start, stop in blocks:
+        flat[start:stop] = stored[position : (position := position + stop - start)]
+    return base
+
+
+def _broken(path: str, name: str, what: str) -> ValueError:
+    return ValueError(f"tensor {name!r:.200} of the delta {path} {what}; the file is damaged: restore it")
+
+
+# --- one save of the chain
+
+
+def _open(path: str, open_tree: OpenTree) -> Base:
+    if not os.path.lexists(path):
+        raise FileNotFoundError(errno.ENOENT, "there is no save to base a delta on; give the path of one", path)
+    kind = kind_of(path)
+    if kind == TREE:
+        return _open_folder(path, open_tree)
+    if kind == SAFETENSORS and os.path.isfile(path):
+        return _open_packed(path)
+    what = "shards of safetensors" if kind == SAFETENSORS else f"{kind} file"
+    raise ValueError(
+        f"{path} holds a save as {what}, and the base of a delta is a folder with a file for each leaf or one "
+        "safetensors file; convert it with TensorDict.load(path).save(target, checksum=True)"
+    )
+
+
+def _open_packed(path: str) -> Base:
+    start, header, identity = _read_header(path)
+    checksums = recorded_checksums(header)
+    if checksums is None:
+        raise _unsealed(path)
+    tensors, metadata, mapping = open_file(path, "r", "size")
+    if mapping.nbytes and mapping.identity != identity:
+        raise ValueError(f"{path} was replaced while it was opened; try again")
+    text = metadata.get(DELTA)
+    record = None if text is None else DeltaRecord.loads(text, path)
+    return Base(path, checksum_of(start), tensors, checksums, [mapping], record)
+
+
+def _read_header(path: str) -> tuple[bytes, Any, tuple[int, int]]:
+    """The bytes up to the end of the header of a file, the parsed header, and the identity of the file."""
+    with Descriptor(os.open, path, os.O_RDONLY | syscalls.NO_WAIT | syscalls.BINARY) as file:
+        fd = file.fileno()
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise ValueError(f"{path} is not a regular file, and a safetensors file is one; give the file itself")
+        head = syscalls.read_at(fd, 8, 0)
+        length = header_length(head, info.st_size, path)
+        text = syscalls.read_at(fd, length, 8)
+    return head + text, load_header(text, info.st_size - 8 - length, path), (info.st_dev, info.st_ino)
+
+
+def _open_folder(path: str, open_tree: OpenTree) -> Base:
+    document = _read_manifest(path)
+    loaded = open_tree(path)
+    if _read_manifest(path) != document:
+        raise ValueError(f"{path} was replaced while it was opened; try again")
+    manifest = Manifest.loads(document, where=os.path.join(path, NAME))
+    unsealed = [name for name, entry in manifest.files.items() if entry.checksum is None]
+    if unsealed or not manifest.complete or manifest.rows_committed is not None:
+        raise _unsealed(path)
+    tensors: dict[str, torch.Tensor] = {}
+    checksums: dict[str, str] = {}
+    for leaf in describe(plan(loaded)).leaves:
+        source = leaf.source
+        if isinstance(source, MemoryMappedTensor) and source.handler.filename is not None and source.offset == 0:
+            name = os.path.relpath(source.handler.filename, path).replace(os.sep, "/")
+            entry = manifest.files.get(name)
+            if entry is not None and entry.checksum is not None and entry.size == source.nbytes:
+                checksums[leaf.file] = entry.checksum
+        tensors[leaf.file] = contiguous_source(leaf)
+    return Base(path, checksum_of(document), tensors, checksums)
+
+
+def _read_manifest(path: str) -> bytes:
+    document = syscalls.read_file(os.path.join(path, NAME))
+    if document is None:
+        raise _unsealed(path) if os.path.lexists(path) else FileNotFoundError(errno.ENOENT, "no save", path)
+    return document
+
+
+def _unsealed(path: str) -> ValueError:
+    return ValueError(
+        f"{path} has no {CHECKSUMS.removeprefix('tensordict_')} of all tensors, and the base of a delta needs them, so "
+        "that changes of it are detected; save it with checksum=True and do not open it with mode='r+'"
+    )
+
+
+# --- bytes
+
+
+def contiguous_source(leaf: Leaf) -> torch.Tensor:
+    """The tensor of a planned leaf as its file has it: on the CPU and contiguous; a copy only if it is not."""
+    if leaf.stacked is not None:
+        tensor = torch.stack([part.detach() for part in leaf.stacked.parts], leaf.stacked.dim)
+    else:
+        assert leaf.source is not None
+        tensor = leaf.source.detach()
+    return tensor.as_subclass(torch.Tensor).resolve_conj().resolve_neg().cpu().contiguous()
+
+
+def checksums_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """The checksums of contiguous tensors, by name, computed on several threads; empty for those without bytes.
+
+    >>> checksums_of({"a": torch.zeros(0), "b": torch.tensor([97, 98, 99], dtype=torch.uint8)})
+    {'a': '', 'b': 'xxh3_64/4194304:f267cda02014e7eb'}
+    """
+    found = dict.fromkeys(tensors, "")
+    names = [name for name, tensor in tensors.items() if tensor.numel()]
+
+    def hash_some(part: Iterable[str]) -> None:
+        for name in part:
+            found[name] = checksum_of(as_bytes(tensors[name]).numpy().data)
+
+    executor.run(
+        [[functools.partial(hash_some, names[start : start + _TOGETHER])] for start in range(0, len(names), _TOGETHER)]
+    )
+    return found
