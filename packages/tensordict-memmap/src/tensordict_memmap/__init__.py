@@ -10,6 +10,7 @@ from tensordict_memmap.checkpoint.delta import save_delta
 from tensordict_memmap.cli.convert import convert
 from tensordict_memmap.cli.print_tree import print_directory_tree
 from tensordict_memmap.dataset.dataset import MemmapDataset, append_memmap
+from tensordict_memmap.dataset.sampler import RowSampler, RowStream
 from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.loading.calls import (
     from_safetensors,
@@ -47,6 +48,8 @@ __all__ = [
     "MemmapTensor",
     "MemoryMappedTensor",
     "Report",
+    "RowSampler",
+    "RowStream",
     "SaveFuture",
     "append_memmap",
     "compare",
