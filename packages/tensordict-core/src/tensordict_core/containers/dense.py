@@ -259,18 +259,23 @@ class TensorDict(TensorDictBase):
                 else:
                     self._plan_entry(key, index, value, plan, prefix)
             return
+        if not may_fuse():
+            super()._plan_write(None, source, plan, prefix)
+            return
         values: list[Any] = list(theirs.values())
         olds: list[Any] = list(map(get, theirs))
         # the usual leaves at once: the calls that find out the kind of each cost half of a copy
-        if (
-            may_fuse()
-            and _PLAIN.issuperset(map(type, values))
-            and _PLAIN.issuperset(map(type, olds))
-            and not any(map(is_, olds, values))
-        ):
-            plan.extend([(*prefix, key) for key in theirs] if prefix else theirs, olds, values)
-        else:
-            super()._plan_write(None, source, plan, prefix)
+        if _PLAIN.issuperset(map(type, values)) and _PLAIN.issuperset(map(type, olds)):
+            if not any(map(is_, olds, values)):
+                plan.extend([(*prefix, key) for key in theirs] if prefix else theirs, olds, values)
+                return
+        for key, old, value in zip(theirs, olds, values, strict=True):
+            if type(old) is Tensor and type(value) is Tensor:
+                plan.add((*prefix, key) if prefix else key, old, value)
+            elif type(key) is str:
+                self._plan_entry(key, None, value, plan, prefix)
+            else:
+                super()._plan_write(None, {key: value}, plan, prefix)
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         entries: dict[str, Any] = {}
