@@ -245,6 +245,9 @@ class TensorDict(TensorDictBase):
 
     def _plan_write(self, index: Index | None, source: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
         kind = type(source)
+        if kind is not TensorDict and isinstance(source, Node):
+            source = source._inmost()  # of a wrapper, what it holds
+            kind = type(source)
         if kind is not TensorDict and (kind is not dict or index is not None):
             super()._plan_write(index, source, plan, prefix)
             return
