@@ -17,6 +17,7 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED, How
 from tensordict_core.base.shape_op import normal_dim
+from tensordict_core.base.tracing import may_fuse
 from tensordict_core.ops.combine import write_out
 from tensordict_core.ops.factories.methods import binary, map_leaves, scaled, unary
 from tensordict_core.ops.factories.operands import batch_operand, broadcast_how, match, over_batch_size, spread
@@ -248,10 +249,14 @@ class Pointwise(Node):
         >>> TensorDict({"a": torch.ones(1)}).zero_()["a"]
         tensor([0.])
         """
-        for leaf in self._leaves():
-            if isinstance(leaf, torch.nn.Parameter):
-                leaf.data.zero_()
-            else:
+        leaves = [
+            leaf if type(leaf) is Tensor or not isinstance(leaf, torch.nn.Parameter) else leaf.data
+            for leaf in self._leaves()
+        ]
+        if leaves and may_fuse() and all(type(leaf) is Tensor for leaf in leaves):
+            torch._foreach_zero_(leaves)
+        else:
+            for leaf in leaves:
                 leaf.zero_()
         return self
 

@@ -137,8 +137,10 @@ def _binary_methods(
         return td._rebuild(iter(results), how)
 
     def run_(td: Any, other: Any, options: dict[str, Any]) -> Any:
-        leaves = td._leaves()
-        operands, scalar = match(name + "_", td, leaves, other)
+        same = isinstance(other, Node) and other._meta.batch_size == td._meta.batch_size
+        pairs = td._pairs(other) if same else None
+        leaves: list[Tensor] = td._leaves() if pairs is None else pairs[0]
+        operands, scalar = match(name + "_", td, leaves, other) if pairs is None else (pairs[1], False)
         _run(leaf_, None if options and scalar else fused_, leaves, operands, scalar, options)
         return td
 
