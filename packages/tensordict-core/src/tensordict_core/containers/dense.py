@@ -268,10 +268,10 @@ class TensorDict(TensorDictBase):
         values: list[Any] = list(theirs.values())
         olds: list[Any] = list(map(get, theirs))
         # the usual leaves at once: the calls that find out the kind of each cost half of a copy
-        if _PLAIN.issuperset(map(type, values)) and _PLAIN.issuperset(map(type, olds)):
-            if not any(map(is_, olds, values)):
-                plan.extend([(*prefix, key) for key in theirs] if prefix else theirs, olds, values)
-                return
+        are_plain = _PLAIN.issuperset(map(type, values)) and _PLAIN.issuperset(map(type, olds))
+        if are_plain and not any(map(is_, olds, values)):
+            plan.extend([(*prefix, key) for key in theirs] if prefix else theirs, olds, values)
+            return
         for key, old, value in zip(theirs, olds, values, strict=True):
             if type(old) is Tensor and type(value) is Tensor:
                 plan.add((*prefix, key) if prefix else key, old, value)
