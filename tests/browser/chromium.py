@@ -36,8 +36,8 @@ WHY_NOT = "no chromium, chromium-browser or google-chrome on PATH; on Debian: ap
 """The reason of a skip where there is no browser."""
 
 OPTIONS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-default-apps", "--mute-audio",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",
     "--disable-dev-shm-usage", "--hide-scrollbars", "--force-color-profile=srgb", "--remote-debugging-pipe",
 )  # fmt: skip
 # The protocol speaks on file descriptors 3 and 4, which only the process that becomes the browser may give away.

@@ -18,7 +18,7 @@ PAGES = {
     "wide": "<div id='wide' style='width: 900px'>text</div>",
     "scrolls": "<div style='overflow-x: auto'><div style='width: 900px'>text</div></div>",
     "pale": "<p style='color: #999'>text</p>",
-    "through": "<div style='background: #777'><p style='background: rgb(255 255 255 / 0.1); color: #aaa'>text</p></div>",
+    "through": "<div style='background: #777'><p style='background: rgb(255 255 255 / 0.1); color: #aaa'>x</p></div>",
     "hidden": "<p style='color: #eee; display: none'>text</p>",
 }
 
