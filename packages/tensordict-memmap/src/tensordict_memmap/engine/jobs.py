@@ -20,12 +20,16 @@ import torch
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.checksums import BlockHash, Extent
+from tensordict_memmap.engine.scatter import scatter_jobs
 from tensordict_memmap.engine.segments import Segment, join_segments, whole_extent
 from tensordict_memmap.engine.sink import Sink
-from tensordict_memmap.engine.sources import Contiguous, Run, Strided, ViaTorch, as_array, chunks, dense_axis
+from tensordict_memmap.engine.sources import Contiguous, Run, Scattered, Strided, ViaTorch, as_array, chunks, dense_axis
 from tensordict_memmap.engine.tuning import COPY_BYTES, JOB_BYTES, KERNEL_CALL_MIN, STAGING_BYTES
 
-__all__ = ["Write", "cut_into_jobs", "finish_device_work"]
+__all__ = ["Part", "Write", "cut_into_jobs", "finish_device_work"]
+
+Part = Contiguous | Run | Scattered | Strided | ViaTorch
+"""A source by its layout in memory and in the file."""
 
 
 def finish_device_work(tensors: Iterable[torch.Tensor]) -> None:
@@ -40,7 +44,7 @@ Write = Callable[[Sink], None]
 
 
 def cut_into_jobs(
-    parts: Iterable[Contiguous | Run | Strided | ViaTorch],
+    parts: Iterable[Part],
     kernels: ModuleType | None,
     extents: Mapping[int, Extent] | None = None,
 ) -> Iterator[tuple[object, Write, int]]:
@@ -60,6 +64,8 @@ def cut_into_jobs(
     for part in join_segments(sorted(filled, key=lambda part: part.offset), extents):
         if isinstance(part, Segment):
             yield from part.jobs()
+        elif isinstance(part, Scattered):
+            yield from scatter_jobs(part)
         elif isinstance(part, ViaTorch):
             width = part.dtype.itemsize
             most = JOB_BYTES if part.tensor.device.type == "cuda" else COPY_BYTES

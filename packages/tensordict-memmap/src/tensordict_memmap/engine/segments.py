@@ -14,15 +14,15 @@ from itertools import accumulate
 
 from tensordict_memmap.engine.checksums import BlockHash, Extent, digits_of_ranges
 from tensordict_memmap.engine.sink import Sink
-from tensordict_memmap.engine.sources import Contiguous, Run, Strided, ViaTorch
+from tensordict_memmap.engine.sources import Contiguous, Run, Scattered, Strided, ViaTorch
 from tensordict_memmap.engine.tuning import HASH_BYTES, JOB_BYTES, SMALL_RANGES_BYTES, are_ranges_small
 
 __all__ = ["Segment", "join_segments", "whole_extent"]
 
 
 def join_segments(
-    parts: Iterable[Contiguous | Run | Strided | ViaTorch], extents: Mapping[int, Extent]
-) -> Iterator[Segment | Strided | ViaTorch]:
+    parts: Iterable[Contiguous | Run | Scattered | Strided | ViaTorch], extents: Mapping[int, Extent]
+) -> Iterator[Segment | Scattered | Strided | ViaTorch]:
     """Joins contiguous sources that are consecutive in the file into segments; yields other sources unchanged.
 
     Args:

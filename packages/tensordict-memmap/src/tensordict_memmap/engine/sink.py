@@ -22,7 +22,7 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.tuning import JOB_BYTES, MAPPED_COPY_MIN, are_ranges_small
 
-__all__ = ["Put", "Sink", "error_context", "reserve_file", "reserve_files"]
+__all__ = ["Put", "Sink", "error_context", "is_mapping_fast", "reserve_file", "reserve_files"]
 
 Put = Callable[[Sequence[int], Sequence[int], int], None]
 """A function of ``(addresses, sizes, offset)`` that writes ranges of memory to the file, one after another."""
@@ -33,6 +33,7 @@ class Sink:
 
     Args:
         file: its descriptor, which the caller closes. A `Descriptor` stays open while a thread uses the sink.
+        maps: whether its blocks are reserved on a disk of this machine already, so that threads may copy into mappings.
 
     >>> import numpy as np
     >>> source = np.arange(4, dtype=np.uint8)
@@ -44,10 +45,10 @@ class Sink:
 
     __slots__ = ("_maps", "_turn", "fd", "file")
 
-    def __init__(self, file: int | Descriptor) -> None:
+    def __init__(self, file: int | Descriptor, *, maps: bool = False) -> None:
         self.file = file
         self.fd = file if isinstance(file, int) else file.fileno()
-        self._maps = False  # until blocks are reserved: a copy into a mapping on a full disk would end the process
+        self._maps = maps  # not until blocks are reserved: a copy into a mapping on a full disk would end the process
         self._turn = threading.Lock()
 
     def reserve(self, offset: int, nbytes: int) -> bool:
@@ -57,9 +58,13 @@ class Sink:
             OSError: The disk is full.
         """
         done = syscalls.reserve(self.fd, offset, nbytes)
-        # Copying into mappings of files on tmpfs or a network file system, whose device number is 0, is slower.
-        self._maps = done and syscalls.LINUX and os.major(os.fstat(self.fd).st_dev) != 0
+        self._maps = done and is_mapping_fast(self.fd)
         return done
+
+    @property
+    def maps(self) -> bool:
+        """Whether threads may copy into mappings of the file."""
+        return self._maps
 
     @contextlib.contextmanager
     def open_range(self, offset: int, nbytes: int, count: int = 1) -> Iterator[Put]:
@@ -80,6 +85,14 @@ class Sink:
         else:
             with syscalls.mapped_range(self.fd, offset, nbytes) as address:
                 yield functools.partial(_copy_ranges, address - offset)
+
+
+def is_mapping_fast(fd: int) -> bool:
+    """Whether threads copy into mappings of a file about as fast as they write.
+
+    They are slower on tmpfs and on network file systems, whose device number is 0.
+    """
+    return syscalls.LINUX and os.major(os.fstat(fd).st_dev) != 0
 
 
 def _copy_ranges(base: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:

@@ -102,6 +102,36 @@ class ViaTorch:
         return self.tensor.numel() * self.dtype.itemsize
 
 
+@dataclass(slots=True)
+class Scattered:
+    """A part of a tensor whose bytes are not consecutive in the file, such as the columns that one process holds.
+
+    Args:
+        key: the name in errors.
+        tensor: the part, a strided tensor.
+        offset: the offset in the file of its first element.
+        strides: for each of its dimensions, the bytes in the file from one index to the next.
+    """
+
+    key: object
+    tensor: torch.Tensor
+    offset: int
+    strides: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it takes in the file."""
+        return self.tensor.numel() * self.tensor.element_size()
+
+    def run(self) -> tuple[int, int]:
+        """The number of leading dimensions whose indices are apart in the file, and the bytes of what is not."""
+        nbytes, dim = self.tensor.element_size(), self.tensor.dim()
+        while dim and (self.strides[dim - 1] == nbytes or self.tensor.shape[dim - 1] == 1):
+            dim -= 1
+            nbytes *= self.tensor.shape[dim]
+        return dim, nbytes
+
+
 def classify(part: FileRange) -> Contiguous | Strided | ViaTorch:
     """Classifies a source by its memory layout, without reading its values.
 

@@ -26,9 +26,9 @@ from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import Extent, hash_bytes
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.gc_paused import gc_paused
-from tensordict_memmap.engine.jobs import Write, cut_into_jobs, finish_device_work
+from tensordict_memmap.engine.jobs import Part, Write, cut_into_jobs, finish_device_work
 from tensordict_memmap.engine.sink import Sink, error_context
-from tensordict_memmap.engine.sources import Contiguous, FileRange, Run, Strided, ViaTorch, classify
+from tensordict_memmap.engine.sources import Contiguous, FileRange, Run, Scattered, Strided, ViaTorch, classify
 from tensordict_memmap.engine.tuning import DISK_THREADS, SMALL_FILE, load_kernels
 
 __all__ = ["FileWrite", "write_files", "write_into"]
@@ -44,16 +44,22 @@ class FileWrite:
         size: the size of the whole file in bytes; None ends it after its last range.
         fresh: whether the file is created or truncated first. False overwrites it in place, truncates or extends it to
             ``size``, and keeps the inode, so that live mappings of it stay connected.
+        shared: whether the file exists with its full size, and other processes write its other ranges: it is opened
+            and neither created, truncated nor extended.
+        maps: whether blocks of a shared file are reserved on a disk of this machine, so that threads may copy into
+            mappings of it.
         extents: the ranges of the file that get a checksum.
         key: the key for errors if there are no ranges.
     """
 
     path: str | os.PathLike[str]
-    ranges: Sequence[FileRange | Run]
+    ranges: Sequence[FileRange | Run | Scattered]
     size: int | None = None
     fresh: bool = True
     extents: Sequence[Extent] = ()
     key: object = None
+    shared: bool = False
+    maps: bool = False
 
 
 @dataclass(slots=True)
@@ -73,7 +79,10 @@ class _Open:
 
     def enter(self) -> Sink:
         with self.lock:
-            if self.sink is None:
+            if self.sink is None and self.write.shared:
+                flags = os.O_RDWR | syscalls.BINARY | syscalls.NO_LINK
+                self.sink = Sink(Descriptor(os.open, self.write.path, flags), maps=self.write.maps)
+            elif self.sink is None:
                 self.sink = Sink(_create(self.write.path, os.O_TRUNC if self.write.fresh else 0))
                 if (
                     not self.write.fresh
@@ -137,16 +146,17 @@ def write_files(
     """
     with torch._C.DisableTorchFunctionSubclass(), gc_paused():
         planned = [
-            (write, [part if isinstance(part, Run) else classify(part) for part in write.ranges]) for write in files
+            (write, [part if isinstance(part, Run | Scattered) else classify(part) for part in write.ranges])
+            for write in files
         ]
     kernels = _kernels_for(part for _, parts in planned for part in parts)
-    finish_device_work(part.tensor for _, parts in planned for part in parts if isinstance(part, ViaTorch))
+    finish_device_work(part.tensor for _, parts in planned for part in parts if isinstance(part, ViaTorch | Scattered))
 
     opened: list[_Open] = []
     queues: list[tuple[int, Sequence[executor.Job]]] = []
     short: list[_Short] = []
     for write, parts in planned:
-        first = parts[0] if len(parts) == 1 and write.fresh else None
+        first = parts[0] if len(parts) == 1 and write.fresh and not write.shared else None
         if (
             isinstance(first, Contiguous)
             and first.nbytes < SMALL_FILE
@@ -155,7 +165,7 @@ def write_files(
         ):
             short.append((write, first))
             continue
-        if not parts and write.fresh and not write.extents:
+        if not parts and write.fresh and not (write.extents or write.shared):
             short.append((write, None))
             continue
         end = max((part.offset + part.nbytes for part in parts), default=0)
@@ -244,7 +254,7 @@ def write_into(targets: Sequence[tuple[Sink, FileRange]], *, threads: int | None
     executor.run(queues, threads=threads)
 
 
-def _kernels_for(parts: Iterable[Contiguous | Run | Strided | ViaTorch]) -> ModuleType | None:
+def _kernels_for(parts: Iterable[Part]) -> ModuleType | None:
     strided = [part for part in parts if isinstance(part, Strided)]
     return load_kernels(sum(part.nbytes for part in strided), {part.width for part in strided})
 
@@ -276,6 +286,8 @@ def _largest_key(write: FileWrite) -> object:
     for part in write.ranges:
         if isinstance(part, Run):
             sizes += zip(part.sizes, part.keys, strict=True)
+        elif isinstance(part, Scattered):
+            sizes.append((part.nbytes, part.key))
         else:
             source = part.source
             nbytes = source.nbytes if isinstance(source, torch.Tensor | np.ndarray) else len(source)

@@ -33,6 +33,7 @@ from tensordict_memmap.saving.tree import TreeWriter, error_key
 from tensordict_memmap.schema.build import build, fill
 from tensordict_memmap.schema.node import Leaf
 from tensordict_memmap.schema.plan import check_source, plan
+from tensordict_memmap.schema.sharded import distributed_calls, has_distributed
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["memmap", "memmap_", "memmap_like", "save"]
@@ -203,14 +204,32 @@ def save(
     pbar: bool = False,
     format: str | None = None,
     shard_size: int | None = None,
+    group: Any = None,
+    placements: Any = None,
+    timeout: float | None = None,
+    pending: str = "wait",
 ) -> Any:
     """Writes a tensordict to a folder, a file or a URL without mapping it; the arguments are those of `memmap`.
+
+    If leaves are DTensors, or with ``group``, all ranks of a process group save together: each calls this and writes
+    its own bytes of one checkpoint, which replaces the earlier one when all are done. Errors reach every rank.
 
     A URL such as ``s3://bucket/run`` requires fsspec (``tensordict-memmap[remote]``). The save is staged in a local
     temporary folder and uploaded in parallel; readers see all of it or nothing.
 
+    ``group`` is the process group or device mesh of the ranks that save; None is the default process group if a leaf is
+    a DTensor, and this process alone otherwise. ``placements`` says what plain leaves are with ``group``: ``None`` or
+    ``Replicate()`` if each rank holds them whole, ``Shard(dim)`` if the ranks hold consecutive parts of them along that
+    dimension, in the order of the group; batch sizes that reach the dimension are added up too. ``timeout`` is the
+    longest wait for another rank, in seconds; half an hour if None. ``pending`` says, with ``return_early``, what is
+    done about an earlier save of these ranks that still runs: ``"wait"`` waits for it, ``"cancel"`` cancels it.
+
     Returns:
         ``data`` itself, or a `SaveFuture` of it if ``return_early``.
+
+    Raises:
+        RankError: Another rank failed or did not answer in time; the error names
+            it, and the earlier checkpoint is unchanged.
 
     >>> from tensordict_core import TensorDict
     >>> td = TensorDict({"a": torch.arange(3)}, [3])
@@ -230,6 +249,21 @@ def save(
         shard_size=shard_size,
         mapped=False,
     )
+    if group is not None or has_distributed(data):
+        call = distributed_calls().save
+        return call(
+            data,
+            prefix,
+            options,
+            group=group,
+            placements=placements,
+            timeout=timeout,
+            pending=pending,
+            early=return_early,
+            pbar=pbar,
+        )
+    if placements is not None or timeout is not None:
+        raise ValueError("placements= and timeout= are about a save by several ranks; pass group= too")
     if is_remote(prefix):
         held = data.clone(recurse=False) if return_early else data  # the caller may replace entries meanwhile
         local = replace(options, existsok=True)

@@ -32,7 +32,7 @@ from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums, write_checksums
 from tensordict_memmap.storage.manifest import Entry, Manifest
 
-__all__ = ["SafetensorsWriter", "to_safetensors"]
+__all__ = ["SafetensorsWriter", "shard_names", "split", "to_safetensors"]
 
 
 def to_safetensors(
@@ -115,7 +115,7 @@ class SafetensorsWriter(Writer):
     def _write_shards(self, folder: str, run: Run) -> Manifest:
         assert self.options.shard_size is not None
         shards = split(self.sizes, self.options.shard_size)
-        names = _shard_names(len(shards))
+        names = shard_names(len(shards))
         files = []
         for number, (name, shard) in enumerate(zip(names, shards, strict=True)):
             files.append(self._file(f"{folder}/{name}", shard, first=number == 0))
@@ -188,7 +188,12 @@ def _digits(file: FileWrite) -> str:
 # --- shards
 
 
-def _shard_names(count: int) -> list[str]:
+def shard_names(count: int) -> list[str]:
+    """The names of the files of a sharded save.
+
+    >>> shard_names(1), shard_names(2)[1]
+    (['model.safetensors'], 'model-00002-of-00002.safetensors')
+    """
     if count == 1:
         return [SINGLE_NAME]
     return [f"model-{number:05}-of-{count:05}{ENDING}" for number in range(1, count + 1)]

@@ -32,7 +32,16 @@ from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.manifest import Entry, Manifest
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["TreeWriter", "error_key", "escaped_names", "leaf_files", "node_files", "refuse_mapped"]
+__all__ = [
+    "TreeFile",
+    "TreeWriter",
+    "error_key",
+    "escaped_names",
+    "leaf_files",
+    "link_file",
+    "node_files",
+    "refuse_mapped",
+]
 
 
 class TreeFile(NamedTuple):
@@ -201,7 +210,7 @@ class TreeWriter(Writer):
             for file, written in zip(files, writes, strict=True):
                 entries[file.path] = Entry(file.size, written.extents[0].checksum())
         for path, first in aliases.items():
-            _link(f"{staged}/{first}", f"{staged}/{path}", run.durable)
+            link_file(f"{staged}/{first}", f"{staged}/{path}", run.durable)
             entries[path] = entries[first]
         return Manifest(entries, escaped_names(self.schema), aliases)
 
@@ -270,7 +279,8 @@ def _remove_linked(path: str) -> bool:
     return False
 
 
-def _link(first: str, second: str, durable: bool) -> None:
+def link_file(first: str, second: str, durable: bool) -> None:
+    """Gives a file a second name; copies it where the file system has no hard links."""
     with contextlib.suppress(FileNotFoundError):
         if os.path.samefile(first, second):
             return

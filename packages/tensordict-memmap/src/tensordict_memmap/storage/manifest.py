@@ -8,12 +8,13 @@ The file, version 1::
     {"tensordict_manifest": 1, "complete": true,
      "files": {"a.memmap": 48, "b/c.memmap": [16, "xxh3_64/4194304:..."], "b/meta.json": 120, "meta.json": 95},
      "names": {"b": {"x.shape": "x%2Eshape.memmap"}}, "aliases": {"tied.memmap": "a.memmap"},
-     "seal": "xxh3_64/4194304:..."}
+     "save_id": "0f3c...", "seal": "xxh3_64/4194304:..."}
 
 - ``files``: the size of each file, or its size and checksum. Paths are relative, with ``/`` between names.
 - ``names``: by folder, the file names of keys that are escaped.
 - ``aliases``: for each file that has the content of another, the path of that other file.
 - ``growing``: the rows of a growing dataset, whose files may be longer than listed (`rows_committed`).
+- ``save_id``: the id of a save by several ranks, which its safetensors files hold too.
 - ``seal``: the last field, present if files have checksums: the checksum of all bytes before the comma in front of it.
 """
 
@@ -54,6 +55,7 @@ class Manifest:
         aliases: for each file that is a hard link to, or a copy of, another one, the path of that other file.
         complete: False while files are overwritten in place.
         rows_committed: the rows of a growing dataset; None for other saves.
+        save_id: the id of a save by several ranks; None for other saves.
 
     >>> manifest = Manifest({"meta.json": Entry(95), "b/meta.json": Entry(120)})
     >>> Manifest.loads(manifest.dumps()) == manifest
@@ -67,6 +69,7 @@ class Manifest:
     aliases: dict[str, str] = field(default_factory=dict)
     complete: bool = True
     rows_committed: RowsCommitted | None = None
+    save_id: str | None = None
 
     def dumps(self) -> bytes:
         """Returns the manifest as JSON."""
@@ -81,6 +84,8 @@ class Manifest:
             record["aliases"] = self.aliases
         if self.rows_committed is not None:
             record["growing"] = self.rows_committed.record()
+        if self.save_id is not None:
+            record["save_id"] = self.save_id
         try:
             text = orjson.dumps(record)
         except (TypeError, orjson.JSONEncodeError):  # lone surrogates in names
@@ -121,6 +126,7 @@ class Manifest:
                 aliases={check_path(path): check_path(other) for path, other in record.get("aliases", {}).items()},
                 complete=record["complete"] is True,
                 rows_committed=RowsCommitted.read(record["growing"]) if "growing" in record else None,
+                save_id=str(record["save_id"]) if "save_id" in record else None,
             )
             unknown = [path for path, other in manifest.aliases.items() if not {path, other} <= manifest.files.keys()]
             if unknown:
@@ -162,6 +168,7 @@ class Manifest:
             | {start + path: start + other for path, other in part.aliases.items()},
             self.complete,
             self.rows_committed,
+            self.save_id,
         )
 
     def problems(self, sizes: Mapping[str, int]) -> list[str]:

@@ -22,6 +22,7 @@ from tensordict_core.ops.compat.options import (
     LoadOptions,
     MemmapLikeOptions,
     MemmapOptions,
+    RankSaveOptions,
     SaveOptions,
     StrPath,
 )
@@ -186,19 +187,39 @@ class MemmapStubs(Node):
         copy_existing: bool = ...,
         *,
         return_early: Literal[False] = ...,
-        **options: Unpack[SaveOptions],
+        **options: Unpack[RankSaveOptions],
     ) -> Self: ...
     @overload
     def save(
-        self, prefix: StrPath, copy_existing: bool = ..., *, return_early: Literal[True], **options: Unpack[SaveOptions]
+        self,
+        prefix: StrPath,
+        copy_existing: bool = ...,
+        *,
+        return_early: Literal[True],
+        **options: Unpack[RankSaveOptions],
     ) -> Future[Self]: ...
-    @with_options(SaveOptions)
+    @with_options(RankSaveOptions)
     def save(
-        self, prefix: StrPath, copy_existing: bool = True, *, return_early: bool = False, **options: Unpack[SaveOptions]
+        self,
+        prefix: StrPath,
+        copy_existing: bool = True,
+        *,
+        return_early: bool = False,
+        **options: Unpack[RankSaveOptions],
     ) -> Any:
         """Write all entries to disk without mapping them, and return this tensordict unchanged.
 
-        Arguments are those of ``memmap``. With ``return_early=True`` it returns a future of this tensordict at once.
+        If leaves are DTensors, or with ``group``, all ranks of a process group save together: each calls this and
+        writes its own bytes of one checkpoint, which replaces the earlier one when all are done.
+
+        Arguments are those of ``memmap``, and these: ``group`` is the process group or device mesh of the ranks that
+        save; by default the default process group if a leaf is a DTensor, and this process alone otherwise.
+        ``placements`` says what plain leaves are: by default each rank holds them whole; with ``Shard(dim)`` the ranks
+        hold consecutive parts of them along that dimension. ``timeout`` is the longest wait for another rank in
+        seconds, by default half an hour. ``pending`` says, with ``return_early``, whether an earlier save of these
+        ranks that still runs is waited for (``"wait"``) or cancelled (``"cancel"``).
+
+        With ``return_early=True`` it returns a future of this tensordict at once.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.

@@ -20,6 +20,7 @@ __all__ = [
     "LoadOptions",
     "MemmapLikeOptions",
     "MemmapOptions",
+    "RankSaveOptions",
     "SaveOptions",
     "StrPath",
 ]
@@ -50,6 +51,15 @@ class SaveOptions(MemmapOptions, total=False):
     archive: bool | None
     compression: Any
     shard_size: int | None
+
+
+class RankSaveOptions(SaveOptions, total=False):
+    """The options of ``save``: those of ``memmap``, and of a save by several ranks."""
+
+    group: Any
+    placements: Any
+    timeout: float | None
+    pending: str
 
 
 class MemmapLikeOptions(_FileOptions, total=False):

@@ -28,6 +28,7 @@ __all__ = [
     "INDEX_NAME",
     "LONGEST_HEADER",
     "METADATA",
+    "SAVE_ID",
     "SINGLE_NAME",
     "Form",
     "Header",
@@ -44,6 +45,9 @@ INDEX_ENDING = ".safetensors.index.json"
 SINGLE_NAME = "model" + ENDING
 INDEX_NAME = "model" + INDEX_ENDING
 """The files in a folder of shards: the only one, or the index of several."""
+
+SAVE_ID = "tensordict_save_id"
+"""The name in the metadata of a file, and in that of an index, of the id that all files of one save share."""
 
 METADATA = "__metadata__"
 """The name in the header that holds texts about the file, so that no tensor can have it."""

@@ -1,0 +1,165 @@
+"""Formats of a distributed save: each describes the tensordict, plans the parts of a rank and lays out the files."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from tensordict_memmap.distributed.assign import Assignment
+from tensordict_memmap.distributed.held import Held
+from tensordict_memmap.distributed.layout import Layout, packed_layout, path_in
+from tensordict_memmap.distributed.placements import Part
+from tensordict_memmap.distributed.plan import ShardPlan
+from tensordict_memmap.engine.write_plan import FileWrite
+from tensordict_memmap.formats import tree
+from tensordict_memmap.formats.detect import SAFETENSORS, TREE
+from tensordict_memmap.formats.safetensors.describe import describe
+from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING
+from tensordict_memmap.saving.options import SaveOptions
+from tensordict_memmap.saving.tree import TreeFile, escaped_names, leaf_files, link_file, node_files
+from tensordict_memmap.schema.node import Path, leaves, nodes
+from tensordict_memmap.storage.manifest import Entry, Manifest
+
+__all__ = ["Format", "check_same_names", "format_of", "list_files", "whole_writes"]
+
+
+class Format(ABC):
+    """What one rank knows of a save in one format.
+
+    Args:
+        held: the tensordict and its parts.
+        options: the options of the save.
+
+    Attributes:
+        plan: what this rank holds.
+        parts: for each tensor of the plan, the memory.
+        keys: for each tensor, its nested key.
+    """
+
+    is_folder = False
+    plan: ShardPlan
+    parts: list[list[Part]]
+    keys: list[Path]
+
+    def __init__(self, held: Held, options: SaveOptions) -> None:
+        self.held = held
+        self.options = options
+
+    @abstractmethod
+    def layout(self, assignment: Assignment, save_id: str) -> Layout:
+        """Where the tensors lie, as the coordinator decides."""
+
+    @abstractmethod
+    def manifest(self, staged: str, layout: Layout, save_id: str, *, durable: bool) -> Manifest | None:
+        """Completes the staged files when all ranks have written, and lists them if they are a folder."""
+
+
+class _Packed(Format):
+    """One safetensors file, or shards and their index."""
+
+    def __init__(self, held: Held, options: SaveOptions) -> None:
+        super().__init__(held, options)
+        self.is_folder = options.shard_size is not None
+        self.pack = describe(held.schema)
+        self.plan, self.parts = held.plan_packed(self.pack)
+        self.keys = [leaf.key for leaf in self.pack.leaves]
+
+    def layout(self, assignment: Assignment, save_id: str) -> Layout:
+        pack = self.pack
+        return packed_layout(assignment.names, pack.forms, pack.metadata, save_id, self.options.shard_size)
+
+    def manifest(self, staged: str, layout: Layout, save_id: str, *, durable: bool) -> Manifest | None:
+        return list_files(layout, save_id) if self.is_folder else None
+
+
+class _Tree(Format):
+    """A folder with a file for each leaf."""
+
+    is_folder = True
+
+    def __init__(self, held: Held, options: SaveOptions) -> None:
+        super().__init__(held, options)
+        self.schema = tree.name_files(held.schema)
+        self.leaves = list(leaves(self.schema))
+        self.rows = [leaf for leaf in self.leaves if leaf.layout == "strided" and leaf.nbytes and leaf.alias is None]
+        self.plan, self.parts = held.plan_tree(self.rows)
+        self.keys = [leaf.key for leaf in self.rows]
+
+    def layout(self, assignment: Assignment, save_id: str) -> Layout:
+        writers = [0] * len(self.rows)
+        for share in assignment.shares:
+            for tensor in share.column.nonzero()[0].tolist():
+                writers[tensor] += 1
+        made = Layout(
+            [leaf.file for leaf in self.rows],
+            [leaf.nbytes for leaf in self.rows],
+            list(range(len(self.rows))),
+            [0] * len(self.rows),
+            owned={number for number, count in enumerate(writers) if count == 1},
+        )
+        made.whole = [FileWrite(file.path, file.ranges, file.size, key=file.key) for file in self._small_files()]
+        return made
+
+    def _small_files(self) -> list[TreeFile]:
+        found = [file for node in nodes(self.schema) for file in node_files(node)]
+        return found + [file for leaf in self.leaves if leaf.layout != "strided" for file in leaf_files(leaf)]
+
+    def manifest(self, staged: str, layout: Layout, save_id: str, *, durable: bool) -> Manifest | None:
+        manifest = list_files(layout, save_id)
+        manifest.names = escaped_names(self.schema)
+        for leaf in self.leaves:
+            if leaf.alias is not None and leaf.nbytes:
+                link_file(f"{staged}/{leaf.alias}", f"{staged}/{leaf.file}", durable)
+                manifest.files[leaf.file] = manifest.files[leaf.alias]
+                manifest.aliases[leaf.file] = leaf.alias
+        return manifest
+
+
+def list_files(layout: Layout, save_id: str) -> Manifest:
+    """The manifest of the files of a layout."""
+    entries = {path: Entry(size) for path, size in zip(layout.files, layout.sizes, strict=True)}
+    entries |= {os.fspath(file.path): Entry(file.size or 0) for file in layout.whole}
+    return Manifest(entries, save_id=save_id)
+
+
+def whole_writes(folder: str, layout: Layout) -> list[FileWrite]:
+    """The files that the coordinator writes alone."""
+    return [
+        FileWrite(path_in(folder, os.fspath(file.path)), file.ranges, file.size, key=file.key) for file in layout.whole
+    ]
+
+
+def format_of(held: Held, path: str, options: SaveOptions) -> Format:
+    """The format of a save to a path.
+
+    Raises:
+        ValueError: It is one that only one process writes.
+    """
+    found = options.format_for(path)
+    if found not in (TREE, SAFETENSORS):
+        raise ValueError(
+            f"{path} is an archive, and several ranks write folders and safetensors files; save to one of those, and "
+            "convert it"
+        )
+    if found == SAFETENSORS and path.endswith(INDEX_ENDING):
+        raise ValueError(f"{path} is the index of shards, and a save names the whole; end the path with {ENDING}")
+    return (_Tree if found == TREE else _Packed)(held, options)
+
+
+def check_same_names(plans: Sequence[ShardPlan], ranks: Sequence[int]) -> None:
+    """Refuses plans of tensordicts with different entries.
+
+    Raises:
+        ValueError: A rank has an entry that another lacks; the error names both.
+    """
+    first = plans[0].names
+    for plan, rank in zip(plans, ranks, strict=True):
+        if plan.names is first or plan.names == first:
+            continue
+        more, less = sorted(set(plan.names) - set(first)), sorted(set(first) - set(plan.names))
+        what = f"has {more[0]!r}, which rank {ranks[0]} lacks" if more else f"lacks {less[0]!r}" if less else ""
+        raise ValueError(
+            f"all ranks save the same entries, and rank {rank} {what or 'has them in another order'}; give it the same "
+            "entries, with empty tensors where it holds nothing"
+        )

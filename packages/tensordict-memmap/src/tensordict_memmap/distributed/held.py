@@ -1,0 +1,198 @@
+"""Held parts: the schema of a tensordict whose leaves are sharded over ranks, and the parts that this rank holds.
+
+A leaf that is a `DTensor` gets the shape of the whole tensor, and for a source a stand-in of that shape without
+memory, so that each format describes it as any other. Its parts are kept beside it. A plain leaf is whole on each rank
+(replicated), unless ``placements=Shard(dim)`` says that ranks hold consecutive parts of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
+
+from tensordict_memmap.distributed.placements import Part, parts_of
+from tensordict_memmap.distributed.plan import Box, ShardPlan, whole
+from tensordict_memmap.formats.safetensors.describe import Pack, stored
+from tensordict_memmap.schema.node import Dense, Leaf, Parts, Value, leaves, nodes, show
+from tensordict_memmap.schema.plan import LAZY, check_source, memory_of, plan_to_save
+
+__all__ = ["Held"]
+
+
+class Held:
+    """A planned tensordict and the parts of its leaves on this rank.
+
+    Args:
+        data: the tensordict.
+        placements: how the ranks hold plain leaves: None or ``Replicate()`` for whole ones, ``Shard(dim)`` for parts.
+
+    Raises:
+        TypeError: A leaf cannot be saved by several ranks; the error names its key.
+        ValueError: A plain leaf has no such dimension.
+    """
+
+    def __init__(self, data: Any, placements: Any = None) -> None:
+        self.schema = plan_to_save(data)
+        self.dim = _shard_dim(placements)
+        self.parts: dict[int, list[Part]] = {}
+        """The parts of leaves, and of the elements of lazy stacks, by the id of the leaf or of its stand-in."""
+        self._kept: list[Any] = []  # what the ids above belong to
+        self._stand_ins: dict[Any, torch.Tensor] = {}
+        self._split: list[Leaf] = []
+        for leaf in leaves(self.schema):
+            source = leaf.source
+            if isinstance(source, DTensor):
+                self._take(leaf, source)
+            elif self.dim is not None:
+                self._check_split(leaf)
+                self._split.append(leaf)
+        if self.dim is not None:
+            self._check_nodes()
+
+    def _take(self, leaf: Leaf, source: DTensor) -> None:
+        local = source.to_local().detach()
+        check_source(Leaf(leaf.key, "", leaf.dtype, tuple(local.shape), source=local))
+        memory = memory_of(local)
+        tie = (memory, tuple(source.shape), source.placements) if memory is not None else id(source)
+        first = self._stand_ins.get(tie)
+        if first is None:
+            first = self._stand_ins[tie] = torch.empty((), dtype=leaf.dtype).expand(source.shape)
+        self._keep(leaf, first, parts_of(source, leaf.key))
+
+    def _keep(self, leaf: Leaf, stand_in: torch.Tensor, parts: list[Part]) -> None:
+        leaf.source, leaf.address = stand_in, 0
+        leaf.shape = tuple(stand_in.shape)
+        self._kept += [leaf, stand_in]
+        self.parts[id(leaf)] = self.parts[id(stand_in)] = parts
+
+    # --- plain leaves in parts
+
+    def _check_split(self, leaf: Leaf) -> None:
+        assert self.dim is not None
+        if leaf.layout != "strided" or leaf.unbatched or leaf.source is None:
+            raise TypeError(
+                f"placements=Shard({self.dim}) cuts strided tensors, and key {show(leaf.key)} is nested or unbatched; "
+                "save it for itself"
+            )
+        check_source(leaf)
+        if len(leaf.shape) <= self.dim:
+            raise ValueError(
+                f"placements=Shard({self.dim}) cuts each plain leaf along that dimension, and key {show(leaf.key)} has "
+                f"the shape {list(leaf.shape)}; expand it, or make it a DTensor that is replicated"
+            )
+
+    def _check_nodes(self) -> None:
+        for node in nodes(self.schema):
+            if isinstance(node, Value) and node.stack:
+                raise TypeError(
+                    f"key {show(node.key)} has a value for each position, and placements= cuts tensors only; save it "
+                    "on one rank"
+                )
+            if isinstance(node, Parts) and node.class_string == LAZY:
+                raise TypeError(f"key {show(node.key)} is a lazy stack, and placements= cuts tensors only; densify it")
+
+    def lengths(self) -> list[int]:
+        """The lengths of this rank's parts of plain leaves and of batch sizes along the dimension of ``placements``."""
+        if self.dim is None:
+            return []
+        sizes = [node.batch_size for node in self._batched()]
+        return [size[self.dim] for size in (*(tuple(leaf.shape) for leaf in self._split), *sizes)]
+
+    def _batched(self) -> list[Dense | Value]:
+        assert self.dim is not None
+        found = [node for node in nodes(self.schema) if isinstance(node, Dense | Value)]
+        return [node for node in found if len(node.batch_size) > self.dim]
+
+    def join_parts(self, lengths: Sequence[Sequence[int]], index: int) -> None:
+        """Gives plain leaves and batch sizes their whole lengths.
+
+        Args:
+            lengths: the `lengths` of all ranks.
+            index: the place of this rank among them.
+        """
+        dim = self.dim
+        if dim is None:
+            return
+        batched = self._batched()
+        starts = [sum(column[:index]) for column in zip(*lengths, strict=True)]
+        totals = [sum(column) for column in zip(*lengths, strict=True)]
+        for leaf, start, total in zip(self._split, starts, totals, strict=False):
+            source = leaf.source
+            assert source is not None
+            shape = (*leaf.shape[:dim], total, *leaf.shape[dim + 1 :])
+            offset = (0,) * dim + (start,) + (0,) * (len(shape) - dim - 1)
+            stand_in = torch.empty((), dtype=leaf.dtype).expand(shape)
+            self._keep(leaf, stand_in, [(Box(offset, tuple(source.shape)), source.detach())])
+        for node, total in zip(batched, totals[len(self._split) :], strict=True):
+            node.batch_size = (*node.batch_size[:dim], total, *node.batch_size[dim + 1 :])
+
+    # --- plans
+
+    def of_leaf(self, leaf: Leaf, *, packed: bool) -> list[Part]:
+        """The parts of a leaf as a file holds them.
+
+        Args:
+            leaf: the leaf, which its format has described.
+            packed: whether the file is a safetensors file, which lacks some dtypes.
+        """
+        if leaf.stacked is not None:
+            return [
+                (Box(_put(box.offset, leaf.stacked.dim, number), _put(box.size, leaf.stacked.dim, 1)), view[index])
+                for number, source in enumerate(leaf.stacked.parts)
+                for box, view in self._of_source(source)
+                for index in [(slice(None),) * leaf.stacked.dim + (None,)]
+            ]
+        parts = self.parts.get(id(leaf))
+        if parts is None:
+            assert leaf.source is not None
+            source = leaf.source.detach()
+            return [(whole(source.shape), source)]
+        return [_stored(part) for part in parts] if packed else parts
+
+    def _of_source(self, source: torch.Tensor) -> list[Part]:
+        parts = self.parts.get(id(source))
+        return [(whole(source.shape), source.detach())] if parts is None else [_stored(part) for part in parts]
+
+    def plan_packed(self, pack: Pack) -> tuple[ShardPlan, list[list[Part]]]:
+        """The plan of a safetensors save, and the parts of its tensors."""
+        found = [self.of_leaf(leaf, packed=True) for leaf in pack.leaves]
+        plan = ShardPlan()
+        for leaf, form, parts in zip(pack.leaves, pack.forms, found, strict=True):
+            plan.add(leaf.file, form.dtype, form.shape, [box for box, _ in parts])
+        return plan, found
+
+    def plan_tree(self, rows: Sequence[Leaf]) -> tuple[ShardPlan, list[list[Part]]]:
+        """The plan of the strided leaves of a tree, and their parts."""
+        found = [self.of_leaf(leaf, packed=False) for leaf in rows]
+        plan = ShardPlan()
+        for leaf, parts in zip(rows, found, strict=True):
+            plan.add(leaf.file, leaf.dtype, leaf.shape, [box for box, _ in parts])
+        return plan, found
+
+
+def _put(sizes: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
+    return (*sizes[:dim], value, *sizes[dim:])
+
+
+def _stored(part: Part) -> Part:
+    box, view = part
+    made = stored(view)
+    extra = tuple(made.shape[len(box.size) :])  # pairs of numbers for a complex one
+    return (Box(box.offset + (0,) * len(extra), box.size + extra), made) if extra else (box, made)
+
+
+def _shard_dim(placements: Any) -> int | None:
+    if isinstance(placements, list | tuple) and len(placements) == 1:
+        placements = placements[0]
+    if placements is None or isinstance(placements, Replicate):
+        return None
+    if isinstance(placements, Shard) and not isinstance(placements, _StridedShard) and placements.dim >= 0:
+        return placements.dim
+    raise ValueError(
+        f"placements={placements!r}, and the ranks hold plain leaves whole, Replicate(), or in parts, Shard(dim); pass "
+        "one of them, or make the leaves DTensors"
+    )

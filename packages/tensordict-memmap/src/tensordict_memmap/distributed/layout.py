@@ -1,0 +1,120 @@
+"""Layout: where each tensor of a distributed save lies in which file, and what else the files hold.
+
+The coordinator makes it, and every rank gets the part that says where tensors lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+import orjson
+
+from tensordict_memmap.distributed.plan import pack, unpack
+from tensordict_memmap.engine.sources import FileRange
+from tensordict_memmap.engine.write_plan import FileWrite
+from tensordict_memmap.formats.safetensors.header import INDEX_NAME, SAVE_ID, Form, dump_header, ranks
+from tensordict_memmap.saving.safetensors import shard_names, split
+
+__all__ = ["Layout", "packed_layout", "path_in"]
+
+
+@dataclass(slots=True)
+class Layout:
+    """The files of a save.
+
+    Args:
+        files: their paths in the staged folder; ``""`` is the staged file itself.
+        sizes: their sizes in bytes.
+        file_of: for each tensor, the number of its file.
+        offsets: for each tensor, the offset of its first byte there.
+        texts: for the coordinator, what files start with, such as headers, by path.
+        whole: for the coordinator, files that it writes alone.
+        owned: the numbers of files that only one rank writes, which makes them.
+    """
+
+    files: list[str]
+    sizes: list[int]
+    file_of: list[int]
+    offsets: list[int]
+    texts: dict[str, bytes] = field(default_factory=dict)
+    whole: list[FileWrite] = field(default_factory=list)
+    owned: set[int] = field(default_factory=set)
+
+    def dumps(self) -> bytes:
+        """What every rank has to know, as a message.
+
+        >>> layout = Layout([""], [10], [0, 0], [2, 6])
+        >>> Layout.loads(layout.dumps()) == layout
+        True
+        """
+        offsets = np.diff(np.array(self.offsets, dtype=np.int64), prepend=0)
+        file_of = np.diff(np.array(self.file_of, dtype=np.int32), prepend=0).astype(np.int32)
+        head = orjson.dumps([self.files, self.sizes, sorted(self.owned)])
+        return pack(head, file_of.tobytes(), offsets.tobytes())
+
+    @classmethod
+    def loads(cls, message: bytes) -> Layout:
+        """The layout of a message."""
+        head, file_of, offsets = unpack(message)
+        files, sizes, owned = orjson.loads(head)
+        return cls(
+            files,
+            sizes,
+            np.cumsum(np.frombuffer(file_of, dtype=np.int32)).tolist(),
+            np.cumsum(np.frombuffer(offsets, dtype=np.int64)).tolist(),
+            owned=set(owned),
+        )
+
+
+def path_in(folder: str, path: str) -> str:
+    """The path of a file in a staged folder, or the staged file."""
+    return f"{folder}/{path}" if path else folder
+
+
+def packed_layout(
+    names: Sequence[str],
+    forms: Sequence[Form],
+    texts: Callable[[list[str] | None], dict[str, str]],
+    save_id: str,
+    shard_size: int | None = None,
+) -> Layout:
+    """The layout of tensors in one safetensors file, or in shards and their index.
+
+    Args:
+        names: the names of the tensors.
+        forms: the dtype and shape of each.
+        texts: the metadata of the file with the structure; its argument is the names in the order of their bytes, where
+            one file holds all.
+        save_id: the id of the save, which each file holds.
+        shard_size: the most bytes of tensors in a shard.
+
+    >>> import torch
+    >>> forms = [Form(torch.uint8, (3,)), Form(torch.float32, (2,))]
+    >>> layout = packed_layout(["a", "b"], forms, lambda names: {"format": "pt"}, "0123")
+    >>> len(layout.texts[""]) % 64, [offset - len(layout.texts[""]) for offset in layout.offsets]
+    (0, [8, 0])
+    """
+    sizes = [form.nbytes for form in forms]
+    groups = [range(len(names))] if shard_size is None else split(sizes, shard_size)
+    paths = [""] if shard_size is None else shard_names(len(groups))
+    made = Layout(paths, [], [0] * len(names), [0] * len(names))
+    for number, (path, group) in enumerate(zip(paths, groups, strict=True)):
+        rank = ranks(dict.fromkeys(forms[n] for n in group))
+        order = sorted(group, key=lambda n: rank[forms[n]])
+        ends = list(accumulate(sizes[n] for n in order))
+        told = [names[n] for n in order]
+        metadata = texts(told if shard_size is None else None) if not number else {"format": "pt"}
+        header = dump_header(told, [forms[n] for n in order], ends, metadata | {SAVE_ID: save_id})
+        for n, end in zip(order, ends, strict=True):
+            made.file_of[n], made.offsets[n] = number, len(header) + end - sizes[n]
+        made.sizes.append(len(header) + (ends[-1] if ends else 0))
+        made.texts[path] = header
+    if len(paths) > 1:
+        places = {names[n]: path for path, group in zip(paths, groups, strict=True) for n in group}
+        record = {"metadata": {"total_size": sum(sizes), SAVE_ID: save_id}, "weight_map": places}
+        index = orjson.dumps(record)
+        made.whole.append(FileWrite(INDEX_NAME, [FileRange("the index", index)], len(index)))
+    return made

@@ -1,0 +1,84 @@
+"""Phases: each rank does its part and reports how that went; the coordinator tells all of them to go on, or why not.
+
+So an error on one rank is an error on every rank, and nobody waits for one that has given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+
+from tensordict_memmap.distributed.errors import RankError, describe_failure, failure_of
+from tensordict_memmap.distributed.rounds import Link
+
+__all__ = ["hear", "report", "tell", "tell_failure"]
+
+_OK, _FAILED = b"\0", b"\1"
+
+
+def report(link: Link, work: Callable[[], bytes]) -> list[bytes]:
+    """Does the part of this rank and reports the result to the coordinator.
+
+    Returns:
+        For the coordinator, the results of all ranks; for others nothing: they `hear` what the coordinator says.
+
+    Raises:
+        RankError: For the coordinator: another rank failed or is lost; all others were told. If this rank failed, its
+            own error is raised, on another rank than the coordinator by `hear`.
+    """
+    error: Exception | None = None
+    try:
+        message = _OK + work()
+    except Exception as failed:
+        error = failed
+        message = _FAILED + orjson.dumps(failure_of(failed))
+    found = link.gather(message)
+    if not link.team.is_coordinator:
+        link.own_error = error
+        return []
+    failures: dict[int, dict[str, Any]] = {}
+    for rank, one in zip(link.team.ranks, found, strict=True):
+        if isinstance(one, RankError):
+            failures[rank] = {"text": str(one), "cancelled": False}
+        elif one[:1] == _FAILED:
+            failures[rank] = orjson.loads(one[1:])
+    if failures:
+        tell_failure(link, failures)
+        raise error or describe_failure(link.what, failures)
+    return [one[1:] for one in found if isinstance(one, bytes)]
+
+
+def tell(link: Link, messages: Sequence[bytes]) -> None:
+    """Sends each other rank what it waits for."""
+    link.scatter([_OK + message for message in messages])
+
+
+def tell_failure(link: Link, failures: dict[int, dict[str, Any]]) -> None:
+    """Tells all other ranks that some failed; a second time it does nothing."""
+    if not link.told:
+        link.told = True
+        text = _FAILED + orjson.dumps({str(rank): failure for rank, failure in failures.items()})
+        link.scatter([text] * link.team.size)
+
+
+def hear(link: Link) -> bytes:
+    """What the coordinator tells this rank.
+
+    Raises:
+        RankError: A rank failed, or the coordinator is lost. If this rank failed, its own error is raised.
+    """
+    error, link.own_error = link.own_error, None
+    try:
+        message = link.from_coordinator()
+    except RankError:
+        if error is not None:
+            raise error from None
+        raise
+    if message[:1] == _OK:
+        return message[1:]
+    if error is not None:
+        raise error
+    failures = {int(rank): failure for rank, failure in orjson.loads(message[1:]).items()}
+    raise describe_failure(link.what, failures)

@@ -1,0 +1,241 @@
+"""Rounds: how the ranks of a save meet, and the messages between them, each with a time limit.
+
+The ranks meet in the store of the process group: each says that it arrived, under a name that occurs once, and the
+coordinator answers each by that name. So a rank that did not arrive is named, and one that comes too late, or again
+after an error, cannot mix up two saves. Then messages go between the coordinator and the others over gloo, on
+connections of their own: a background save never uses the process group of the program. The connections notice at once
+that a process ended. They are kept for the next save, unless one of them failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import torch
+import torch.distributed as dist
+
+from tensordict_memmap.distributed.errors import RankError, describe_failure
+from tensordict_memmap.distributed.team import Team, host_name
+
+__all__ = ["Link", "join"]
+
+_GRACE = 5.0
+"""Seconds that a rank waits for the answer of the coordinator beyond the time that the coordinator has."""
+
+
+class Link:
+    """Messages between the coordinator and the other ranks of a team.
+
+    Args:
+        team: the ranks.
+        name: a name that occurs once, under which the ranks connect.
+        timeout: the longest wait for another rank, in seconds.
+        what: what is done, for errors.
+
+    Attributes:
+        hosts: the machine of each rank.
+        told: whether the coordinator told the others of a failure.
+        own_error: the error that this rank reported.
+
+    Raises:
+        RankError: A rank did not connect.
+    """
+
+    def __init__(self, team: Team, name: str, timeout: float, what: str) -> None:
+        self.team = team
+        self.name = name
+        self.timeout = timeout
+        self.what = what
+        self.hosts: list[str] = []
+        self.told = False
+        self.own_error: Exception | None = None
+        self._group: Any = None
+        self._broken = False
+        if team.size == 1:
+            return
+        try:
+            store = dist.PrefixStore(name, team.store)
+            self._group = dist.ProcessGroupGloo(store, team.index, team.size, timedelta(seconds=timeout))
+        except RuntimeError as error:
+            raise RankError(f"the ranks of {what} could not connect: {error}; save again", team.ranks) from error
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a message failed, after which the connection is of no use."""
+        return self._broken
+
+    def close(self) -> None:
+        """Closes the connections, so that ranks that wait for this one get an error at once."""
+        if self.team.link is self:
+            self.team.link = None
+        self._group = None
+
+    def send(self, message: bytes, to: int) -> None:
+        """Sends a message to the rank with a place in the team."""
+        self._move(torch.tensor([len(message)], dtype=torch.int64), to, sends=True)
+        if message:
+            self._move(torch.frombuffer(bytearray(message), dtype=torch.uint8), to, sends=True)
+
+    def receive(self, source: int, timeout: float | None = None) -> bytes:
+        """Receives a message from the rank with a place in the team."""
+        size = torch.zeros(1, dtype=torch.int64)
+        self._move(size, source, timeout)
+        message = torch.empty(int(size), dtype=torch.uint8)
+        if message.numel():
+            self._move(message, source, timeout)
+        return message.numpy().tobytes()
+
+    def _move(self, tensor: torch.Tensor, peer: int, timeout: float | None = None, *, sends: bool = False) -> None:
+        start = time.monotonic()
+        limit = self.timeout if timeout is None else timeout
+        group = self._group
+        rank = self.team.ranks[peer]
+        if group is None:
+            raise RankError(f"{self.what} lost its connections to the other ranks; save again", [rank])
+        try:
+            work = group.send([tensor], peer, 0) if sends else group.recv([tensor], peer, 0)
+            work.wait(timedelta(seconds=limit))
+        except RuntimeError as error:
+            self._broken = True
+            late = time.monotonic() - start >= limit * 0.9
+            how = f"did not answer within {limit:g} s (timeout=)" if late else "ended or closed its connection"
+            raise RankError(f"rank {rank} {how} during {self.what}", [rank]) from error
+
+    # --- the star around the coordinator
+
+    def gather(self, message: bytes) -> list[bytes | RankError]:
+        """Sends a message to the coordinator, which gets those of all ranks, or the error of one that is lost."""
+        if not self.team.is_coordinator:
+            self.send(message, 0)
+            return []
+        found: list[bytes | RankError] = [message]
+        deadline = time.monotonic() + self.timeout
+        for peer in range(1, self.team.size):
+            try:
+                found.append(self.receive(peer, max(deadline - time.monotonic(), 0.01)))
+            except RankError as error:
+                found.append(error)
+        return found
+
+    def scatter(self, messages: Sequence[bytes]) -> None:
+        """Sends each other rank its message; a rank that is lost is left out, and `gather` finds that."""
+        for peer in range(1, self.team.size):
+            with contextlib.suppress(RankError):
+                self.send(messages[peer], peer)
+
+    def from_coordinator(self) -> bytes:
+        """Receives a message of the coordinator, which itself may wait for other ranks as long as it may."""
+        return self.receive(0, 2 * self.timeout + _GRACE)
+
+
+def join(team: Team, request: dict[str, Any], timeout: float, what: str) -> Link:
+    """Meets the other ranks of a team for one save.
+
+    Args:
+        team: the ranks.
+        request: what this rank wants, which has to be the same on all; under ``"failure"``, why it cannot take part.
+        timeout: the longest wait for the other ranks, in seconds.
+        what: what is done, for errors.
+
+    Returns:
+        The connections to the other ranks.
+
+    Raises:
+        RankError: A rank did not arrive in time, wants something else, or cannot take part; all ranks get it.
+    """
+    if team.size == 1:
+        link = Link(team, "", timeout, what)
+        link.hosts = [host_name()]
+        return link
+    kept = team.link
+    own = {**request, "link": "" if kept is None else kept.name, "host": host_name(), "name": secrets.token_hex(8)}
+    own["rank"] = team.rank
+    try:
+        answer = _invite(team, own, timeout, what) if team.is_coordinator else _arrive(team, own, timeout, what)
+    except BaseException:
+        if kept is not None:
+            kept.close()
+        raise
+    if kept is not None and kept.name == answer["link"]:
+        link = kept
+        link.timeout, link.what = timeout, what
+    else:
+        if kept is not None:
+            kept.close()
+        link = team.link = Link(team, answer["link"], timeout, what)
+    link.hosts = answer["hosts"]
+    link.told, link.own_error = False, None
+    return link
+
+
+def _arrive(team: Team, own: dict[str, Any], timeout: float, what: str) -> dict[str, Any]:
+    """Tells the coordinator that this rank arrived, and waits for its answer."""
+    store, place, reply = team.store, f"arrived/{team.index}", f"answer/{own['name']}"
+    store.set(place, orjson.dumps(own))
+    try:
+        store.wait([reply], timedelta(seconds=timeout + _GRACE))
+        answer: dict[str, Any] = orjson.loads(store.get(reply))
+    except RuntimeError as error:  # torch's DistStoreError, which the store raises for a time limit too
+        with contextlib.suppress(RuntimeError):
+            store.delete_key(place)
+        raise RankError(
+            f"rank {team.ranks[0]}, which coordinates, did not arrive at {what} within {timeout:g} s; call it on all "
+            "ranks of the group, or pass a longer timeout=",
+            [team.ranks[0]],
+        ) from error
+    with contextlib.suppress(RuntimeError):
+        store.delete_key(reply)
+    if "failures" in answer:
+        others = {int(rank): failure for rank, failure in answer["failures"].items()}
+        raise describe_failure(what, others)
+    return answer
+
+
+def _invite(team: Team, own: dict[str, Any], timeout: float, what: str) -> dict[str, Any]:
+    """Waits for all ranks, and answers each."""
+    store = team.store
+    deadline = time.monotonic() + timeout
+    arrived: dict[int, dict[str, Any]] = {0: own}
+    late = []
+    for index in range(1, team.size):
+        place = f"arrived/{index}"
+        try:
+            store.wait([place], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+            arrived[index] = orjson.loads(store.get(place))
+            store.delete_key(place)
+        except RuntimeError:
+            late.append(index)
+    failures = {one["rank"]: one["failure"] for one in arrived.values() if one.get("failure") is not None}
+    if late:
+        text = f"it did not arrive within {timeout:g} s (timeout=)"
+        failures |= {team.ranks[index]: {"text": text, "cancelled": False} for index in late}
+    failures = failures or _disagreement(arrived)
+    answer: dict[str, Any] = {"failures": {str(rank): failure for rank, failure in failures.items()}}
+    if not failures:
+        links = {one["link"] for one in arrived.values()}
+        name = links.pop() if len(links) == 1 and "" not in links else secrets.token_hex(8)
+        answer = {"link": name, "hosts": [arrived[index]["host"] for index in range(team.size)]}
+    text = orjson.dumps(answer)
+    for index, one in arrived.items():
+        if index:
+            store.set(f"answer/{one['name']}", text)
+    if failures:
+        raise describe_failure(what, failures)
+    return answer
+
+
+def _disagreement(arrived: dict[int, dict[str, Any]]) -> dict[int, dict[str, object]]:
+    """The failure of ranks that want something else than the coordinator."""
+    first = arrived[0]
+    for one in arrived.values():
+        for field in first.keys() - {"link", "host", "name", "rank", "failure"}:
+            if one.get(field) != first[field]:
+                text = f"it has {field}={one.get(field)!r} where rank {first['rank']} has {first[field]!r}"
+                return {one["rank"]: {"text": text, "cancelled": False}}
+    return {}

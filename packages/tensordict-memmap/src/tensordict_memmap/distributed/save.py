@@ -1,0 +1,284 @@
+"""Distributed save: one save by all ranks of a group, from the plans of the ranks to one rename.
+
+The coordinator runs the transaction that a save of one process runs (`storage.transaction`): while its staged file or
+folder exists, all ranks write into it. If one of them fails, the transaction is undone.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+import orjson
+
+from tensordict_memmap.distributed.assign import Assignment, Share, assign
+from tensordict_memmap.distributed.errors import RankError, failure_of
+from tensordict_memmap.distributed.formats import Format, check_same_names, format_of, whole_writes
+from tensordict_memmap.distributed.held import Held
+from tensordict_memmap.distributed.layout import Layout, path_in
+from tensordict_memmap.distributed.phases import hear, report, tell, tell_failure
+from tensordict_memmap.distributed.plan import ShardPlan, pack, unpack
+from tensordict_memmap.distributed.rounds import Link, join
+from tensordict_memmap.distributed.team import Team
+from tensordict_memmap.distributed.write import writes_of
+from tensordict_memmap.engine import executor, syscalls
+from tensordict_memmap.engine.descriptor import Descriptor
+from tensordict_memmap.engine.future import Cancelled, Progress
+from tensordict_memmap.engine.sink import error_context, is_mapping_fast
+from tensordict_memmap.saving.job import Run
+from tensordict_memmap.saving.options import SaveOptions
+from tensordict_memmap.storage.manifest import Manifest
+from tensordict_memmap.storage.transaction import check_new, save_file, save_folder
+
+__all__ = ["TIMEOUT", "ShardedSave"]
+
+TIMEOUT = 1800.0
+"""The default number of seconds to wait for another rank, that of torch's process groups."""
+
+
+class ShardedSave:
+    """One save by several ranks.
+
+    Args:
+        data: the tensordict of this rank.
+        path: the target, the same on all ranks, on a file system that all of them share.
+        options: the options.
+        team: the ranks.
+        placements: how ranks hold plain leaves; see `Held`.
+        timeout: the longest wait for another rank, in seconds.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        path: str | os.PathLike[str],
+        options: SaveOptions,
+        team: Team,
+        *,
+        placements: Any = None,
+        timeout: float | None = None,
+    ) -> None:
+        self.path = os.path.abspath(path)
+        self.options = options
+        self.team = team
+        self.timeout = TIMEOUT if timeout is None else timeout
+        self.what = f"the save to {self.path}"
+        self.error: Exception | None = None
+        self.total = 0
+        self.on_total: Callable[[int], None] | None = None
+        self._placements = repr(placements)
+        try:
+            _check_options(options)
+            self.held = Held(data, placements)
+        except Exception as error:  # the other ranks hear of it when they meet
+            self.error = error
+
+    def run(self, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
+        """Saves together with the other ranks.
+
+        Raises:
+            RankError: Another rank failed, or did not answer in time. Errors of this rank are raised as they are.
+        """
+        with self.team.lock:
+            link = self._join()
+            try:
+                own = Run(self._threads(link), self.options.durable, progress, cancelled)
+                if self.team.is_coordinator:
+                    self._coordinate(link, own)
+                else:
+                    self._follow(link, own)
+            except Exception:
+                if link.is_broken:
+                    link.close()
+                raise
+            except BaseException:  # an interrupt: the others see the connection close
+                link.close()
+                raise
+
+    def _join(self) -> Link:
+        options = self.options
+        request: dict[str, Any] = {
+            "call": "save",
+            "path": self.path,
+            "format": options.format,
+            "shard_size": options.shard_size,
+            "durable": options.durable,
+            "placements": self._placements,
+        }
+        if self.error is not None:
+            request["failure"] = failure_of(self.error)
+        try:
+            return join(self.team, request, self.timeout, self.what)
+        except RankError:
+            if self.error is not None:
+                raise self.error from None
+            raise
+
+    def _threads(self, link: Link) -> int:
+        """The threads of this rank: those of the machine, divided by the ranks on it."""
+        here = link.hosts.count(link.hosts[self.team.index])
+        return self.options.num_threads or max(executor.default_threads() // here, 1)
+
+    # --- the steps of a rank
+
+    def _meet(self, link: Link) -> None:
+        """Exchanges the lengths of parts of plain leaves, if ranks hold parts of them."""
+        if self.held.dim is None:
+            return
+        found = report(link, lambda: orjson.dumps(self.held.lengths()))
+        if self.team.is_coordinator:
+            lengths = [orjson.loads(one) for one in found]
+            counts = {len(one) for one in lengths}
+            if len(counts) > 1:
+                error = ValueError("all ranks save the same entries, and they have different numbers of them")
+                tell_failure(link, {self.team.rank: failure_of(error)})
+                raise error
+            tell(link, [orjson.dumps(lengths)] * self.team.size)
+        else:
+            lengths = orjson.loads(hear(link))
+        self.held.join_parts(lengths, self.team.index)
+
+    def _describe(self) -> Format:
+        return format_of(self.held, self.path, self.options)
+
+    def _follow(self, link: Link, run: Run) -> None:
+        """What every rank but the coordinator does."""
+        self._meet(link)
+        made: list[Format] = []
+
+        def plan() -> bytes:
+            made.append(self._describe())
+            return made[0].plan.dumps()
+
+        report(link, plan)
+        order, layout, share = unpack(hear(link))
+        head = orjson.loads(order)
+        report(link, lambda: self._write(made[0], head, Layout.loads(layout), Share.loads(share), run))
+        hear(link)
+
+    def _write(self, form: Format, head: dict[str, Any], layout: Layout, share: Share, run: Run) -> bytes:
+        """Writes the share of this rank."""
+        if not os.path.lexists(head["staged"]):
+            raise FileNotFoundError(
+                f"ranks save to a file system that they share, and {head['staged']} does not exist on rank "
+                f"{self.team.rank}; save to a path that all machines see"
+            )
+        shapes = [form.plan.kinds[kind].shape for kind in form.plan.column]
+        writes = writes_of(head["staged"], layout, share, form.keys, shapes, form.parts, maps=head["maps"])
+        if self.on_total is not None:
+            self.on_total(
+                sum(piece.nbytes if hasattr(piece, "nbytes") else 0 for one in writes for piece in one.ranges)
+            )
+        run.write_files(writes)
+        run.check_cancelled()
+        return b""
+
+    # --- the coordinator
+
+    def _coordinate(self, link: Link, run: Run) -> None:
+        self._meet(link)
+        made: list[Format] = []
+
+        def plan() -> bytes:
+            made.append(self._describe())
+            return made[0].plan.dumps()
+
+        messages = report(link, plan)
+        try:
+            self._commit(link, run, made[0], messages)
+        except Exception as error:
+            tell_failure(link, {self.team.rank: failure_of(error)})
+            raise
+        tell(link, [b""] * self.team.size)
+
+    def _commit(self, link: Link, run: Run, form: Format, messages: list[bytes]) -> None:
+        options = self.options
+        names: dict[bytes, list[str]] = {}
+        plans = [ShardPlan.loads(message, names) for message in messages]
+        check_same_names(plans, self.team.ranks)
+        assignment = assign(plans, self.team.ranks)
+        save_id = secrets.token_hex(16)
+        layout = form.layout(assignment, save_id)
+        total = sum(layout.sizes)
+
+        def write(staged: str) -> Any:
+            return self._write_all(link, run, form, assignment, layout, staged, save_id)
+
+        if not form.is_folder:
+            save_file(self.path, write, durable=options.durable, existsok=options.existsok, size=total)
+            return
+        if not options.existsok:
+            check_new(self.path)
+        save_folder(
+            self.path,
+            write,
+            durable=options.durable,
+            existsok=options.existsok,
+            size=total,
+            count=len(layout.files) + len(layout.whole),
+        )
+
+    def _write_all(
+        self, link: Link, run: Run, form: Format, assignment: Assignment, layout: Layout, staged: str, save_id: str
+    ) -> Manifest | None:
+        """Makes the staged files, lets all ranks write into them, and completes them."""
+        maps = self._make_files(link, run, form, layout, staged)
+        head = {"staged": staged, "maps": maps}
+        where = layout.dumps()
+        tell(link, [pack(orjson.dumps(head), where, share.dumps()) for share in assignment.shares])
+        share = assignment.shares[self.team.index]
+        report(link, lambda: self._write(form, head, layout, share, run))
+        return form.manifest(staged, layout, save_id, durable=run.durable)
+
+    def _make_files(self, link: Link, run: Run, form: Format, layout: Layout, staged: str) -> bool:
+        """Makes the files that several ranks write, at their full size; returns whether mappings of them are fast."""
+        for folder in sorted({os.path.dirname(path) for path in layout.files if "/" in path}):
+            os.makedirs(f"{staged}/{folder}", exist_ok=True)
+        run.write_files(whole_writes(staged, layout))
+        largest: dict[int, tuple[int, Any]] = {}
+        for tensor, file in enumerate(layout.file_of):
+            dtype, shape = form.plan.kinds[form.plan.column[tensor]][:2]
+            found = prod(shape) * dtype.itemsize, form.keys[tensor]
+            largest[file] = max(largest.get(file, (0, ())), found, key=lambda one: one[0])
+        made: list[bool] = []
+        shared = [number for number in range(len(layout.files)) if number not in layout.owned]
+        jobs = [
+            partial(_make_file, layout, number, staged, largest.get(number, (0, ()))[1], run.durable, made)
+            for number in shared
+        ]
+        executor.run([jobs], threads=run.threads, cancelled=run.cancelled)
+        return len(set(link.hosts)) == 1 and all(made)
+
+
+def _make_file(layout: Layout, number: int, staged: str, key: Any, durable: bool, made: list[bool]) -> None:
+    """Makes one file, with its blocks and its header."""
+    path, size = path_in(staged, layout.files[number]), layout.sizes[number]
+    name = key[0] if len(key) == 1 else key
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | syscalls.BINARY
+    with error_context(name or None, path), Descriptor(os.open, path, flags, 0o666) as file:
+        fd = file.fileno()
+        reserved = syscalls.reserve(fd, 0, size)
+        if not reserved:
+            os.ftruncate(fd, size)
+        made.append(reserved and is_mapping_fast(fd))
+        text = layout.texts.get(layout.files[number], b"")
+        if text:
+            block = np.frombuffer(text, dtype=np.uint8)
+            syscalls.write_at(fd, block.ctypes.data, block.nbytes, 0)
+        if durable:
+            os.fsync(fd)
+
+
+def _check_options(options: SaveOptions) -> None:
+    if options.checksum:
+        raise ValueError(
+            "checksum=True hashes whole blocks of a file, and several ranks write parts of one; leave it out, or save "
+            "from one process"
+        )
+    if not options.atomic:
+        raise ValueError("atomic=False overwrites files in place, and ranks save all or nothing; leave it out")

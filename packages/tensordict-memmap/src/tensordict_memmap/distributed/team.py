@@ -1,0 +1,118 @@
+"""Team: the ranks of a save, the coordinator among them, and the store of the process group through which they meet."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import threading
+import weakref
+from typing import Any
+
+import torch.distributed as dist
+
+__all__ = ["Team", "host_name", "team_of"]
+
+
+class Team:
+    """The ranks that save together.
+
+    Args:
+        ranks: their global ranks; the first is the coordinator.
+        index: the place of this rank among them.
+        store: a store of its own connection, so that waiting in it keeps nobody from using that of the process group.
+
+    Attributes:
+        lock: held during a save: messages of two saves must not mix.
+        link: the connections of the last save, which the next one uses again (`rounds`).
+    """
+
+    def __init__(self, ranks: list[int], index: int, store: Any) -> None:
+        self.ranks = ranks
+        self.index = index
+        self.store = store
+        self.lock = threading.Lock()
+        self.link: Any = None
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.ranks)
+
+    @property
+    def is_coordinator(self) -> bool:
+        """Whether this rank coordinates."""
+        return self.index == 0
+
+    @property
+    def rank(self) -> int:
+        """The global rank of this process."""
+        return self.ranks[self.index]
+
+
+_teams: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], Team]] = weakref.WeakKeyDictionary()
+"""The teams of each default process group, which a program may destroy and make again."""
+
+
+def team_of(group: Any = None) -> Team:
+    """The team of a process group or a device mesh; None is the default process group.
+
+    Raises:
+        RuntimeError: There is no process group, or this process is not in the given one.
+        TypeError: The argument is neither.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError("ranks save together in a process group, and there is none; call init_process_group() first")
+    world = dist.distributed_c10d._get_default_group()
+    ranks = _ranks_of(group)
+    if dist.get_rank() not in ranks:
+        raise RuntimeError(
+            f"this is rank {dist.get_rank()}, and the group of the save has the ranks {ranks}; call save() on those"
+        )
+    teams = _teams.setdefault(world, {})
+    team = teams.get(tuple(ranks))
+    if team is None:
+        name = hashlib.blake2b(",".join(map(str, ranks)).encode(), digest_size=8).hexdigest()
+        store = dist.PrefixStore(f"tensordict-memmap/{name}", _own_connection())
+        team = teams[tuple(ranks)] = Team(ranks, ranks.index(dist.get_rank()), store)
+    return team
+
+
+def _ranks_of(group: Any) -> list[int]:
+    if group is None:
+        return list(range(dist.get_world_size()))
+    if isinstance(group, dist.DeviceMesh):
+        ranks: list[int] = group.mesh.flatten().tolist()
+        return ranks
+    if isinstance(group, dist.ProcessGroup):
+        return list(dist.get_process_group_ranks(group))
+    raise TypeError(f"group= takes a process group or a device mesh, not a {type(group).__name__}; pass one of those")
+
+
+def _own_connection() -> Any:
+    # torch has no public name for the store of the default group; a store of our own would need an address to agree on
+    store = dist.distributed_c10d._get_default_store()
+    try:
+        return store.clone()
+    except (AttributeError, RuntimeError):  # stores in a file or in memory, which threads share
+        return store
+
+
+@functools.cache
+def host_name() -> str:
+    """A name of this machine since it was started: containers may share a name of the network."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+    except OSError:
+        boot = ""
+    return f"{platform.node()}/{boot}/{_mounts()}"
+
+
+def _mounts() -> str:
+    """The mount namespace of this process: mappings of a file are of one page cache where it is the same."""
+    try:
+        return os.readlink("/proc/self/ns/mnt")
+    except OSError:
+        return ""

@@ -1,0 +1,139 @@
+"""Writes of one rank: its share of the tensors, as ranges of the staged files for the copy engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensordict_memmap.distributed.assign import Share
+from tensordict_memmap.distributed.layout import Layout, path_in
+from tensordict_memmap.distributed.placements import Part
+from tensordict_memmap.distributed.plan import Box
+from tensordict_memmap.engine.file_ranges import file_ranges
+from tensordict_memmap.engine.sources import FileRange, Run, Scattered
+from tensordict_memmap.engine.write_plan import FileWrite
+from tensordict_memmap.schema.node import Path
+from tensordict_memmap.schema.plan import plain_address
+
+__all__ = ["byte_strides", "pieces_of", "writes_of"]
+
+_LONG_RUN = 256 << 10
+"""Bytes of a run from which each run of a scattered part is a range of its own."""
+
+
+def writes_of(
+    folder: str,
+    layout: Layout,
+    share: Share,
+    keys: Sequence[Path],
+    shapes: Sequence[Sequence[int]],
+    parts: Sequence[Sequence[Part]],
+    *,
+    maps: bool,
+) -> list[FileWrite]:
+    """The writes of a rank.
+
+    Args:
+        folder: the staged folder or file.
+        layout: where the tensors lie.
+        share: what the rank writes.
+        keys: the nested keys of the tensors, for errors.
+        shapes: the shapes of the whole tensors.
+        parts: what the rank holds of each.
+        maps: whether threads may copy into mappings of files that several ranks write.
+    """
+    found: dict[int, list[tuple[int, Path, torch.Tensor, int]]] = {}
+    scattered: dict[int, list[FileRange | Scattered]] = {}
+    for tensor in np.flatnonzero(share.column).tolist():
+        file = layout.file_of[tensor]
+        for box in share.boxes(tensor):
+            view = held_view(parts[tensor], box, keys[tensor])
+            piece = _piece(keys[tensor], view, box, shapes[tensor], layout.offsets[tensor])
+            if isinstance(piece, Scattered):
+                scattered.setdefault(file, []).extend(_long_runs(piece))
+            else:
+                found.setdefault(file, []).append(piece)
+    writes = []
+    for file in sorted({*found, *scattered}):
+        rows = sorted(found.get(file, ()), key=lambda row: row[0])
+        views = [view for _, _, view, _ in rows]
+        content: list[FileRange | Run | Scattered] = [*scattered.get(file, ())]
+        content += file_ranges(
+            [key for _, key, _, _ in rows],
+            views,
+            list(map(plain_address, views)),
+            [offset for offset, _, _, _ in rows],
+            [nbytes for _, _, _, nbytes in rows],
+        )[0]
+        path, owned = path_in(folder, layout.files[file]), file in layout.owned
+        writes.append(FileWrite(path, content, layout.sizes[file], fresh=owned, shared=not owned, maps=maps))
+    return writes
+
+
+def pieces_of(
+    share: Share, tensor: int, key: Path, shape: Sequence[int], parts: Sequence[Part], offset: int
+) -> Iterator[tuple[int, torch.Tensor, int] | Scattered]:
+    """The pieces of one tensor that a rank writes: offset in the file, values and bytes, or a scattered part."""
+    for box in share.boxes(tensor):
+        piece = _piece(key, held_view(parts, box, key), box, shape, offset)
+        yield piece if isinstance(piece, Scattered) else (piece[0], piece[2], piece[3])
+
+
+def held_view(parts: Sequence[Part], box: Box, key: Path) -> torch.Tensor:
+    """The memory of a box that lies inside one of the parts that a rank holds.
+
+    Raises:
+        ValueError: The rank does not hold it.
+    """
+    for held, view in parts:
+        if held == box:
+            return view
+        if held.contains(box):
+            return view[box.slices(held.offset)]
+    raise ValueError(f"this rank writes {box} of key {key}, and it does not hold that; save again")
+
+
+def byte_strides(shape: Sequence[int], width: int) -> tuple[int, ...]:
+    """The strides in bytes of a tensor in a file.
+
+    >>> byte_strides((2, 3, 4), 8)
+    (96, 32, 8)
+    """
+    strides, step = [], width
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _piece(
+    key: Path, view: torch.Tensor, box: Box, shape: Sequence[int], offset: int
+) -> tuple[int, Path, torch.Tensor, int] | Scattered:
+    nbytes = view.numel() * view.element_size()
+    if box.size == tuple(shape):
+        return offset, key, view, nbytes
+    strides = byte_strides(shape, view.element_size())
+    start = offset + sum(first * step for first, step in zip(box.offset, strides, strict=True))
+    part = Scattered(_name(key), view, start, strides)
+    outer, _ = part.run()
+    if all(size == 1 for size in view.shape[:outer]):
+        return start, key, view, nbytes
+    return part
+
+
+def _name(key: Path) -> Any:
+    return key[0] if len(key) == 1 else key
+
+
+def _long_runs(part: Scattered) -> Iterator[FileRange | Scattered]:
+    """Yields the runs of a scattered part as ranges if they are long, else the part."""
+    outer, run = part.run()
+    if run < _LONG_RUN:
+        yield part
+        return
+    for place in np.ndindex(*part.tensor.shape[:outer]):
+        offset = part.offset + sum(index * step for index, step in zip(place, part.strides, strict=False))
+        yield FileRange(part.key, part.tensor[place], int(offset))

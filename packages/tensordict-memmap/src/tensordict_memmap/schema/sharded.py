@@ -1,0 +1,28 @@
+"""Sharded leaves: tells whether a tensordict holds DTensors, without importing torch's distributed tensors."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+__all__ = ["distributed_calls", "has_distributed"]
+
+
+def has_distributed(data: Any) -> bool:
+    """Whether a leaf of a tensordict is a DTensor.
+
+    >>> has_distributed(TensorDict({"a": torch.zeros(2)}))
+    False
+    """
+    module = sys.modules.get("torch.distributed.tensor")  # nobody has made one if nobody has imported it
+    kind = getattr(module, "DTensor", None)
+    if kind is None:
+        return False
+    return any(isinstance(leaf, kind) for leaf in data._leaves())
+
+
+def distributed_calls() -> ModuleType:
+    """The calls of the room ``distributed``, which stands above this one and is imported only when it is used."""
+    return importlib.import_module("tensordict_memmap.distributed.calls")
