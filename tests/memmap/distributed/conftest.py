@@ -15,6 +15,10 @@ import pytest
 import torch
 
 dist = pytest.importorskip("torch.distributed")
+pytest.importorskip("torch.distributed.tensor")
+# what the first DTensor of a process imports, once for all children
+pytest.importorskip("torch.fx.experimental.symbolic_shapes")
+pytest.importorskip("torch._dynamo")
 
 if not dist.is_available() or not hasattr(os, "fork"):
     pytest.skip("ranks are forked and talk over torch.distributed", allow_module_level=True)
@@ -31,6 +35,27 @@ class Outcome(NamedTuple):
     died: bool = False
 
 
+def serve_store():
+    """A child that serves a store: this process has no threads of it, since it forks the ranks."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            os.write(theirs, server.port.to_bytes(4, "little"))
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(theirs)
+    port = int.from_bytes(os.read(ours, 4), "little")
+    os.close(ours)
+    return pid, port
+
+
+def connect(port):
+    return dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+
+
 class Ranks:
     """Runs functions on several ranks; the store of the process group lives here, as with torchrun in its agent."""
 
@@ -38,7 +63,8 @@ class Ranks:
         self.number = 0
         self.children = []
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.server, self.port = serve_store()
+        self.store = connect(self.port)
 
     def start(self, count, function, *arguments):
         """Starts the ranks; `wait` gives their outcomes, and ``children`` has their processes."""
@@ -58,8 +84,12 @@ class Ranks:
         status = 1
         try:
             torch.set_num_threads(1)
+            if os.environ.get("RANKS_TRACE"):
+                import faulthandler
+
+                faulthandler.dump_traceback_later(15, file=sys.__stderr__)
             warnings.simplefilter("error")
-            store = dist.TCPStore("127.0.0.1", self.store.port, is_master=False, wait_for_workers=False)
+            store = connect(self.port)
             place = dist.PrefixStore(f"run{self.number}", store)
             dist.init_process_group("gloo", store=place, rank=rank, world_size=count)
             start = time.monotonic()
@@ -104,8 +134,13 @@ class Ranks:
                     break
                 data += part
             os.close(pipe)
-            found.append(Outcome(error="Hung", text=f"no answer in {seconds} s") if hung else
-                         pickle.loads(data) if data else Outcome(died=True))
+            found.append(
+                Outcome(error="Hung", text=f"no answer in {seconds} s")
+                if hung
+                else pickle.loads(data)
+                if data
+                else Outcome(died=True)
+            )
         for number, outcome in enumerate(found):  # the others wait for one that was killed
             if outcome.died:
                 self.store.add(f"done{self.number}", 1)
@@ -135,6 +170,8 @@ def every_rank():
     made = Ranks()
     yield made
     made.kill()
+    os.kill(made.server, signal.SIGKILL)
+    os.waitpid(made.server, 0)
 
 
 @pytest.fixture

@@ -1,17 +1,22 @@
-"""Calls of the room: `save`, which ``saving`` forwards to."""
+"""Calls of the room, which ``saving`` and ``loading`` forward to if leaves are DTensors."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
+from tensordict_memmap.distributed.load import read_into, sharded_like, wanted_parts
 from tensordict_memmap.distributed.save import ShardedSave
 from tensordict_memmap.distributed.team import team_of
 from tensordict_memmap.engine.future import run_save
+from tensordict_memmap.loading.open import open_any
+from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.remote.urls import local_path
 from tensordict_memmap.saving.options import SaveOptions
+from tensordict_memmap.schema.diff import differences
+from tensordict_memmap.schema.plan import plan
 
-__all__ = ["save"]
+__all__ = ["load_into_ranks", "save", "sharded_like", "wanted_parts"]
 
 
 def save(
@@ -30,3 +35,24 @@ def save(
     team = team_of(group)
     job = ShardedSave(data, local_path(path), options, team, placements=placements, timeout=timeout)
     return run_save(job.run, lambda: data, job.total, early=early, pbar=pbar and team.is_coordinator, where=job.path)
+
+
+def load_into_ranks(
+    td: Any, path: str | os.PathLike[str], *, allow_pickle: bool | None = None, verify: str = "size"
+) -> Any:
+    """Writes a save into a tensordict with DTensors, in place; each rank reads its ranges.
+
+    Raises:
+        KeyError: The tensordict is locked and lacks a key; nothing is written then.
+        RuntimeError: An entry has another shape.
+    """
+    request = LoadRequest(mode="r", allow_pickle=bool(allow_pickle), verify=verify, parts=wanted_parts(td))
+    loaded = open_any(local_path(path), request)
+    unknown = differences(plan(loaded), plan(td)).unexpected if td.is_locked else []
+    if unknown:
+        raise KeyError(
+            f"key {unknown[0]!r} is not in the tensordict, which is locked; unlock it, or load with like= and "
+            "strict=False"
+        )
+    read_into(td, loaded)
+    return td.update_(loaded) if td.is_locked else td.update(loaded, inplace=True)

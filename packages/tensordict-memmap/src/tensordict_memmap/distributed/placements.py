@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 from tensordict_memmap.distributed.plan import Box
 from tensordict_memmap.schema.node import Path, show
 
-__all__ = ["Part", "boxes_of", "parts_of"]
+__all__ = ["Part", "boxes_of", "check_placements", "parts_of"]
 
 Part = tuple[Box, torch.Tensor]
 """A box of a whole tensor, and the memory of this rank that holds its values."""
@@ -29,12 +29,7 @@ def parts_of(tensor: DTensor, key: Path) -> list[Part]:
     Raises:
         TypeError: A placement is of a kind that says no position, such as ``Partial``; the error names the key.
     """
-    for placement in tensor.placements:
-        if not isinstance(placement, Replicate | Shard | _StridedShard):
-            raise TypeError(
-                f"key {show(key)} has the placement {placement}, and a saved tensor is replicated or sharded; call "
-                "redistribute() first"
-            )
+    check_placements(tensor, key)
     mesh = tensor.device_mesh
     coordinate = mesh.get_coordinate()
     if coordinate is None:
@@ -51,6 +46,20 @@ def parts_of(tensor: DTensor, key: Path) -> list[Part]:
             )
         parts.append((box, view))
     return parts
+
+
+def check_placements(tensor: DTensor, key: Path) -> None:
+    """Refuses placements that say no position.
+
+    Raises:
+        TypeError: There is one; the error names the key.
+    """
+    for placement in tensor.placements:
+        if not isinstance(placement, Replicate | Shard | _StridedShard):
+            raise TypeError(
+                f"key {show(key)} has the placement {placement!r}, and a saved tensor is replicated or sharded; call "
+                "redistribute() first"
+            )
 
 
 @functools.lru_cache(maxsize=4096)

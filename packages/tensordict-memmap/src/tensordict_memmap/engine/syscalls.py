@@ -88,7 +88,7 @@ _madvise = _bind("madvise", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctyp
 _msync = _bind("msync", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _mincore = _bind("mincore", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p) if LINUX else None
 
-_PYBUF_READ = 0x100
+_PYBUF_READ, _PYBUF_WRITE = 0x100, 0x200
 _view_memory = ctypes.pythonapi.PyMemoryView_FromMemory
 _view_memory.restype = ctypes.py_object
 _view_memory.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
@@ -131,6 +131,7 @@ def _seek_and_read(fd: int, nbytes: int, offset: int) -> bytes:
 
 _pwrite = getattr(os, "pwrite", _seek_and_write)
 _pread = getattr(os, "pread", _seek_and_read)
+_preadv = getattr(os, "preadv", None)
 
 
 def view(address: int, nbytes: int) -> memoryview:
@@ -398,3 +399,22 @@ def write_file(path: str, data: bytes, durable: bool) -> None:
         if durable:
             file.flush()
             os.fsync(file.fileno())
+
+
+def read_into(fd: int, address: int, nbytes: int, offset: int, path: str) -> None:
+    """Reads ``nbytes`` bytes at ``offset`` of a file to an address; the owner of the memory must outlive the call.
+
+    Raises:
+        ValueError: The file ends before; the error names ``path``.
+    """
+    target = _view_memory(address, nbytes, _PYBUF_WRITE)
+    while target:
+        if _preadv is None:
+            part = _pread(fd, min(len(target), _LARGEST_WRITE), offset)
+            done = len(part)
+            target[:done] = part
+        else:
+            done = _preadv(fd, [target[:_LARGEST_WRITE]], offset)
+        if not done:
+            raise ValueError(f"{path} ends at byte {offset}, before the tensors that it holds; get the file again")
+        target, offset = target[done:], offset + done

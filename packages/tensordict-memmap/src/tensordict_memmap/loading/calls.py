@@ -22,6 +22,7 @@ from tensordict_memmap.schema.diff import differences, fit
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.schema.select import Keys, Rows
+from tensordict_memmap.schema.sharded import distributed_calls, has_distributed
 from tensordict_memmap.tensor.mapping import are_mapped
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
@@ -71,7 +72,8 @@ def load_memmap(
             ``**`` matches any number of parts. A key is loaded with everything below it; no other file is opened.
         rows: the rows of the first batch dimension to load: a slice (stays mapped), a number, or a list of numbers.
         like: a tensordict of the expected structure, which may be on the ``meta`` device. The result has its keys in
-            its order, and its class.
+            its order, and its class. Where it has a DTensor, so has the result, and this rank reads only the ranges of
+            the file that it holds, whoever saved it.
         strict: with ``like``, whether missing and unexpected keys and other dtypes are refused. Otherwise missing keys
             keep the values of ``like``, unexpected keys are dropped, and dtypes stay as saved. Other shapes are always
             refused.
@@ -113,9 +115,12 @@ def load_memmap(
         verify,
         cls,
         subpath is None and keys is None and rows is None and like is None and cls is None and not moved,
+        parts=distributed_calls().wanted_parts(like) if has_distributed(like) else None,
     )
     loaded = _open(local_path(prefix), request)
     if like is not None:
+        if has_distributed(like):
+            loaded = distributed_calls().sharded_like(loaded, like, cast=cast)
         loaded = fit(loaded, like, strict=strict, fill=fill, cast=cast)
     elif keys is not None and not isinstance(loaded, torch.Tensor):
         annotate(loaded, "keys", keys)
@@ -175,6 +180,8 @@ def load_memmap_(
     >>> load_memmap_(td, "there")["a"]
     tensor([0, 1, 2])
     """
+    if has_distributed(td):
+        return distributed_calls().load_into_ranks(td, prefix, allow_pickle=allow_pickle, verify=verify)
     loaded = load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify)
     if td.is_locked:
         unknown = differences(plan(loaded), plan(td)).unexpected

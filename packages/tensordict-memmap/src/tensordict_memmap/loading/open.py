@@ -210,7 +210,7 @@ def _from_remote(save: RemoteSave, request: LoadRequest) -> Any:
     if request.rows is not None:
         loaded = _fetch_rows(loaded, request, save)
     elif not request.is_meta:
-        save.reader.read(_tensors(loaded))
+        save.reader.read(_tensors(loaded) if request.parts is None else request.parts(loaded))
     if request.moves:
         loaded = loaded.to(request.device, non_blocking=request.non_blocking)
     return loaded

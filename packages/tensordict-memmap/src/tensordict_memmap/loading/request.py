@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,8 @@ class LoadRequest:
         cls: the class for a root whose own is not registered.
         locked: whether the result may be locked already, because nothing is changed in it before it is.
         on_device: whether the nodes of the result have a device: that of the request, or the CPU.
+        parts: a function of the tensordict over remote files that returns the parts of its tensors to read; None reads
+            all of them.
 
     Raises:
         ValueError: There is no such mode, or no such level of verification.
@@ -51,6 +54,7 @@ class LoadRequest:
     cls: type[Any] | None = None
     locked: bool = False
     on_device: bool = True
+    parts: Callable[[Any], Iterable[torch.Tensor]] | None = None
 
     def __post_init__(self) -> None:
         check_mode(self.mode)

@@ -11,16 +11,16 @@ __all__ = ["distributed_calls", "has_distributed"]
 
 
 def has_distributed(data: Any) -> bool:
-    """Whether a leaf of a tensordict is a DTensor.
+    """Whether a leaf of a tensordict is a DTensor; None has no leaves.
 
     >>> has_distributed(TensorDict({"a": torch.zeros(2)}))
     False
     """
     module = sys.modules.get("torch.distributed.tensor")  # nobody has made one if nobody has imported it
     kind = getattr(module, "DTensor", None)
-    if kind is None:
+    if kind is None or data is None:
         return False
-    return any(isinstance(leaf, kind) for leaf in data._leaves())
+    return any(isinstance(leaf, kind) for leaf in getattr(data, "_leaves", tuple)())
 
 
 def distributed_calls() -> ModuleType:
