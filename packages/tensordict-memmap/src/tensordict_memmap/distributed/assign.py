@@ -53,7 +53,7 @@ class Share:
 
     def boxes(self, tensor: int) -> tuple[Box, ...]:
         """The boxes of a tensor that the rank writes."""
-        return self.table[self.column[tensor]]
+        return self.table[int(self.column[tensor])]
 
     def dumps(self) -> bytes:
         """The share as a message."""
@@ -131,12 +131,11 @@ def assign(plans: Sequence[ShardPlan], ranks: Sequence[int] | None = None) -> As
     of_tensor = np.empty(len(names), dtype=np.int64)
     for number, row in enumerate(matrix):
         text = row.tobytes()
-        case = seen.get(text)
-        if case is None:
-            case = seen[text] = len(cases)
+        place = seen.setdefault(text, len(cases))
+        if place == len(cases):
             held = {rank: plans[rank].kinds[kind] for rank, kind in enumerate(row.tolist()) if kind >= 0}
             cases.append(_decide(names[number], held, called))
-        of_tensor[number] = case
+        of_tensor[number] = place
     for case in cases:
         pair = pairs.setdefault(case.pair, len(pairs))
         case.number = pair

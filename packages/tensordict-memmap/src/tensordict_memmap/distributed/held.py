@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
+from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from tensordict_memmap.distributed.placements import Part, parts_of
 from tensordict_memmap.distributed.plan import Box, ShardPlan, whole
@@ -190,7 +190,7 @@ def _shard_dim(placements: Any) -> int | None:
         placements = placements[0]
     if placements is None or isinstance(placements, Replicate):
         return None
-    if isinstance(placements, Shard) and not isinstance(placements, _StridedShard) and placements.dim >= 0:
+    if isinstance(placements, Shard) and placements.dim >= 0:
         return placements.dim
     raise ValueError(
         f"placements={placements!r}, and the ranks hold plain leaves whole, Replicate(), or in parts, Shard(dim); pass "

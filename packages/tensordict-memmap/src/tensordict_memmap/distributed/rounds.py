@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 from tensordict_memmap.distributed.errors import RankError, describe_failure
 from tensordict_memmap.distributed.team import Team, host_name
@@ -60,7 +61,7 @@ class Link:
         if team.size == 1:
             return
         try:
-            store = dist.PrefixStore(name, team.store)
+            store = PrefixStore(name, team.store)
             self._group = dist.ProcessGroupGloo(store, team.index, team.size, timedelta(seconds=timeout))
         except RuntimeError as error:
             raise RankError(f"the ranks of {what} could not connect: {error}; save again", team.ranks) from error
@@ -221,10 +222,10 @@ def _invite(team: Team, own: dict[str, Any], timeout: float, what: str) -> dict[
         links = {one["link"] for one in arrived.values()}
         name = links.pop() if len(links) == 1 and "" not in links else secrets.token_hex(8)
         answer = {"link": name, "hosts": [arrived[index]["host"] for index in range(team.size)]}
-    text = orjson.dumps(answer)
+    reply = orjson.dumps(answer)
     for index, one in arrived.items():
         if index:
-            store.set(f"answer/{one['name']}", text)
+            store.set(f"answer/{one['name']}", reply)
     if failures:
         raise describe_failure(what, failures)
     return answer

@@ -11,6 +11,8 @@ import weakref
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import PrefixStore
 
 __all__ = ["Team", "host_name", "team_of"]
 
@@ -74,7 +76,7 @@ def team_of(group: Any = None) -> Team:
     team = teams.get(tuple(ranks))
     if team is None:
         name = hashlib.blake2b(",".join(map(str, ranks)).encode(), digest_size=8).hexdigest()
-        store = dist.PrefixStore(f"tensordict-memmap/{name}", _own_connection())
+        store = PrefixStore(f"tensordict-memmap/{name}", _own_connection())
         team = teams[tuple(ranks)] = Team(ranks, ranks.index(dist.get_rank()), store)
     return team
 
@@ -82,7 +84,7 @@ def team_of(group: Any = None) -> Team:
 def _ranks_of(group: Any) -> list[int]:
     if group is None:
         return list(range(dist.get_world_size()))
-    if isinstance(group, dist.DeviceMesh):
+    if isinstance(group, DeviceMesh):
         ranks: list[int] = group.mesh.flatten().tolist()
         return ranks
     if isinstance(group, dist.ProcessGroup):
@@ -92,7 +94,7 @@ def _ranks_of(group: Any) -> list[int]:
 
 def _own_connection() -> Any:
     # torch has no public name for the store of the default group; a store of our own would need an address to agree on
-    store = dist.distributed_c10d._get_default_store()
+    store: Any = dist.distributed_c10d._get_default_store()
     try:
         return store.clone()
     except (AttributeError, RuntimeError):  # stores in a file or in memory, which threads share

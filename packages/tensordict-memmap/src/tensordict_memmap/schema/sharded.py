@@ -20,7 +20,10 @@ def has_distributed(data: Any) -> bool:
     kind = getattr(module, "DTensor", None)
     if kind is None or data is None:
         return False
-    return any(isinstance(leaf, kind) for leaf in getattr(data, "_leaves", tuple)())
+    try:
+        return any(isinstance(leaf, kind) for leaf in getattr(data, "_leaves", tuple)())
+    except RecursionError:  # what follows names the key that is nested too deep
+        return False
 
 
 def distributed_calls() -> ModuleType:
