@@ -141,7 +141,7 @@ class Ranks:
                 if data
                 else Outcome(died=True)
             )
-        for number, outcome in enumerate(found):  # the others wait for one that was killed
+        for outcome in found:  # the others wait for one that was killed
             if outcome.died:
                 self.store.add(f"done{self.number}", 1)
         for pid, _ in self.children:

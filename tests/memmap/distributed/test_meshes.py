@@ -77,7 +77,7 @@ def test_ranks_write_one_checkpoint_that_any_process_reads(ranks, tmp_path, same
     def work(rank):
         mesh = init_device_mesh("cpu", (2,))
         for shift in (1, 0):  # the second replaces the first
-            sharded(whole().apply(lambda leaf: leaf + shift), mesh, [placement]).save(tmp_path / name, **options)
+            sharded(whole() + shift, mesh, [placement]).save(tmp_path / name, **options)
 
     ranks.run(2, work)
     loaded = load_memmap(tmp_path / name)
