@@ -236,3 +236,33 @@ def test_entries_are_filled_with_numbers_that_they_can_hold(tmp_path, dtype, fil
     with pytest.raises(ValueError, match=r"'b'.*cannot hold"):
         load_memmap(tmp_path / "x", like=like, fill=fill)
     assert load_memmap(tmp_path / "x", like=like, fill=1.0)["b"].tolist() == [1, 1]
+
+
+def test_entries_of_another_shape_are_skipped_if_asked(tmp_path):
+    body, head = torch.nn.Linear(2, 3), torch.nn.Linear(3, 4)
+    old = torch.nn.Sequential(body, head)
+    TensorDict.from_module(old).data.save(tmp_path / "model")
+    new = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 7))
+    before = new[1].weight.clone()
+    with pytest.raises(RuntimeError, match=r"1\.weight has \[4, 3\] where \[7, 3\] is wanted.*skip_mismatched=True"):
+        load_into(new, tmp_path / "model")
+    assert not torch.equal(new[0].weight, body.weight)
+    report = load_into(new, tmp_path / "model", skip_mismatched=True)
+    assert torch.equal(new[0].weight, body.weight) and torch.equal(new[1].weight, before)
+    assert report.loaded == [("0", "weight"), ("0", "bias")]
+    assert report.skipped == {("1", "weight"): ((4, 3), (7, 3)), ("1", "bias"): ((4,), (7,))}
+    assert not (report.missing or report.unexpected) and report
+    new.add_module("2", torch.nn.Linear(1, 1))
+    with pytest.raises(RuntimeError, match=r"missing: 2\.weight, 2\.bias; pass strict=False"):
+        load_into(new, tmp_path / "model", skip_mismatched=True)
+    report = load_into(new, tmp_path / "model", skip_mismatched=True, strict=False)
+    assert report.missing == [("2", "weight"), ("2", "bias")] and len(report.loaded) == 2
+
+
+def test_components_of_another_shape_are_skipped_if_asked():
+    def nested(*sizes):
+        return torch.nested.nested_tensor([torch.ones(n) for n in sizes], layout=torch.jagged)
+
+    target = TensorDict({"n": nested(2, 3), "a": torch.zeros(2)})
+    report = load_into(target, TensorDict({"n": nested(3, 2), "a": torch.ones(2)}), skip_mismatched=True)
+    assert report.loaded == ["a"] and list(report.skipped) == ["n"] and target["a"].tolist() == [1, 1]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from tensordict_core.extension import register_pickle_names
 from tensordict_memmap.checkpoint.delta import save_delta
+from tensordict_memmap.checkpoint.rotation import latest
+from tensordict_memmap.checkpoint.training import Checkpoint, load_checkpoint, save_checkpoint
 from tensordict_memmap.cli.convert import convert
 from tensordict_memmap.cli.print_tree import print_directory_tree
 from tensordict_memmap.dataset.dataset import MemmapDataset, append_memmap
@@ -44,6 +46,7 @@ MemmapTensor = MemoryMappedTensor
 """The old name of `MemoryMappedTensor`."""
 
 __all__ = [
+    "Checkpoint",
     "MemmapDataset",
     "MemmapTensor",
     "MemoryMappedTensor",
@@ -60,7 +63,9 @@ __all__ = [
     "is_consolidated",
     "is_memmap",
     "is_memmap_archive",
+    "latest",
     "load",
+    "load_checkpoint",
     "load_into",
     "load_memmap",
     "load_memmap_",
@@ -76,6 +81,7 @@ __all__ = [
     "print_directory_tree",
     "refresh_archive_checksums",
     "save",
+    "save_checkpoint",
     "save_delta",
     "to_safetensors",
     "unpack_memmap",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tensordict_core.extension import TensorCollection
-from tensordict_memmap.engine import executor
+from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import DIGITS, Extent
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.write_plan import FileWrite
@@ -27,7 +27,6 @@ from tensordict_memmap.loading.open import open_tree
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import check_local
-from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.schema.node import Leaf, show
 from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums, write_checksums
@@ -217,17 +216,16 @@ def _changed_blocks(new: torch.Tensor, old: torch.Tensor, step: int) -> list[tup
     [(2, 5)]
     """
     width, count = new.element_size(), new.numel()
-    a, b = as_bytes(new), as_bytes(old)
+    a, b = new.data_ptr(), old.data_ptr()
     chunk = max(_CHUNK // (step * width), 1) * step
     differs: dict[int, None] = {}
 
     def compare(start: int) -> None:
         stop = min(start + chunk, count)
-        if torch.equal(a[start * width : stop * width], b[start * width : stop * width]):
+        if syscalls.is_same_memory(a + start * width, b + start * width, (stop - start) * width):
             return
         for at in range(start, stop, step):
-            span = slice(at * width, min(at + step, count) * width)
-            if not torch.equal(a[span], b[span]):
+            if not syscalls.is_same_memory(a + at * width, b + at * width, (min(at + step, count) - at) * width):
                 differs[at] = None
 
     executor.run([[functools.partial(compare, start)] for start in range(0, count, chunk)])

@@ -64,6 +64,7 @@ def _bind(name: str, result: type | None, *arguments: type) -> ctypes._CFuncPtr 
 
 _libc = ctypes.CDLL(None, use_errno=True) if POSIX else None
 _pwritev = _bind("pwritev", ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
+_memcmp = _bind("memcmp", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _fallocate = _bind("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _renameat2 = _bind(
     "renameat2", ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
@@ -138,6 +139,19 @@ def view(address: int, nbytes: int) -> memoryview:
     """Returns a read-only view of the memory at an address; the owner of the memory must outlive it."""
     found: memoryview = _view_memory(address, nbytes, _PYBUF_READ)
     return found
+
+
+def is_same_memory(first: int, second: int, nbytes: int) -> bool:
+    """Whether the bytes at two addresses are equal; other threads run meanwhile.
+
+    >>> data = ctypes.create_string_buffer(b"abcabd")
+    >>> address = ctypes.addressof(data)
+    >>> is_same_memory(address, address + 3, 2), is_same_memory(address, address + 3, 3)
+    (True, False)
+    """
+    if _memcmp is None:
+        return ctypes.string_at(first, nbytes) == ctypes.string_at(second, nbytes)
+    return bool(_memcmp(first, second, nbytes) == 0)
 
 
 def write_ranges_at(fd: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:

@@ -74,6 +74,7 @@ def load_into(
     *,
     strict: bool = True,
     cast: bool = False,
+    skip_mismatched: bool = False,
     subpath: str | tuple[str, ...] | None = None,
     keys: Keys | None = None,
     rows: Rows | None = None,
@@ -86,13 +87,16 @@ def load_into(
         source: a path, a URL, or a tensordict.
         strict: whether missing and unexpected keys are refused; otherwise they are ignored.
         cast: whether other dtypes are converted; ``strict=False`` converts them too.
+        skip_mismatched: whether entries of another shape are left as they are, such as the head of a model for other
+            classes; otherwise they are refused.
         subpath: a nested key of the source to load alone.
         keys: patterns of the keys to load; see `load_memmap`.
         rows: the rows to load.
         allow_pickle: whether values without a JSON form may be unpickled.
 
     Returns:
-        The differences.
+        The differences, and what was loaded: ``report.loaded``, ``report.skipped`` with the found and the expected
+        shapes, ``report.missing`` and ``report.unexpected``.
 
     Raises:
         RuntimeError: The structures differ; the error lists all differences, and nothing is written.
@@ -101,15 +105,18 @@ def load_into(
     >>> _ = TensorDict({"weight": torch.ones(1, 2), "bias": torch.zeros(1)}).save("linear")
     >>> print(load_into(linear, "linear"), linear.weight.tolist())
     no difference [[1.0, 1.0]]
+    >>> report = load_into(torch.nn.Linear(2, 3), "linear", skip_mismatched=True)
+    >>> report.loaded, report.skipped
+    ([], {'weight': (torch.Size([1, 2]), torch.Size([3, 2])), 'bias': (torch.Size([1]), torch.Size([3]))})
     """
     if _is_path(source):
         source = load_memmap(source, mode="r", subpath=subpath, keys=keys, rows=rows, allow_pickle=allow_pickle)
     old, new = _node(target), _node(source)
     report = differences(new, old)
     report.shapes |= other_components(new, old)
-    refuse(report, strict=strict, cast=cast)
+    refuse(report, strict=strict, cast=cast, shapes=not skip_mismatched)
     with torch.no_grad():
-        write(old, new)
+        report.loaded = write(old, new, report.shapes)
     return report
 
 

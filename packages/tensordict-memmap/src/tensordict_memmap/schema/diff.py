@@ -6,7 +6,7 @@ and unexpected keys, and other shapes are always refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ class Report:
         shapes: for each key of another shape, the found and the expected one.
         dtypes: for each key of another dtype, the found and the expected one.
         values: keys whose values differ, if values were compared.
+        loaded: the keys that `load_into` wrote.
 
     >>> report = Report(missing=["a"], shapes={("b", "c"): ((3,), (4,))})
     >>> bool(report), bool(Report())
@@ -49,6 +50,12 @@ class Report:
     shapes: dict[Key, tuple[tuple[Any, ...], tuple[Any, ...]]] = field(default_factory=dict)
     dtypes: dict[Key, tuple[torch.dtype, torch.dtype]] = field(default_factory=dict)
     values: list[Key] = field(default_factory=list)
+    loaded: list[Key] = field(default_factory=list)
+
+    @property
+    def skipped(self) -> dict[Key, tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """``shapes``: what ``load_into(..., skip_mismatched=True)`` left as it was."""
+        return self.shapes
 
     @property
     def missing_keys(self) -> list[Key]:
@@ -107,22 +114,25 @@ def fit(loaded: Any, like: Any, *, strict: bool, fill: float | None, cast: bool)
     return _wrapped(old)
 
 
-def refuse(report: Report, *, strict: bool, cast: bool, filled: bool = False) -> None:
+def refuse(report: Report, *, strict: bool, cast: bool, filled: bool = False, shapes: bool = True) -> None:
     """Raises an error if a report holds differences that are not allowed.
 
     Args:
         report: the differences.
+        shapes: whether other shapes are refused.
         strict: whether missing and unexpected keys, and other dtypes, are refused.
         cast: whether other dtypes are converted.
         filled: whether missing keys are filled.
     """
-    bad = Report(shapes=report.shapes)
+    bad = Report(shapes=report.shapes if shapes else {})
     if strict:
         bad.unexpected = report.unexpected
         bad.missing = [] if filled else report.missing
         bad.dtypes = {} if cast else report.dtypes
     if bad:
-        ways = "pass strict=False, or cast=True for dtypes" if not bad.shapes else "shapes are never converted"
+        ways = "pass strict=False, or cast=True for dtypes"
+        if bad.shapes:
+            ways = "shapes are never converted; load_into(..., skip_mismatched=True) leaves such entries as they are"
         raise RuntimeError(f"what is loaded has the structure that is wanted, and here differ: {bad}; {ways}")
 
 
@@ -201,9 +211,23 @@ def _pairs(old: Node, new: Node) -> Iterator[tuple[Any, str, Leaf | Value, Any]]
                 yield one.origin, name, entry, twins.get(entry.key[start:])
 
 
-def write(old: Node, new: Node) -> None:
-    """Writes the values of ``new`` over those of ``old``, in place, for keys that both have."""
+def write(old: Node, new: Node, skip: Collection[Key] = ()) -> list[Key]:
+    """Writes the values of ``new`` over those of ``old``, in place, for keys that both have.
+
+    Args:
+        old: the schema with the tensors to write to.
+        new: the schema with the values.
+        skip: keys to leave as they are.
+
+    Returns:
+        The keys that were written.
+    """
+    written: list[Key] = []
+    start = len(old.key)
     for container, name, entry, twin in _pairs(old, new):
+        if type(entry) is not type(twin) or plain(entry.key[start:]) in skip:
+            continue
+        written.append(plain(entry.key[start:]))
         if isinstance(entry, Leaf) and isinstance(twin, Leaf):
             assert entry.source is not None and twin.source is not None
             if entry.layout == "strided":
@@ -213,6 +237,7 @@ def write(old: Node, new: Node) -> None:
                     part.copy_(other)
         elif isinstance(entry, Value) and isinstance(twin, Value):
             container._put_entry(name, None, twin.origin)
+    return written
 
 
 def _take(old: Node, new: Node, fill: float | None, cast: bool) -> None:

@@ -48,7 +48,8 @@ def bad_key(key: Any) -> NotAKeyError:
     if isinstance(key, int):
         remedy += (
             "; a dictionary with integer keys, as the state of an optimizer, takes str(key) for each key, or is stored "
-            "as one value by NonTensorData(dictionary)"
+            "as one value by NonTensorData(dictionary); tensordict_memmap.save_checkpoint(path, optimizer=optimizer) "
+            "saves the state of a training run as it is"
         )
     return NotAKeyError(
         f"{key!r} of type {type(key).__name__} is not a key; key should be a Sequence<NestedKey>, where a "
