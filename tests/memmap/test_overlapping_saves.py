@@ -14,7 +14,7 @@ import torch
 from tensordict_core import TensorDict
 from tensordict_memmap import MemmapDataset, MemoryMappedTensor, compare, load_memmap, memmap, pack_memmap, save
 from tensordict_memmap.cli.main import main
-from tensordict_memmap.dataset import dataset
+from tensordict_memmap.dataset import rows
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.saving import job
@@ -225,7 +225,7 @@ def test_a_pickled_tensor_is_never_another_one(tmp_path, before_opening):
 def test_rows_that_come_while_a_dataset_is_opened_are_seen_later(tmp_path, overtaken):
     row = TensorDict({"x": torch.zeros(3)})
     with MemmapDataset.create(tmp_path / "data", row) as writer:
-        overtaken(dataset, "load_memmap", lambda: writer.append(row))
+        overtaken(rows, "load_memmap", lambda: writer.append(row))
         reader = MemmapDataset.open(tmp_path / "data")
         assert len(reader) == 0
         sent = pickle.loads(pickle.dumps(reader))

@@ -10,15 +10,16 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
 
 import torch
 
-from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, is_non_tensor
+from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, is_non_tensor, lazy_stack
 from tensordict_core.extension import TensorCollection
+from tensordict_memmap.dataset.ragged import match_ragged
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.sink import Sink, error_context, reserve_file
@@ -27,9 +28,12 @@ from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.engine.write_plan import write_into
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, show
+from tensordict_memmap.storage.rows_committed import RaggedState
 from tensordict_memmap.storage.staging import replacing
 
 __all__ = ["Column", "check_growable", "match_batch", "write_rows"]
+
+_NO_RAGGED: Mapping[str, RaggedState] = {}
 
 
 class Column:
@@ -190,12 +194,26 @@ def _check_node(node: Node, where: str) -> None:
         for entry in node.entries.values():
             if not isinstance(entry, Leaf):
                 _check_node(entry, where)
-            elif entry.layout != "strided":
-                raise ValueError(f"key {show(entry.key)} is a nested tensor, which cannot grow; pad it to one shape")
+            elif entry.layout != "strided" and (
+                entry.layout != "jagged" or entry.ragged != 1 or len(node.batch_size) != 1
+            ):
+                raise ValueError(
+                    f"key {show(entry.key)} is a nested tensor, and of those only jagged ones can grow whose first "
+                    "dimension differs by row, in a tensordict with one batch dimension; pad it to one shape"
+                )
 
 
-def match_batch(node: Node, batch_size: tuple[int, ...], rows: Any, *, one: bool) -> tuple[int, list[torch.Tensor]]:
-    """Returns the number of rows of a batch, and its leaves in the order of the saved ones; ``one`` for a single row.
+def match_batch(
+    node: Node, batch_size: tuple[int, ...], rows: Any, *, one: bool, ragged: Mapping[str, RaggedState] = _NO_RAGGED
+) -> tuple[int, list[Any]]:
+    """Returns the number of rows of a batch, and its leaves in the order of the saved ones.
+
+    Args:
+        node: the schema of the saved rows.
+        batch_size: their batch size.
+        rows: the batch.
+        one: whether the batch is a single row, without the row dimension.
+        ragged: the ragged columns; their leaves are returned as `RaggedRows`.
 
     Raises:
         TypeError: The batch is not a tensordict or tensorclass.
@@ -207,15 +225,21 @@ def match_batch(node: Node, batch_size: tuple[int, ...], rows: Any, *, one: bool
     if (size if one else size[1:]) != saved or not (one or size):
         wanted = ", ".join(map(str, saved)) if one else ", ".join(["n", *map(str, saved)])
         raise ValueError(f"the rows have the batch size {list(size)} where saved rows have [{wanted}]; reshape them")
-    out: dict[str, torch.Tensor] = {}
+    out: dict[str, Any] = {}
     number = 1 if one else size[0]
-    _match_batch(node, rows, () if one else (number,), out)
+    _match_batch(node, rows, () if one else (number,), out, ragged)
     return number, [out[leaf.file] for leaf in leaves(node)]
 
 
-def _match_batch(node: Node, rows: Any, number: tuple[int, ...], out: dict[str, torch.Tensor]) -> None:
+def _match_batch(
+    node: Node, rows: Any, number: tuple[int, ...], out: dict[str, Any], ragged: Mapping[str, RaggedState]
+) -> None:
     here = f"key {show(node.key)}" if node.key else "the rows"
+    apart: dict[str, Any] = {}
     if isinstance(rows, LazyStackedTensorDict):
+        if ragged and number and isinstance(node, Dense):  # rows of several lengths, which cannot be stacked
+            apart = _ragged_parts(node, rows)
+            rows = rows.exclude(*apart)
         rows = rows.contiguous()
     form = rows._disk_form() if isinstance(rows, TensorCollection) else None
     if isinstance(form, TensorCollection):  # saved as the container that it wraps
@@ -227,12 +251,12 @@ def _match_batch(node: Node, rows: Any, number: tuple[int, ...], out: dict[str, 
             or (node.cls is not None and type(rows) is not node.cls)
         ):
             raise ValueError(f"{here}: {type(rows).__name__} where the saved rows have a {node.type_name}; convert it")
-        _match_batch(node.parts[WRAPPED], form[1][WRAPPED], number, out)
+        _match_batch(node.parts[WRAPPED], form[1][WRAPPED], number, out, ragged)
         return
     assert isinstance(node, Dense)
     if not isinstance(rows, TensorCollection) or is_non_tensor(rows) or form is not None:
         raise ValueError(f"{here}: {type(rows).__name__} where the saved rows have a tensordict; convert it")
-    given = dict(rows._items())
+    given = dict(rows._items()) | apart
     if given.keys() != node.entries.keys():
         raise ValueError(
             f"{here} have the keys {sorted(map(str, given))} where the saved rows have {sorted(node.entries)}; add or "
@@ -240,7 +264,10 @@ def _match_batch(node: Node, rows: Any, number: tuple[int, ...], out: dict[str, 
         )
     for name, entry in node.entries.items():
         value = given[name]
-        if isinstance(entry, Leaf):
+        if isinstance(entry, Leaf) and entry.file in ragged:
+            count = number[0] if number else 1
+            out[entry.file] = match_ragged(entry, ragged[entry.file], value, count, one=not number)
+        elif isinstance(entry, Leaf):
             if (
                 not isinstance(value, torch.Tensor)
                 or value.dtype != entry.dtype
@@ -255,7 +282,19 @@ def _match_batch(node: Node, rows: Any, number: tuple[int, ...], out: dict[str, 
         elif isinstance(entry, Value):
             _check_value(entry, value)
         else:
-            _match_batch(entry, value, number, out)
+            _match_batch(entry, value, number, out, ragged)
+
+
+def _ragged_parts(node: Dense, rows: LazyStackedTensorDict) -> dict[str, Any]:
+    """The ragged columns in a lazy stack, as lists of rows, and the nodes that hold such columns, as lazy stacks."""
+    parts: dict[str, Any] = {}
+    for name, entry in node.entries.items():
+        if isinstance(entry, Leaf):
+            if entry.layout == "jagged":
+                parts[name] = [row.get(name) for row in rows.unbind(0)]
+        elif any(leaf.layout == "jagged" for leaf in leaves(entry)):
+            parts[name] = lazy_stack([row.get(name) for row in rows.unbind(0)])
+    return parts
 
 
 def _check_value(saved: Value, value: Any) -> None:

@@ -14,13 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tensordict_core import set_capture_non_tensor_stack, stack
 from tensordict_memmap.dataset.columns import check_growable
+from tensordict_memmap.dataset.remote import DEFAULT_CACHE_BYTES, RemoteRows
+from tensordict_memmap.dataset.rows import Rows
+from tensordict_memmap.dataset.schema import Key, plan_rows
+from tensordict_memmap.dataset.upload import upload
 from tensordict_memmap.dataset.writer import Writer, write_empty
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.formats import tree
-from tensordict_memmap.loading.calls import load_memmap
-from tensordict_memmap.schema.plan import plan
+from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import NAME, Manifest
 
@@ -47,7 +48,7 @@ class MemmapDataset:
     def __init__(
         self, path: str | os.PathLike[str], tensordict: Any, allow_pickle: bool | None, seen: syscalls.Stamp | None
     ) -> None:
-        self._path = os.path.realpath(path)
+        self._path: str = str(path) if isinstance(tensordict, RemoteRows) else os.fspath(os.path.realpath(path))
         self._td = tensordict
         self._allow_pickle = allow_pickle
         self._writer: Writer | None = None
@@ -65,6 +66,7 @@ class MemmapDataset:
         reserve: bool = False,
         durable: bool = False,
         existsok: bool = False,
+        ragged: Sequence[Key] = (),
     ) -> Self:
         """Makes an empty dataset and opens it for writing.
 
@@ -77,10 +79,15 @@ class MemmapDataset:
             reserve: whether to reserve the disk space for them, so that a full disk raises an error now.
             durable: whether commits are synced to disk.
             existsok: whether an earlier save may be replaced.
+            ragged: the keys of the columns whose entries differ in size by row: tensors that differ in the first
+                dimension, and values that are no tensors. A batch has a jagged tensor there, or a stack of values. The
+                row ``like`` tells the dtype and the other dimensions, or whether the values are strings, bytes, or
+                others with a JSON form.
 
         Raises:
             RuntimeError: The folder is not empty and ``existsok`` is False.
             ValueError: An entry cannot grow: a lazy stack, a nested tensor, a stack of non-tensor values.
+            KeyError: The row lacks a key of ``ragged``.
             OSError: Writing fails, for example because the disk is full; the error names the key, and no files are
                 left.
 
@@ -89,16 +96,24 @@ class MemmapDataset:
         >>> dataset = MemmapDataset.create("made", TensorDict({"a": torch.zeros(3)}), capacity=100)
         >>> len(dataset), os.path.getsize("made/a.memmap")
         (0, 1200)
+        >>> row = TensorDict({"text": "", "tokens": torch.zeros(0, dtype=torch.int64)})
+        >>> with MemmapDataset.create("texts", row, ragged=["text", "tokens"]) as texts:
+        ...     texts.append(TensorDict({"text": "two words", "tokens": torch.tensor([5, 7])}))
+        ...     texts.append(TensorDict({"text": "one", "tokens": torch.tensor([6])}))
+        >>> texts[1]["text"], texts[[1, 0]]["tokens"].offsets()
+        ('one', tensor([0, 1, 3]))
         """
+        path = local_path(path)
+        if is_remote(path):
+            raise ValueError(f"{path} is remote, where rows cannot be appended; create a local dataset and upload it")
         root = os.path.realpath(path)
         if not existsok:
             transaction.check_new(root)
-        with set_capture_non_tensor_stack(True):  # one value for all rows, not a list of them
-            node = tree.name_files(plan(stack([like])[:0]), tie=False)
+        node, states = plan_rows(like, ragged)
         check_growable(node, "the row")
 
         def write(folder: str) -> Manifest:
-            return write_empty(node, folder, capacity, reserve, durable)
+            return write_empty(node, folder, capacity, reserve, durable, states)
 
         transaction.save_folder(root, write, durable=durable, existsok=existsok)
         return cls.open(root, mode="r+", durable=durable, allow_pickle=True)  # this process wrote the pickles
@@ -112,29 +127,44 @@ class MemmapDataset:
         part: tuple[int, int] | None = None,
         durable: bool = False,
         allow_pickle: bool | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> Self:
         """Opens a saved tensordict, from this package or from tensordict, to read its rows or to append rows.
 
         Args:
-            path: the folder.
+            path: the folder, or the URL of one, such as ``s3://bucket/data``, to read its rows through a local cache.
             mode: ``"r"`` reads, and in-place changes of entries stay in this process; ``"r+"`` writes.
             part: with ``"r+"``, the rows ``(start, stop)`` to fill as one of several writers. Rows are committed once
                 all rows before them are. To continue a range, open it again with the same numbers.
             durable: whether commits are synced to disk.
             allow_pickle: whether non-tensor values without a JSON form may be unpickled.
+            cache: of a URL, the folder of the cache, which later runs and other processes of this machine use too; a
+                temporary one if None.
+            cache_bytes: the number of bytes that cached blocks may take on the disk.
 
         Raises:
             BlockingIOError: Another writer holds some of the rows.
             FileNotFoundError: There is no saved tensordict.
-            ValueError: The tensordict cannot grow, or ``part`` overlaps committed rows or another range.
+            PermissionError: The store of a URL refused the request.
+            ValueError: The tensordict cannot grow, ``part`` overlaps committed rows or another range, or ``mode`` is
+                ``"r+"`` for a URL.
         """
         if mode not in ("r", "r+"):
             raise ValueError(f"mode {mode!r} is neither 'r' nor 'r+'; use 'r+' to write")
+        path = local_path(path)
+        if is_remote(path):
+            if mode != "r" or part is not None:
+                raise ValueError(
+                    f"{path} is remote, where rows can be read only; write to a local dataset and call upload({path!r})"
+                )
+            where = None if cache is None else os.fspath(cache)
+            return cls(path, RemoteRows(str(path), where, cache_bytes, allow_pickle), allow_pickle, None)
         if mode == "r":
             if part is not None:
                 raise ValueError("part is for writers; pass mode='r+', or leave part out and index the dataset")
             seen = _stamp(path)
-            return cls(path, load_memmap(path, mode="r", allow_pickle=allow_pickle), allow_pickle, seen)
+            return cls(path, Rows.open(os.path.realpath(path), "r", allow_pickle), allow_pickle, seen)
         writer = Writer(os.path.realpath(path), part, durable, allow_pickle)
         made = cls(path, None, allow_pickle, None)
         made._writer = writer
@@ -144,30 +174,43 @@ class MemmapDataset:
 
     @property
     def path(self) -> Path:
-        """The folder."""
-        return Path(self._path)
+        """The folder; of a remote dataset, that of its local cache."""
+        return Path(self._td.folder if isinstance(self._td, RemoteRows) else self._path)
 
     @property
     def tensordict(self) -> Any:
-        """The committed rows, as a locked tensordict or tensorclass mapped onto the files."""
+        """The committed rows, as a locked tensordict or tensorclass mapped onto the files.
+
+        Ragged columns are jagged tensors; those of values hold the bytes that encode them.
+        """
+        rows = self._rows
+        if isinstance(rows, RemoteRows):
+            raise RuntimeError(
+                f"{self._path} is remote and read by rows; index the dataset, or load all of it with "
+                f"load_memmap({self._path!r})"
+            )
+        return rows.tensordict() if isinstance(rows, Rows) else rows
+
+    @property
+    def _rows(self) -> Any:
+        """The committed rows: a tensordict, or `Rows` if there are ragged columns."""
         if self._td is None:
-            mode = "r" if self._writer is None else "r+"
-            self._td = load_memmap(self._path, mode=mode, allow_pickle=self._allow_pickle)
+            self._td = Rows.open(self._path, "r" if self._writer is None else "r+", self._allow_pickle)
         return self._td
 
     def __len__(self) -> int:
         """The number of committed rows."""
         if self._td is None and self._writer is not None:
             return self._writer.committed.rows
-        return len(self.tensordict)
+        return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
         """Returns rows by index, or an entry by key, like a tensordict."""
-        return self.tensordict[index]
+        return self._rows[index]
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """Returns the rows of a ``DataLoader`` batch, in one indexing operation."""
-        return self.tensordict.__getitems__(indices)
+        return self._rows.__getitems__(indices)
 
     def refresh(self) -> int:
         """Makes newly committed rows visible; tensors that were read before do not change.
@@ -183,20 +226,44 @@ class MemmapDataset:
         >>> len(reader), reader.refresh()
         (0, 1)
         """
+        if isinstance(self._td, RemoteRows):
+            if not self._td.is_current():
+                remote = self._td
+                self._td = RemoteRows(remote.url, remote.cache, remote.cache_bytes, remote.allow_pickle)
+            return len(self._td)
         stamp = _stamp(self._path)
         if stamp != self._seen or self._td is None:
             self._td = None
             if self._writer is not None:
                 self._writer.refresh()
-            rows = len(self.tensordict)
+            rows = len(self._rows)
             self._seen = stamp
             return rows
         return len(self)
 
+    def upload(self, url: str, *, existsok: bool = True) -> None:
+        """Uploads the committed rows to a URL; readers there see all of them or the earlier save.
+
+        Args:
+            url: the URL, such as ``s3://bucket/data``.
+            existsok: whether an earlier save at the URL may be replaced.
+
+        Raises:
+            RuntimeError: The URL is in use, and ``existsok`` is False.
+
+        >>> import torch
+        >>> from tensordict_core import TensorDict
+        >>> with MemmapDataset.create("local", TensorDict({"a": torch.tensor(0)})) as dataset:
+        ...     dataset.extend(TensorDict({"a": torch.arange(10)}, [10]))
+        ...     dataset.upload("memory://uploaded")
+        >>> MemmapDataset.open("memory://uploaded")[[7, 2]]["a"]
+        tensor([7, 2])
+        """
+        upload(self._path, url, existsok=existsok)
+
     def __reduce__(self) -> Any:
         """Pickles a reader of the same rows."""
-        tensordict = self.tensordict  # of a writer, the committed rows
-        return type(self), (self._path, tensordict, self._allow_pickle, self._seen)
+        return type(self), (self._path, self._rows, self._allow_pickle, self._seen)  # of a writer, the committed rows
 
     def __repr__(self) -> str:
         """Returns the folder and the number of rows as text."""
@@ -257,7 +324,12 @@ class MemmapDataset:
         """Overwrites committed rows in place; readers may see a partial change."""
         if self._check_writer().part is not None:
             raise RuntimeError("the writer of a part cannot overwrite committed rows; open the dataset without a part")
-        self.tensordict[index] = value
+        if isinstance(self._rows, Rows):
+            raise RuntimeError(
+                "rows with ragged columns cannot be overwritten, since they have the place of their first size only; "
+                "append new rows"
+            )
+        self._rows[index] = value
 
     def close(self) -> None:
         """Commits all written rows and releases the lock; the dataset can still be read."""
@@ -281,6 +353,10 @@ class MemmapDataset:
             self._writer, self._td = None, None
 
     def _check_writer(self) -> Writer:
+        if isinstance(self._td, RemoteRows):
+            raise RuntimeError(
+                f"{self._path} is remote, where rows can be read only; write to a local dataset and upload it"
+            )
         if self._writer is None:
             raise RuntimeError(f"{self._path} is open for reading; open it with mode='r+' to write")
         return self._writer
@@ -308,7 +384,7 @@ def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bo
     >>> from tensordict_core import TensorDict
     >>> _ = TensorDict({"a": torch.zeros(3, 2)}, [3]).save("appended")
     >>> append_memmap("appended", TensorDict({"a": torch.ones(2, 2)}, [2]))
-    >>> load_memmap("appended")["a"].sum(-1).tolist()
+    >>> TensorDict.load_memmap("appended")["a"].sum(-1).tolist()
     [0.0, 0.0, 0.0, 2.0, 2.0]
     """
     if not os.path.isdir(prefix):

@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from tensordict_memmap.dataset.columns import Column, check_growable, match_batch, write_rows
+from tensordict_memmap.dataset.ragged import RaggedWriter, read_lengths, saved_state, shapes_leaf
 from tensordict_memmap.dataset.range_locks import EVERY_ROW, RowLock
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.sources import FileRange
@@ -18,10 +22,10 @@ from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.parse_tree import parse
 from tensordict_memmap.loading.calls import load_memmap
 from tensordict_memmap.saving.tree import escaped_names
-from tensordict_memmap.schema.node import Node, Value, leaves, nodes
+from tensordict_memmap.schema.node import Node, Value, leaves, nodes, show
 from tensordict_memmap.storage import locks, ownership, transaction
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
-from tensordict_memmap.storage.rows_committed import LOCK, Part, RowsCommitted, fingerprint, resized
+from tensordict_memmap.storage.rows_committed import LOCK, Part, RaggedState, RowsCommitted, fingerprint, resized
 from tensordict_memmap.storage.snapshot import SavedFolder, row_description
 from tensordict_memmap.storage.staging import replace_file
 
@@ -43,6 +47,7 @@ class Writer:
         self.part: Part | None = None
         self.guard = threading.RLock()
         self.columns: list[Column] = []
+        self.ragged: dict[str, RaggedWriter] = {}
         self.lasting = 0
         if part is not None and not 0 <= part[0] < part[1]:
             raise ValueError(f"part {part} is not a range of rows (start, stop); pass 0 <= start < stop")
@@ -72,7 +77,9 @@ class Writer:
             content = check_growable(self.node, "the saved tensordict")
             rows = content.batch_size[0]
             self.batch_size = content.batch_size
-            self.columns = [Column(self.root, leaf) for leaf in leaves(self.node)]
+            self.columns = [
+                Column(self.root, leaf if leaf.layout == "strided" else shapes_leaf(leaf)) for leaf in leaves(self.node)
+            ]
             if part is None:
                 ownership.remove_replacements(self.root)
             for column in self.columns:
@@ -84,6 +91,7 @@ class Writer:
             old = manifest.rows_committed if manifest is not None else None
             kept = folder.rows is not None and old is not None
             self.committed = old if kept and old is not None else RowsCommitted(rows, rows)
+            kept &= self._open_ragged(part)
             if part is not None:
                 self._take_part(part)
             if not kept or part is not None or self.documents != self._documents(rows):
@@ -92,6 +100,27 @@ class Writer:
         self.written = self.counted
         self.room = min((column.size // column.row_bytes for column in self.columns if column.row_bytes), default=0)
         self.lasting = max(self.room, self.committed.shown)
+
+    def _open_ragged(self, part: tuple[int, int] | None) -> bool:
+        """Opens the ragged columns; returns whether the manifest knew all of them."""
+        known = self.committed.ragged
+        for leaf in leaves(self.node):
+            if leaf.layout == "strided":
+                continue
+            if part is not None:
+                raise ValueError(
+                    f"key {show(leaf.key)} is a ragged column, whose rows have no fixed places, and part= is for "
+                    "writers that fill separate places; open the dataset without a part"
+                )
+            state = known.get(leaf.file) or saved_state(self.root, leaf)
+            self.ragged[leaf.file] = RaggedWriter(self.root, leaf, state)
+        if self.ragged:
+            self.committed = replace(self.committed, ragged=self._ragged_states())
+        return self.ragged.keys() == known.keys()
+
+    def _ragged_states(self) -> dict[str, RaggedState]:
+        """The states of the ragged columns with all that is written."""
+        return {file: one.committed() for file, one in self.ragged.items()}
 
     def _describe(self, manifest: Manifest | None) -> None:
         """Reads the parts of the manifest and of the ``meta.json`` files that do not depend on the number of rows."""
@@ -146,7 +175,7 @@ class Writer:
 
     def write(self, rows: Any, *, one: bool, threads: int | None = None) -> int:
         """Writes rows after those already written; returns their number."""
-        number, tensors = match_batch(self.node, self.batch_size, rows, one=one)
+        number, tensors = match_batch(self.node, self.batch_size, rows, one=one, ragged=self.committed.ragged)
         with self.guard:
             self._check_alive()
             end = self.written + number
@@ -159,9 +188,26 @@ class Writer:
                 self._check_no_parts()
                 if end > self.room:
                     self._make_room(end)
+            if self.ragged:
+                tensors = self._write_ragged(tensors, threads)
             write_rows(self.columns, tensors, self.written, threads)
             self.written = end
+            for column in self.ragged.values():
+                column.end = column.written
         return number
+
+    def _write_ragged(self, tensors: list[Any], threads: int | None) -> list[torch.Tensor]:
+        """Writes the elements of ragged columns; returns the leaves of a batch with the shapes of their rows instead.
+
+        The elements count once the shapes are written too, so a failed write leaves nothing between those of two rows.
+        """
+        out = list(tensors)
+        for place, leaf in enumerate(leaves(self.node)):
+            writer = self.ragged.get(leaf.file)
+            if writer is not None:
+                writer.write(tensors[place], threads)
+                out[place] = writer.shapes(tensors[place].lengths)
+        return out
 
     def _make_room(self, rows: int) -> None:
         ahead = rows + rows // 2
@@ -182,11 +228,13 @@ class Writer:
                 for column in self.columns:
                     if column.fd >= 0:
                         os.fsync(column.fd)
+                for ragged in self.ragged.values():
+                    ragged.sync()
             with locks.locked(self.root):
                 if self.part is None:
-                    self._publish(
-                        replace(self.committed, rows=self.written, shown=max(self.written, self.committed.shown))
-                    )
+                    shown = max(self.written, self.committed.shown)
+                    ragged_states = self._ragged_states()
+                    self._publish(replace(self.committed, rows=self.written, shown=shown, ragged=ragged_states))
                 else:
                     self.part = replace(self.part, done=self.written)
                     self._publish(self._latest().with_part(self.part))
@@ -205,10 +253,24 @@ class Writer:
             for column in self.columns:
                 column.clear(self.counted, rows)
                 column.grow(rows)
+            if self.ragged:
+                self._resize_ragged(rows)
             with locks.locked(self.root):
-                self._publish(RowsCommitted(rows, max(rows, self.committed.shown)))
+                shown, states = max(rows, self.committed.shown), self._ragged_states()
+                self._publish(RowsCommitted(rows, shown, ragged=states))
             self.counted = self.written = rows
             self.room = max(self.room, rows)
+
+    def _resize_ragged(self, rows: int) -> None:
+        """Sets the ends of the ragged columns to those of a number of rows; new rows have no elements."""
+        kept = min(self.counted, rows)
+        for column, leaf in zip(self.columns, leaves(self.node), strict=True):
+            ragged = self.ragged.get(leaf.file)
+            if ragged is not None:
+                ragged.end = int(read_lengths(self.root, leaf, kept).sum()) * ragged.element_bytes
+                if rows > kept:
+                    lengths = torch.zeros(rows - kept, dtype=torch.int64)
+                    write_rows([column], [ragged.shapes(lengths)], kept, None)
 
     def reserve(self, rows: int) -> None:
         """Reserves the disk space for a total number of rows."""
@@ -240,6 +302,7 @@ class Writer:
         committed = replace(committed, meta=(fingerprint(current), fingerprint(documents[described])))
         files = self.files | {path: Entry(len(document)) for path, document in documents.items()}
         files |= {column.leaf.file: Entry(rows * column.row_bytes) for column in self.columns if column.row_bytes}
+        files |= {file: Entry(state.nbytes) for file, state in committed.ragged.items()}
         manifest = Manifest(files, self.names, rows_committed=committed)
         self.lasting = max(self.lasting, committed.shown)  # first: `close` cuts no rows that others may see
         replace_file(os.path.join(self.root, NAME), manifest.dumps(), durable=self.durable)
@@ -250,6 +313,8 @@ class Writer:
             if syscalls.read_file(place) != documents[path]:
                 replace_file(place, documents[path], durable=self.durable)
         self.committed = committed
+        for file, state in committed.ragged.items():
+            self.ragged[file].state = state
 
     def _documents(self, rows: int) -> dict[str, bytes]:
         return {path: resized(document, rows) for path, document in self.documents.items()}
@@ -277,10 +342,17 @@ class Writer:
                     with contextlib.suppress(OSError):
                         column.cut(max(self.lasting, self.committed.shown))
                 column.close()
+            for ragged in self.ragged.values():
+                if cut and self.lock.is_held():
+                    with contextlib.suppress(OSError):
+                        ragged.cut()
+                ragged.close()
             self.lock.close()
 
 
-def write_empty(node: Node, folder: str, capacity: int, reserve: bool, durable: bool) -> Manifest:
+def write_empty(
+    node: Node, folder: str, capacity: int, reserve: bool, durable: bool, ragged: Mapping[str, RaggedState]
+) -> Manifest:
     """Writes a dataset without rows into an empty folder."""
     entries: dict[str, Entry] = {}
     files: list[FileWrite] = []
@@ -293,6 +365,11 @@ def write_empty(node: Node, folder: str, capacity: int, reserve: bool, durable: 
             files.append(FileWrite(f"{folder}/{path}", [FileRange(path, document)]))
     write_files(files, durable=durable)
     for leaf in leaves(node):
+        if leaf.layout != "strided":
+            for file in (leaf.file, leaf.shapes_file):
+                os.close(os.open(f"{folder}/{file}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+                entries[file] = Entry(0)
+            continue
         column = Column(folder, leaf)
         if column.row_bytes:
             column.open(0)
@@ -307,4 +384,6 @@ def write_empty(node: Node, folder: str, capacity: int, reserve: bool, durable: 
                 column.close()
             entries[leaf.file] = Entry(0)
     described = syscalls.read_file(os.path.join(folder, row_description(folder))) or b""
-    return Manifest(entries, escaped_names(node), rows_committed=RowsCommitted(0, 0, (fingerprint(described),)))
+    return Manifest(
+        entries, escaped_names(node), rows_committed=RowsCommitted(0, 0, (fingerprint(described),), ragged=dict(ragged))
+    )

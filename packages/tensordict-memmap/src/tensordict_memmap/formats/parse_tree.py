@@ -133,7 +133,7 @@ def _parse_dense(folder: Folder, record: dict[str, Any], place: str, key: Path, 
                 stem = encode_key(name)
                 if stem != name and not folder.has(_inside(place, stem + LEAF)):
                     stem = _raw(folder, place, name, LEAF, stem)
-                entries[name] = _parse_leaf(about, (*key, name), place, stem)
+                entries[name] = _parse_leaf(about, (*key, name), place, stem, size)
             elif "type" in about:
                 stem = encode_key(name)
                 if stem != name and not folder.has(_inside(place, stem)):
@@ -186,13 +186,13 @@ def _parse_escaped(folder: Folder, escaped: dict[str, Any], node: Dense, only: P
             raise damaged(key, node.folder, f"names the file {stem!r:.100}")
         node.escaped[name] = stem
         if "dtype" in about:
-            node.entries[name] = _parse_leaf(about, key, node.folder, stem)
+            node.entries[name] = _parse_leaf(about, key, node.folder, stem, node.batch_size)
         else:
             place = _inside(node.folder, stem)
             node.entries[name] = _parse(folder, place=place, key=key, around=node.batch_size, only=only[1:])
 
 
-def _parse_leaf(about: dict[str, Any], key: Path, place: str, stem: str) -> Leaf:
+def _parse_leaf(about: dict[str, Any], key: Path, place: str, stem: str, around: tuple[int, ...]) -> Leaf:
     shape = about.get("shape")
     if type(shape) is not list:
         raise damaged(key, place, f"gives the shape {shape!r:.100}")
@@ -211,8 +211,10 @@ def _parse_leaf(about: dict[str, Any], key: Path, place: str, stem: str) -> Leaf
         ragged = about.get("ragged", 1)
         known = len(leaf.shape) == 2 and type(ragged) is int and leaf.shape[1] <= _MOST_DIMS
         count, dims = leaf.shape if known else (0, 0)
-        # strided nested tensors may hold numbers, and have no dimensions if they have no components
-        if not known or not ((count and 1 <= ragged <= dims) or (leaf.layout == "nested" and not dims)):
+        # Strided nested tensors may hold numbers, and have no dimensions if they have no components; jagged ones have
+        # some in a dataset without rows.
+        held = count or (leaf.layout == "jagged" and around == (0,))
+        if not known or not ((held and 1 <= ragged <= dims) or (leaf.layout == "nested" and not dims)):
             raise damaged(key, place, f"gives the shape {shape!r:.100} for a nested tensor")
         leaf.ragged = ragged
         leaf.shapes_file = leaf.file.removesuffix(LEAF) + SHAPES

@@ -153,10 +153,16 @@ class LeafOpener:
             raise
 
     def _document(self, path: str, nbytes: int) -> bytes | None:
-        """Returns the content of a file under the root; None if it does not exist, b"" if it is longer."""
+        """Returns the content of a file under the root; None if it does not exist, b"" if it is longer.
+
+        Of a dataset, whose files may be longer, it returns the first bytes.
+        """
         with contextlib.suppress(OSError):
             if os.path.getsize(f"{self.root}/{path}") > nbytes:
-                return b""
+                if self.exact:
+                    return b""
+                with open(f"{self.root}/{path}", "rb") as file:
+                    return file.read(nbytes)
         return syscalls.read_file(f"{self.root}/{path}")
 
     # --- nested tensors: one file holds the values of the components, another one their shapes
@@ -196,7 +202,11 @@ class LeafOpener:
             mapped = MemoryMappedTensor.from_filename(path, leaf.dtype, (0,), mode=self.mode)
         values = mapped.as_subclass(torch.Tensor)
         if leaf.layout == "jagged":
-            if not rows or any(row[1:] != rows[0][1:] for row in rows):
+            if not rows:  # torch makes no jagged tensor of no components from a list
+                flat = values.view(0, *[0] * (dims - 1))
+                made = torch.nested.nested_tensor_from_jagged(flat, torch.zeros(1, dtype=torch.int64))
+                return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made
+            if any(row[1:] != rows[0][1:] for row in rows):
                 return _from_components(list(torch.split(values, numbers)), leaf, rows)
             offsets = torch.tensor([0, *(row[0] for row in rows)]).cumsum(0)
             flat = values.view(-1, *rows[0][1:]) if total else values.view(int(offsets[-1]), *rows[0][1:])

@@ -67,10 +67,17 @@ class Store:
 
     def sizes(self) -> dict[str, int]:
         """The size in bytes of every file under the URL, by path."""
+        return {path: int(info["size"]) for path, info in self._infos().items()}
+
+    def versions(self) -> dict[str, tuple[Any, ...]]:
+        """Properties of every file under the URL that change when it is replaced, by path."""
+        return {path: tuple(info.get(name) for name in _VERSION_FIELDS) for path, info in self._infos().items()}
+
+    def _infos(self) -> dict[str, Any]:
         self.fs.invalidate_cache()
         found = self.fs.find(self.root, detail=True)
         cut = len(self.root.lstrip("/")) + 1
-        return {name.lstrip("/")[cut:]: int(info["size"]) for name, info in found.items()}
+        return {name.lstrip("/")[cut:]: info for name, info in found.items()}
 
     def read(self, path: str) -> bytes | None:
         """The content of a file; None if there is no file."""

@@ -9,7 +9,7 @@ since, as a hash in the manifest shows, the load takes its shapes unchanged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -17,7 +17,7 @@ import xxhash
 
 from tensordict_memmap.schema import nontensor
 
-__all__ = ["LOCK", "Part", "RowsCommitted", "fingerprint", "resized"]
+__all__ = ["LOCK", "Part", "RaggedState", "RowsCommitted", "fingerprint", "resized"]
 
 LOCK = "tensordict.lock"
 """The name of the empty file that writers of a dataset lock; no manifest lists it."""
@@ -36,6 +36,23 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class RaggedState:
+    """The committed elements of a ragged column, one whose rows differ in length.
+
+    Args:
+        nbytes: the number of committed bytes of the file of its elements.
+        shown: the largest number so far; the file is not truncated below it, as readers may have mapped it.
+        row: the shape of a row without its first dimension.
+        kind: ``"tensor"``, or what the bytes of a row encode (``dataset/encoding.py``).
+    """
+
+    nbytes: int
+    shown: int
+    row: tuple[int, ...] = ()
+    kind: str = "tensor"
+
+
+@dataclass(frozen=True, slots=True)
 class RowsCommitted:
     """The committed rows of a dataset, and the ranges that writers have begun.
 
@@ -44,22 +61,26 @@ class RowsCommitted:
         shown: the largest number so far; files are not truncated below it, as readers may have mapped them.
         meta: fingerprints of the previous and the current ``meta.json`` of the root.
         parts: the ranges after ``rows`` that writers have begun.
+        ragged: the ragged columns, by the paths of the files of their elements.
 
     >>> RowsCommitted(3, 3).with_part(Part(5, 8, 8)).rows
     3
     >>> RowsCommitted(3, 3).with_part(Part(5, 8, 8)).with_part(Part(3, 5, 5))
-    RowsCommitted(rows=8, shown=8, meta=(), parts=())
+    RowsCommitted(rows=8, shown=8, meta=(), parts=(), ragged={})
     """
 
     rows: int
     shown: int
     meta: tuple[str, ...] = ()
     parts: tuple[Part, ...] = field(default=())
+    ragged: dict[str, RaggedState] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """Returns the object that the manifest stores as JSON."""
         parts = [[part.start, part.stop, part.done] for part in self.parts]
-        return {"rows": self.rows, "shown": self.shown, "meta": list(self.meta)} | ({"parts": parts} if parts else {})
+        ragged = {path: [one.nbytes, one.shown, list(one.row), one.kind] for path, one in self.ragged.items()}
+        record: dict[str, Any] = {"rows": self.rows, "shown": self.shown, "meta": list(self.meta)}
+        return record | ({"parts": parts} if parts else {}) | ({"ragged": ragged} if ragged else {})
 
     @classmethod
     def read(cls, record: Any) -> RowsCommitted:
@@ -71,7 +92,8 @@ class RowsCommitted:
         try:
             rows, shown, meta = record["rows"], record["shown"], record["meta"]
             parts = [Part(*part) for part in record.get("parts", ())]
-        except (AttributeError, KeyError, TypeError) as error:
+            ragged = {path: _read_ragged(*about) for path, about in record.get("ragged", {}).items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{record!r:.100} is not a valid record of committed rows") from error
         numbers = [0, rows, shown]
         for part in parts:
@@ -84,7 +106,7 @@ class RowsCommitted:
             or not all(isinstance(mark, str) for mark in meta)
         ):
             raise ValueError(f"{record!r:.100} is not a valid record of committed rows")
-        return cls(rows, shown, tuple(meta), tuple(parts))
+        return cls(rows, shown, tuple(meta), tuple(parts), ragged)
 
     def with_part(self, part: Part) -> RowsCommitted:
         """Returns the state after a range is filled up to ``part.done``; a row counts once all rows before it do."""
@@ -95,7 +117,14 @@ class RowsCommitted:
                 rows = max(rows, other.done)
             if other.done < other.stop or other.start > rows:
                 open_parts.append(other)
-        return RowsCommitted(rows, max(rows, self.shown), self.meta, tuple(open_parts))
+        return replace(self, rows=rows, shown=max(rows, self.shown), parts=tuple(open_parts))
+
+
+def _read_ragged(nbytes: Any, shown: Any, row: Any, kind: Any) -> RaggedState:
+    numbers = [nbytes, shown, *row]
+    if any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers) or type(kind) is not str:
+        raise ValueError("not the state of a ragged column")
+    return RaggedState(nbytes, max(nbytes, shown), tuple(row), kind)
 
 
 def fingerprint(document: bytes) -> str:
@@ -128,7 +157,7 @@ def resized(document: bytes, rows: int) -> bytes:
         return document
     tables = [record, record["_entries"]] if isinstance(record.get("_entries"), dict) else [record]
     leaves = [about for table in tables for about in table.values() if isinstance(about, dict) and "dtype" in about]
-    found = [record["shape"], *(about.get("shape") for about in leaves if not about.get("is_nested"))]
+    found = [record["shape"], *(about.get("shape") for about in leaves)]
     shapes = [shape for shape in found if isinstance(shape, list) and shape]
     for shape in shapes:
         shape[0] = rows

@@ -1,0 +1,177 @@
+"""Mirror: the folder in a cache that has the layout of a remote save, with sparse files for its columns.
+
+The name of the folder is a hash of the URL and of the versions of the remote files, so blocks of two saves never mix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import orjson
+import xxhash
+
+from tensordict_memmap.formats.detect import TREE
+from tensordict_memmap.formats.names import META
+from tensordict_memmap.formats.parse_tree import parse
+from tensordict_memmap.loading.remote import RemoteFolder, RemoteSave
+from tensordict_memmap.remote.block_cache import CachedFile
+from tensordict_memmap.remote.snapshots import current_snapshot
+from tensordict_memmap.remote.store import Store
+from tensordict_memmap.schema.node import WRAPPED, Value, leaves, nodes
+from tensordict_memmap.storage.manifest import NAME, Manifest
+from tensordict_memmap.storage.rows_committed import fingerprint
+
+__all__ = ["BLOCKS", "INFO", "SAVE", "check_versions", "explained", "identity_of", "mirror", "read_file"]
+
+SAVE, INFO, BLOCKS = "save", "cache.json", "blocks"
+"""The names in a folder of a cache: the saved folder, what the cache knows of it, and the states of its blocks."""
+
+
+def mirror(url: str, root: str) -> str:
+    """Returns the folder of a save in a cache; makes it if it is not there."""
+    save = RemoteSave(url)
+    if save.kind != TREE or save.is_file:
+        raise ValueError(
+            f"{url} is one file, and a dataset is a folder; save the tensordict to a URL without an ending"
+        )
+    identity = identity_of(save)
+    name = xxhash.xxh3_128_hexdigest(orjson.dumps([url, identity, _boot()]))
+    folder = os.path.join(root, f"tensordict-{name}")
+    if not os.path.exists(os.path.join(folder, INFO)):
+        os.makedirs(root, exist_ok=True)
+        staged = tempfile.mkdtemp(prefix=f"tensordict-{name}.", dir=root)
+        try:
+            _fill(save, staged, identity)
+            with contextlib.suppress(OSError):  # another process has made it
+                os.rename(staged, folder)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    return folder
+
+
+def _fill(save: RemoteSave, staged: str, identity: Any) -> None:
+    """Downloads the descriptions of a save, and makes sparse files for its columns."""
+    place = os.path.join(staged, SAVE)
+    folder = save.folder()
+    assert folder is not None
+    folder.prefetch()
+    document = save.store.read(save.stored_path(NAME))
+    manifest = None if document is None else Manifest.loads(document, where=f"{save.url}/{NAME}")
+    node = parse(folder)
+    small = {one.pickle for one in nodes(node) if isinstance(one, Value) and one.pickle is not None}
+    sparse: list[CachedFile] = []
+    columns = []
+    rows = None if manifest is None else _committed_rows(manifest, folder)
+    for leaf in leaves(node):
+        if leaf.layout != "strided":
+            small.add(leaf.shapes_file)
+        listed = None if manifest is None else manifest.files.get(leaf.file)
+        size = save.files.get(leaf.file, 0) if listed is None else listed.size
+        if rows is not None and leaf.layout == "strided":
+            size = rows * prod(leaf.shape[1:]) * leaf.dtype.itemsize
+        columns.append((leaf.key, leaf.file, prod(leaf.shape[1:]) * leaf.dtype.itemsize))
+        if size:
+            sparse.append(CachedFile(leaf.file, save.stored_path(leaf.file), size))
+    small |= {name for name in save.files if name.rpartition("/")[2] == META}
+    for name in sorted({*small, *(file.path for file in sparse)} - {""}):
+        target = os.path.join(place, *name.split("/"))
+        if os.path.commonpath([place, os.path.abspath(target)]) != place:
+            raise ValueError(f"{save.url} is damaged: its file {name!r} lies outside its folder; save again")
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if name in small:
+            with open(target, "wb") as file:
+                file.write(folder.read(name) or b"")
+    for one in sparse:
+        with open(os.path.join(place, *one.path.split("/")), "wb") as file:
+            file.truncate(one.size)
+    if document is not None:
+        with open(os.path.join(place, NAME), "wb") as file:
+            file.write(document)
+    versions = {} if save.snapshot else _versions(save.store)
+    info = {
+        "url": save.url,
+        "identity": identity,
+        "files": [list(one) for one in sparse],
+        "columns": columns,
+        "versions": {one.remote: versions.get(one.remote) for one in sparse} if versions else {},
+    }
+    with open(os.path.join(staged, INFO), "wb") as file:
+        file.write(orjson.dumps(info))
+
+
+def _committed_rows(manifest: Manifest, folder: RemoteFolder) -> int | None:
+    """The number of committed rows; None if there is none, or if another program has written the shapes since."""
+    growth = manifest.rows_committed
+    documents = [folder.read(name) for name in (META, f"{WRAPPED}/{META}")]
+    known = {fingerprint(document) for document in documents if document is not None}
+    return growth.rows if growth is not None and (not growth.meta or known & set(growth.meta)) else None
+
+
+def identity_of(save: RemoteSave) -> Any:
+    """What tells the save at a URL from others: the name of its snapshot, or the versions of its files."""
+    if save.snapshot:
+        return save.snapshot
+    return xxhash.xxh3_128_hexdigest(orjson.dumps(sorted(_versions(save.store).items())))
+
+
+def _versions(store: Store) -> dict[str, str]:
+    return {path: repr(version) for path, version in store.versions().items()}
+
+
+def check_versions(url: str, versions: dict[str, str], store: Store, paths: set[str]) -> None:
+    """Raises an error if files that were just read were replaced since the dataset was opened."""
+    if versions:  # the files of a snapshot are never replaced
+        found = _versions(store)
+        for path in sorted(paths):
+            if found.get(path) != versions[path]:
+                raise _changed(url)
+
+
+def _changed(url: str) -> RuntimeError:
+    return RuntimeError(
+        f"{url} was replaced by another save since this dataset was opened; open it again, or call refresh()"
+    )
+
+
+@contextlib.contextmanager
+def explained(url: str) -> Iterator[None]:
+    """Explains the errors of a store: refused credentials, and files that another save removed."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if _has_save(url):
+            raise _changed(url) from error
+        raise
+    except Exception as error:
+        if not isinstance(error, PermissionError) and "Credential" not in type(error).__name__:
+            raise
+        raise PermissionError(
+            f"{url} refused the request ({error}); check the credentials, for s3:// those of the AWS configuration or "
+            "of fsspec.config.conf['s3']"
+        ) from error
+
+
+def _has_save(url: str) -> bool:
+    with contextlib.suppress(Exception):  # the first error says more
+        return current_snapshot(Store(url)) is not None
+    return False
+
+
+def _boot() -> str:
+    """The boot of this machine: after a crash, blocks that count as present may not have reached the disk."""
+    try:
+        return read_file("/proc/sys/kernel/random/boot_id").decode()
+    except OSError:
+        return str(os.getpid())
+
+
+def read_file(path: str) -> bytes:
+    """Returns the content of a local file."""
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,198 @@
+"""Remote datasets: the rows of a dataset at a URL, read through a local cache of the blocks that were needed so far.
+
+The cache holds a saved folder of the same layout: descriptions are downloaded when the dataset is opened, and the files
+of columns are sparse (``remote/block_cache.py``). So rows are read like those of a local dataset once their blocks are
+there. Cached blocks belong to one save: the name of the folder in the cache is a hash of the URL and of the versions of
+the remote files, and a remote file that is replaced afterwards raises an error.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import orjson
+import torch
+
+from tensordict_core import cat
+from tensordict_memmap.dataset.mirror import (
+    BLOCKS,
+    INFO,
+    SAVE,
+    check_versions,
+    explained,
+    identity_of,
+    mirror,
+    read_file,
+)
+from tensordict_memmap.dataset.rows import Rows, row_numbers
+from tensordict_memmap.loading.remote import RemoteSave
+from tensordict_memmap.remote.block_cache import BLOCK_BYTES, BlockCache, CachedFile, Spans
+from tensordict_memmap.remote.store import Store
+from tensordict_memmap.schema.node import Path
+
+__all__ = ["DEFAULT_CACHE_BYTES", "RemoteRows"]
+
+DEFAULT_CACHE_BYTES = 1 << 32
+
+
+class RemoteRows:
+    """The rows of a dataset at a URL.
+
+    Args:
+        url: the URL.
+        cache: the folder of the cache; None for a temporary one, which is removed with this object.
+        cache_bytes: the number of bytes that cached blocks may take.
+        allow_pickle: whether non-tensor values without a JSON form may be unpickled.
+
+    Raises:
+        FileNotFoundError: There is no saved tensordict.
+        PermissionError: The store refused the request.
+        ValueError: The save is damaged, is one file, or has rows that do not fit into the cache.
+    """
+
+    def __init__(self, url: str, cache: str | None, cache_bytes: int, allow_pickle: bool | None) -> None:
+        self.url, self.cache, self.cache_bytes, self.allow_pickle = url, cache, cache_bytes, allow_pickle
+        if cache is None:
+            root = tempfile.mkdtemp(prefix="tensordict-cache-")
+            self._removal = weakref.finalize(self, _remove, root, os.getpid())
+        else:
+            root = os.path.abspath(cache)
+        with explained(url):
+            self.folder = mirror(url, root)
+        self._attach()
+
+    @classmethod
+    def attached(cls, *state: Any) -> RemoteRows:
+        """Returns the rows over the cache of another process."""
+        made = cls.__new__(cls)
+        made.url, made.cache, made.cache_bytes, made.allow_pickle, made.folder = state
+        made._attach()
+        return made
+
+    def __reduce__(self) -> Any:
+        """Pickles the name of the cache, which the other process shares; it has to be on the same machine."""
+        return RemoteRows.attached, (self.url, self.cache, self.cache_bytes, self.allow_pickle, self.folder)
+
+    def _attach(self) -> None:
+        info = orjson.loads(read_file(os.path.join(self.folder, INFO)))
+        self.identity: Any = info["identity"]
+        files = [CachedFile(*one) for one in info["files"]]
+        place = os.path.join(self.folder, SAVE)
+        self.blocks = BlockCache(
+            place,
+            os.path.join(self.folder, BLOCKS),
+            files,
+            self.cache_bytes,
+            partial(Store, self.url),
+            partial(check_versions, self.url, info["versions"]),
+        )
+        rows = Rows.open(place, "r", self.allow_pickle)
+        self.rows = rows if isinstance(rows, Rows) else Rows(rows, {})
+        numbers = {file.path: number for number, file in enumerate(files)}
+        columns = [(tuple(key), numbers[file], width) for key, file, width in info["columns"] if file in numbers]
+        ragged = self.rows.ragged
+        self._fixed = [(number, width) for key, number, width in columns if key not in ragged]
+        self._ragged = [(number, ragged[key]) for key, number, _ in columns if key in ragged]
+        one_row = sum(-(-width // BLOCK_BYTES) + 1 for _, width in self._fixed)
+        if self.blocks.is_bounded and one_row > self.blocks.most_blocks:
+            raise ValueError(
+                f"cache_bytes={self.cache_bytes} does not hold the blocks of one row of {self.url}; pass at least "
+                f"{one_row * BLOCK_BYTES}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def columns(self) -> Any:
+        """The tensordict of the columns of one shape, whose blocks may be absent."""
+        return self.rows.fixed
+
+    def is_current(self) -> bool:
+        """Whether the URL still has the save that was opened."""
+        with explained(self.url):
+            return bool(identity_of(RemoteSave(self.url)) == self.identity)
+
+    # --- rows
+
+    def __getitem__(self, index: Any) -> Any:
+        """Returns rows in memory."""
+        if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(n, str) for n in index)):
+            raise RuntimeError(
+                f"{index!r} is a column of the remote dataset {self.url}, which is read by rows; index it with rows "
+                f"first, or load the column with load_memmap({self.url!r}, keys=[{index!r}])"
+            )
+        rows = row_numbers(index, len(self))
+        if isinstance(rows, int):
+            with explained(self.url):
+                return self._read(torch.tensor([rows]), partial(self._copy_row, rows))
+        return self._batch(rows)
+
+    def __getitems__(self, indices: Any) -> Any:
+        """Returns the rows of a batch."""
+        return self[indices if isinstance(indices, torch.Tensor) else torch.tensor(list(indices), dtype=torch.int64)]
+
+    def _batch(self, rows: torch.Tensor) -> Any:
+        pieces = []
+        with explained(self.url):
+            for part in self._parts(rows):
+                pieces.append(self._read(part, partial(self._copy, part)))
+        if len(pieces) == 1:
+            fixed, columns = pieces[0]
+        else:
+            fixed = cat([piece[0] for piece in pieces])
+            columns = {key: [row for piece in pieces for row in piece[1][key]] for key in self.rows.ragged}
+        return Rows.joined(fixed, {key: self.rows.ragged[key].batch(found) for key, found in columns.items()})
+
+    def _parts(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Splits the rows of a batch that needs more blocks than the cache holds."""
+        if len(rows) < 2 or self.blocks.fits(self._spans(rows)):
+            yield rows
+        else:
+            for half in rows.chunk(2):
+                yield from self._parts(half)
+
+    def _read(self, rows: torch.Tensor, copy: Any) -> Any:
+        spans = self._spans(rows)
+        if len(rows) == 1 and not self.blocks.fits(spans):
+            raise ValueError(
+                f"cache_bytes={self.cache_bytes} does not hold the blocks of row {int(rows[0])} of {self.url}; open it "
+                "with a larger cache"
+            )
+        return self.blocks.read(spans, copy)
+
+    def _spans(self, rows: torch.Tensor) -> list[Spans]:
+        numbers = rows.numpy()
+        spans = []
+        if len(numbers):
+            for file, width in self._fixed:
+                starts = numbers * width
+                spans.append(Spans(file, starts, starts + width))
+        for file, column in self._ragged:
+            starts, ends = (column.offsets[numbers + n] * column.element_bytes for n in (0, 1))
+            filled = ends > starts
+            if filled.any():
+                spans.append(Spans(file, starts[filled], ends[filled]))
+        return spans
+
+    def _copy(self, rows: torch.Tensor) -> tuple[Any, dict[Path, list[Any]]]:
+        columns = {}
+        for key, column in self.rows.ragged.items():
+            parts = column.parts(rows)
+            columns[key] = [part.clone() if isinstance(part, torch.Tensor) else part for part in parts]
+        return self.rows.fixed[rows], columns
+
+    def _copy_row(self, number: int) -> Any:
+        row = self.rows[number]
+        return row.clone()  # of the mapped files, whose blocks may be removed later
+
+
+def _remove(root: str, pid: int) -> None:
+    if os.getpid() == pid:  # and not in a forked worker
+        shutil.rmtree(root, ignore_errors=True)

@@ -1,0 +1,155 @@
+"""Rows of a dataset as a reader has them mapped: a tensordict of the columns of one shape, and the ragged columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import torch
+
+from tensordict_core import NonTensorStack
+from tensordict_memmap.dataset.ragged import RaggedReader
+from tensordict_memmap.engine import syscalls
+from tensordict_memmap.formats.parse_tree import parse
+from tensordict_memmap.loading.calls import load_memmap
+from tensordict_memmap.loading.open import open_any
+from tensordict_memmap.loading.request import LoadRequest
+from tensordict_memmap.schema.node import Path, leaves
+from tensordict_memmap.schema.select import Selection
+from tensordict_memmap.storage import ownership
+from tensordict_memmap.storage.manifest import NAME
+from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
+
+__all__ = ["Rows", "row_numbers"]
+
+
+class _Without(Selection):
+    """All keys but some."""
+
+    def __init__(self, keys: Sequence[Path]) -> None:
+        self.left_out = frozenset(keys)
+
+    def takes(self, key: Path) -> bool:
+        return key not in self.left_out
+
+    def is_answered(self) -> bool:
+        return True
+
+    def check(self, known: Any) -> None:
+        return
+
+
+def row_numbers(index: Any, rows: int) -> int | torch.Tensor:
+    """Returns what an index selects of some rows: the number of one row, or a tensor of numbers.
+
+    Args:
+        index: a number, a slice, a list or range of numbers, or a tensor of numbers or a mask.
+        rows: the number of rows.
+
+    Raises:
+        IndexError: There is no such row, or the index has several dimensions.
+
+    >>> row_numbers(-1, 5), row_numbers(slice(3), 5), row_numbers([4, -5], 5)
+    (4, tensor([0, 1, 2]), tensor([4, 0]))
+    """
+    if isinstance(index, Integral) and not isinstance(index, bool):
+        number = int(index)
+        if not -rows <= number < rows:
+            raise IndexError(f"row {number} is not one of {rows} rows; check the index")
+        return number % rows
+    if isinstance(index, list | range):
+        index = torch.tensor(list(index), dtype=torch.bool if _are_bools(index) else torch.int64)
+    try:
+        found = torch.arange(rows)[index]
+    except (TypeError, IndexError) as error:
+        raise IndexError(
+            f"{index!r:.100} does not select some of {rows} rows ({error}); pass a number, a slice, a list or a tensor"
+        ) from None
+    if found.ndim > 1:
+        raise IndexError(
+            f"{index!r:.100} selects rows of shape {list(found.shape)}, and this dataset has one dimension of rows; "
+            "pass an index of one dimension"
+        )
+    return found if found.ndim else int(found)
+
+
+class Rows:
+    """The rows of a dataset with ragged columns.
+
+    Args:
+        fixed: the columns of one shape, locked.
+        ragged: the ragged columns by key.
+    """
+
+    def __init__(self, fixed: Any, ragged: dict[Path, RaggedReader]) -> None:
+        self.fixed, self.ragged = fixed, ragged
+
+    @classmethod
+    def open(cls, root: str, mode: str, allow_pickle: bool | None) -> Any:
+        """Returns the rows of a folder: a tensordict, or `Rows` if there are ragged columns."""
+        if b'"ragged":' not in (syscalls.read_file(f"{root}/{NAME}") or b""):
+            return load_memmap(root, mode=mode, allow_pickle=allow_pickle)
+        return read_folder(root, lambda folder: cls._read(folder, mode, allow_pickle))
+
+    @classmethod
+    def _read(cls, folder: SavedFolder, mode: str, allow_pickle: bool | None) -> Any:
+        manifest = folder.count(ownership.read_manifest(folder.root))
+        committed = manifest.rows_committed if manifest is not None else None
+        states = {} if committed is None else committed.ragged
+        found = [leaf for leaf in leaves(parse(folder)) if leaf.file in states]
+        if not found:
+            return load_memmap(folder.root, mode=mode, allow_pickle=allow_pickle)
+        selection = _Without([leaf.key for leaf in found])
+        fixed = open_any(folder.root, LoadRequest(selection=selection, mode=mode, allow_pickle=allow_pickle)).lock_()
+        # Rows are only appended, so the files hold at least as many as the tensordict, whatever was committed since.
+        readers = {leaf.key: RaggedReader(folder.root, leaf, states[leaf.file], len(fixed)) for leaf in found}
+        return cls(fixed, readers)
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.fixed)
+
+    def tensordict(self) -> Any:
+        """Returns all rows as a locked tensordict over the files."""
+        td = self.fixed.copy()
+        for key, column in self.ragged.items():
+            td.set(key, column.whole())
+        return td.lock_()
+
+    def __getitem__(self, index: Any) -> Any:
+        """Returns rows, or a column by its key."""
+        if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(n, str) for n in index)):
+            key = (index,) if isinstance(index, str) else index
+            if key in self.ragged:
+                return self._shown(self.ragged[key].take(torch.arange(len(self))))
+            return self.fixed[index]
+        rows = row_numbers(index, len(self))
+        return self._row(rows) if isinstance(rows, int) else self._batch(rows)
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """Returns the rows of a batch."""
+        return self[list(indices)]
+
+    def _row(self, number: int) -> Any:
+        return self.joined(self.fixed[number], {key: one.row(number) for key, one in self.ragged.items()})
+
+    def _batch(self, rows: torch.Tensor) -> Any:
+        return self.joined(self.fixed[rows], {key: one.take(rows) for key, one in self.ragged.items()})
+
+    @staticmethod
+    def joined(batch: Any, columns: dict[Path, Any]) -> Any:
+        """Returns a batch of the columns of one shape with the same rows of ragged columns."""
+        if batch.is_locked:
+            batch = batch.copy()
+        for key, value in columns.items():
+            batch.set(key, value)
+        return batch
+
+    @staticmethod
+    def _shown(column: Any) -> Any:
+        return column.tolist() if isinstance(column, NonTensorStack) else column
+
+
+def _are_bools(index: Any) -> bool:
+    return bool(index) and all(isinstance(item, bool) for item in index)

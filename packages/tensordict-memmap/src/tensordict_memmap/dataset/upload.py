@@ -1,0 +1,67 @@
+"""Upload of datasets: the committed rows of a local dataset become a new snapshot at a URL.
+
+Files of a dataset may be longer than their committed rows, and another process may append to them; so the files are
+staged in a folder that links to those that hold committed rows only, and has copies of the start of the others.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from typing import Any
+
+from tensordict_memmap.formats.names import META
+from tensordict_memmap.remote.upload import save_remote
+from tensordict_memmap.schema.node import WRAPPED
+from tensordict_memmap.storage import ownership
+from tensordict_memmap.storage.manifest import NAME, Entry
+from tensordict_memmap.storage.rows_committed import fingerprint
+from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
+
+__all__ = ["upload"]
+
+
+def upload(root: str, url: str, *, existsok: bool) -> None:
+    """Uploads the committed rows of a local dataset, as a new snapshot at a URL."""
+
+    def stage(path: str) -> None:
+        read_folder(root, lambda folder: _stage(folder, path))
+
+    save_remote(url, stage, existsok=existsok)
+
+
+def _stage(folder: SavedFolder, path: str) -> None:
+    """Makes a folder of the committed part of a dataset, with links to files that hold nothing else."""
+    shutil.rmtree(path, ignore_errors=True)
+    manifest = folder.count(ownership.read_manifest(folder.root))
+    if manifest is None or not manifest.files:
+        raise ValueError(f"{folder.root} has no manifest, which lists the files to upload; save it with this package")
+    documents = {name: folder.read(name) for name in manifest.files if name.rpartition("/")[2] == META}
+    growth = manifest.rows_committed
+    for name, entry in manifest.files.items():
+        target, source = os.path.join(path, *name.split("/")), os.path.join(folder.root, *name.split("/"))
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        document = documents.get(name)
+        if document is not None:
+            with open(target, "wb") as file:
+                file.write(document)
+            manifest.files[name] = Entry(len(document), entry.checksum)
+        elif not os.path.exists(source):
+            continue  # a leaf without elements has no file
+        elif os.path.getsize(source) == entry.size:
+            os.symlink(source, target)
+        else:
+            with open(source, "rb") as opened, open(target, "wb") as file:
+                _copy_start(opened, file, entry.size)
+    if growth is not None:
+        marks = [fingerprint(document) for name in (META, f"{WRAPPED}/{META}") if (document := documents.get(name))]
+        manifest.rows_committed = replace(growth, meta=tuple(marks), parts=())
+    with open(os.path.join(path, NAME), "wb") as file:
+        file.write(manifest.dumps())
+
+
+def _copy_start(source: Any, target: Any, nbytes: int) -> None:
+    while nbytes and (data := source.read(min(nbytes, 1 << 24))):
+        target.write(data)
+        nbytes -= len(data)

@@ -1,0 +1,314 @@
+"""Block cache: local sparse copies of remote files, of which only the blocks that were read take disk space.
+
+A copy has the size and the places of the remote file, so it is mapped and read like a local file once the blocks that
+a read needs are there. One byte for each block, in a file that all processes map, is its state: 0 absent, 1 present, 2
+read since the last search for blocks to remove (the clock algorithm). Blocks beyond the limit are removed by punching
+holes. Processes share the cache: a reader holds a shared file lock while it copies rows, and blocks are removed under
+an exclusive one. Both end with their process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from tensordict_memmap.remote.store import Store
+
+try:
+    import fcntl
+except ImportError:  # Windows: one process uses a cache
+    fcntl = None  # type: ignore[assignment]  # a module elsewhere
+
+__all__ = ["BLOCK_BYTES", "BlockCache", "CachedFile", "Spans"]
+
+T = TypeVar("T")
+
+BLOCK_BYTES = 1 << 16
+"""The size of a block: reading less from an object store takes no less time."""
+
+_MOST_REQUEST_BLOCKS = 128
+_MOST_BATCH_BYTES = 1 << 25
+"""The maximum number of bytes of requests that are held in memory at once."""
+
+_MOST_ATTEMPTS = 100
+_ABSENT, _PRESENT, _READ = 0, 1, 2
+
+
+class CachedFile(NamedTuple):
+    """A file of a cache: its path in the local folder, its path in the store, and its size in bytes."""
+
+    path: str
+    remote: str
+    size: int
+
+
+class Spans(NamedTuple):
+    """Byte ranges of one file, given by its number; none is empty."""
+
+    file: int
+    starts: np.ndarray[Any, Any]
+    ends: np.ndarray[Any, Any]
+
+
+class BlockCache:
+    """Sparse copies of the files of a store.
+
+    Args:
+        folder: the local folder, in which the copies exist with their full sizes.
+        control: the path of the file with the states of the blocks; the lock file lies beside it.
+        files: the files.
+        limit: the number of bytes that the blocks may take.
+        connect: makes the store; called again in each process.
+        check: called after blocks were read from the store, with the remote paths that were read; raises an error if
+            these files were replaced.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        control: str,
+        files: Sequence[CachedFile],
+        limit: int,
+        connect: Callable[[], Store],
+        check: Callable[[Store, set[str]], None],
+    ) -> None:
+        self.folder, self.control, self.files, self.limit = folder, control, list(files), limit
+        self._connect, self._check = connect, check
+        counts = [-(-file.size // BLOCK_BYTES) for file in files]
+        self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+        total = int(self._first[-1])
+        self.most_blocks = limit // BLOCK_BYTES
+        self.is_bounded = total > self.most_blocks
+        """Whether blocks may have to be removed; if not, readers need no lock."""
+        self._make_control(total)
+        states = np.memmap(control, np.uint8, "r+", shape=(total,)) if total else np.zeros(0, np.uint8)
+        self.states: np.ndarray[Any, Any] = np.asarray(states)
+        self._complete = [self._is_complete(file) for file in range(len(self.files))]
+        self._random = np.random.default_rng()
+        self._pid = -1
+
+    def _make_control(self, total: int) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(self.control, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        if os.path.getsize(self.control) < total:
+            os.truncate(self.control, total)
+
+    def _is_complete(self, file: int) -> bool:
+        """Whether all blocks of a file are present, and stay."""
+        return not self.is_bounded and bool(self.states[self._first[file] : self._first[file + 1]].all())
+
+    @property
+    def present_bytes(self) -> int:
+        """The number of bytes of the blocks that are present."""
+        return int(np.count_nonzero(self.states)) * BLOCK_BYTES
+
+    # --- reading
+
+    def fits(self, spans: Sequence[Spans]) -> bool:
+        """Whether all blocks of some spans can be present at once."""
+        return not self.is_bounded or len(self._blocks(spans)) <= self.most_blocks
+
+    def read(self, spans: Sequence[Spans], copy: Callable[[], T]) -> T:
+        """Returns the result of ``copy``, called while all blocks of some spans are present.
+
+        Args:
+            spans: the byte ranges that ``copy`` reads; they must fit.
+            copy: a function that copies them from the local files.
+
+        Raises:
+            FileNotFoundError: A file was removed from the store.
+            ValueError: A file of the store was truncated.
+            OSError: The local disk is full, or a process removes blocks faster than they are read.
+        """
+        self._attach()
+        for _ in range(_MOST_ATTEMPTS):
+            with self._locked(exclusive=False):
+                if self._are_present(spans):
+                    return copy()
+            blocks = self._blocks(spans)
+            found = self._fetch(blocks[self.states[blocks] == _ABSENT])
+            with self._locked(exclusive=True):
+                self._insert(found, blocks)
+                if self._are_present(spans):
+                    return copy()
+        raise OSError(f"other processes remove the blocks of {self.folder} while they are read; use a larger cache")
+
+    def _are_present(self, spans: Sequence[Spans]) -> bool:
+        for file, starts, ends in spans:
+            if self._complete[file]:
+                continue
+            first = starts // BLOCK_BYTES + self._first[file]
+            last = (ends - 1) // BLOCK_BYTES + self._first[file]
+            longest = int((last - first).max(initial=-1)) + 1
+            for number in range(longest):
+                blocks = first if number == 0 else last if longest == 2 else np.minimum(first + number, last)
+                states = self.states[blocks]
+                lowest = states.min(initial=_READ)
+                if lowest == _ABSENT:
+                    return False
+                if lowest == _PRESENT:
+                    self.states[blocks] = _READ
+        return True
+
+    def _blocks(self, spans: Sequence[Spans]) -> np.ndarray[Any, Any]:
+        """The numbers of all blocks of some spans, in order."""
+        found = [np.empty(0, np.int64)]
+        for file, starts, ends in spans:
+            first = starts // BLOCK_BYTES + self._first[file]
+            last = (ends - 1) // BLOCK_BYTES + self._first[file]
+            counts = last - first + 1
+            within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+            found.append(np.repeat(first, counts) + within)
+        return np.unique(np.concatenate(found))
+
+    # --- filling
+
+    def _fetch(self, blocks: np.ndarray[Any, Any]) -> list[tuple[int, int, bytes]]:
+        """Reads blocks from the store; returns runs of blocks: the number of the file, the offset and the bytes."""
+        if not len(blocks):
+            return []
+        files = np.searchsorted(self._first, blocks, "right") - 1
+        within = blocks - self._first[files]
+        breaks = np.flatnonzero((np.diff(blocks) != 1) | (np.diff(files) != 0)) + 1
+        ranges: list[tuple[int, int, int]] = []
+        for run in np.split(np.arange(len(blocks)), breaks):
+            file = int(files[run[0]])
+            for cut in range(0, len(run), _MOST_REQUEST_BLOCKS):
+                part = within[run[cut : cut + _MOST_REQUEST_BLOCKS]]
+                end = min((int(part[-1]) + 1) * BLOCK_BYTES, self.files[file].size)
+                ranges.append((file, int(part[0]) * BLOCK_BYTES, end))
+        store = self._store
+        out: list[tuple[int, int, bytes]] = []
+        for batch in _batches(ranges):
+            contents = store.read_ranges([(self.files[file].remote, start, end) for file, start, end in batch])
+            for (file, start, end), data in zip(batch, contents, strict=True):
+                if len(data) != end - start:
+                    raise ValueError(
+                        f"{store.full_path(self.files[file].remote)} returned {len(data)} of {end - start} bytes from "
+                        f"byte {start} on: it was truncated or replaced; open the dataset again"
+                    )
+                out.append((file, start, bytes(data)))
+        self._check(store, {self.files[file].remote for file, _, _ in ranges})
+        return out
+
+    def _insert(self, found: Sequence[tuple[int, int, bytes]], needed: np.ndarray[Any, Any]) -> None:
+        fresh = [
+            (self._first[file] + start // BLOCK_BYTES, -(-len(data) // BLOCK_BYTES)) for file, start, data in found
+        ]
+        absent = sum(int(np.count_nonzero(self.states[first : first + count] == _ABSENT)) for first, count in fresh)
+        if self.is_bounded:
+            self._make_room(absent, needed)
+        for (file, start, data), (first, count) in zip(found, fresh, strict=True):
+            with self._opened(file) as fd:
+                view = memoryview(data)
+                while view:
+                    written = os.pwrite(fd, view, start)
+                    view, start = view[written:], start + written
+            self.states[first : first + count] = _READ  # last, since a process may be killed at any moment
+        for file in {file for file, _, _ in found}:
+            self._complete[file] = self._is_complete(file)
+
+    def _make_room(self, count: int, needed: np.ndarray[Any, Any]) -> None:
+        """Removes blocks until ``count`` more may be present, but none that the current read needs."""
+        excess = int(np.count_nonzero(self.states)) + count - self.most_blocks
+        if excess <= 0:
+            return
+        kept = np.zeros(len(self.states), bool)
+        kept[needed] = True
+        old = np.flatnonzero((self.states == _PRESENT) & ~kept)
+        if len(old) < excess:
+            self.states[self.states == _READ] = _PRESENT
+            old = np.flatnonzero((self.states == _PRESENT) & ~kept)
+        # some more at once, so that not every read has to search
+        gone = np.sort(self._random.permutation(old)[: max(excess, self.most_blocks // 32)])
+        self.states[gone] = _ABSENT  # first, since a process may be killed at any moment
+        for file in np.unique(np.searchsorted(self._first, gone, "right") - 1).tolist():
+            first, end = int(self._first[file]), int(self._first[file + 1])
+            own = gone[(gone >= first) & (gone < end)] - first
+            with self._opened(file) as fd:
+                for run in np.split(own, np.flatnonzero(np.diff(own) != 1) + 1):
+                    if not _punch(fd, int(run[0]) * BLOCK_BYTES, len(run) * BLOCK_BYTES):
+                        self.states[first:end] = _ABSENT  # a file system without holes: the whole copy is emptied
+                        os.ftruncate(fd, 0)
+                        os.ftruncate(fd, self.files[file].size)
+                        break
+
+    @contextlib.contextmanager
+    def _opened(self, file: int) -> Iterator[int]:
+        fd = os.open(
+            os.path.join(self.folder, *self.files[file].path.split("/")), os.O_RDWR | getattr(os, "O_BINARY", 0)
+        )
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    # --- processes
+
+    def _attach(self) -> None:
+        """Opens what a forked process cannot take over from its parent."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._mutex = threading.RLock()  # threads share a file lock
+            self._lock = os.open(f"{self.control}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+            self._made: Store | None = None
+
+    @property
+    def _store(self) -> Store:
+        if self._made is None:
+            self._made = self._connect()
+        return self._made
+
+    @contextlib.contextmanager
+    def _locked(self, *, exclusive: bool) -> Iterator[None]:
+        if not self.is_bounded or fcntl is None:  # nothing is removed, and bytes are written before they count
+            yield
+            return
+        with self._mutex:
+            fcntl.flock(self._lock, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Closes the lock file."""
+        if self._pid == os.getpid():
+            os.close(self._lock)
+            self._pid = -1
+
+
+def _batches(ranges: Sequence[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
+    batch: list[tuple[int, int, int]] = []
+    room = _MOST_BATCH_BYTES
+    for one in ranges:
+        if batch and one[2] - one[1] > room:
+            yield batch
+            batch, room = [], _MOST_BATCH_BYTES
+        batch.append(one)
+        room -= one[2] - one[1]
+    if batch:
+        yield batch
+
+
+@functools.cache
+def _fallocate() -> Any:
+    try:
+        function = ctypes.CDLL(None, use_errno=True).fallocate
+    except (AttributeError, OSError, TypeError):  # a system without it
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    return function
+
+
+def _punch(fd: int, offset: int, nbytes: int) -> bool:
+    """Makes a hole in a file, which gives its disk space back; returns whether the file system can."""
+    function = _fallocate()
+    return function is not None and function(fd, 0x03, offset, nbytes) == 0  # PUNCH_HOLE | KEEP_SIZE
