@@ -90,6 +90,14 @@ class TensorClassModuleWrapper(TensorDictModuleBase):
 
     Raises:
         ValueError: A type is not a tensorclass.
+
+    >>> from tensordict_class import tensorclass
+    >>> Point = tensorclass(type("Point", (), {"__annotations__": {"x": torch.Tensor}}))
+    >>> class Double(TensorClassModuleBase[Point, Point]):
+    ...     def forward(self, point):
+    ...         return point * 2
+    >>> TensorClassModuleWrapper(Double())(TensorDict({"x": torch.ones(2)}, [2]))["x"]
+    tensor([2., 2.])
     """
 
     def __init__(self, module: TensorClassModuleBase[Any, Any]) -> None:

@@ -93,7 +93,12 @@ class TensorCollection(
     DeprecatedNames,
     PrivateNames,
 ):
-    """The base class of containers of tensors that behave like one tensor of their batch size."""
+    """The base class of containers of tensors that behave like one tensor of their batch size.
+
+    >>> from tensordict_core import NonTensorData, TensorCollection
+    >>> isinstance(TensorDict(), TensorCollection), isinstance(NonTensorData("text"), TensorCollection)
+    (True, True)
+    """
 
     __slots__ = ("__weakref__",)
 
@@ -207,6 +212,10 @@ class TensorDictBase(TensorCollection, abstract=True):
     """The base class of all tensordicts: dense ones, lazy stacks, views and parameters.
 
     ``isinstance(x, TensorDictBase)`` tests for a tensordict of any kind.
+
+    >>> from tensordict_core import NonTensorData, TensorDictBase
+    >>> isinstance(TensorDict(), TensorDictBase), isinstance(NonTensorData("text"), TensorDictBase)
+    (True, False)
     """
 
     __slots__ = ()

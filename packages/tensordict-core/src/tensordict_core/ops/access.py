@@ -253,7 +253,11 @@ class Access(Node):
 
     @property
     def sorted_keys(self) -> list[str]:
-        """The keys of this node in alphabetical order."""
+        """The keys of this node in alphabetical order.
+
+        >>> TensorDict({"b": torch.zeros(3), "a": torch.zeros(3)}).sorted_keys
+        ['a', 'b']
+        """
         return sorted(self._keys())
 
     # writing ---------------------------------------------------------------------------------------------------------

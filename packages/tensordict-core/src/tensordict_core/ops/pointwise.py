@@ -163,7 +163,11 @@ class Pointwise(Node):
         return _ternary(self, "addcmul", torch.addcmul, other1, other2, value=value)
 
     def addcmul_(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
-        """Write the result of ``addcmul`` into the leaves."""
+        """Write the result of ``addcmul`` into the leaves.
+
+        >>> TensorDict({"a": torch.tensor(1.0)}).addcmul_(torch.tensor(3.0), torch.tensor(2.0))["a"]
+        tensor(7.)
+        """
         return _ternary_(self, "addcmul_", Tensor.addcmul_, other1, other2, value=value)
 
     def addcdiv(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
@@ -176,7 +180,11 @@ class Pointwise(Node):
         return _ternary(self, "addcdiv", torch.addcdiv, other1, other2, value=value)
 
     def addcdiv_(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
-        """Write the result of ``addcdiv`` into the leaves."""
+        """Write the result of ``addcdiv`` into the leaves.
+
+        >>> TensorDict({"a": torch.tensor(1.0)}).addcdiv_(torch.tensor(3.0), torch.tensor(2.0))["a"]
+        tensor(2.5000)
+        """
         return _ternary_(self, "addcdiv_", Tensor.addcdiv_, other1, other2, value=value)
 
     def lerp(self, end: Any, weight: Any) -> Self:
@@ -193,7 +201,11 @@ class Pointwise(Node):
         return _ternary(self, "lerp", torch.lerp, end, weight)
 
     def lerp_(self, end: Any, weight: Any) -> Self:
-        """Write the result of ``lerp`` into the leaves."""
+        """Write the result of ``lerp`` into the leaves.
+
+        >>> TensorDict({"a": torch.zeros(2)}, [2]).lerp_(TensorDict({"a": torch.ones(2)}, [2]), 0.25)["a"]
+        tensor([0.2500, 0.2500])
+        """
         return _ternary_(self, "lerp_", Tensor.lerp_, end, weight)
 
     def masked_fill(self, mask: Tensor, value: float | bool) -> Self:
@@ -214,7 +226,11 @@ class Pointwise(Node):
         )
 
     def masked_fill_(self, mask: Tensor, value: float | bool) -> Self:
-        """Write the result of ``masked_fill`` into the leaves."""
+        """Write the result of ``masked_fill`` into the leaves.
+
+        >>> TensorDict({"a": torch.zeros(2)}, [2]).masked_fill_(torch.tensor([True, False]), 5)["a"]
+        tensor([5., 0.])
+        """
         leaves = self._leaves()
         masks = batch_operand(self, leaves, over_batch_size(mask, self._meta.batch_size))
         for leaf, m in zip(leaves, masks, strict=True):

@@ -78,25 +78,45 @@ class Properties(Node):
 
     @property
     def shape(self) -> torch.Size:
-        """The batch size."""
+        """The batch size.
+
+        >>> TensorDict({"a": torch.zeros(3, 4, 5)}, [3, 4]).shape
+        torch.Size([3, 4])
+        """
         return self._meta.batch_size
 
     @property
     def batch_dims(self) -> int:
-        """The number of batch dimensions."""
+        """The number of batch dimensions.
+
+        >>> TensorDict({"a": torch.zeros(3, 4, 5)}, [3, 4]).batch_dims
+        2
+        """
         return len(self._meta.batch_size)
 
     @property
     def ndim(self) -> int:
-        """The number of batch dimensions."""
+        """The number of batch dimensions.
+
+        >>> TensorDict({"a": torch.zeros(3, 4, 5)}, [3, 4]).ndim
+        2
+        """
         return len(self._meta.batch_size)
 
     def dim(self) -> int:
-        """Return the number of batch dimensions."""
+        """Return the number of batch dimensions.
+
+        >>> TensorDict({"a": torch.zeros(3, 4, 5)}, [3, 4]).dim()
+        2
+        """
         return len(self._meta.batch_size)
 
     def ndimension(self) -> int:
-        """Return the number of batch dimensions."""
+        """Return the number of batch dimensions.
+
+        >>> TensorDict({"a": torch.zeros(3, 4, 5)}, [3, 4]).ndimension()
+        2
+        """
         return len(self._meta.batch_size)
 
     @overload
@@ -121,7 +141,11 @@ class Properties(Node):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of all entries, or ``None`` if entries may be on several devices."""
+        """The device of all entries, or ``None`` if entries may be on several devices.
+
+        >>> TensorDict({"a": torch.zeros(3)}).device is None, TensorDict({"a": torch.zeros(3)}, device="cpu").device
+        (True, device(type='cpu'))
+        """
         return self._meta.device
 
     @device.setter
@@ -251,7 +275,11 @@ class Properties(Node):
         return self
 
     def rename(self, *names: str | None, **rename_map: str) -> Self:
-        """Return a shallow copy with other dim names; arguments are those of ``rename_``."""
+        """Return a shallow copy with other dim names; arguments are those of ``rename_``.
+
+        >>> TensorDict({"a": torch.zeros(2, 3)}, [2, 3], names=["time", "env"]).rename(time="step").names
+        ['step', 'env']
+        """
         out = self._clone(False)
         out.names = self._renamed(names, rename_map)
         return out
@@ -304,11 +332,19 @@ class Properties(Node):
         return all(not is_leaf_tensor(value) and value.is_empty() for _, value in self._peek_items())
 
     def is_contiguous(self) -> bool:
-        """Return whether every leaf is contiguous."""
+        """Return whether every leaf is contiguous.
+
+        >>> TensorDict({"a": torch.zeros(3, 4).t()}, [4]).is_contiguous()
+        False
+        """
         return all([leaf.is_contiguous() for leaf in self._leaves()])
 
     def is_floating_point(self) -> bool:
-        """Return whether every leaf has a floating-point dtype."""
+        """Return whether every leaf has a floating-point dtype.
+
+        >>> TensorDict({"a": torch.zeros(3), "b": torch.arange(3)}, [3]).is_floating_point()
+        False
+        """
         return all(leaf.is_floating_point() for leaf in self._leaves())
 
     def is_shared(self) -> bool:
@@ -316,6 +352,9 @@ class Properties(Node):
 
         Without tensors, whether all non-tensor values are; of an empty tensordict, whether ``share_memory_`` was called
         and it is locked since.
+
+        >>> TensorDict({"a": torch.zeros(3)}).share_memory_().is_shared()
+        True
         """
         leaves = self._leaves()
         if not leaves:
@@ -327,17 +366,29 @@ class Properties(Node):
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the device is a CUDA device."""
+        """Whether the device is a CUDA device.
+
+        >>> TensorDict({"a": torch.zeros(3)}, device="cpu").is_cuda
+        False
+        """
         return self._meta.device is not None and self._meta.device.type == "cuda"
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the device is the CPU."""
+        """Whether the device is the CPU.
+
+        >>> TensorDict({"a": torch.zeros(3)}, device="cpu").is_cpu
+        True
+        """
         return self._meta.device is not None and self._meta.device.type == "cpu"
 
     @property
     def is_meta(self) -> bool:
-        """Whether the device is the meta device."""
+        """Whether the device is the meta device.
+
+        >>> TensorDict({"a": torch.zeros(3)}).to("meta").is_meta
+        True
+        """
         return self._meta.device is not None and self._meta.device.type == "meta"
 
     @property
@@ -352,7 +403,11 @@ class Properties(Node):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether any leaf requires a gradient."""
+        """Whether any leaf requires a gradient.
+
+        >>> TensorDict({"a": torch.zeros(3), "b": torch.zeros(3, requires_grad=True)}, [3]).requires_grad
+        True
+        """
         return any(leaf.requires_grad for leaf in self._leaves())
 
     @requires_grad.setter

@@ -249,7 +249,12 @@ class KeySelection(Node):
         return self._clone(recurse)
 
     def copy(self) -> Self:
-        """Return a shallow copy: new nodes with the same tensors."""
+        """Return a shallow copy: new nodes with the same tensors.
+
+        >>> td = TensorDict({"a": torch.zeros(3)})
+        >>> td.copy()["a"] is td["a"]
+        True
+        """
         return self._clone(False)
 
     def __copy__(self) -> Self:

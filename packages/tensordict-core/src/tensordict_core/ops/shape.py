@@ -193,11 +193,19 @@ class Shape(Node):
         return self.permute(order)
 
     def swapaxes(self, axis0: int, axis1: int) -> Self:
-        """Swap two batch dimensions, as ``transpose``."""
+        """Swap two batch dimensions, as ``transpose``.
+
+        >>> TensorDict({"a": torch.zeros(2, 3, 4)}, [2, 3]).swapaxes(0, 1)["a"].shape
+        torch.Size([3, 2, 4])
+        """
         return self.transpose(axis0, axis1)
 
     def swapdims(self, axis0: int, axis1: int) -> Self:
-        """Swap two batch dimensions, as ``transpose``."""
+        """Swap two batch dimensions, as ``transpose``.
+
+        >>> TensorDict({"a": torch.zeros(2, 3, 4)}, [2, 3]).swapdims(0, 1)["a"].shape
+        torch.Size([3, 2, 4])
+        """
         return self.transpose(axis0, axis1)
 
     def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
@@ -224,7 +232,11 @@ class Shape(Node):
         return self.permute([placed[i] if i in placed else next(rest) for i in range(len(size))])
 
     def moveaxis(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
-        """Move batch dimensions, as ``movedim``."""
+        """Move batch dimensions, as ``movedim``.
+
+        >>> TensorDict({"a": torch.zeros(2, 3, 4)}, [2, 3]).moveaxis(0, 1)["a"].shape
+        torch.Size([3, 2, 4])
+        """
         return self.movedim(source, destination)
 
     def expand(self, *args: Any, size: Sequence[int] | None = None) -> Self:
@@ -272,7 +284,11 @@ class Shape(Node):
         return with_leaves_as(expanded, other) if isinstance(other, Node) else expanded
 
     def broadcast_to(self, shape: Sequence[int]) -> Self:
-        """Broadcast the batch dimensions to a shape, as ``expand``."""
+        """Broadcast the batch dimensions to a shape, as ``expand``.
+
+        >>> TensorDict({"a": torch.zeros(3)}, [3]).broadcast_to([2, 3]).batch_size
+        torch.Size([2, 3])
+        """
         return self.expand(*shape)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1, *, inplace: bool = False) -> Self:
@@ -304,16 +320,28 @@ class Shape(Node):
         return self._in_place(self.reshape(*size[:at], *inner, *size[at + 1 :]), inplace)
 
     def atleast_1d(self) -> Self:
-        """Return the tensordict with at least one batch dimension, added in front."""
+        """Return the tensordict with at least one batch dimension, added in front.
+
+        >>> TensorDict({"a": torch.zeros(3)}, []).atleast_1d()["a"].shape
+        torch.Size([1, 3])
+        """
         return self if self._meta.batch_size else self.unsqueeze(0)
 
     def atleast_2d(self) -> Self:
-        """Return the tensordict with at least two batch dimensions, added as `torch.atleast_2d` does."""
+        """Return the tensordict with at least two batch dimensions, added as `torch.atleast_2d` does.
+
+        >>> TensorDict({"a": torch.zeros(3)}, [3]).atleast_2d().batch_size
+        torch.Size([1, 3])
+        """
         td = self.atleast_1d()
         return td if len(td._meta.batch_size) > 1 else td.unsqueeze(0)
 
     def atleast_3d(self) -> Self:
-        """Return the tensordict with at least three batch dimensions, added as `torch.atleast_3d` does."""
+        """Return the tensordict with at least three batch dimensions, added as `torch.atleast_3d` does.
+
+        >>> TensorDict({"a": torch.zeros(3)}, [3]).atleast_3d().batch_size
+        torch.Size([1, 3, 1])
+        """
         td = self.atleast_2d()
         return td if len(td._meta.batch_size) > 2 else td.unsqueeze(-1)
 
@@ -335,11 +363,19 @@ class Shape(Node):
         return self._batch_op(lambda leaf: leaf.flip(normal))
 
     def fliplr(self) -> Self:
-        """Return a copy with the positions along the second batch dimension in reverse order."""
+        """Return a copy with the positions along the second batch dimension in reverse order.
+
+        >>> TensorDict({"a": torch.arange(4).view(2, 2)}, [2, 2]).fliplr()["a"]
+        tensor([[1, 0], [3, 2]])
+        """
         return self.flip(1)
 
     def flipud(self) -> Self:
-        """Return a copy with the positions along the first batch dimension in reverse order."""
+        """Return a copy with the positions along the first batch dimension in reverse order.
+
+        >>> TensorDict({"a": torch.arange(3)}, [3]).flipud()["a"]
+        tensor([2, 1, 0])
+        """
         return self.flip(0)
 
     def roll(
@@ -397,7 +433,11 @@ class Shape(Node):
         )
 
     def tile(self, *dims: Any) -> Self:
-        """Return a copy with the batch repeated, as ``repeat``; missing leading counts or sizes are 1."""
+        """Return a copy with the batch repeated, as ``repeat``; missing leading counts or sizes are 1.
+
+        >>> TensorDict({"a": torch.arange(2)}, [2]).tile(2)["a"]
+        tensor([0, 1, 0, 1])
+        """
         counts = _ints(dims)
         missing = len(self._meta.batch_size) - len(counts)
         td = self

@@ -306,9 +306,17 @@ class InPlaceUpdating(Node):
         return self
 
     def copy_(self, tensordict: Any, non_blocking: bool = False) -> Self:
-        """Write the values of another tensordict into the existing entries, as ``update_``."""
+        """Write the values of another tensordict into the existing entries, as ``update_``.
+
+        >>> TensorDict({"a": torch.zeros(2)}, [2]).copy_(TensorDict({"a": torch.arange(2)}, [2]))["a"]
+        tensor([0., 1.])
+        """
         return self.update_(tensordict, non_blocking=non_blocking)
 
     def copy_at_(self, tensordict: Any, idx: Any, non_blocking: bool = False, *, fast: bool = True) -> Self:
-        """Write the values of another tensordict into a part of the entries, as ``update_at_``."""
+        """Write the values of another tensordict into a part of the entries, as ``update_at_``.
+
+        >>> TensorDict({"a": torch.zeros(3)}, [3]).copy_at_(TensorDict({"a": torch.ones(2)}, [2]), slice(1, 3))["a"]
+        tensor([0., 1., 1.])
+        """
         return self.update_at_(tensordict, idx, non_blocking=non_blocking)

@@ -54,6 +54,12 @@ class Checkpoint:
         step: the step that it was saved with, or None.
         extra: the value that it was saved with as ``extra``; its tensors are in memory.
         parts: the names of the objects whose states it holds.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> _ = save_checkpoint("run", model=model, step=3, extra={"best": 0.5})
+    >>> checkpoint = load_checkpoint("run", model=model)
+    >>> checkpoint.step, checkpoint.extra, checkpoint.parts
+    (3, {'best': 0.5}, ['model'])
     """
 
     path: Path

@@ -95,7 +95,7 @@ def load_into(
         allow_pickle: whether values without a JSON form may be unpickled.
 
     Returns:
-        The differences, and what was loaded: ``report.loaded``, ``report.skipped`` with the found and the expected
+        The differences and what was loaded, in ``report.loaded``, ``report.skipped`` with the found and the expected
         shapes, ``report.missing`` and ``report.unexpected``.
 
     Raises:

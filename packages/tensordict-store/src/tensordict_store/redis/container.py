@@ -66,6 +66,11 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
     Raises:
         ImportError: redis-py is not installed.
         ConnectionError: The server does not answer.
+
+    >>> stored = TensorDictStore(host="localhost", batch_size=[3])  # doctest: +SKIP
+    >>> stored["a"] = torch.arange(3)  # doctest: +SKIP
+    >>> stored[1:]["a"]  # doctest: +SKIP
+    tensor([1, 2])
     """
 
     _reads_copy = True

@@ -20,6 +20,10 @@ def to_store(td: Any, **kwargs: Any) -> TensorDictStore | LazyStackedTensorDictS
     Raises:
         ImportError: redis-py is not installed.
         ConnectionError: The server does not answer.
+
+    >>> stored = to_store(TensorDict({"a": torch.arange(3)}, [3]), host="localhost")  # doctest: +SKIP
+    >>> stored[1:]["a"]  # doctest: +SKIP
+    tensor([1, 2])
     """
     if getattr(td, "_is_lazy_stack", False):
         return LazyStackedTensorDictStore.from_lazy_stack(td, **kwargs)

@@ -51,6 +51,12 @@ class LazyStackedTensorDictStore(CustomContainer):
     Raises:
         ImportError: redis-py is not installed.
         ConnectionError: The server does not answer.
+
+    >>> from tensordict_core import lazy_stack
+    >>> ragged = lazy_stack([TensorDict({"a": torch.ones(n)}) for n in (1, 2)])
+    >>> stored = LazyStackedTensorDictStore.from_lazy_stack(ragged, host="localhost")  # doctest: +SKIP
+    >>> stored[1]["a"]  # doctest: +SKIP
+    tensor([1., 1.])
     """
 
     _reads_copy = True

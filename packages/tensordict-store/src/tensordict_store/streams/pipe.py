@@ -223,6 +223,18 @@ class TensorDictServer:
     Args:
         server: The server of asyncio.
         pipes: The queue of the pipes that connected.
+
+    >>> async def exchange():
+    ...     server = await TensorDictServer.start(0)
+    ...     sender = await TensorDictPipe.connect("127.0.0.1", server.port)
+    ...     receiver = await server.accept()
+    ...     await sender.asend(TensorDict({"a": torch.arange(3)}, [3]))
+    ...     received = await receiver.arecv()
+    ...     for one in (sender, receiver, server):
+    ...         await one.aclose()
+    ...     return received["a"]
+    >>> asyncio.run(exchange())
+    tensor([0, 1, 2])
     """
 
     def __init__(self, server: asyncio.Server, pipes: asyncio.Queue[TensorDictPipe]) -> None:

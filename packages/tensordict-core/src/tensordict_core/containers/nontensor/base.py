@@ -71,7 +71,13 @@ def register_value_writer(writer: ValueWriter) -> None:
 
 @owns_methods
 class NonTensorDataBase(SharesValues, abstract=True):
-    """Base class of `NonTensorData` and `NonTensorStack`."""
+    """Base class of `NonTensorData` and `NonTensorStack`.
+
+    >>> from tensordict_core import NonTensorDataBase
+    >>> td = TensorDict({"name": ["a", "b"], "unit": "m"}, [2])
+    >>> [isinstance(td.get(key), NonTensorDataBase) for key in ("name", "unit")]
+    [True, True]
+    """
 
     __slots__ = ("_annotations", "_holders", "_last_exit", "_locked", "_meta")
 

@@ -223,6 +223,10 @@ class MemmapStubs(Node):
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
+
+        >>> td = TensorDict({"a": torch.arange(3)}, [3])
+        >>> td.save("run") is td, TensorDict.load("run")["a"]
+        (True, MemoryMappedTensor([0, 1, 2]))
         """
         return satellite(_NAME, "TensorDict.save").save(
             self, prefix, copy_existing=copy_existing, return_early=return_early, **options
@@ -337,7 +341,12 @@ class MemmapStubs(Node):
         non_blocking: bool = False,
         **options: Unpack[LoadOptions],
     ) -> Self:
-        """Return a tensordict as ``load_memmap`` does."""
+        """Return a tensordict as ``load_memmap`` does.
+
+        >>> _ = TensorDict({"a": torch.arange(3)}, [3]).save("run")
+        >>> TensorDict.load("run", rows=slice(1, 3))["a"].tolist()
+        [1, 2]
+        """
         return cls.load_memmap(prefix, device, non_blocking, **options)
 
     def load_memmap_(
@@ -353,6 +362,10 @@ class MemmapStubs(Node):
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
+
+        >>> _ = TensorDict({"a": torch.ones(3)}, [3]).save("run")
+        >>> TensorDict({"a": torch.zeros(3)}, [3]).load_memmap_("run")["a"]
+        tensor([1., 1., 1.])
         """
         satellite(_NAME, "TensorDict.load_memmap_").load_memmap_(
             self, prefix, allow_pickle=allow_pickle, mode=mode, verify=verify
@@ -366,6 +379,11 @@ class MemmapStubs(Node):
 
         Raises:
             RuntimeError: The tensordict is not mapped onto a folder.
+
+        >>> reader = TensorDict({"a": torch.ones(3)}, [3]).memmap("run")
+        >>> _ = TensorDict.load("run").make_memmap("b", [3])  # another holder of the files adds an entry
+        >>> "b" in reader, "b" in reader.memmap_refresh_()
+        (False, True)
         """
         satellite(_NAME, "TensorDict.memmap_refresh_").memmap_refresh_(self, allow_pickle=allow_pickle)
         return self
@@ -382,6 +400,10 @@ class MemmapStubs(Node):
 
         Raises:
             RuntimeError: The tensordict is not mapped.
+
+        >>> disk = TensorDict({"a": torch.ones(3)}, [3]).memmap("run")
+        >>> disk.make_memmap("b", [3, 2], dtype=torch.int64).sum(), TensorDict.load("run").sorted_keys
+        (tensor(0), ['a', 'b'])
         """
         result: Tensor = satellite(_NAME, "TensorDict.make_memmap").make_memmap(self, key, shape, dtype=dtype)
         return result
@@ -395,7 +417,13 @@ class MemmapStubs(Node):
         dtype: torch.dtype | None = None,
         robust_key: bool | None = None,
     ) -> Tensor:
-        """Return a new mapped entry over a storage, stored under ``key`` of a mapped tensordict."""
+        """Return a new mapped entry over a storage, stored under ``key`` of a mapped tensordict.
+
+        >>> disk = TensorDict({"a": torch.ones(3)}, [3]).memmap("run")
+        >>> storage = disk["a"].untyped_storage()
+        >>> disk.make_memmap_from_storage("b", storage, [3], dtype=torch.float32).tolist()
+        [1.0, 1.0, 1.0]
+        """
         result: Tensor = satellite(_NAME, "TensorDict.make_memmap_from_storage").make_memmap_from_storage(
             self, key, storage, shape, dtype=dtype
         )
@@ -404,14 +432,24 @@ class MemmapStubs(Node):
     def make_memmap_from_tensor(
         self, key: NestedKey, tensor: Tensor, *, copy_data: bool = True, robust_key: bool | None = None
     ) -> Tensor:
-        """Return a new mapped entry of the shape and dtype of a tensor, with its values if ``copy_data``."""
+        """Return a new mapped entry of the shape and dtype of a tensor, with its values if ``copy_data``.
+
+        >>> disk = TensorDict({"a": torch.ones(3)}, [3]).memmap("run")
+        >>> _ = disk.make_memmap_from_tensor("b", torch.arange(3))
+        >>> TensorDict.load("run")["b"].tolist()
+        [0, 1, 2]
+        """
         result: Tensor = satellite(_NAME, "TensorDict.make_memmap_from_tensor").make_memmap_from_tensor(
             self, key, tensor, copy_data=copy_data
         )
         return result
 
     def is_memmap(self) -> bool:
-        """Return whether all leaves are memory mapped; false without leaves."""
+        """Return whether all leaves are memory mapped; false without leaves.
+
+        >>> TensorDict({"a": torch.ones(3)}).memmap().is_memmap(), TensorDict({"a": torch.ones(3)}).is_memmap()
+        (True, False)
+        """
         return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_memmap").is_memmap(self))
 
     @overload
@@ -465,15 +503,28 @@ class MemmapStubs(Node):
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
             ValueError: The file is damaged.
+
+        >>> _ = TensorDict({"a": torch.arange(3)}, [3]).consolidate("run.tdc")
+        >>> TensorDict.from_consolidated("run.tdc")["a"].tolist()
+        [0, 1, 2]
         """
         loaded: Self = satellite(_NAME, "TensorDict.from_consolidated").from_consolidated(filename)
         return loaded
 
     def is_consolidated(self) -> bool:
-        """Return whether all leaves are views of one storage that ``consolidate`` made."""
+        """Return whether all leaves are views of one storage that ``consolidate`` made.
+
+        >>> td = TensorDict({"a": torch.ones(3)}, [3])
+        >>> td.is_consolidated(), td.consolidate().is_consolidated()
+        (False, True)
+        """
         return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_consolidated").is_consolidated(self))
 
     @property
     def saved_path(self) -> Path | None:
-        """The folder that this tensordict is mapped onto, or ``None``."""
+        """The folder that this tensordict is mapped onto, or ``None``.
+
+        >>> TensorDict({"a": torch.ones(3)}, [3]).memmap("run").saved_path.name
+        'run'
+        """
         return None if self._annotations is None else self._annotations.get("saved_path")

@@ -93,6 +93,10 @@ class ModuleStubs(Node):
 
         Raises:
             ImportError: ``tensordict-nn`` is not installed.
+
+        >>> params = TensorDict.from_modules(torch.nn.Linear(2, 3), torch.nn.Linear(2, 3))
+        >>> params.batch_size, params["weight"].shape
+        (torch.Size([2]), torch.Size([2, 3, 2]))
         """
         return satellite(_NAME, "TensorDict.from_modules").from_modules(
             *modules,

@@ -180,6 +180,10 @@ class StoreStubs(Node):
             ImportError: ``tensordict-store`` or redis-py is not installed.
             ConnectionError: The server does not answer.
             TypeError: An entry cannot be stored; the error names its key.
+
+        >>> stored = TensorDict({"a": torch.ones(3)}, [3]).to_store(host="localhost")  # doctest: +SKIP
+        >>> stored["a"]  # doctest: +SKIP
+        tensor([1., 1., 1.])
         """
         return satellite(_NAME, "TensorDict.to_store").to_store(
             self,
