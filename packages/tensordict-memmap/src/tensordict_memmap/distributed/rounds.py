@@ -22,9 +22,12 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from tensordict_memmap.distributed.errors import RankError, describe_failure
-from tensordict_memmap.distributed.team import Team, host_name
+from tensordict_memmap.distributed.team import Team, has_ended, host_name
 
 __all__ = ["Link", "join"]
+
+_LOOK = 0.5
+"""Seconds after which a rank that waits for another looks whether that has ended, which it sees on its own machine."""
 
 _GRACE = 5.0
 """Seconds that a rank waits for the answer of the coordinator beyond the time that the coordinator has."""
@@ -179,17 +182,16 @@ def _arrive(team: Team, own: dict[str, Any], timeout: float, what: str) -> dict[
     """Tells the coordinator that this rank arrived, and waits for its answer."""
     store, place, reply = team.store, f"arrived/{team.index}", f"answer/{own['name']}"
     store.set(place, orjson.dumps(own))
-    try:
-        store.wait([reply], timedelta(seconds=timeout + _GRACE))
-        answer: dict[str, Any] = orjson.loads(store.get(reply))
-    except RuntimeError as error:  # torch's DistStoreError, which the store raises for a time limit too
+    late = _await(team, reply, 0, time.monotonic() + timeout + _GRACE, timeout)
+    if late is not None:
         with contextlib.suppress(RuntimeError):
             store.delete_key(place)
         raise RankError(
-            f"rank {team.ranks[0]}, which coordinates, did not arrive at {what} within {timeout:g} s; call it on all "
-            "ranks of the group, or pass a longer timeout=",
+            f"rank {team.ranks[0]}, which coordinates {what}, {late}; call it on all ranks of the group, or pass a "
+            "longer timeout=",
             [team.ranks[0]],
-        ) from error
+        )
+    answer: dict[str, Any] = orjson.loads(store.get(reply))
     with contextlib.suppress(RuntimeError):
         store.delete_key(reply)
     if "failures" in answer:
@@ -198,24 +200,41 @@ def _arrive(team: Team, own: dict[str, Any], timeout: float, what: str) -> dict[
     return answer
 
 
+def _await(team: Team, key: str, index: int, deadline: float, timeout: float) -> str | None:
+    """Waits until a rank has set a key of the store; returns None then, and else what that rank did."""
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            team.store.wait([key], timedelta(seconds=max(min(left, _LOOK), 0.001)))
+        except RuntimeError:  # torch's DistStoreError, which the store raises for a time limit too
+            if left <= _LOOK:
+                return f"did not arrive within {timeout:g} s (timeout=)"
+            with contextlib.suppress(RuntimeError):
+                place = f"process/{index}"
+                if team.store.check([place]) and has_ended(team.store.get(place).decode()):
+                    return "has ended"
+        else:
+            return None
+
+
 def _invite(team: Team, own: dict[str, Any], timeout: float, what: str) -> dict[str, Any]:
     """Waits for all ranks, and answers each."""
     store = team.store
     deadline = time.monotonic() + timeout
     arrived: dict[int, dict[str, Any]] = {0: own}
-    late = []
+    late: dict[int, str] = {}
     for index in range(1, team.size):
         place = f"arrived/{index}"
-        try:
-            store.wait([place], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+        how = _await(team, place, index, deadline, timeout)
+        if how is None:
             arrived[index] = orjson.loads(store.get(place))
             store.delete_key(place)
-        except RuntimeError:
-            late.append(index)
+        else:
+            late[index] = how
+            if how == "has ended":  # nothing comes of this save: those that wait learn it soon
+                deadline = min(deadline, time.monotonic() + _LOOK)
     failures = {one["rank"]: one["failure"] for one in arrived.values() if one.get("failure") is not None}
-    if late:
-        text = f"it did not arrive within {timeout:g} s (timeout=)"
-        failures |= {team.ranks[index]: {"text": text, "cancelled": False} for index in late}
+    failures |= {team.ranks[index]: {"text": f"it {how}", "cancelled": False} for index, how in late.items()}
     failures = failures or _disagreement(arrived)
     answer: dict[str, Any] = {"failures": {str(rank): failure for rank, failure in failures.items()}}
     if not failures:

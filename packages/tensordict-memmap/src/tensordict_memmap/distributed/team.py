@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import PrefixStore
 
-__all__ = ["Team", "host_name", "team_of"]
+__all__ = ["Team", "has_ended", "host_name", "process_name", "team_of"]
 
 
 class Team:
@@ -78,6 +78,7 @@ def team_of(group: Any = None) -> Team:
         name = hashlib.blake2b(",".join(map(str, ranks)).encode(), digest_size=8).hexdigest()
         store = PrefixStore(f"tensordict-memmap/{name}", _own_connection())
         team = teams[tuple(ranks)] = Team(ranks, ranks.index(dist.get_rank()), store)
+        store.set(f"process/{team.index}", process_name())
     return team
 
 
@@ -118,3 +119,28 @@ def _mounts() -> str:
         return os.readlink("/proc/self/ns/mnt")
     except OSError:
         return ""
+
+
+def process_name() -> str:
+    """A name of this process that no other one has or will have."""
+    return f"{host_name()}|{os.getpid()}|{_started(os.getpid())}"
+
+
+def has_ended(name: str) -> bool:
+    """Whether a process has ended, if it ran on this machine; of others that is not known.
+
+    >>> has_ended(process_name()), has_ended(process_name().rpartition("|")[0] + "|0")
+    (False, True)
+    """
+    host, pid, start = name.rsplit("|", 2)
+    return host == host_name() and os.path.isdir("/proc/self") and _started(int(pid)) != start
+
+
+def _started(pid: int) -> str:
+    """When a process started, in ticks since that of the machine; empty if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]

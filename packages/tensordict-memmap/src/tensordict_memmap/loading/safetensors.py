@@ -32,6 +32,7 @@ from tensordict_memmap.formats.safetensors.header import (
     CODES,
     INDEX_ENDING,
     INDEX_NAME,
+    SAVE_ID,
     SINGLE_NAME,
     Header,
     Kind,
@@ -325,8 +326,23 @@ def open_shards(
                 f"{path} says which file holds each tensor, and that {name} holds {wrong[0]!r:.200} it does not; the "
                 "files are not of one save: get all of them again"
             )
+    _check_save_ids(path, index, {name: texts for name, (_, texts, _) in opened.items()})
     there = {one for tensors, _, _ in opened.values() for one in tensors}
     missing = {one for one, name in places.items() if name in opened} - there
     if missing:
         raise ValueError(f"tensor {min(missing)!r:.200} of {path} is in none of its files; get all of them again")
     return [opened[name] for name in files if name in opened], part
+
+
+def _check_save_ids(path: str, index: dict[str, Any], texts: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuses files of several saves; saves by several ranks have an id in each of their files."""
+    about = index.get("metadata")
+    expected = about.get(SAVE_ID) if isinstance(about, dict) else None
+    if expected is None and not any(SAVE_ID in found for found in texts.values()):
+        return
+    for name, found in texts.items():
+        if found.get(SAVE_ID) != expected:
+            raise ValueError(
+                f"{name} is of another save than {path}, with the id {found.get(SAVE_ID)!r:.50} where that has "
+                f"{expected!r:.50}; get all files of one save"
+            )

@@ -7,6 +7,7 @@ parallel, many small tensors in one call.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,14 @@ from tensordict_memmap.engine.sources import Run as SourceRun
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats.detect import SAFETENSORS
 from tensordict_memmap.formats.safetensors.describe import describe
-from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, INDEX_NAME, SINGLE_NAME, dump_header
+from tensordict_memmap.formats.safetensors.header import (
+    ENDING,
+    INDEX_ENDING,
+    INDEX_NAME,
+    SAVE_ID,
+    SINGLE_NAME,
+    dump_header,
+)
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.loading.safetensors import load_packed
 from tensordict_memmap.saving.job import Run, Writer, save
@@ -96,6 +104,7 @@ class SafetensorsWriter(Writer):
         self.sizes = [form.nbytes for form in self.pack.forms]
         self.total = 0 if options.like else sum(self.sizes)
         self.opened: Any = None
+        self.save_id: str | None = None
 
     def hold(self) -> None:
         """Keeps the memory of all tensors as it is now."""
@@ -116,13 +125,14 @@ class SafetensorsWriter(Writer):
         assert self.options.shard_size is not None
         shards = split(self.sizes, self.options.shard_size)
         names = shard_names(len(shards))
+        self.save_id = secrets.token_hex(16)
         files = []
         for number, (name, shard) in enumerate(zip(names, shards, strict=True)):
             files.append(self._file(f"{folder}/{name}", shard, first=number == 0))
         if len(names) > 1:
             tensors = [leaf.file for leaf in self.pack.leaves]
             places = {tensors[one]: name for name, shard in zip(names, shards, strict=True) for one in shard}
-            index = orjson.dumps({"metadata": {"total_size": self.total}, "weight_map": places})
+            index = orjson.dumps({"metadata": {"total_size": self.total, SAVE_ID: self.save_id}, "weight_map": places})
             names.append(INDEX_NAME)
             files.append(FileWrite(f"{folder}/{INDEX_NAME}", [FileRange("the index", index)], len(index)))
         self._write(files, run)
@@ -136,6 +146,8 @@ class SafetensorsWriter(Writer):
         sources = [leaf.source if leaf.stacked is None else leaf.stacked for leaf in rows]
         pieces, alone = file_ranges(keys, sources, addresses, [0, *ends[:-1]], sizes)
         metadata = self.pack.metadata(names if part is None else None) if first else {"format": "pt"}
+        if self.save_id is not None:
+            metadata[SAVE_ID] = self.save_id
         if self.options.checksum:
             runs = [piece for piece in pieces if isinstance(piece, SourceRun)]
             for run in runs:
