@@ -24,7 +24,7 @@ from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import Value, nodes
 from tensordict_memmap.schema.plan import plan
 
-__all__ = ["pack", "unpack"]
+__all__ = ["key_path", "pack", "unpack"]
 
 Path = tuple[str, ...]
 
@@ -78,8 +78,16 @@ def unpack(record: Any, tensors: TensorCollection, name: str, *, copy: bool = Tr
         raise ValueError(f"the record of {name!r} is damaged ({error}); restore the checkpoint") from error
 
 
-def _key_path(key: Any, dotted: bool) -> Path:
-    """The keys under which the tensors of an entry of a dictionary are stored."""
+def key_path(key: Any, dotted: bool) -> Path:
+    """The keys under which the tensors of an entry of a dictionary are stored.
+
+    Args:
+        key: the key of the entry.
+        dotted: whether the dictionary is the state of a module, whose keys have dots.
+
+    >>> key_path("layer.weight", True), key_path("a.b", False), key_path(0, False)
+    (('layer', 'weight'), ('a.b',), ('0',))
+    """
     if isinstance(key, str):
         return tuple(key.split(".")) if dotted else (key,)
     return (str(key) if isinstance(key, int) else repr(key),)
@@ -125,7 +133,7 @@ class _Packer:
         metadata = getattr(value, "_metadata", None)
         if type(value) is not OrderedDict and _TAG not in value and all(type(key) is str for key in value):
             return {
-                key: self.pack(item, path + _key_path(key, False), f"{where}[{key!r}]") for key, item in value.items()
+                key: self.pack(item, path + key_path(key, False), f"{where}[{key!r}]") for key, item in value.items()
             }
         tag = "ordered" if type(value) is OrderedDict else "dict"
         form = {_TAG: tag, "items": self.pairs(value, path, where, dotted=metadata is not None)}
@@ -141,7 +149,7 @@ class _Packer:
                 form = nontensor.encode(key)
             except nontensor.NoJsonForm as reason:
                 raise TypeError(f"the key of {named} has no exact JSON form ({reason}); use another key") from None
-            found.append([form, self.pack(item, path + _key_path(key, dotted), named)])
+            found.append([form, self.pack(item, path + key_path(key, dotted), named)])
         return found
 
     def items(self, value: Iterable[Any], path: Path, where: str) -> list[Any]:
@@ -220,7 +228,7 @@ class _Unpacker:
             return form
         tag = form.get(_TAG)
         if tag is None:
-            return {key: self.unpack(item, path + _key_path(key, False)) for key, item in form.items()}
+            return {key: self.unpack(item, path + key_path(key, False)) for key, item in form.items()}
         if tag == "value":
             return nontensor.decode(form["form"])
         if tag in ("tensor", "array", "tensordict"):
@@ -241,7 +249,7 @@ class _Unpacker:
         made: dict[Any, Any] = {"dict": dict, "ordered": OrderedDict, "counter": Counter}[tag]()
         for key, item in form["items"]:
             plain = nontensor.decode(key)
-            made[plain] = self.unpack(item, path + _key_path(plain, dotted))
+            made[plain] = self.unpack(item, path + key_path(plain, dotted))
         if dotted:
             made._metadata = self.unpack(form["metadata"], (*path, "metadata"))  # type: ignore[attr-defined]
         return made
@@ -257,7 +265,9 @@ class _Unpacker:
         tensor = found.as_subclass(torch.Tensor) if type(found).__module__.startswith("tensordict_memmap") else found
         if tag == "array":
             return tensor.numpy().copy()
-        return _copied(tensor, form.get("strides")) if self.copy else tensor
+        if not self.copy or hasattr(tensor, "placements"):  # a DTensor was read into memory of its own
+            return tensor
+        return _copied(tensor, form.get("strides"))
 
 
 def _copied(tensor: torch.Tensor, strides: Sequence[int] | None) -> torch.Tensor:

@@ -26,6 +26,7 @@ from tensordict_memmap.checkpoint.rng import (
     set_rng_state,
 )
 from tensordict_memmap.checkpoint.rotation import checkpoint_name, latest, rotate
+from tensordict_memmap.checkpoint.sharded import gather_rng, is_coordinator, read_shards, rng_of_this_rank
 from tensordict_memmap.checkpoint.state import pack, unpack
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE
 from tensordict_memmap.loading.calls import load_memmap
@@ -33,6 +34,7 @@ from tensordict_memmap.loading.into import load_into
 from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.saving.calls import save
 from tensordict_memmap.schema import nontensor
+from tensordict_memmap.schema.sharded import has_distributed
 
 __all__ = ["RECORD", "Checkpoint", "load_checkpoint", "save_checkpoint"]
 
@@ -82,11 +84,14 @@ def save_checkpoint(
     format: str | None = None,
     shard_size: int | None = None,
     num_threads: int | None = None,
-    checksum: bool = True,
+    checksum: bool | None = None,
     durable: bool = False,
     **objects: Any,
 ) -> Path:
     """Saves the whole state of a training run, all or nothing.
+
+    If a parameter is a DTensor, all ranks of the default process group call this with the same arguments and write one
+    checkpoint together. Values and plain tensors are those of the first rank; the random state is that of each.
 
     Args:
         path: the folder or file of the checkpoint, or with ``keep`` the folder of several.
@@ -102,7 +107,8 @@ def save_checkpoint(
         format: ``"tree"``, ``"safetensors"`` or ``"archive"``; None takes it from the suffix of the path.
         shard_size: the most bytes of tensors in one safetensors file; the checkpoint is then a folder of shards.
         num_threads: the number of writer threads; chosen for the machine if None or 0.
-        checksum: whether to record checksums. Without them, ``TensorDict.load`` maps a folder so that writes reach it.
+        checksum: whether to record checksums; by default if this process saves alone. Without them, ``TensorDict.load``
+            maps a folder so that writes reach it.
         durable: whether to sync the checkpoint to disk before the call returns.
         **objects: further objects with ``state_dict``, such as ``scaler=`` or ``ema=``, and random number generators.
 
@@ -128,7 +134,7 @@ def save_checkpoint(
         raise ValueError(f"unknown format {format!r}; the formats of checkpoints are 'tree', 'safetensors', 'archive'")
     step = None if step is None else operator.index(step)
     target = os.fspath(path) if keep is None else _place(path, keep, step, format, base, shard_size)
-    data = _packed(objects, step, rng_state() if rng else None, extra)
+    data, sharded = _packed(objects, step, rng, extra)
     if base is not None:
         if format not in (None, SAFETENSORS) or shard_size is not None:
             raise ValueError("base= makes one safetensors file; leave out format= and shard_size=")
@@ -142,10 +148,10 @@ def save_checkpoint(
             archive=archive,
             shard_size=shard_size,
             num_threads=num_threads,
-            checksum=checksum,
+            checksum=not sharded if checksum is None else checksum,
             durable=durable,
         )
-    if keep is not None:
+    if keep is not None and (not sharded or is_coordinator()):
         rotate(path, keep, written=target)
     return Path(target)
 
@@ -162,6 +168,8 @@ def load_checkpoint(
     **objects: Any,
 ) -> Checkpoint:
     """Restores objects to the state of a checkpoint, to the last bit.
+
+    A rank with DTensors reads its ranges only, whatever mesh the checkpoint was saved on, or none.
 
     The checkpoint is read, and checked as ``verify`` says, before any object is changed. Then the objects are restored
     in the order of the arguments, and the random number generators last. Optimizer states and ``extra`` are copied to
@@ -195,6 +203,7 @@ def load_checkpoint(
     """
     objects = _named(model, optimizer, scheduler, objects)
     loaded, record = _opened(path, verify)
+    read_shards(loaded, objects)
     parts = record["parts"]
     for name in objects:
         if name not in parts:
@@ -204,7 +213,9 @@ def load_checkpoint(
         for name, one in objects.items()
     }
     extra = unpack(record["extra"], loaded, "extra")
-    generators = unpack(record["rng"], loaded, "rng") if rng and record["rng"] is not None else None
+    generators = None
+    if rng and record["rng"] is not None:
+        generators = rng_of_this_rank(unpack(record["rng"], loaded, "rng"))
     for name, one in objects.items():
         _restore(name, one, states[name], strict)
     if generators is not None:
@@ -237,17 +248,20 @@ def _place(
 # --- saving
 
 
-def _packed(objects: Mapping[str, Any], step: int | None, generators: Any, extra: Any) -> TensorDict:
+def _packed(objects: Mapping[str, Any], step: int | None, rng: bool, extra: Any) -> tuple[TensorDict, bool]:
+    """The tensordict to save, and whether several ranks save it together."""
     tensors: dict[str, Any] = {}
     record: dict[str, Any] = {"version": VERSION, "step": step, "parts": {}}
     for name, one in objects.items():
         record["parts"][name], found = pack(_state(name, one), name)
         tensors |= found
-    for name, value in (("rng", generators), ("extra", extra)):
-        record[name], found = pack(value, name)
-        tensors |= found
-    data = TensorDict(tensors)
-    return data.set(RECORD, NonTensorData(nontensor.dumps(record).decode()))
+    record["extra"], found = pack(extra, "extra")
+    tensors |= found
+    sharded = has_distributed(TensorDict(tensors))
+    generators: Any = rng_state() if rng else None
+    record["rng"], found = pack(gather_rng(generators) if sharded and rng else generators, "rng")
+    data = TensorDict(tensors | found)
+    return data.set(RECORD, NonTensorData(nontensor.dumps(record).decode())), sharded
 
 
 def _state(name: str, one: Any) -> Any:

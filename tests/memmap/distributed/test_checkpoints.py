@@ -1,0 +1,156 @@
+"""Checkpoints of sharded training runs: ranks save one together, and any number of ranks continues from it."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from tensordict_core import TensorDict
+from tensordict_memmap import compare, latest, load_checkpoint, save_checkpoint
+
+dist = torch.distributed
+
+
+def made(seed, placement=None):
+    """A model, sharded if there is a placement, and its optimizer."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4))
+    if placement is not None:
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for layer in model:
+            for name, parameter in list(layer.named_parameters()):
+                fitting = placement if getattr(placement, "dim", 0) < parameter.dim() else Replicate()
+                layer.register_parameter(name, nn.Parameter(distribute_tensor(parameter.data, mesh, [fitting])))
+    return model, torch.optim.Adam(model.parameters(), lr=0.1)
+
+
+def train(model, optimizer, steps, first=0):
+    """Steps with gradients that are the same on all meshes, element by element."""
+    for step in range(first, first + steps):
+        for number, parameter in enumerate(model.parameters()):
+            grad = torch.arange(parameter.numel(), dtype=torch.float32).view(parameter.shape).cos() + step + number
+            if isinstance(parameter, DTensor):
+                grad = distribute_tensor(grad, parameter.device_mesh, parameter.placements)
+            parameter.grad = grad
+        optimizer.step()
+
+
+def save(rank, path, placement, options):
+    model, optimizer = made(0, placement)
+    train(model, optimizer, 5)
+    torch.manual_seed(rank)
+    random.seed(rank)
+    np.random.seed(rank)
+    save_checkpoint(path, model=model, optimizer=optimizer, step=5, extra={"epoch": 1}, **options)
+
+
+def go_on(rank, path, target, placement, rng, steps=5):
+    model, optimizer = made(9, placement)
+    train(model, optimizer, 1)
+    found = load_checkpoint(path, model=model, optimizer=optimizer, rng=rng)
+    assert found.step == 5 and found.extra == {"epoch": 1}
+    numbers = [float(torch.rand(())), random.random(), np.random.rand()]
+    for parameter in model.parameters():
+        state = optimizer.state[parameter]["exp_avg"]
+        assert placement is None or (isinstance(state, DTensor) and state.placements == parameter.placements)
+    train(model, optimizer, steps, 5)
+    save_checkpoint(target, model=model, optimizer=optimizer, step=10, rng=False)
+    return numbers
+
+
+def drawn(rank):
+    torch.manual_seed(rank)
+    random.seed(rank)
+    np.random.seed(rank)
+    return [float(torch.rand(())), random.random(), np.random.rand()]
+
+
+def straight(rank, path, placement, steps):
+    """A run without a stop; torch rounds by the sizes of the local parts, so only runs on one mesh are the same."""
+    model, optimizer = made(0, placement)
+    train(model, optimizer, steps)
+    save_checkpoint(path, model=model, optimizer=optimizer, step=10, rng=False)
+
+
+@pytest.fixture
+def five(ranks, tmp_path):
+    """The state after five steps on two ranks."""
+    ranks.run(2, straight, str(tmp_path / "five"), Shard(0), 5)
+    return tmp_path / "five"
+
+
+OPTIONS = {
+    "run": {},
+    "run.safetensors": {},
+    "shards": {"format": "safetensors", "shard_size": 200},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_ranks_continue_to_the_last_bit(ranks, tmp_path, name):
+    path, target = str(tmp_path / name), str(tmp_path / "ten.safetensors")
+    ranks.run(2, straight, str(tmp_path / "straight"), Shard(0), 10)
+    ranks.run(2, save, path, Shard(0), OPTIONS[name])
+    assert ranks.run(2, go_on, path, target, Shard(0), True) == [drawn(0), drawn(1)]
+    report = compare(tmp_path / "straight", target, values=True)
+    assert not report, report
+
+
+@pytest.mark.parametrize("placement", [Shard(1), Replicate()], ids=str)
+def test_a_checkpoint_loads_on_another_mesh(ranks, tmp_path, five, placement):
+    path, target = str(tmp_path / "run.safetensors"), str(tmp_path / "again.safetensors")
+    ranks.run(2, save, path, Shard(0), {})
+    ranks.run(3, go_on, path, target, placement, False, 0)
+    report = compare(five, target, values=True)
+    assert not report, report
+
+
+def test_one_process_and_ranks_read_the_checkpoints_of_each_other(ranks, tmp_path, five):
+    sharded, plain, target = (str(tmp_path / name) for name in ("sharded", "plain", "again"))
+    ranks.run(2, save, sharded, Shard(0), {})
+    with pytest.warns(UserWarning, match="random states of 2 ranks, and 1 load it"):
+        go_on(0, sharded, plain, None, True, 0)
+    assert not compare(five, plain, values=True)
+    save_checkpoint(plain, **_loaded(plain), step=5, extra={"epoch": 1})
+    ranks.run(2, go_on, plain, target, Shard(0), False, 0)
+    assert not compare(five, target, values=True)
+
+
+def _loaded(path):
+    model, optimizer = made(3)
+    load_checkpoint(path, model=model, optimizer=optimizer)
+    return {"model": model, "optimizer": optimizer}
+
+
+def rotated(rank, path):
+    model, optimizer = made(0, Shard(0))
+    for step in (1, 2, 3):
+        train(model, optimizer, 1)
+        save_checkpoint(path, model=model, optimizer=optimizer, step=step, keep=2)
+        dist.barrier()  # rank 0 removes old checkpoints behind the others' backs
+        assert latest(path).name == f"step-{step:06}"
+
+
+def test_ranks_rotate_checkpoints(ranks, tmp_path):
+    ranks.run(2, rotated, str(tmp_path / "runs"))
+    assert sorted(os.listdir(tmp_path / "runs")) == ["step-000002", "step-000003"]
+    assert "model" in TensorDict.load(latest(tmp_path / "runs"))
+
+
+def test_a_delta_of_shards_says_what_to_do(ranks, tmp_path):
+    path = str(tmp_path / "plain")
+    save(0, path, None, {})
+
+    def delta(rank):
+        model, _ = made(0, Shard(0))
+        with pytest.raises(TypeError, match=r"is a distributed tensor, .* full_tensor\(\)"):
+            save_checkpoint(str(tmp_path / "delta"), model=model, base=path)
+
+    ranks.run(2, delta)
