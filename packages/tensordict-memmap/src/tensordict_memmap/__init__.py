@@ -23,6 +23,7 @@ from tensordict_memmap.loading.calls import (
     memmap_refresh_,
 )
 from tensordict_memmap.loading.consolidated import from_consolidated
+from tensordict_memmap.loading.eager import prefetch
 from tensordict_memmap.loading.into import compare, load_into
 from tensordict_memmap.saving.archive import is_memmap_archive, pack_memmap, refresh_archive_checksums, unpack_memmap
 from tensordict_memmap.saving.calls import memmap, memmap_, memmap_like, save
@@ -78,6 +79,7 @@ __all__ = [
     "memmap_like",
     "memmap_refresh_",
     "pack_memmap",
+    "prefetch",
     "print_directory_tree",
     "refresh_archive_checksums",
     "save",

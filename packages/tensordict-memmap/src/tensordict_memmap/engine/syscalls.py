@@ -415,6 +415,39 @@ def write_file(path: str, data: bytes, durable: bool) -> None:
             os.fsync(file.fileno())
 
 
+def read_parts(fd: int, parts: Sequence[memoryview], offset: int, path: str) -> None:
+    """Reads consecutive bytes at ``offset`` of a file into parts of memory, in order.
+
+    Raises:
+        ValueError: The file ends before; the error names ``path``.
+    """
+    left = [part for part in parts if part]
+    while left:
+        if _preadv is None:
+            data = _pread(fd, min(len(left[0]), _LARGEST_WRITE), offset)
+            done = len(data)
+            left[0][:done] = data
+        else:
+            done = _preadv(fd, left, offset)
+        if not done:
+            raise ValueError(f"{path} ends at byte {offset}, before the tensors that it holds; get the file again")
+        offset += done
+        while left and done >= len(left[0]):
+            done -= len(left.pop(0))
+        if done:
+            left[0] = left[0][done:]
+
+
+def free_memory() -> int:
+    """Returns the bytes of memory that programs may take; 0 if the system does not say."""
+    try:
+        with open("/proc/meminfo") as file:
+            found = next((line for line in file if line.startswith("MemAvailable:")), None)
+    except OSError:
+        return 0
+    return int(found.split()[1]) * 1024 if found is not None else 0
+
+
 def read_into(fd: int, address: int, nbytes: int, offset: int, path: str) -> None:
     """Reads ``nbytes`` bytes at ``offset`` of a file to an address; the owner of the memory must outlive the call.
 

@@ -48,6 +48,7 @@ def load_memmap(
     fill: float | None = None,
     cast: bool = False,
     cls: type[Any] | None = None,
+    eager: bool | None = None,
 ) -> Any:
     """Opens a save of any format as a locked tensordict that is mapped onto its files.
 
@@ -80,6 +81,9 @@ def load_memmap(
         fill: with ``like``, the number to fill entries with that were not saved.
         cast: with ``like``, whether entries are converted to its dtypes.
         cls: the class of the root if its saved class is not registered.
+        eager: whether several threads read all that is loaded into memory at once, in large blocks; the result is not
+            mapped. By default, what is loaded with ``mode="r"`` or ``"c"`` from a network file system is, if it takes
+            at most a quarter of free memory. What lies at a URL always is.
 
     Raises:
         FileNotFoundError: There is no saved tensordict, or the file of a leaf is missing; the error names the key.
@@ -116,6 +120,7 @@ def load_memmap(
         cls,
         subpath is None and keys is None and rows is None and like is None and cls is None and not moved,
         parts=distributed_calls().wanted_parts(like) if has_distributed(like) else None,
+        eager=False if has_distributed(like) else eager,
     )
     loaded = _open(local_path(prefix), request)
     if like is not None:

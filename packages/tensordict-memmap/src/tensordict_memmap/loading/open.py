@@ -30,6 +30,7 @@ from tensordict_memmap.loading import delta
 from tensordict_memmap.loading.archive import Archive, ArchiveOpener
 from tensordict_memmap.loading.consolidated import from_consolidated
 from tensordict_memmap.loading.detect import opened
+from tensordict_memmap.loading.eager import in_memory, is_worth_reading
 from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
 from tensordict_memmap.loading.remote import RemoteFolder, RemoteOpener, RemoteSave, load_remote_packed
 from tensordict_memmap.loading.request import LoadRequest
@@ -91,8 +92,20 @@ def _record(loaded: Any, request: LoadRequest) -> Node | Leaf:
 
 def _open_here(path: str | os.PathLike[str], request: LoadRequest) -> Any:
     """The tensordict, not locked, or the tensor that is asked for."""
-    loaded = opened(path, functools.partial(_open_kind, path, request))
-    return loaded if request.rows is None else take_rows(loaded, request.rows)
+    return opened(path, functools.partial(_open_rows, path, request.private))
+
+
+def _open_rows(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Any:
+    """The rows that are asked for, in memory if that is asked for or worth it."""
+    loaded = _open_kind(path, request, kind)
+    if request.rows is not None:
+        loaded = take_rows(loaded, request.rows)
+    if request.is_meta or request.moves:
+        return loaded
+    is_private = request.mode in ("r", "c") or (request.mode is None and kind in (SAFETENSORS, CONSOLIDATED))
+    if request.eager or (request.eager is None and is_private and is_worth_reading(path, loaded)):
+        return in_memory(loaded)
+    return loaded
 
 
 def _open_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Any:

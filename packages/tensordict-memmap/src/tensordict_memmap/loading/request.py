@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ class LoadRequest:
         cls: the class for a root whose own is not registered.
         locked: whether the result may be locked already, because nothing is changed in it before it is.
         on_device: whether the nodes of the result have a device: that of the request, or the CPU.
+        eager: whether the bytes are read into memory at once; None leaves that to where the file lies.
         parts: a function of the tensordict over remote files that returns the parts of its tensors to read; None reads
             all of them.
 
@@ -54,11 +55,14 @@ class LoadRequest:
     cls: type[Any] | None = None
     locked: bool = False
     on_device: bool = True
+    eager: bool | None = False
     parts: Callable[[Any], Iterable[torch.Tensor]] | None = None
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
         check_level(self.verify)
+        if self.eager and self.mode == "r+":
+            raise ValueError("mode='r+' writes to the file, and eager=True reads it into memory; leave one of them out")
         if not (self.allow_pickle is None or isinstance(self.allow_pickle, bool)):
             raise TypeError(
                 f"allow_pickle={self.allow_pickle!r:.100} is a {type(self.allow_pickle).__name__}, and it decides "
@@ -69,6 +73,11 @@ class LoadRequest:
     def choice(self) -> Choice | None:
         """The keys that are asked for; None is all."""
         return Choice(self.only, self.selection) if self.only or self.selection is not None else None
+
+    @property
+    def private(self) -> LoadRequest:
+        """The request with a mode that leaves the files alone, where it asks for memory of its own."""
+        return replace(self, mode="r") if self.eager and self.mode is None else self
 
     @property
     def is_meta(self) -> bool:

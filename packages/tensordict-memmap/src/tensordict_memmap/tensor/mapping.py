@@ -13,8 +13,8 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,8 +39,48 @@ def check_mode(mode: str | None) -> None:
         )
 
 
-_live: dict[int, int] = {}
-"""The mapped ranges of this process: the size of each by its address."""
+class Place(NamedTuple):
+    """Where the bytes of a mapped range lie.
+
+    Attributes:
+        address: the address of the first byte.
+        nbytes: the number of bytes.
+        filename: the path of the file; empty for anonymous shared memory.
+        offset: the offset of the first byte in the file.
+        identity: the device and inode of the file.
+    """
+
+    address: int
+    nbytes: int
+    filename: str
+    offset: int
+    identity: tuple[int, int]
+
+
+_live: dict[int, Place] = {}
+"""The mapped ranges of this process by their addresses."""
+
+
+def places_of(tensors: Iterable[torch.Tensor]) -> Iterator[Place | None]:
+    """Yields for each tensor the mapped range that holds its memory; None for memory that is not mapped.
+
+    Fake tensors, nested tensors and wrappers have no address, and tensors without elements no memory.
+
+    >>> list(places_of([torch.zeros(2)]))
+    [None]
+    """
+    starts: list[int] | None = None
+    for tensor in tensors:
+        try:
+            address = tensor.data_ptr() if tensor.numel() else None
+        except RuntimeError:
+            address = None
+        place = None
+        if address is not None:
+            starts = sorted(_live) if starts is None else starts
+            at = bisect.bisect_right(starts, address) - 1
+            place = _live.get(starts[at]) if at >= 0 else None
+        yield place if place is not None and address is not None and address < place.address + place.nbytes else None
 
 
 def are_mapped(tensors: Iterable[torch.Tensor]) -> bool:
@@ -49,17 +89,9 @@ def are_mapped(tensors: Iterable[torch.Tensor]) -> bool:
     >>> are_mapped([torch.zeros(2)]), are_mapped([torch.frombuffer(Mapping.anonymous(8).buffer, dtype=torch.int32)[1:]])
     (False, True)
     """
-    starts: list[int] = []
-    for tensor in tensors:
-        try:
-            address = tensor.data_ptr() if tensor.numel() else None
-        except RuntimeError:  # fake tensors, nested tensors and wrappers have no address
-            return False
-        if address is None:
-            continue
-        starts = starts or sorted(_live)
-        at = bisect.bisect_right(starts, address) - 1
-        if at < 0 or address >= starts[at] + _live.get(starts[at], 0):
+    tensors = list(tensors)
+    for tensor, place in zip(tensors, places_of(tensors), strict=True):
+        if place is None and (tensor.is_nested or tensor.numel()):
             return False
     return True
 
@@ -69,10 +101,10 @@ class _Pages:
 
     __slots__ = ("__array_interface__", "address", "nbytes")
 
-    def __init__(self, address: int, nbytes: int, skipped: int) -> None:
-        self.address = address
-        self.nbytes = nbytes
-        _live[address] = nbytes
+    def __init__(self, place: Place, skipped: int) -> None:
+        self.address = address = place.address
+        self.nbytes = nbytes = place.nbytes
+        _live[address] = place
         # a ctypes array type would do the same, but takes ten times as long to create
         self.__array_interface__ = _bytes_at(address + skipped, nbytes - skipped)
 
@@ -128,7 +160,7 @@ class Mapping:
         self.nbytes = nbytes
         self.identity = (info.st_dev, info.st_ino)
         self.descriptor: Descriptor | None = None
-        self.buffer: Any = _map(fd, filename, nbytes, offset, shared=MODES[mode])
+        self.buffer: Any = _map(fd, filename, nbytes, offset, self.identity, shared=MODES[mode])
 
     @classmethod
     def open(cls, filename: str, nbytes: int | None = None, *, offset: int = 0, mode: str | None = None) -> Mapping:
@@ -243,7 +275,7 @@ class Mapping:
         return None
 
 
-def _map(fd: int, filename: str | None, nbytes: int, offset: int, *, shared: bool) -> Any:
+def _map(fd: int, filename: str | None, nbytes: int, offset: int, identity: tuple[int, int], *, shared: bool) -> Any:
     if nbytes == 0:
         return np.empty(0, np.uint8)
     if not syscalls.POSIX:
@@ -251,4 +283,5 @@ def _map(fd: int, filename: str | None, nbytes: int, offset: int, *, shared: boo
             return np.memmap(file, np.uint8, "r+" if shared else "c", offset, (nbytes,))
     skipped = offset % syscalls.PAGE
     address = syscalls.map_file(fd, nbytes + skipped, offset - skipped, shared=shared)
-    return np.asarray(_Pages(address, nbytes + skipped, skipped))
+    place = Place(address, nbytes + skipped, filename or "", offset - skipped, identity)
+    return np.asarray(_Pages(place, skipped))

@@ -314,6 +314,8 @@ class MemmapStubs(Node):
                 entries keep the values of ``like``, and unexpected ones are left out.
             fill: With ``like``, the value of entries that were not saved.
             cast: With ``like``, whether entries are converted to its dtypes.
+            eager: Whether several threads read all of it into memory at once; by default, what is opened with
+                ``mode="r"`` or ``"c"`` on a network file system is.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.

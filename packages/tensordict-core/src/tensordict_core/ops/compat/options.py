@@ -85,6 +85,7 @@ class LoadOptions(TypedDict, total=False):
     strict: bool
     fill: float | None
     cast: bool
+    eager: bool | None
 
 
 class ConsolidateOptions(TypedDict, total=False):

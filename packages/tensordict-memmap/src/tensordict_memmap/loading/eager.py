@@ -1,0 +1,163 @@
+"""Eager loads: the bytes of mapped tensors are read into memory by several threads, in blocks of some megabytes.
+
+A mapping reads a file in small pieces, one after another, as its pages are touched. Where a request takes a
+millisecond, as over a network, threads that read large blocks are several times as fast, and a connection that is lost
+later is an error of the load instead of a signal that ends the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from tensordict_memmap.engine import executor, syscalls
+from tensordict_memmap.engine.descriptor import Descriptor
+from tensordict_memmap.engine.mounts import is_on_network
+from tensordict_memmap.tensor.mapping import Place, places_of
+
+__all__ = ["in_memory", "is_worth_reading", "prefetch"]
+
+_BLOCK_BYTES = 1 << 22
+"""The bytes that one request reads at most."""
+_MAX_GAP = 1 << 16
+"""Bytes between two tensors that are read with them, and dropped: a request of its own costs more."""
+_MOST_PARTS = 512
+"""Tensors that one request fills at most; Linux takes 1,024."""
+_THREADS = 16
+"""Threads that wait for a disk or a network, not for a processor."""
+
+
+class _Read(NamedTuple):
+    """Consecutive bytes of a file, and the memory that they go to, in order."""
+
+    place: Place
+    offset: int
+    parts: list[memoryview]
+
+
+def in_memory(loaded: Any, report: Callable[[int], None] | None = None) -> Any:
+    """Return a loaded tensordict or tensor with the values of its mapped tensors in memory.
+
+    Args:
+        loaded: The tensordict or the tensor over mapped files.
+        report: Called with the number of bytes that were just read.
+
+    Raises:
+        ValueError: A file has become shorter, or was replaced, since it was mapped.
+
+    >>> from tensordict_memmap import load_memmap
+    >>> _ = TensorDict({"a": torch.arange(3)}).save("there")
+    >>> td = load_memmap("there", mode="r")
+    >>> type(td["a"]).__name__, type(in_memory(td)["a"]).__name__
+    ('MemoryMappedTensor', 'Tensor')
+    """
+    made: dict[int, torch.Tensor] = {}
+    wanted: list[tuple[Place, int, memoryview]] = []
+    tensors = _tensors(loaded)
+    for tensor, place in zip(tensors, places_of(tensors), strict=True):
+        if id(tensor) in made or tensor.is_nested:
+            continue
+        if place is None:
+            made[id(tensor)] = tensor if tensor.numel() else tensor.clone()
+        elif not place.filename:
+            made[id(tensor)] = tensor  # decompressed
+        elif tensor.is_contiguous():
+            made[id(tensor)] = new = torch.empty(tensor.shape, dtype=tensor.dtype)
+            own = new.reshape(-1).view(torch.uint8).numpy().data
+            wanted.append((place, place.offset + tensor.data_ptr() - place.address, own))
+        else:
+            made[id(tensor)] = tensor.clone()
+    executor.run([[functools.partial(_read, one, report)] for one in _reads(wanted)], threads=_THREADS)
+
+    def new_of(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone() if tensor.is_nested else made[id(tensor)]
+
+    return new_of(loaded) if isinstance(loaded, torch.Tensor) else loaded.apply(new_of)
+
+
+def _tensors(loaded: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = [loaded] if isinstance(loaded, torch.Tensor) else loaded._leaves()
+    return found
+
+
+def _reads(wanted: Iterable[tuple[Place, int, memoryview]]) -> Iterator[_Read]:
+    """Yield the requests that fill parts of memory from places in files."""
+    dropped = memoryview(bytearray(_MAX_GAP))
+    place: Place | None = None
+    begin = end = 0
+    parts: list[memoryview] = []
+    for here, offset, own in sorted(wanted, key=lambda one: (one[0].filename, one[1])):
+        gap = offset - end
+        if place is None or here.filename != place.filename or not 0 <= gap <= _MAX_GAP or len(parts) >= _MOST_PARTS:
+            if place is not None and parts:
+                yield _Read(place, begin, parts)
+            place, begin, end, parts, gap = here, offset, offset, [], 0
+        if gap:
+            parts.append(dropped[:gap])
+            end += gap
+        while own:
+            room = _BLOCK_BYTES - (end - begin)
+            if room <= 0:
+                yield _Read(place, begin, parts)
+                begin, parts, room = end, [], _BLOCK_BYTES
+            parts.append(own[:room])
+            end += min(len(own), room)
+            own = own[room:]
+    if place is not None and parts:
+        yield _Read(place, begin, parts)
+
+
+def _read(one: _Read, report: Callable[[int], None] | None) -> None:
+    place, offset, parts = one
+    with Descriptor(os.open, place.filename, os.O_RDONLY | syscalls.BINARY | syscalls.NO_WAIT) as file:
+        info = os.fstat(file.fileno())
+        if (info.st_dev, info.st_ino) != place.identity:
+            raise ValueError(f"{place.filename} was replaced while it was loaded; load it again")
+        syscalls.read_parts(file.fileno(), parts, offset, place.filename)
+    if report is not None:
+        report(sum(map(len, parts)))
+
+
+def is_worth_reading(path: str | os.PathLike[str], loaded: Any) -> bool:
+    """Whether a load reads its bytes at once unasked: they lie on a network and take a quarter of free memory at most.
+
+    >>> is_worth_reading(".", torch.zeros(3))
+    False
+    """
+    if not is_on_network(os.fspath(path)):
+        return False
+    return 4 * sum(tensor.numel() * tensor.element_size() for tensor in _tensors(loaded)) <= syscalls.free_memory()
+
+
+def prefetch(td: Any, *keys: Any) -> Any:
+    """Start reading the mapped tensors of entries from disk, without waiting for them.
+
+    Args:
+        td: The tensordict, or a tensor.
+        *keys: The nested keys of the entries that are used next; by default all.
+
+    Returns:
+        The tensordict itself. Tensors that are not mapped are left alone.
+
+    Raises:
+        KeyError: There is no such entry.
+
+    >>> from tensordict_memmap import load_memmap
+    >>> _ = TensorDict({"a": torch.ones(3), "b": torch.ones(3)}).save("there")
+    >>> td = load_memmap("there")
+    >>> prefetch(td, "a")["a"].sum()
+    tensor(3.)
+    """
+    chosen = [td] if not keys else [td.get(key, None) for key in keys]
+    for key, entry in zip(keys, chosen, strict=False):
+        if entry is None:
+            raise KeyError(f"there is no entry {key!r} to read ahead; there are {sorted(map(str, td.keys()))[:10]}")
+    tensors = [tensor for entry in chosen for tensor in _tensors(entry) if tensor.is_contiguous()]
+    for tensor, place in zip(tensors, places_of(tensors), strict=True):
+        if place is not None and place.filename:
+            syscalls.read_ahead(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+    return td
