@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import wait
+from functools import partial
 from typing import Any
 
 from tensordict_memmap.distributed.load import read_into, sharded_like, wanted_parts
@@ -32,9 +35,24 @@ def save(
     pbar: bool = False,
 ) -> Any:
     """Saves together with the other ranks of a group; the public ``save`` says what the arguments mean."""
+    start = time.monotonic()
+    if pending not in ("wait", "cancel"):
+        raise ValueError(f"pending={pending!r}, and an earlier save is waited for or cancelled; pass wait or cancel")
     team = team_of(group)
+    earlier, team.pending = team.pending, None
+    if earlier is not None and not earlier.done():
+        if pending == "cancel":
+            earlier.cancel()
+        wait([earlier])
     job = ShardedSave(data, local_path(path), options, team, placements=placements, timeout=timeout)
-    return run_save(job.run, lambda: data, job.total, early=early, pbar=pbar and team.is_coordinator, where=job.path)
+    pbar = pbar and team.is_coordinator
+    if not early:
+        return run_save(job.run, lambda: data, 0, pbar=pbar, where=job.path)
+    job.hold()
+    future = team.pending = run_save(job.run, lambda: data, job.total, early=True, pbar=pbar, where=job.path)
+    job.on_total = partial(setattr, future, "bytes_total")
+    future.stall_seconds = time.monotonic() - start
+    return future
 
 
 def load_into_ranks(

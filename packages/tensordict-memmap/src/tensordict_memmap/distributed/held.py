@@ -7,18 +7,19 @@ memory, so that each format describes it as any other. Its parts are kept beside
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
+from tensordict_memmap.distributed.host_copy import copy_to_host
 from tensordict_memmap.distributed.placements import Part, parts_of
 from tensordict_memmap.distributed.plan import Box, ShardPlan, whole
 from tensordict_memmap.formats.safetensors.describe import Pack, stored
 from tensordict_memmap.schema.node import Dense, Leaf, Parts, Value, leaves, nodes, show
-from tensordict_memmap.schema.plan import LAZY, check_source, memory_of, plan_to_save
+from tensordict_memmap.schema.plan import LAZY, check_source, memory_of, plain_address, plan_to_save
 
 __all__ = ["Held"]
 
@@ -68,6 +69,34 @@ class Held:
         leaf.shape = tuple(stand_in.shape)
         self._kept += [leaf, stand_in]
         self.parts[id(leaf)] = self.parts[id(stand_in)] = parts
+
+    def copy_to_host(self) -> Callable[[], None]:
+        """Copies all parts and plain leaves to host memory, so that later changes of the tensordict have no effect.
+
+        Returns:
+            A function to call when the copies are not needed any more.
+        """
+        plain = [leaf for leaf in leaves(self.schema) if id(leaf) not in self.parts]
+        for leaf in plain:
+            if leaf.layout != "strided" and leaf.source is not None:
+                leaf.source = leaf.source.detach().clone()
+        plain = [leaf for leaf in plain if leaf.layout == "strided" and leaf.source is not None]
+        for leaf in plain:
+            check_source(leaf)
+        views = {id(view): view for parts in self.parts.values() for _, view in parts}
+        ties: dict[Any, torch.Tensor] = {}
+        for leaf in plain:
+            assert leaf.source is not None
+            memory = memory_of(leaf.source)
+            leaf.source = ties.setdefault(memory, leaf.source) if memory is not None else leaf.source
+            views[id(leaf.source)] = leaf.source.detach().as_subclass(torch.Tensor)
+        copies, release = copy_to_host(list(views.values()))
+        made = dict(zip(views, copies, strict=True))
+        self.parts = {number: [(box, made[id(view)]) for box, view in parts] for number, parts in self.parts.items()}
+        for leaf in plain:
+            leaf.source = made[id(leaf.source)]
+            leaf.address = plain_address(leaf.source)
+        return release
 
     # --- plain leaves in parts
 
@@ -131,6 +160,15 @@ class Held:
             node.batch_size = (*node.batch_size[:dim], total, *node.batch_size[dim + 1 :])
 
     # --- plans
+
+    def nbytes(self) -> int:
+        """The bytes of all that this rank holds."""
+        found = 0
+        for leaf in leaves(self.schema):
+            parts = self.parts.get(id(leaf))
+            views = [leaf.source] if parts is None else [view for _, view in parts]
+            found += sum(view.nbytes for view in views if view is not None and leaf.layout == "strided")
+        return found
 
     def of_leaf(self, leaf: Leaf, *, packed: bool) -> list[Part]:
         """The parts of a leaf as a file holds them.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from tensordict_memmap.distributed.plan import Box
@@ -20,7 +21,7 @@ from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.scatter import run_offsets
 from tensordict_memmap.engine.sink import error_context
-from tensordict_memmap.engine.sources import Scattered
+from tensordict_memmap.engine.sources import Scattered, chunks
 from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.tensor.mapping import Mapping
 
@@ -146,7 +147,12 @@ def _jobs(fd: int, path: str, read: Read) -> Iterator[executor.Job]:
         for first in range(0, runs, most):
             yield partial(_read_runs, fd, path, part, outer, run, first, min(most, runs - first))
     else:
-        yield partial(_copy_short_runs, fd, path, read, start)
+        # a window of the mapping is wider than what is copied from it, by the ratio of the rows
+        most = max(JOB_BYTES * run // max(strides[outer - 1], 1), 1 << 18)
+        for chunk, number in chunks(out, saved.dtype.itemsize, most):
+            place = np.unravel_index(number, out.shape)
+            offset = start + sum(int(index) * step for index, step in zip(place, strides, strict=True))
+            yield partial(_copy_short_runs, fd, path, chunk, offset, strides)
 
 
 def _read_run(fd: int, path: str, keep: torch.Tensor, address: int, nbytes: int, offset: int) -> None:
@@ -160,19 +166,13 @@ def _read_runs(fd: int, path: str, part: Scattered, outer: int, run: int, first:
         address += run
 
 
-def _copy_short_runs(fd: int, path: str, read: Read, start: int) -> None:
-    """Copies a box from a mapping of the span that holds it."""
-    shape, width = read.saved.shape, read.out.element_size()
-    strides = byte_strides(shape, width)
-    end = start + width + sum((size - 1) * step for size, step in zip(read.box.size, strides, strict=True))
+def _copy_short_runs(fd: int, path: str, out: torch.Tensor, start: int, strides: Sequence[int]) -> None:
+    """Copies a part of a tensor from a mapping of the span that holds it."""
+    width, size = out.element_size(), tuple(out.shape)
+    end = start + width + sum((count - 1) * step for count, step in zip(size, strides, strict=True))
     base = start - start % syscalls.PAGE
     mapping = Mapping(fd, path, end - base, offset=base, mode="r")
-    span = torch.frombuffer(mapping.buffer, dtype=torch.uint8)[start - base :]
-    _copy(span, read.out, read.box.size, strides)
-
-
-def _copy(span: torch.Tensor, out: torch.Tensor, size: Sequence[int], strides: Sequence[int]) -> None:
-    width = out.element_size()
     # as bytes, since the first element need not be aligned to its width
-    view = span.as_strided((*size, width), (*strides, 1))
-    out.view(torch.uint8).view(*size, width).copy_(view) if out.dim() else out.view(1).view(torch.uint8).copy_(view)
+    span = torch.frombuffer(mapping.buffer, dtype=torch.uint8)[start - base :]
+    bits = out.unsqueeze(-1).view(torch.uint8)
+    bits.copy_(span.as_strided((*size, width), (*strides, 1)))

@@ -13,6 +13,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from datetime import timedelta
 from typing import Any
 
@@ -23,11 +24,14 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from tensordict_memmap.distributed.errors import RankError, describe_failure
 from tensordict_memmap.distributed.team import Team, has_ended, host_name
+from tensordict_memmap.engine.future import Cancelled
 
 __all__ = ["Link", "join"]
 
 _LOOK = 0.5
 """Seconds after which a rank that waits for another looks whether that has ended, which it sees on its own machine."""
+
+_CANCELLED = "cancelled the save"
 
 _GRACE = 5.0
 """Seconds that a rank waits for the answer of the coordinator beyond the time that the coordinator has."""
@@ -138,7 +142,7 @@ class Link:
         return self.receive(0, 2 * self.timeout + _GRACE)
 
 
-def join(team: Team, request: dict[str, Any], timeout: float, what: str) -> Link:
+def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None = None) -> Link:
     """Meets the other ranks of a team for one save.
 
     Args:
@@ -146,12 +150,14 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str) -> Link
         request: what this rank wants, which has to be the same on all; under ``"failure"``, why it cannot take part.
         timeout: the longest wait for the other ranks, in seconds.
         what: what is done, for errors.
+        cancelled: returns whether the save was cancelled while it waits.
 
     Returns:
         The connections to the other ranks.
 
     Raises:
         RankError: A rank did not arrive in time, wants something else, or cannot take part; all ranks get it.
+        concurrent.futures.CancelledError: ``cancelled`` returned True.
     """
     if team.size == 1:
         link = Link(team, "", timeout, what)
@@ -161,7 +167,8 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str) -> Link
     own = {**request, "link": "" if kept is None else kept.name, "host": host_name(), "name": secrets.token_hex(8)}
     own["rank"] = team.rank
     try:
-        answer = _invite(team, own, timeout, what) if team.is_coordinator else _arrive(team, own, timeout, what)
+        meet = _invite if team.is_coordinator else _arrive
+        answer = meet(team, own, timeout, what, cancelled)
     except BaseException:
         if kept is not None:
             kept.close()
@@ -178,14 +185,16 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str) -> Link
     return link
 
 
-def _arrive(team: Team, own: dict[str, Any], timeout: float, what: str) -> dict[str, Any]:
+def _arrive(team: Team, own: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None) -> dict[str, Any]:
     """Tells the coordinator that this rank arrived, and waits for its answer."""
     store, place, reply = team.store, f"arrived/{team.index}", f"answer/{own['name']}"
     store.set(place, orjson.dumps(own))
-    late = _await(team, reply, 0, time.monotonic() + timeout + _GRACE, timeout)
+    late = _await(team, reply, 0, time.monotonic() + timeout + _GRACE, timeout, cancelled)
     if late is not None:
         with contextlib.suppress(RuntimeError):
             store.delete_key(place)
+        if late == _CANCELLED:
+            raise CancelledError("the save was cancelled")
         raise RankError(
             f"rank {team.ranks[0]}, which coordinates {what}, {late}; call it on all ranks of the group, or pass a "
             "longer timeout=",
@@ -200,15 +209,19 @@ def _arrive(team: Team, own: dict[str, Any], timeout: float, what: str) -> dict[
     return answer
 
 
-def _await(team: Team, key: str, index: int, deadline: float, timeout: float) -> str | None:
+def _await(
+    team: Team, key: str, index: int, deadline: float, timeout: float, cancelled: Cancelled | None
+) -> str | None:
     """Waits until a rank has set a key of the store; returns None then, and else what that rank did."""
     while True:
         left = deadline - time.monotonic()
         try:
             team.store.wait([key], timedelta(seconds=max(min(left, _LOOK), 0.001)))
         except RuntimeError:  # torch's DistStoreError, which the store raises for a time limit too
+            if cancelled is not None and cancelled():
+                return _CANCELLED
             if left <= _LOOK:
-                return f"did not arrive within {timeout:g} s (timeout=)"
+                return late_text(timeout)
             with contextlib.suppress(RuntimeError):
                 place = f"process/{index}"
                 if team.store.check([place]) and has_ended(team.store.get(place).decode()):
@@ -217,7 +230,12 @@ def _await(team: Team, key: str, index: int, deadline: float, timeout: float) ->
             return None
 
 
-def _invite(team: Team, own: dict[str, Any], timeout: float, what: str) -> dict[str, Any]:
+def late_text(timeout: float) -> str:
+    """What a rank did that is late."""
+    return f"did not arrive within {timeout:g} s (timeout=)"
+
+
+def _invite(team: Team, own: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None) -> dict[str, Any]:
     """Waits for all ranks, and answers each."""
     store = team.store
     deadline = time.monotonic() + timeout
@@ -225,15 +243,18 @@ def _invite(team: Team, own: dict[str, Any], timeout: float, what: str) -> dict[
     late: dict[int, str] = {}
     for index in range(1, team.size):
         place = f"arrived/{index}"
-        how = _await(team, place, index, deadline, timeout)
+        how = _await(team, place, index, deadline, timeout, cancelled)
         if how is None:
             arrived[index] = orjson.loads(store.get(place))
             store.delete_key(place)
         else:
             late[index] = how
-            if how == "has ended":  # nothing comes of this save: those that wait learn it soon
+            if how != late_text(timeout):  # nothing comes of this save: those that wait learn it soon
                 deadline = min(deadline, time.monotonic() + _LOOK)
     failures = {one["rank"]: one["failure"] for one in arrived.values() if one.get("failure") is not None}
+    if _CANCELLED in late.values():
+        failures = {team.rank: {"text": _CANCELLED, "cancelled": True}}
+        late = {}
     failures |= {team.ranks[index]: {"text": f"it {how}", "cancelled": False} for index, how in late.items()}
     failures = failures or _disagreement(arrived)
     answer: dict[str, Any] = {"failures": {str(rank): failure for rank, failure in failures.items()}}
@@ -245,6 +266,8 @@ def _invite(team: Team, own: dict[str, Any], timeout: float, what: str) -> dict[
     for index, one in arrived.items():
         if index:
             store.set(f"answer/{one['name']}", reply)
+    if cancelled is not None and cancelled() and failures:
+        raise CancelledError("the save was cancelled")
     if failures:
         raise describe_failure(what, failures)
     return answer

@@ -72,11 +72,24 @@ class ShardedSave:
         self.total = 0
         self.on_total: Callable[[int], None] | None = None
         self._placements = repr(placements)
+        self._form: Format | None = None
+        self._release: Callable[[], None] | None = None
         try:
             _check_options(options)
             self.held = Held(data, placements)
         except Exception as error:  # the other ranks hear of it when they meet
             self.error = error
+
+    def hold(self) -> None:
+        """Copies what this rank holds to host memory, for a save in the background."""
+        if self.error is None:
+            try:
+                self._release = self.held.copy_to_host()
+                self.total = self.held.nbytes()
+                if self.held.dim is None:  # else it is described when the ranks know the whole shapes
+                    self._form = format_of(self.held, self.path, self.options)
+            except Exception as error:
+                self.error = error
 
     def run(self, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
         """Saves together with the other ranks.
@@ -84,8 +97,15 @@ class ShardedSave:
         Raises:
             RankError: Another rank failed, or did not answer in time. Errors of this rank are raised as they are.
         """
+        try:
+            self._run(progress, cancelled)
+        finally:
+            if self._release is not None:
+                self._release()
+
+    def _run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
         with self.team.lock:
-            link = self._join()
+            link = self._join(cancelled)
             try:
                 own = Run(self._threads(link), self.options.durable, progress, cancelled)
                 if self.team.is_coordinator:
@@ -100,7 +120,7 @@ class ShardedSave:
                 link.close()
                 raise
 
-    def _join(self) -> Link:
+    def _join(self, cancelled: Cancelled | None) -> Link:
         options = self.options
         request: dict[str, Any] = {
             "call": "save",
@@ -113,7 +133,7 @@ class ShardedSave:
         if self.error is not None:
             request["failure"] = failure_of(self.error)
         try:
-            return join(self.team, request, self.timeout, self.what)
+            return join(self.team, request, self.timeout, self.what, cancelled)
         except RankError:
             if self.error is not None:
                 raise self.error from None
@@ -144,7 +164,7 @@ class ShardedSave:
         self.held.join_parts(lengths, self.team.index)
 
     def _describe(self) -> Format:
-        return format_of(self.held, self.path, self.options)
+        return self._form or format_of(self.held, self.path, self.options)
 
     def _follow(self, link: Link, run: Run) -> None:
         """What every rank but the coordinator does."""
@@ -168,6 +188,7 @@ class ShardedSave:
                 f"ranks save to a file system that they share, and {head['staged']} does not exist on rank "
                 f"{self.team.rank}; save to a path that all machines see"
             )
+        run.check_cancelled()
         shapes = [form.plan.kinds[kind].shape for kind in form.plan.column]
         writes = writes_of(head["staged"], layout, share, form.keys, shapes, form.parts, maps=head["maps"])
         if self.on_total is not None:

@@ -28,6 +28,7 @@ class Team:
     Attributes:
         lock: held during a save: messages of two saves must not mix.
         link: the connections of the last save, which the next one uses again (`rounds`).
+        pending: the future of the last save in the background.
     """
 
     def __init__(self, ranks: list[int], index: int, store: Any) -> None:
@@ -36,6 +37,7 @@ class Team:
         self.store = store
         self.lock = threading.Lock()
         self.link: Any = None
+        self.pending: Any = None
 
     @property
     def size(self) -> int:

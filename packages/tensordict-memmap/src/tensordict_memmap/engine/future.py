@@ -84,6 +84,11 @@ class SaveFuture(Future[Any]):
         total: the number of bytes to write.
         where: the target, for the message about a failed save.
 
+    Attributes:
+        bytes_total: the number of bytes that this process writes.
+        stall_seconds: for a save by several ranks, how long the call took that started it: it copies what this rank
+            holds to host memory, so that the tensors may be changed at once. Others read them while they save.
+
     >>> from tensordict_core import TensorDict
     >>> future = TensorDict({"a": torch.arange(3)}, [3]).memmap("in_background", return_early=True)
     >>> future.result()["a"].tolist(), future.progress
@@ -93,6 +98,7 @@ class SaveFuture(Future[Any]):
     def __init__(self, work: Callable[[Progress, Cancelled], Any], total: int, where: str = "memory") -> None:
         super().__init__()
         self.bytes_total = total
+        self.stall_seconds = 0.0
         self._where = where
         self._is_asked = False
         self._number = next(_numbers)
