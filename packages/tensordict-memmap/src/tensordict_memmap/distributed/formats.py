@@ -16,6 +16,7 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.detect import SAFETENSORS, TREE
 from tensordict_memmap.formats.safetensors.describe import describe
 from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING
+from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.saving.tree import TreeFile, escaped_names, leaf_files, link_file, node_files
 from tensordict_memmap.schema.node import Path, leaves, nodes
@@ -46,13 +47,24 @@ class Format(ABC):
         self.held = held
         self.options = options
 
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shape of each whole tensor."""
+        return [self.plan.kinds[kind].shape for kind in self.plan.column]
+
     @abstractmethod
     def layout(self, assignment: Assignment, save_id: str) -> Layout:
         """Where the tensors lie, as the coordinator decides."""
 
     @abstractmethod
-    def manifest(self, staged: str, layout: Layout, save_id: str, *, durable: bool) -> Manifest | None:
-        """Completes the staged files when all ranks have written, and lists them if they are a folder."""
+    def manifest(self, staged: str | None, layout: Layout, save_id: str, *, durable: bool) -> Manifest | None:
+        """Completes the staged files when all ranks have written, and lists them if they are a folder.
+
+        Args:
+            staged: the staged folder; None if the files lie elsewhere.
+            layout: the files.
+            save_id: the id of the save.
+            durable: whether files are synced.
+        """
 
 
 class _Packed(Format):
@@ -69,7 +81,7 @@ class _Packed(Format):
         pack = self.pack
         return packed_layout(assignment.names, pack.forms, pack.metadata, save_id, self.options.shard_size)
 
-    def manifest(self, staged: str, layout: Layout, save_id: str, *, durable: bool) -> Manifest | None:
+    def manifest(self, staged: str | None, layout: Layout, save_id: str, *, durable: bool) -> Manifest | None:
         return list_files(layout, save_id) if self.is_folder else None
 
 
@@ -105,12 +117,13 @@ class _Tree(Format):
         found = [file for node in nodes(self.schema) for file in node_files(node)]
         return found + [file for leaf in self.leaves if leaf.layout != "strided" for file in leaf_files(leaf)]
 
-    def manifest(self, staged: str, layout: Layout, save_id: str, *, durable: bool) -> Manifest | None:
+    def manifest(self, staged: str | None, layout: Layout, save_id: str, *, durable: bool) -> Manifest | None:
         manifest = list_files(layout, save_id)
         manifest.names = escaped_names(self.schema)
         for leaf in self.leaves:
             if leaf.alias is not None and leaf.nbytes:
-                link_file(f"{staged}/{leaf.alias}", f"{staged}/{leaf.file}", durable)
+                if staged is not None:
+                    link_file(f"{staged}/{leaf.alias}", f"{staged}/{leaf.file}", durable)
                 manifest.files[leaf.file] = manifest.files[leaf.alias]
                 manifest.aliases[leaf.file] = leaf.alias
         return manifest
@@ -136,7 +149,7 @@ def format_of(held: Held, path: str, options: SaveOptions) -> Format:
     Raises:
         ValueError: It is one that only one process writes.
     """
-    found = options.format_for(path)
+    found = options.format_for(path.rpartition("/")[2] if is_remote(path) else path)
     if found not in (TREE, SAFETENSORS):
         raise ValueError(
             f"{path} is an archive, and several ranks write folders and safetensors files; save to one of those, and "

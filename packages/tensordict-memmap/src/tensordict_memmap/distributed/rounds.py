@@ -84,22 +84,24 @@ class Link:
             self.team.link = None
         self._group = None
 
-    def send(self, message: bytes, to: int) -> None:
+    def send(self, message: bytes, to: int, *, tag: int = 0) -> None:
         """Sends a message to the rank with a place in the team."""
-        self._move(torch.tensor([len(message)], dtype=torch.int64), to, sends=True)
+        self._move(torch.tensor([len(message)], dtype=torch.int64), to, tag, sends=True)
         if message:
-            self._move(torch.frombuffer(bytearray(message), dtype=torch.uint8), to, sends=True)
+            self._move(torch.frombuffer(bytearray(message), dtype=torch.uint8), to, tag, sends=True)
 
-    def receive(self, source: int, timeout: float | None = None) -> bytes:
+    def receive(self, source: int, timeout: float | None = None, *, tag: int = 0) -> bytes:
         """Receives a message from the rank with a place in the team."""
         size = torch.zeros(1, dtype=torch.int64)
-        self._move(size, source, timeout)
+        self._move(size, source, tag, timeout)
         message = torch.empty(int(size), dtype=torch.uint8)
         if message.numel():
-            self._move(message, source, timeout)
+            self._move(message, source, tag, timeout)
         return message.numpy().tobytes()
 
-    def _move(self, tensor: torch.Tensor, peer: int, timeout: float | None = None, *, sends: bool = False) -> None:
+    def _move(
+        self, tensor: torch.Tensor, peer: int, tag: int, timeout: float | None = None, *, sends: bool = False
+    ) -> None:
         start = time.monotonic()
         limit = self.timeout if timeout is None else timeout
         group = self._group
@@ -107,7 +109,7 @@ class Link:
         if group is None:
             raise RankError(f"{self.what} lost its connections to the other ranks; save again", [rank])
         try:
-            work = group.send([tensor], peer, 0) if sends else group.recv([tensor], peer, 0)
+            work = group.send([tensor], peer, tag) if sends else group.recv([tensor], peer, tag)
             work.wait(timedelta(seconds=limit))
         except RuntimeError as error:
             self._broken = True

@@ -17,6 +17,7 @@ import numpy as np
 import orjson
 
 from tensordict_memmap.distributed.assign import Assignment, Share, assign
+from tensordict_memmap.distributed.byte_ranges import ByteRanges
 from tensordict_memmap.distributed.errors import RankError, failure_of
 from tensordict_memmap.distributed.formats import Format, check_same_names, format_of, whole_writes
 from tensordict_memmap.distributed.held import Held
@@ -25,11 +26,14 @@ from tensordict_memmap.distributed.phases import hear, report, tell, tell_failur
 from tensordict_memmap.distributed.plan import ShardPlan, pack, unpack
 from tensordict_memmap.distributed.rounds import Link, join
 from tensordict_memmap.distributed.team import Team
+from tensordict_memmap.distributed.upload import Target, UploadPlan, bytes_of_share, exchange, upload_share
 from tensordict_memmap.distributed.write import writes_of
 from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.future import Cancelled, Progress
 from tensordict_memmap.engine.sink import error_context, is_mapping_fast
+from tensordict_memmap.remote.store import Store
+from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.storage.manifest import Manifest
@@ -63,7 +67,7 @@ class ShardedSave:
         placements: Any = None,
         timeout: float | None = None,
     ) -> None:
-        self.path = os.path.abspath(path)
+        self.path = str(path) if is_remote(path) else os.path.abspath(path)
         self.options = options
         self.team = team
         self.timeout = TIMEOUT if timeout is None else timeout
@@ -178,7 +182,10 @@ class ShardedSave:
         report(link, plan)
         order, layout, share = unpack(hear(link))
         head = orjson.loads(order)
-        report(link, lambda: self._write(made[0], head, Layout.loads(layout), Share.loads(share), run))
+        if "url" in head:
+            self._upload(link, made[0], head, Layout.loads(layout), Share.loads(share), run)
+        else:
+            report(link, lambda: self._write(made[0], head, Layout.loads(layout), Share.loads(share), run))
         hear(link)
 
     def _write(self, form: Format, head: dict[str, Any], layout: Layout, share: Share, run: Run) -> bytes:
@@ -189,15 +196,34 @@ class ShardedSave:
                 f"{self.team.rank}; save to a path that all machines see"
             )
         run.check_cancelled()
-        shapes = [form.plan.kinds[kind].shape for kind in form.plan.column]
-        writes = writes_of(head["staged"], layout, share, form.keys, shapes, form.parts, maps=head["maps"])
-        if self.on_total is not None:
-            self.on_total(
-                sum(piece.nbytes if hasattr(piece, "nbytes") else 0 for one in writes for piece in one.ranges)
-            )
+        writes = writes_of(head["staged"], layout, share, form.keys, form.shapes(), form.parts, maps=head["maps"])
+        self._tell_total(form, share)
         run.write_files(writes)
         run.check_cancelled()
         return b""
+
+    def _tell_total(self, form: Format, share: Share) -> None:
+        """Tells the future how many bytes this rank writes."""
+        if self.on_total is not None:
+            counts = np.array([sum(box.volume for box in boxes) for boxes in share.table])[share.column]
+            widths = np.array([kind.dtype.itemsize for kind in form.plan.kinds], dtype=np.int64)
+            self.on_total(int((counts * widths[form.plan.column]).sum()) if len(counts) else 0)
+
+    def _upload(
+        self, link: Link, form: Format, head: dict[str, Any], layout: Layout, share: Share, run: Run
+    ) -> list[bytes]:
+        """Uploads the share of this rank; returns what the coordinator hears from all of them."""
+        plan = UploadPlan(head["files"], head["sizes"], head["uploads"])
+        self._tell_total(form, share)
+        first = self.team.is_coordinator
+        made: list[list[ByteRanges]] = []
+
+        def count() -> list[ByteRanges]:
+            made.append(bytes_of_share(layout, share, form.keys, form.shapes(), form.parts, is_coordinator=first))
+            return made[0]
+
+        counts = exchange(link, plan, count)
+        return report(link, lambda: upload_share(link, Store(head["url"]), plan, made[0], counts, run))
 
     # --- the coordinator
 
@@ -227,6 +253,10 @@ class ShardedSave:
         layout = form.layout(assignment, save_id)
         total = sum(layout.sizes)
 
+        if is_remote(self.path):
+            self._commit_remote(link, run, form, assignment, layout, save_id)
+            return
+
         def write(staged: str) -> Any:
             return self._write_all(link, run, form, assignment, layout, staged, save_id)
 
@@ -243,6 +273,23 @@ class ShardedSave:
             size=total,
             count=len(layout.files) + len(layout.whole),
         )
+
+    def _commit_remote(
+        self, link: Link, run: Run, form: Format, assignment: Assignment, layout: Layout, save_id: str
+    ) -> None:
+        """Lets all ranks upload, and makes their save the current one at the URL."""
+        store = Store(self.path)
+        if not self.options.existsok and (store.is_file() or store.sizes()):
+            raise RuntimeError(f"{self.path} exists, and existsok=False requires a new URL; choose another name")
+        target = Target(self.path, layout, is_folder=form.is_folder)
+        try:
+            head, where = target.head(), layout.dumps()
+            tell(link, [pack(orjson.dumps(head), where, share.dumps()) for share in assignment.shares])
+            found = self._upload(link, form, head, layout, assignment.shares[self.team.index], run)
+            target.complete(found, layout.whole, form.manifest(None, layout, save_id, durable=False))
+        except BaseException:
+            target.abort()
+            raise
 
     def _write_all(
         self, link: Link, run: Run, form: Format, assignment: Assignment, layout: Layout, staged: str, save_id: str

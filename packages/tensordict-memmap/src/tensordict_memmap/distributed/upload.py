@@ -1,0 +1,301 @@
+"""Upload: ranks upload one save to an S3 store, each the parts of which it holds the most.
+
+A part is a range of a file of at least 5 MiB. A part that several ranks hold is put together by one of them, and the
+others send it their bytes over the connections of the save. All ranks go through the parts in the same order, so none
+waits for one that waits for it. A rank that fails goes on sending empty messages until the end, and reports its error
+then. The coordinator completes all uploads when every rank has succeeded, or aborts them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+
+from tensordict_memmap.distributed.assign import Share
+from tensordict_memmap.distributed.byte_ranges import ByteRanges, join_cut, parse_cut
+from tensordict_memmap.distributed.layout import Layout
+from tensordict_memmap.distributed.phases import hear, report, tell
+from tensordict_memmap.distributed.placements import Part
+from tensordict_memmap.distributed.plan import pack, unpack
+from tensordict_memmap.distributed.rounds import Link
+from tensordict_memmap.distributed.write import pieces_of
+from tensordict_memmap.engine.sources import FileRange, Scattered
+from tensordict_memmap.engine.write_plan import FileWrite
+from tensordict_memmap.remote.multipart import Multipart, part_size
+from tensordict_memmap.remote.snapshots import SnapshotWriter, remove_orphans
+from tensordict_memmap.remote.store import Store
+from tensordict_memmap.saving.job import Run
+from tensordict_memmap.schema.dtypes import as_bytes
+from tensordict_memmap.schema.node import Path
+from tensordict_memmap.storage.manifest import Manifest
+
+__all__ = ["Target", "UploadPlan", "bytes_of_share", "exchange", "upload_share"]
+
+_IN_FLIGHT = 3
+"""Parts that a rank uploads at once; each takes 8 MiB or more."""
+
+
+class UploadPlan:
+    """The parts of all files.
+
+    Args:
+        files: the paths of the files under the URL.
+        sizes: their sizes in bytes.
+        uploads: the ids of their uploads; empty for a file of one part, which is written in one request.
+
+    >>> plan = UploadPlan(["a", "b"], [20 << 20, 5], ["u", ""])
+    >>> [(file, number, end - start) for file, number, start, end in plan.parts]
+    [(0, 1, 8388608), (0, 2, 8388608), (0, 3, 4194304), (1, 1, 5)]
+    """
+
+    def __init__(self, files: Sequence[str], sizes: Sequence[int], uploads: Sequence[str]) -> None:
+        self.files = list(files)
+        self.sizes = list(sizes)
+        self.uploads = list(uploads)
+        self.parts: list[tuple[int, int, int, int]] = []
+        for file, size in enumerate(sizes):
+            step = part_size(size)
+            for number, start in enumerate(range(0, max(size, 1), step), 1):
+                self.parts.append((file, number, start, min(start + step, size)))
+
+    def bounds(self, file: int) -> list[int]:
+        """Where the parts of a file start, and where the last one ends."""
+        return [*range(0, self.sizes[file], part_size(self.sizes[file])), self.sizes[file]]
+
+
+def bytes_of_share(
+    layout: Layout,
+    share: Share,
+    keys: Sequence[Path],
+    shapes: Sequence[Sequence[int]],
+    parts: Sequence[Sequence[Part]],
+    *,
+    is_coordinator: bool,
+) -> list[ByteRanges]:
+    """What a rank has of each file; the coordinator has the headers too."""
+    found = [ByteRanges() for _ in layout.files]
+    if is_coordinator:
+        for number, path in enumerate(layout.files):
+            text = layout.texts.get(path, b"")
+            if text:
+                found[number].add(0, torch.frombuffer(bytearray(text), dtype=torch.uint8))
+    for tensor in np.flatnonzero(share.column).tolist():
+        ranges = found[layout.file_of[tensor]]
+        offset = layout.offsets[tensor]
+        for piece in pieces_of(share, tensor, keys[tensor], shapes[tensor], parts[tensor], offset):
+            if isinstance(piece, Scattered):
+                ranges.add_scattered(piece)
+            else:
+                ranges.add(piece[0], piece[1])
+    for ranges in found:
+        ranges.sort()
+    return found
+
+
+def exchange(link: Link, plan: UploadPlan, make: Callable[[], Sequence[ByteRanges]]) -> np.ndarray:
+    """Tells every rank how many bytes each one has of each part; returns a row for each part.
+
+    Args:
+        link: the connections.
+        plan: the parts.
+        make: makes what this rank has of each file.
+    """
+
+    def count() -> bytes:
+        ranges = make()
+        counts = [n for file in range(len(plan.files)) for n in _counts(plan, ranges, file)]
+        return pack(np.array(counts, dtype=np.int64).tobytes())
+
+    found = report(link, count)
+    if link.team.is_coordinator:
+        columns = [np.frombuffer(unpack(one)[0], dtype=np.int64) for one in found]
+        table = np.stack(columns, axis=1)
+        tell(link, [pack(table.tobytes())] * link.team.size)
+        return table
+    return np.frombuffer(unpack(hear(link))[0], dtype=np.int64).reshape(-1, link.team.size)
+
+
+def _counts(plan: UploadPlan, ranges: Sequence[ByteRanges], file: int) -> list[int]:
+    return ranges[file].counts(plan.bounds(file)) if plan.sizes[file] else [0]
+
+
+def upload_share(
+    link: Link, store: Store, plan: UploadPlan, ranges: Sequence[ByteRanges], counts: np.ndarray, run: Run
+) -> bytes:
+    """Uploads the parts of this rank.
+
+    Returns:
+        The numbers and tags of the uploaded parts, as a message.
+    """
+    me = link.team.index
+    calls = Multipart(store)
+    tags: list[tuple[int, int, str]] = []
+    error: Exception | None = None
+    room = threading.Semaphore(_IN_FLIGHT)
+    load = np.zeros(link.team.size, dtype=np.int64)
+    with ThreadPoolExecutor(_IN_FLIGHT) as pool:
+        pending: list[Future[tuple[int, int, str]]] = []
+        for (file, number, start, end), row in zip(plan.parts, counts, strict=True):
+            owner = _owner(row, load)
+            others = [rank for rank in np.flatnonzero(row).tolist() if rank != owner]
+            if me != owner and me not in others:
+                continue
+            if me != owner:
+                message = b""
+                if error is None:
+                    error, message = _attempt(partial(_message, ranges[file], start, end))
+                link.send(message, owner, tag=_DATA)
+                continue
+            messages = [link.receive(rank, tag=_DATA) for rank in others]
+            if error is not None or not all(messages):
+                continue
+            room.acquire()
+
+            def put(
+                file: int = file, number: int = number, start: int = start, end: int = end, found: Any = messages
+            ) -> tuple[int, int, str]:
+                try:
+                    run.check_cancelled()
+                    return file, number, _put(calls, plan, ranges, file, number, start, end, found, run)
+                finally:
+                    room.release()
+
+            pending.append(pool.submit(put))
+            error = next((one.exception() for one in pending if one.done() and one.exception()), None)  # type: ignore[assignment]  # of a job
+        for one in pending:
+            failed = one.exception()
+            if failed is None:
+                tags.append(one.result())
+            elif error is None and isinstance(failed, Exception):
+                error = failed
+    if error is not None:
+        raise error
+    return orjson.dumps(tags)
+
+
+_DATA = 1
+"""The tag of messages with content, apart from those of the coordinator."""
+
+
+def _owner(row: np.ndarray, load: np.ndarray) -> int:
+    """The rank that uploads a part: of those with the most bytes of it the one with the least to upload so far."""
+    most = np.flatnonzero(row == row.max())
+    owner = int(most[load[most].argmin()]) if row.any() else 0
+    load[owner] += int(row.sum())
+    return owner
+
+
+def _message(ranges: ByteRanges, start: int, end: int) -> bytes:
+    return join_cut(ranges.cut(start, end))
+
+
+def _attempt(work: Callable[[], bytes]) -> tuple[Exception | None, bytes]:
+    try:
+        return None, work()
+    except Exception as error:
+        return error, b""
+
+
+def _put(
+    calls: Multipart,
+    plan: UploadPlan,
+    ranges: Sequence[ByteRanges],
+    file: int,
+    number: int,
+    start: int,
+    end: int,
+    messages: Sequence[bytes],
+    run: Run,
+) -> str:
+    block = np.zeros(end - start, dtype=np.uint8)
+    own = ranges[file].cut(start, end)
+    own.put(block)
+    for message in messages:
+        parse_cut(message).put(block)
+    path, data, tag = plan.files[file], block.tobytes(), ""
+    if plan.uploads[file]:
+        tag = calls.put(path, plan.uploads[file], number, data)
+    else:
+        calls.store.write(path, data)
+    run.count(len(own.data))
+    return tag
+
+
+class Target:
+    """The side of the coordinator: the uploads of all files, until they are complete or aborted.
+
+    Args:
+        url: the URL of the save.
+        layout: its files.
+        is_folder: whether it has several files, which lie in a snapshot.
+    """
+
+    def __init__(self, url: str, layout: Layout, *, is_folder: bool) -> None:
+        self.store = Store(url)
+        self.calls = Multipart(self.store)
+        self.snapshot: SnapshotWriter | None = None
+        if is_folder:
+            remove_orphans(self.store)
+            self.snapshot = SnapshotWriter(self.store)
+        else:
+            self.calls.remove_abandoned("")
+        start = f"{self.snapshot.name}/" if self.snapshot is not None else ""
+        self.start = start
+        files = [start + path for path in layout.files]
+        self.plan = UploadPlan(files, layout.sizes, [""] * len(files))
+        try:
+            for number, (path, size) in enumerate(zip(files, layout.sizes, strict=True)):
+                # an object of one part is written in one request, where only a manifest makes it visible
+                if self.snapshot is None or size > part_size(size):
+                    self.plan.uploads[number] = self.calls.create(path)
+        except BaseException:
+            self.abort()
+            raise
+
+    def head(self) -> dict[str, Any]:
+        """What other ranks have to know."""
+        plan = self.plan
+        return {"url": self.store.url, "files": plan.files, "sizes": plan.sizes, "uploads": plan.uploads}
+
+    def complete(self, found: Sequence[bytes], whole: Sequence[FileWrite], manifest: Manifest | None) -> None:
+        """Completes the uploads of all ranks, writes the other files, and makes the save the current one."""
+        tags: dict[int, dict[int, str]] = {}
+        for message in found:
+            for file, number, tag in orjson.loads(message):
+                tags.setdefault(file, {})[number] = tag
+        for file in whole:
+            self.store.write(self.start + os.fspath(file.path), _content(file))
+        for number, upload in enumerate(self.plan.uploads):
+            if upload:
+                self.calls.complete(self.plan.files[number], upload, tags.get(number, {}))
+        if self.snapshot is not None and manifest is not None:
+            for path, first in manifest.aliases.items():
+                self.store.fs.cp_file(self.store.full_path(self.start + first), self.store.full_path(self.start + path))
+            self.snapshot.publish(manifest)
+        self.store.fs.invalidate_cache()
+
+    def abort(self) -> None:
+        """Removes everything that was uploaded."""
+        for path, upload in zip(self.plan.files, self.plan.uploads, strict=True):
+            if upload:
+                self.calls.abort(path, upload)
+        if self.snapshot is not None:
+            self.snapshot.remove()
+
+
+def _content(file: FileWrite) -> bytes:
+    block = np.zeros(file.size or 0, dtype=np.uint8)
+    for part in file.ranges:
+        assert isinstance(part, FileRange)
+        source = part.source
+        data = as_bytes(source).numpy() if isinstance(source, torch.Tensor) else np.frombuffer(source, dtype=np.uint8)
+        block[part.offset : part.offset + len(data)] = data
+    return block.tobytes()
