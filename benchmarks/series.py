@@ -1,0 +1,175 @@
+"""Series: results of the tracked benchmarks over commits, the noise in them, and what they say about the newest commit.
+
+A value of a series is a ratio: the time of a contender over the time of ours, both measured in one session. It does not
+depend on how fast the machine was, so commits that were measured on different days can be compared. A time is that of
+the fastest sample, because other work on the machine makes samples slower and never faster.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+TRACKED = ROOT / "benchmarks" / "tracked.json"
+"""What is known of each benchmark without importing it, which would need torch; written by `benchmarks.history`."""
+LEVEL = 3
+"""The present level of a series is the median of its last three commits: one busy moment changes no colour."""
+BEFORE = 8
+"""It is compared with the median of the eight commits before them."""
+LEAST = 0.05
+"""Changes below five percent are never called a regression."""
+SPREAD_OF_MEDIANS = 1.25
+"""The standard error of a median of normal values over that of their mean."""
+
+
+@dataclass
+class Series:
+    """One benchmark on one machine.
+
+    Args:
+        name: The name that asv gives it.
+        title: Its title for people.
+        about: What is measured.
+        limits: Contenders that do less and are no rivals.
+        less: What they do less.
+        commits: The measured commits, oldest first.
+        seconds: By contender, the least seconds of a call at each commit; None where it does not run.
+    """
+
+    name: str
+    title: str
+    about: str
+    limits: tuple[str, ...]
+    less: str
+    commits: list[str]
+    seconds: dict[str, list[float | None]]
+    subjects: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rivals(self) -> list[str]:
+        """The contenders that ours should be faster than."""
+        return [name for name in self.seconds if name != "ours" and name not in self.limits]
+
+    def ratios(self, contender: str) -> list[float | None]:
+        """How many times as long as ours a contender takes, at each commit."""
+        pairs = zip(self.seconds[contender], self.seconds["ours"], strict=True)
+        return [theirs / ours if theirs and ours else None for theirs, ours in pairs]
+
+    def level(self, contender: str) -> float | None:
+        """The present ratio to a contender: the median of the last `LEVEL` commits."""
+        values = [value for value in self.ratios(contender) if value is not None]
+        return median(values[-LEVEL:]) if values else None
+
+    def noise(self, contender: str | None = None) -> float:
+        """The standard deviation of the logarithm of one ratio, or of the mean over all contenders.
+
+        It is taken from the differences of neighbouring commits: few commits change the speed, so the median of the
+        differences shows what measuring again does.
+        """
+        values = self.logs(contender)
+        steps = [abs(b - a) for a, b in itertools.pairwise(values)]
+        return 1.4826 * median(steps) / math.sqrt(2) if steps else math.inf
+
+    def logs(self, contender: str | None = None) -> list[float]:
+        """The logarithm of the ratio to one contender, or its mean over all of them, at the commits that have all."""
+        columns = [self.ratios(name) for name in ([contender] if contender else self.seconds) if name != "ours"]
+        rows = [row for row in zip(*columns, strict=True) if None not in row]
+        return [sum(math.log(value) for value in row if value) / len(row) for row in rows]
+
+    def allowed_change(self) -> float:
+        """By which part the present level may be below the earlier one: three standard errors, at least `LEAST`."""
+        return max(LEAST, _relative(3 * self.noise() * SPREAD_OF_MEDIANS * math.sqrt(1 / LEVEL + 1 / BEFORE)))
+
+    def allowed_behind(self, rival: str) -> float:
+        """By which part ours may be slower than a rival and still counts as equal: three standard errors."""
+        return max(LEAST, _relative(3 * self.noise(rival) * SPREAD_OF_MEDIANS / math.sqrt(LEVEL)))
+
+    def change(self) -> float | None:
+        """How many times as fast as before ours is, beside the contenders; None with too few commits."""
+        values = self.logs()
+        earlier = values[-LEVEL - BEFORE : -LEVEL]
+        return math.exp(median(values[-LEVEL:]) - median(earlier)) if len(earlier) >= LEVEL else None
+
+    def faults(self) -> list[str]:
+        """Why the benchmark is red; empty if it is green."""
+        found = []
+        for rival in self.rivals:
+            level = self.level(rival)
+            if level is None or self.seconds["ours"][-1] is None:
+                found.append("ours was not measured")
+                break
+            if level < 1 / (1 + self.allowed_behind(rival)):
+                found.append(f"slower than {rival}")
+        change = self.change()
+        if change is not None and change < 1 / (1 + self.allowed_change()):
+            found.append(f"{1 / change - 1:.0%} slower than it was")
+        return found
+
+    def headline(self) -> tuple[float, str] | None:
+        """The ratio to the fastest rival, and its name."""
+        levels = [(level, rival) for rival in self.rivals if (level := self.level(rival)) is not None]
+        return min(levels) if levels else None
+
+
+def machines(results: Path = RESULTS) -> list[str]:
+    """Returns the machines with results, the one with most of them first."""
+    found = {folder.name: len(list(folder.glob("*-*.json"))) for folder in results.iterdir() if folder.is_dir()}
+    return sorted((name for name, count in found.items() if count), key=lambda name: (-found[name], name))
+
+
+def load(machine: str, results: Path = RESULTS, order: list[str] | None = None) -> list[Series]:
+    """Reads the tracked benchmarks of a machine.
+
+    Args:
+        machine: Its folder among the results.
+        results: The folder of results.
+        order: All commits, oldest first; by default those of the branch ``main``.
+    """
+    if order is None:
+        order = _git("rev-list", "--first-parent", "--reverse", "main").split()
+    places = {commit: place for place, commit in enumerate(order)}
+    documents = [json.loads(path.read_text()) for path in sorted((results / machine).glob("*-*.json"))]
+    documents = sorted((d for d in documents if d["commit_hash"] in places), key=lambda d: places[d["commit_hash"]])
+    subjects = dict(line.split(" ", 1) for line in _git("log", "--format=%H %s", "main").splitlines() if " " in line)
+    found = []
+    for name, known in json.loads(TRACKED.read_text()).items():
+        here = [document for document in documents if document["results"].get(name)]
+        if not here:
+            continue
+        seconds: dict[str, list[float | None]] = {contender: [] for contender in known["contenders"]}
+        for document in here:
+            values = _values(document, name)
+            for contender, column in seconds.items():
+                column.append(values.get(contender))
+        commits = [document["commit_hash"] for document in here]
+        lines = {commit: subjects.get(commit, "") for commit in commits}
+        limits = tuple(known["limits"])
+        found.append(Series(name, known["title"], known["about"], limits, known["less"], commits, seconds, lines))
+    return found
+
+
+def _values(document: dict[str, Any], name: str) -> dict[str, float]:
+    """The seconds of each contender in one file of results."""
+    entry = dict(zip(document["result_columns"], document["results"][name], strict=False))
+    names = [text.strip("'") for text in entry["params"][0]]
+    none = [None] * len(names)
+    columns = zip(names, entry.get("samples") or none, entry["result"] or none, strict=True)
+    # `asv run` keeps the median alone
+    found = {key: min(samples) if samples else middle for key, samples, middle in columns}
+    return {key: value for key, value in found.items() if value and math.isfinite(value)}
+
+
+def _relative(log: float) -> float:
+    return math.expm1(log) if log < 10 else math.inf
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
