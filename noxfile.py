@@ -31,7 +31,10 @@ HOLDS = {
 }
 # What each environment runs. Examples in docstrings run where all packages are.
 RUNS = {name: [f"tests/{name}"] for name in HOLDS} | {
-    "suite": ["tests/suite", "tests/property", "tests/packaging", "tests/docs", "packages", "--doctest-modules"]
+    "suite": [
+        *("tests/suite", "tests/property", "tests/packaging", "tests/docs", "tests/benchmarks", "packages"),
+        "--doctest-modules",
+    ]
 }
 EXTRAS = {
     "core": "[progress]",
@@ -222,8 +225,23 @@ def bench(session: nox.Session) -> None:
     # a process forked for each of many hundred cells; one started for each would import torch again, for seconds
     how = ["--machine", machine, "--launch-method", "forkserver", "--show-stderr"]
     session.run("asv", "run", *how, *(session.posargs or ["HEAD^!"]))
-    session.run("asv", "publish")
-    session.log("asv preview serves benchmarks/html")
+    session.run("python", "-m", "benchmarks.dashboard")
+
+
+@nox.session
+def history(session: nox.Session) -> None:
+    """History: times commits spread over the history beside torch, safetensors and the reference; ``-- --help``."""
+    install(session, ["core", "memmap", "nn", "class"], "asv", "safetensors", REFERENCE)
+    session.run("python", "-m", "benchmarks.history", *session.posargs)
+
+
+@nox.session
+def dashboard(session: nox.Session) -> None:
+    """Dashboard: the tracked results as pages that need no network: are we still faster?"""
+    session.install("-c", "constraints.txt", "asv", "virtualenv", "pytest", "hypothesis")
+    session.run("python", "-m", "benchmarks.dashboard")
+    session.run("python", "-m", "pytest", "-q", "tests/browser/test_dashboard.py", *session.posargs)
+    session.log("open benchmarks/html/index.html; for the graphs of asv: python -m http.server -d benchmarks/html")
 
 
 @nox.session

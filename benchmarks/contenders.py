@@ -127,7 +127,7 @@ class OnDisk(Tracked):
     rounds = 1
     repeat = 7
     warmup_time = 0
-    rounds_here = 6
+    rounds_here = 5
     ending = ".safetensors"
 
     @abstractmethod

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.contenders import OnDisk, Run, Tracked, core, found, measure, memmap, reference, settle
-from benchmarks.workloads import Tree, flat, small_leaves, transformer, transposed
+from benchmarks.workloads import Tree, flat, small_leaves, transformer
 
 
 class Saves(OnDisk):
@@ -67,20 +67,6 @@ class SaveSmall(Saves):
 
     def tree(self) -> Tree:
         return small_leaves(1000)
-
-
-class SaveTransposed(Saves):
-    pretty_name = "Save transposed tensors"
-    about = "Two tensors of 17 MB whose order in memory is not that of the file"
-
-    def tree(self) -> Tree:
-        return transposed(count=2, rows=2048)
-
-    def by_ours(self) -> Run:
-        # a process compiles its kernels in the first save that is large enough, and keeps them for all later ones
-        with tempfile.TemporaryDirectory() as folder:
-            memmap("to_safetensors")(core().TensorDict(transposed(count=3), []), Path(folder) / "large.safetensors")
-        return super().by_ours()
 
 
 class OpenModel(SaveModel):

@@ -1,0 +1,103 @@
+"""Colours of the dashboard follow the noise: a step beyond it is red, the same noise without a step is green."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from benchmarks.series import Series
+
+from benchmarks import dashboard
+
+
+def series(ours, noise=0.0, limits=(), **others):
+    """A benchmark with the given seconds of ours, and constant ones of others, all with noise."""
+    randoms = random.Random(0)
+
+    def noisy(values):
+        return [value * (1 + noise * randoms.uniform(-1, 1)) if value else value for value in values]
+
+    seconds = {"ours": noisy(ours)} | {name: noisy([value] * len(ours)) for name, value in others.items()}
+    commits = [f"{place:040x}" for place in range(len(ours))]
+    return Series("tracked.X.time_run", "X", "about X", tuple(limits), "less", commits, seconds)
+
+
+def test_a_benchmark_that_stays_faster_is_green():
+    assert series([1.0] * 20, noise=0.05, torch=2.0, reference=3.0).faults() == []
+
+
+def test_a_step_beyond_the_noise_is_red():
+    assert series([1.0] * 16 + [1.3] * 4, noise=0.02, torch=2.0).faults() == ["30% slower than it was"] or (
+        "slower than it was" in series([1.0] * 16 + [1.3] * 4, noise=0.02, torch=2.0).faults()[0]
+    )
+
+
+def test_the_same_step_within_the_noise_is_green():
+    assert series([1.0] * 16 + [1.3] * 4, noise=0.5, torch=9.0).faults() == []
+
+
+def test_one_slow_moment_is_no_regression():
+    assert series([1.0] * 19 + [1.8], noise=0.02, torch=2.0).faults() == []
+
+
+def test_a_machine_that_is_slower_for_all_is_no_regression():
+    one = series([1.0] * 20, noise=0.02, torch=2.0)
+    one.seconds = {name: [*values[:16], *[3 * value for value in values[16:]]] for name, values in one.seconds.items()}
+    assert one.faults() == []
+
+
+def test_a_rival_that_is_faster_makes_it_red():
+    assert series([1.0] * 20, noise=0.01, torch=2.0, safetensors=0.8).faults() == ["slower than safetensors"]
+
+
+def test_a_rival_that_is_as_fast_within_the_noise_does_not():
+    assert series([1.0] * 20, noise=0.1, torch=0.97).faults() == []
+
+
+def test_a_limit_is_no_rival():
+    assert series([1.0] * 20, limits=["torch"], torch=0.1, reference=2.0).faults() == []
+    assert series([1.0] * 20, limits=["torch"], torch=0.1, reference=2.0).headline() == (2.0, "reference")
+
+
+def test_ours_that_no_longer_runs_is_red():
+    assert series([1.0] * 19 + [None], torch=2.0).faults()[0] == "ours was not measured"
+
+
+def test_the_noise_is_measured_and_steps_do_not_count():
+    quiet, busy = series([1.0] * 40, noise=0.01, torch=2.0), series([1.0] * 40, noise=0.2, torch=2.0)
+    step = series([1.0] * 20 + [4.0] * 20, noise=0.01, torch=2.0)
+    assert busy.noise() > 8 * quiet.noise()
+    assert step.noise() == pytest.approx(quiet.noise(), rel=0.5)
+
+
+def test_thresholds_of_asv_follow_the_noise_and_baselines_have_none():
+    found = dashboard.configuration([series([1.0] * 40, noise=0.2, torch=2.0)], dashboard.ROOT / "html")
+    [(pattern, threshold)] = found["regressions_thresholds"].items()
+    assert dashboard.re.match(pattern, "tracked.X.time_run('ours')@main")
+    assert 0.1 < threshold < 1.0
+    patterns = found["regressions_first_commits"]
+    assert set(patterns.values()) == {None}
+    for name in ("tracked.X.time_run('torch')@main", "core_operations.Operations.time_operation_reference('get')"):
+        assert any(dashboard.re.match(pattern, name) for pattern in patterns), name
+    assert not any(dashboard.re.match(pattern, "tracked.X.time_run('ours')@main") for pattern in patterns)
+
+
+def test_titles_and_subjects_are_escaped():
+    one = series([1.0, 1.0], torch=2.0)
+    one.title = one.about = "<script>alert(1)</script>"
+    one.subjects = dict.fromkeys(one.commits, "<script>alert(2)</script>")
+    assert "<script>" not in dashboard.landing([one], "<script>", {})
+
+
+def test_scripts_of_other_hosts_become_copies():
+    page = (
+        '<script src="https://code.jquery.com/jquery-3.3.1.min.js" integrity="x"></script><a href="https://a.b">x</a>'
+    )
+    assert dashboard.offline(page) == (
+        '<script src="vendor/jquery.min.js" onerror="js_load_failure()"></script><a href="https://a.b">x</a>'
+    )
+
+
+def test_a_script_without_a_copy_is_an_error():
+    with pytest.raises(ValueError, match=r"no copy of 'https://x\.y/new\.js' in benchmarks/vendor"):
+        dashboard.offline('<script src="https://x.y/new.js"></script>')
