@@ -154,3 +154,20 @@ def test_a_delta_of_shards_says_what_to_do(ranks, tmp_path):
             save_checkpoint(str(tmp_path / "delta"), model=model, base=path)
 
     ranks.run(2, delta)
+
+
+def sharded_part(rank, path, expected):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    like = TensorDict({"a": distribute_tensor(torch.zeros(400, 100), mesh, [Shard(0)])})
+    assert torch.equal(TensorDict.load(path, like=like)["a"].full_tensor(), expected)
+    like.load_(path)
+    assert torch.equal(like["a"].full_tensor(), expected)
+
+
+@pytest.mark.parametrize("base", ["base", "base.safetensors"])
+def test_ranks_load_deltas(ranks, tmp_path, base):
+    td = TensorDict({"a": torch.randn(400, 100)})
+    td.save(tmp_path / base, checksum=True)
+    td["a"][::37, 3] += 1
+    td.save_delta(tmp_path / "delta.safetensors", base=tmp_path / base, block_size=256)
+    ranks.run(2, sharded_part, str(tmp_path / "delta.safetensors"), td["a"])

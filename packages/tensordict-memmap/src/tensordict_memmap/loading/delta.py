@@ -36,7 +36,6 @@ from tensordict_memmap.storage.header_checksums import CHECKSUMS, recorded_check
 from tensordict_memmap.storage.manifest import NAME, Manifest
 from tensordict_memmap.storage.verify import damaged
 from tensordict_memmap.tensor.mapping import MODES
-from tensordict_memmap.tensor.mapping import Mapping as FileMapping
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["Base", "checksums_of", "contiguous_source", "open_base", "read_delta", "resolve"]
@@ -57,7 +56,6 @@ class Base:
         id: the identity of its content.
         tensors: its tensors by their names in a safetensors file.
         checksums: the recorded checksums of tensors, by name; those without one are compared byte by byte.
-        mappings: the mappings of its files.
         record: its record, if it is a delta itself.
         paths: its own path and those of its bases.
     """
@@ -66,7 +64,6 @@ class Base:
     id: str
     tensors: dict[str, torch.Tensor]
     checksums: dict[str, str]
-    mappings: list[FileMapping] = field(default_factory=list)
     record: DeltaRecord | None = None
     paths: list[str] = field(default_factory=list)
 
@@ -101,7 +98,7 @@ def resolve(
     choice = request.choice
     part = None if choice is None else chosen_part(record.tensors, metadata, choice, path)
     wanted = None if part is None else set(part.taken)
-    tensors, mappings, _ = _whole(path, views, record, wanted, open_tree)
+    tensors, _ = _whole(path, views, record, wanted, open_tree)
     if request.verify == "full":
         expected = {name: one.checksum for name, one in record.tensors.items() if name in tensors}
         found = checksums_of(tensors)
@@ -109,7 +106,8 @@ def resolve(
         if bad:
             raise damaged(bad, f"{path} or its base")
     texts = {name: text for name, text in metadata.items() if name != DELTA}
-    return [(tensors, texts, mapping), *(({}, {}, one) for one in mappings)], part
+    # the mappings of the bases are not among them: the bytes in their files are not those of the changed tensors
+    return [(tensors, texts, mapping)], part
 
 
 def open_base(path: str | os.PathLike[str], *, open_tree: OpenTree) -> Base:
@@ -123,8 +121,7 @@ def open_base(path: str | os.PathLike[str], *, open_tree: OpenTree) -> Base:
     base.paths = [base.path]
     if base.record is not None:
         base.checksums = {name: one.checksum for name, one in base.record.tensors.items()}
-        base.tensors, more, paths = _whole(base.path, base.tensors, base.record, None, open_tree)
-        base.mappings += more
+        base.tensors, paths = _whole(base.path, base.tensors, base.record, None, open_tree)
         base.paths += paths
     return base
 
@@ -150,14 +147,12 @@ def read_delta(path: str | os.PathLike[str]) -> DeltaRecord | None:
 
 def _whole(
     path: str, views: dict[str, torch.Tensor], record: DeltaRecord, wanted: Collection[str] | None, open_tree: OpenTree
-) -> tuple[dict[str, torch.Tensor], list[FileMapping], list[str]]:
-    """The wanted tensors of the whole of a delta, the mappings of its bases, and their paths, nearest first."""
+) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """The wanted tensors of the whole of a delta, and the paths of its bases, nearest first."""
     deltas = [(path, views, record)]
-    mappings: list[FileMapping] = []
     paths: list[str] = []
     while True:
         base = _open_expected(path, record, open_tree)
-        mappings += base.mappings
         paths.append(base.path)
         if base.depth != record.depth - 1:
             raise ValueError(
@@ -175,7 +170,7 @@ def _whole(
             for name, about in one.tensors.items()
             if wanted is None or name in wanted
         }
-    return tensors, mappings, paths
+    return tensors, paths
 
 
 def _open_expected(path: str, record: DeltaRecord, open_tree: OpenTree) -> Base:
@@ -260,7 +255,7 @@ def _open_packed(path: str) -> Base:
         raise ValueError(f"{path} was replaced while it was opened; try again")
     text = metadata.get(DELTA)
     record = None if text is None else DeltaRecord.loads(text, path)
-    return Base(path, checksum_of(start), tensors, checksums, [mapping], record)
+    return Base(path, checksum_of(start), tensors, checksums, record)
 
 
 def _read_header(path: str) -> tuple[bytes, Any, tuple[int, int]]:
