@@ -298,7 +298,10 @@ def _opened(path: str | os.PathLike[str], verify: str) -> tuple[TensorCollection
     text = getattr(text, "data", text)
     if not isinstance(text, str):
         raise ValueError(f"{path} was not written by save_checkpoint; load it with TensorDict.load or load_into")
-    record = nontensor.loads(text.encode("utf-8", "surrogatepass"))
+    try:
+        record = nontensor.loads(text.encode("utf-8", "surrogatepass"))
+    except ValueError as error:
+        raise ValueError(f"the record of the checkpoint {path} is damaged ({error}); restore it") from None
     if not isinstance(record, dict) or record.get("version") != VERSION:
         raise ValueError(
             f"{path} is not a checkpoint of version {VERSION}, the one that is supported; upgrade tensordict-memmap"
