@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from tensordict_memmap.dataset.columns import check_growable
 from tensordict_memmap.dataset.remote import DEFAULT_CACHE_BYTES, RemoteRows
+from tensordict_memmap.dataset.ring import RingRows, new_ring
 from tensordict_memmap.dataset.rows import Rows
 from tensordict_memmap.dataset.schema import Key, plan_rows
 from tensordict_memmap.dataset.upload import upload
@@ -67,6 +68,7 @@ class MemmapDataset:
         durable: bool = False,
         existsok: bool = False,
         ragged: Sequence[Key] = (),
+        ring: bool = False,
     ) -> Self:
         """Makes an empty dataset and opens it for writing.
 
@@ -83,11 +85,13 @@ class MemmapDataset:
                 dimension, and values that are no tensors. A batch has a jagged tensor there, or a stack of values. The
                 row ``like`` tells the dtype and the other dimensions, or whether the values are strings, bytes, or
                 others with a JSON form.
+            ring: whether to keep the last ``capacity`` rows only: new rows take the place of the oldest ones.
 
         Raises:
             RuntimeError: The folder is not empty and ``existsok`` is False.
             ValueError: An entry cannot grow: a lazy stack, a nested tensor, a stack of non-tensor values.
             KeyError: The row lacks a key of ``ragged``.
+            ValueError: A ring has no capacity, or ragged columns.
             OSError: Writing fails, for example because the disk is full; the error names the key, and no files are
                 left.
 
@@ -102,6 +106,10 @@ class MemmapDataset:
         ...     texts.append(TensorDict({"text": "one", "tokens": torch.tensor([6])}))
         >>> texts[1]["text"], texts[[1, 0]]["tokens"].offsets()
         ('one', tensor([0, 1, 3]))
+        >>> last = MemmapDataset.create("last", TensorDict({"a": torch.tensor(0)}), capacity=3, ring=True)
+        >>> last.extend(TensorDict({"a": torch.arange(8)}, [8]))
+        >>> last[:]["a"], last[-1]["a"]
+        (tensor([5, 6, 7]), tensor(7))
         """
         path = local_path(path)
         if is_remote(path):
@@ -111,9 +119,14 @@ class MemmapDataset:
             transaction.check_new(root)
         node, states = plan_rows(like, ragged)
         check_growable(node, "the row")
+        slots = new_ring(capacity) if ring else None
+        if slots is not None:
+            capacity = slots.slots
+            if states:
+                raise ValueError("a ring has rows of one size, and ragged= was passed; pad them, or leave ring out")
 
         def write(folder: str) -> Manifest:
-            return write_empty(node, folder, capacity, reserve, durable, states)
+            return write_empty(node, folder, capacity, reserve, durable, states, slots)
 
         transaction.save_folder(root, write, durable=durable, existsok=existsok)
         return cls.open(root, mode="r+", durable=durable, allow_pickle=True)  # this process wrote the pickles
@@ -181,7 +194,8 @@ class MemmapDataset:
     def tensordict(self) -> Any:
         """The committed rows, as a locked tensordict or tensorclass mapped onto the files.
 
-        Ragged columns are jagged tensors; those of values hold the bytes that encode them.
+        Ragged columns are jagged tensors; those of values hold the bytes that encode them. The rows of a ring are
+        copied to memory.
         """
         rows = self._rows
         if isinstance(rows, RemoteRows):
@@ -189,11 +203,13 @@ class MemmapDataset:
                 f"{self._path} is remote and read by rows; index the dataset, or load all of it with "
                 f"load_memmap({self._path!r})"
             )
+        if isinstance(rows, RingRows):
+            return rows[:].lock_()
         return rows.tensordict() if isinstance(rows, Rows) else rows
 
     @property
     def _rows(self) -> Any:
-        """The committed rows: a tensordict, or `Rows` if there are ragged columns."""
+        """The committed rows: a tensordict, or `Rows` with ragged columns, or `RingRows`, or `RemoteRows`."""
         if self._td is None:
             self._td = Rows.open(self._path, "r" if self._writer is None else "r+", self._allow_pickle)
         return self._td
@@ -201,7 +217,8 @@ class MemmapDataset:
     def __len__(self) -> int:
         """The number of committed rows."""
         if self._td is None and self._writer is not None:
-            return self._writer.committed.rows
+            ring = self._writer.ring
+            return self._writer.committed.rows if ring is None else ring.rows
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
@@ -231,6 +248,9 @@ class MemmapDataset:
                 remote = self._td
                 self._td = RemoteRows(remote.url, remote.cache, remote.cache_bytes, remote.allow_pickle)
             return len(self._td)
+        if isinstance(self._td, RingRows):
+            self._td.refresh()
+            return len(self._td)
         stamp = _stamp(self._path)
         if stamp != self._seen or self._td is None:
             self._td = None
@@ -259,6 +279,8 @@ class MemmapDataset:
         >>> MemmapDataset.open("memory://uploaded")[[7, 2]]["a"]
         tensor([7, 2])
         """
+        if isinstance(self._rows, RingRows):
+            raise RuntimeError(f"{self._path} is a ring; save(dataset[:], {url!r}) uploads its rows in order")
         upload(self._path, url, existsok=existsok)
 
     def __reduce__(self) -> Any:
@@ -298,10 +320,17 @@ class MemmapDataset:
     def _written(self, rows: int, commit: bool) -> None:
         if rows and commit:
             self.commit()
+        elif isinstance(self._td, RingRows):  # a full ring commits by itself
+            self._td.refresh()
 
     def commit(self) -> None:
         """Commits all written rows, in one step."""
-        if self._check_writer().commit():
+        self._committed(self._check_writer().commit())
+
+    def _committed(self, changed: bool) -> None:
+        if changed and isinstance(self._td, RingRows):
+            self._td.refresh()  # the slots stay mapped
+        elif changed:
             self._td = None
 
     def resize(self, rows: int) -> None:
@@ -329,7 +358,10 @@ class MemmapDataset:
                 "rows with ragged columns cannot be overwritten, since they have the place of their first size only; "
                 "append new rows"
             )
-        self._rows[index] = value
+        if isinstance(self._rows, RingRows):
+            self._rows.write(index, value)
+        else:
+            self._rows[index] = value
 
     def close(self) -> None:
         """Commits all written rows and releases the lock; the dataset can still be read."""

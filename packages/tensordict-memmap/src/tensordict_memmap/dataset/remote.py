@@ -30,7 +30,8 @@ from tensordict_memmap.dataset.mirror import (
     mirror,
     read_file,
 )
-from tensordict_memmap.dataset.rows import Rows, row_numbers
+from tensordict_memmap.dataset.row_numbers import row_numbers
+from tensordict_memmap.dataset.rows import Rows
 from tensordict_memmap.loading.remote import RemoteSave
 from tensordict_memmap.remote.block_cache import BLOCK_BYTES, BlockCache, CachedFile, Spans
 from tensordict_memmap.remote.store import Store

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 import torch
 
 from tensordict_core import NonTensorStack
 from tensordict_memmap.dataset.ragged import RaggedReader
+from tensordict_memmap.dataset.ring import RingRows
+from tensordict_memmap.dataset.row_numbers import row_numbers
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats.parse_tree import parse
 from tensordict_memmap.loading.calls import load_memmap
@@ -21,7 +22,7 @@ from tensordict_memmap.storage import ownership
 from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
 
-__all__ = ["Rows", "row_numbers"]
+__all__ = ["Rows"]
 
 
 class _Without(Selection):
@@ -40,40 +41,6 @@ class _Without(Selection):
         return
 
 
-def row_numbers(index: Any, rows: int) -> int | torch.Tensor:
-    """Returns what an index selects of some rows: the number of one row, or a tensor of numbers.
-
-    Args:
-        index: a number, a slice, a list or range of numbers, or a tensor of numbers or a mask.
-        rows: the number of rows.
-
-    Raises:
-        IndexError: There is no such row, or the index has several dimensions.
-
-    >>> row_numbers(-1, 5), row_numbers(slice(3), 5), row_numbers([4, -5], 5)
-    (4, tensor([0, 1, 2]), tensor([4, 0]))
-    """
-    if isinstance(index, Integral) and not isinstance(index, bool):
-        number = int(index)
-        if not -rows <= number < rows:
-            raise IndexError(f"row {number} is not one of {rows} rows; check the index")
-        return number % rows
-    if isinstance(index, list | range):
-        index = torch.tensor(list(index), dtype=torch.bool if _are_bools(index) else torch.int64)
-    try:
-        found = torch.arange(rows)[index]
-    except (TypeError, IndexError) as error:
-        raise IndexError(
-            f"{index!r:.100} does not select some of {rows} rows ({error}); pass a number, a slice, a list or a tensor"
-        ) from None
-    if found.ndim > 1:
-        raise IndexError(
-            f"{index!r:.100} selects rows of shape {list(found.shape)}, and this dataset has one dimension of rows; "
-            "pass an index of one dimension"
-        )
-    return found if found.ndim else int(found)
-
-
 class Rows:
     """The rows of a dataset with ragged columns.
 
@@ -87,8 +54,11 @@ class Rows:
 
     @classmethod
     def open(cls, root: str, mode: str, allow_pickle: bool | None) -> Any:
-        """Returns the rows of a folder: a tensordict, or `Rows` if there are ragged columns."""
-        if b'"ragged":' not in (syscalls.read_file(f"{root}/{NAME}") or b""):
+        """Returns the rows of a folder: a tensordict, `RingRows` of a ring, or `Rows` with ragged columns."""
+        document = syscalls.read_file(f"{root}/{NAME}") or b""
+        if b'"ring":' in document and _is_ring(root):
+            return read_folder(root, lambda folder: RingRows.read(folder, mode, allow_pickle))
+        if b'"ragged":' not in document:
             return load_memmap(root, mode=mode, allow_pickle=allow_pickle)
         return read_folder(root, lambda folder: cls._read(folder, mode, allow_pickle))
 
@@ -151,5 +121,6 @@ class Rows:
         return column.tolist() if isinstance(column, NonTensorStack) else column
 
 
-def _are_bools(index: Any) -> bool:
-    return bool(index) and all(isinstance(item, bool) for item in index)
+def _is_ring(root: str) -> bool:
+    manifest = ownership.read_manifest(root)
+    return manifest is not None and manifest.rows_committed is not None and manifest.rows_committed.ring is not None

@@ -25,7 +25,7 @@ from tensordict_memmap.saving.tree import escaped_names
 from tensordict_memmap.schema.node import Node, Value, leaves, nodes, show
 from tensordict_memmap.storage import locks, ownership, transaction
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
-from tensordict_memmap.storage.rows_committed import LOCK, Part, RaggedState, RowsCommitted, fingerprint, resized
+from tensordict_memmap.storage.rows_committed import LOCK, Part, RaggedState, Ring, RowsCommitted, fingerprint, resized
 from tensordict_memmap.storage.snapshot import SavedFolder, row_description
 from tensordict_memmap.storage.staging import replace_file
 
@@ -49,6 +49,7 @@ class Writer:
         self.columns: list[Column] = []
         self.ragged: dict[str, RaggedWriter] = {}
         self.lasting = 0
+        self.ring: Ring | None = None
         if part is not None and not 0 <= part[0] < part[1]:
             raise ValueError(f"part {part} is not a range of rows (start, stop); pass 0 <= start < stop")
         transaction.recover(root)
@@ -68,6 +69,7 @@ class Writer:
     def _open(self, part: tuple[int, int] | None, allow_pickle: bool | None) -> None:
         with locks.locked(self.root):
             folder = SavedFolder(self.root)
+            folder.shows_slots = True
             manifest = folder.count(ownership.read_manifest(self.root))
             if manifest is not None and not manifest.complete:
                 raise ValueError(
@@ -92,11 +94,16 @@ class Writer:
             kept = folder.rows is not None and old is not None
             self.committed = old if kept and old is not None else RowsCommitted(rows, rows)
             kept &= self._open_ragged(part)
+            self.ring = self.committed.ring
+            if self.ring is not None and part is not None:
+                raise ValueError(f"{self.root} is a ring, which has one writer; open the dataset without part=")
             if part is not None:
                 self._take_part(part)
-            if not kept or part is not None or self.documents != self._documents(rows):
+            if not kept or part is not None or self.documents != self._documents(self.committed.rows):
                 self._publish(self.committed)
         self.counted = self.committed.rows if self.part is None else self.part.done
+        if self.ring is not None:
+            self.counted = self.ring.head
         self.written = self.counted
         self.room = min((column.size // column.row_bytes for column in self.columns if column.row_bytes), default=0)
         self.lasting = max(self.room, self.committed.shown)
@@ -178,6 +185,9 @@ class Writer:
         number, tensors = match_batch(self.node, self.batch_size, rows, one=one, ragged=self.committed.ragged)
         with self.guard:
             self._check_alive()
+            if self.ring is not None:
+                self._write_ring(tensors if not one else [tensor[None] for tensor in tensors], number, threads)
+                return number
             end = self.written + number
             if self.part is not None and end > self.part.stop:
                 raise ValueError(
@@ -195,6 +205,25 @@ class Writer:
             for column in self.ragged.values():
                 column.end = column.written
         return number
+
+    def _write_ring(self, tensors: list[torch.Tensor], number: int, threads: int | None) -> None:
+        """Writes rows to spare slots, and commits whenever these are full."""
+        assert self.ring is not None
+        start, first = 0, self.written
+        while start < number:
+            room = self.counted + self.ring.slots - self.ring.capacity - self.written
+            if not room:
+                self.commit()
+                continue
+            slot = self.written % self.ring.slots
+            stop = min(number, start + min(room, self.ring.slots - slot))
+            try:
+                write_rows(self.columns, [tensor[start:stop] for tensor in tensors], slot, threads)
+            except BaseException:
+                self.written = max(first, self.counted)  # the part that was written must not be committed
+                raise
+            self.written += stop - start
+            start = stop
 
     def _write_ragged(self, tensors: list[Any], threads: int | None) -> list[torch.Tensor]:
         """Writes the elements of ragged columns; returns the leaves of a batch with the shapes of their rows instead.
@@ -231,7 +260,10 @@ class Writer:
                 for ragged in self.ragged.values():
                     ragged.sync()
             with locks.locked(self.root):
-                if self.part is None:
+                if self.ring is not None:
+                    self.ring = replace(self.ring, head=self.written)
+                    self._publish(replace(self.committed, ring=self.ring))
+                elif self.part is None:
                     shown = max(self.written, self.committed.shown)
                     ragged_states = self._ragged_states()
                     self._publish(replace(self.committed, rows=self.written, shown=shown, ragged=ragged_states))
@@ -247,6 +279,8 @@ class Writer:
             raise ValueError(f"{rows} is not a number of rows; pass 0 or more")
         with self.guard:
             self._check_alive()
+            if self.ring is not None:
+                raise RuntimeError("a ring keeps its size; create another dataset with another capacity")
             if self.part is not None:
                 raise RuntimeError("the writer of a part cannot resize the dataset; open it without a part")
             self.commit()
@@ -301,7 +335,8 @@ class Writer:
         current = syscalls.read_file(os.path.join(self.root, described)) or b""
         committed = replace(committed, meta=(fingerprint(current), fingerprint(documents[described])))
         files = self.files | {path: Entry(len(document)) for path, document in documents.items()}
-        files |= {column.leaf.file: Entry(rows * column.row_bytes) for column in self.columns if column.row_bytes}
+        held = rows if self.ring is None else self.ring.slots
+        files |= {column.leaf.file: Entry(held * column.row_bytes) for column in self.columns if column.row_bytes}
         files |= {file: Entry(state.nbytes) for file, state in committed.ragged.items()}
         manifest = Manifest(files, self.names, rows_committed=committed)
         self.lasting = max(self.lasting, committed.shown)  # first: `close` cuts no rows that others may see
@@ -351,7 +386,13 @@ class Writer:
 
 
 def write_empty(
-    node: Node, folder: str, capacity: int, reserve: bool, durable: bool, ragged: Mapping[str, RaggedState]
+    node: Node,
+    folder: str,
+    capacity: int,
+    reserve: bool,
+    durable: bool,
+    ragged: Mapping[str, RaggedState],
+    ring: Ring | None = None,
 ) -> Manifest:
     """Writes a dataset without rows into an empty folder."""
     entries: dict[str, Entry] = {}
@@ -382,8 +423,10 @@ def write_empty(
                     os.fsync(column.fd)
             finally:
                 column.close()
-            entries[leaf.file] = Entry(0)
+            entries[leaf.file] = Entry(0 if ring is None else capacity * column.row_bytes)
     described = syscalls.read_file(os.path.join(folder, row_description(folder))) or b""
     return Manifest(
-        entries, escaped_names(node), rows_committed=RowsCommitted(0, 0, (fingerprint(described),), ragged=dict(ragged))
+        entries,
+        escaped_names(node),
+        rows_committed=RowsCommitted(0, 0, (fingerprint(described),), ragged=dict(ragged), ring=ring),
     )

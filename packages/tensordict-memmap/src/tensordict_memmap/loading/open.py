@@ -46,7 +46,7 @@ from tensordict_memmap.storage.manifest import NAME, Manifest
 from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
 from tensordict_memmap.storage.verify import leaf_files, open_sealed, verify_tree
 
-__all__ = ["describe", "open_any", "open_packed", "open_tree"]
+__all__ = ["describe", "open_any", "open_folder", "open_packed", "open_tree"]
 
 _MOST_ATTEMPTS = 20
 
@@ -111,9 +111,9 @@ def _open_rows(path: str | os.PathLike[str], request: LoadRequest, kind: str) ->
 def _open_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Any:
     """All rows of a save of the given format."""
     if kind == TREE:
-        return read_folder(path, lambda folder: _open_tree(folder, request))
+        return read_folder(path, lambda folder: open_folder(folder, request))
     if kind == ARCHIVE:
-        return _open_tree(Archive(os.path.abspath(path), mode=request.mode), request)
+        return open_folder(Archive(os.path.abspath(path), mode=request.mode), request)
     if kind == CONSOLIDATED:
         if request.verify == "full":
             raise ValueError(
@@ -139,7 +139,7 @@ def open_packed(path: str | os.PathLike[str], request: LoadRequest) -> Any:
 def open_tree(path: str) -> Any:
     """The tensordict of a folder that deltas are based on: copy-on-write, with None in the place of pickled values."""
     request = LoadRequest(mode="r", allow_pickle=None)
-    return read_folder(path, lambda folder: _open_tree(folder, request))
+    return read_folder(path, lambda folder: open_folder(folder, request))
 
 
 def _chosen(whole: Any, request: LoadRequest, notes: tuple[str, ...]) -> Any:
@@ -260,7 +260,8 @@ def _read_tree(folder: SavedFolder | Archive, request: LoadRequest) -> tuple[Nod
         return node, _part(node, request), manifest
 
 
-def _open_tree(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
+def open_folder(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
+    """The tensordict of a folder in the tree format, or of an archive, not locked."""
     root, mode = folder.root, request.mode
     node, part, manifest = _read_tree(folder, request)
     archived = isinstance(folder, Archive)

@@ -17,7 +17,7 @@ import xxhash
 
 from tensordict_memmap.schema import nontensor
 
-__all__ = ["LOCK", "Part", "RaggedState", "RowsCommitted", "fingerprint", "resized"]
+__all__ = ["LOCK", "Part", "RaggedState", "Ring", "RowsCommitted", "fingerprint", "resized"]
 
 LOCK = "tensordict.lock"
 """The name of the empty file that writers of a dataset lock; no manifest lists it."""
@@ -33,6 +33,26 @@ class Part:
     start: int
     stop: int
     done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A dataset whose files are a ring of slots: row number ``p`` lies in slot ``p % slots``.
+
+    Args:
+        capacity: the number of rows that are kept.
+        slots: the number of rows that each file holds, more than the capacity.
+        head: the number of rows that were committed since the dataset was created.
+    """
+
+    capacity: int
+    slots: int
+    head: int
+
+    @property
+    def rows(self) -> int:
+        """The number of valid rows."""
+        return min(self.head, self.capacity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +82,12 @@ class RowsCommitted:
         meta: fingerprints of the previous and the current ``meta.json`` of the root.
         parts: the ranges after ``rows`` that writers have begun.
         ragged: the ragged columns, by the paths of the files of their elements.
+        ring: the ring of slots, whose rows do not count in ``rows``; None for files with one row after the other.
 
     >>> RowsCommitted(3, 3).with_part(Part(5, 8, 8)).rows
     3
     >>> RowsCommitted(3, 3).with_part(Part(5, 8, 8)).with_part(Part(3, 5, 5))
-    RowsCommitted(rows=8, shown=8, meta=(), parts=(), ragged={})
+    RowsCommitted(rows=8, shown=8, meta=(), parts=(), ragged={}, ring=None)
     """
 
     rows: int
@@ -74,13 +95,15 @@ class RowsCommitted:
     meta: tuple[str, ...] = ()
     parts: tuple[Part, ...] = field(default=())
     ragged: dict[str, RaggedState] = field(default_factory=dict)
+    ring: Ring | None = None
 
     def record(self) -> dict[str, Any]:
         """Returns the object that the manifest stores as JSON."""
         parts = [[part.start, part.stop, part.done] for part in self.parts]
         ragged = {path: [one.nbytes, one.shown, list(one.row), one.kind] for path, one in self.ragged.items()}
         record: dict[str, Any] = {"rows": self.rows, "shown": self.shown, "meta": list(self.meta)}
-        return record | ({"parts": parts} if parts else {}) | ({"ragged": ragged} if ragged else {})
+        record |= ({"parts": parts} if parts else {}) | ({"ragged": ragged} if ragged else {})
+        return record | ({} if self.ring is None else {"ring": [self.ring.capacity, self.ring.slots, self.ring.head]})
 
     @classmethod
     def read(cls, record: Any) -> RowsCommitted:
@@ -93,6 +116,7 @@ class RowsCommitted:
             rows, shown, meta = record["rows"], record["shown"], record["meta"]
             parts = [Part(*part) for part in record.get("parts", ())]
             ragged = {path: _read_ragged(*about) for path, about in record.get("ragged", {}).items()}
+            ring = _read_ring(*record["ring"]) if "ring" in record else None
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{record!r:.100} is not a valid record of committed rows") from error
         numbers = [0, rows, shown]
@@ -106,7 +130,7 @@ class RowsCommitted:
             or not all(isinstance(mark, str) for mark in meta)
         ):
             raise ValueError(f"{record!r:.100} is not a valid record of committed rows")
-        return cls(rows, shown, tuple(meta), tuple(parts), ragged)
+        return cls(rows, shown, tuple(meta), tuple(parts), ragged, ring)
 
     def with_part(self, part: Part) -> RowsCommitted:
         """Returns the state after a range is filled up to ``part.done``; a row counts once all rows before it do."""
@@ -118,6 +142,14 @@ class RowsCommitted:
             if other.done < other.stop or other.start > rows:
                 open_parts.append(other)
         return replace(self, rows=rows, shown=max(rows, self.shown), parts=tuple(open_parts))
+
+
+def _read_ring(capacity: Any, slots: Any, head: Any) -> Ring:
+    if any(type(number) is not int or not 0 <= number < 1 << 62 for number in (capacity, slots, head)):
+        raise ValueError("not a ring of slots")
+    if not 0 < capacity < slots:
+        raise ValueError("not a ring of slots")
+    return Ring(capacity, slots, head)
 
 
 def _read_ragged(nbytes: Any, shown: Any, row: Any, kind: Any) -> RaggedState:

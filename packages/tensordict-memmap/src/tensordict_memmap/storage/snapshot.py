@@ -156,11 +156,13 @@ class SavedFolder:
     Attributes:
         rows: the number of committed rows of a growing dataset, which replaces that in the ``meta.json`` files; None
             for other folders.
+        shows_slots: whether the rows of a ring are its slots; else a ring is refused, since its slots are in no order.
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.rows: int | None = None
+        self.shows_slots = False
         self._stamps: dict[str, syscalls.Stamp] = {}
 
     def count(self, manifest: Manifest | None) -> Manifest | None:
@@ -174,6 +176,14 @@ class SavedFolder:
         """
         while manifest is not None and manifest.rows_committed is not None:
             growth = manifest.rows_committed
+            if growth.ring is not None:
+                if not self.shows_slots:
+                    raise ValueError(
+                        f"{self.root} is a ring of slots that are overwritten, and no save of rows in order; open it "
+                        "with MemmapDataset.open, and index that"
+                    )
+                self.rows = growth.ring.slots
+                break
             document = syscalls.read_file(f"{self.root}/{row_description(self.root)}") if growth.meta else None
             if document is None or fingerprint(document) in growth.meta:
                 self.rows = growth.rows

@@ -1,0 +1,116 @@
+"""Ring: the rows of a dataset of bounded capacity, in which new rows take the place of the oldest ones.
+
+Row number ``p``, counted from the first row ever appended, lies in slot ``p % slots`` of each file. The manifest
+commits the number of appended rows, ``head``; the last ``capacity`` of them are valid. There are more slots than that,
+so a writer fills spare slots and never a valid one, and a killed writer leaves all committed rows whole. A reader
+compares the head after it has copied rows: those that left the ring meanwhile may be torn, and are an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensordict_memmap.dataset.row_numbers import row_numbers
+from tensordict_memmap.engine import syscalls
+from tensordict_memmap.loading.open import open_folder
+from tensordict_memmap.loading.request import LoadRequest
+from tensordict_memmap.storage import ownership
+from tensordict_memmap.storage.manifest import NAME
+from tensordict_memmap.storage.rows_committed import Ring
+from tensordict_memmap.storage.snapshot import SavedFolder
+
+__all__ = ["RingRows", "new_ring"]
+
+_LEAST_SPARE = 1024
+
+
+def new_ring(capacity: int) -> Ring:
+    """Returns an empty ring with spare slots: an eighth of its capacity, but at least 1024 or as many as it holds.
+
+    >>> new_ring(10), new_ring(100_000)
+    (Ring(capacity=10, slots=20, head=0), Ring(capacity=100000, slots=112500, head=0))
+    """
+    if capacity < 1:
+        raise ValueError(
+            f"a ring has a capacity, and capacity={capacity} is less than 1; pass the number of rows to keep"
+        )
+    return Ring(capacity, capacity + max(min(capacity, _LEAST_SPARE), capacity // 8), 0)
+
+
+class RingRows:
+    """The valid rows of a ring, oldest first.
+
+    Args:
+        root: the absolute path of the saved folder.
+        slots: the tensordict of all slots, locked.
+        ring: the ring as it was committed when the slots were opened, or before.
+    """
+
+    def __init__(self, root: str, slots: Any, ring: Ring) -> None:
+        self.root, self.slots, self.ring = root, slots, ring
+        self._seen: syscalls.Stamp | None = None
+
+    @classmethod
+    def read(cls, folder: SavedFolder, mode: str, allow_pickle: bool | None) -> RingRows:
+        """Opens the slots of a folder."""
+        folder.shows_slots = True
+        ring = latest(folder.root)
+        slots = open_folder(folder, LoadRequest(mode=mode, allow_pickle=allow_pickle))
+        return cls(folder.root, slots.lock_(), ring)
+
+    def __len__(self) -> int:
+        """The number of valid rows."""
+        return self.ring.rows
+
+    def refresh(self) -> None:
+        """Makes the rows visible that were committed since, and drops those that left the ring."""
+        stamp = syscalls.stamp(f"{self.root}/{NAME}")
+        if stamp != self._seen or stamp is None:
+            self.ring, self._seen = latest(self.root), stamp
+
+    def __getitem__(self, index: Any) -> Any:
+        """Returns copies of rows by position, 0 is the oldest and -1 the newest, or a column by its key."""
+        if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(n, str) for n in index)):
+            return self[:][index]
+        rows = row_numbers(index, len(self))
+        if isinstance(rows, int):
+            return self._checked(rows, self.slots[self._slots(rows)].clone())
+        batch = self.slots[self._slots(rows)]
+        return self._checked(int(rows.min()), batch) if len(rows) else batch
+
+    def __getitems__(self, indices: Any) -> Any:
+        """Returns copies of the rows of a batch."""
+        return self[indices if isinstance(indices, torch.Tensor) else torch.tensor(list(indices), dtype=torch.int64)]
+
+    def write(self, index: Any, value: Any) -> None:
+        """Overwrites rows by position, in place."""
+        self.slots[self._slots(row_numbers(index, len(self)))] = value
+
+    def _slots(self, rows: Any) -> Any:
+        return (rows + (self.ring.head - len(self))) % self.ring.slots
+
+    def _checked(self, oldest: int, batch: Any) -> Any:
+        """Returns a batch if its oldest row was valid while it was copied."""
+        stamp = syscalls.stamp(f"{self.root}/{NAME}")
+        if stamp != self._seen or stamp is None:
+            now = latest(self.root)
+            if now.head == self.ring.head:
+                self._seen = stamp
+            gone = now.head - now.rows - (self.ring.head - len(self))
+            if oldest < gone:
+                raise RuntimeError(
+                    f"the {gone} oldest of the {len(self)} rows were overwritten since they were looked up, among them "
+                    f"row {oldest}; call refresh() and read again"
+                )
+        return batch
+
+
+def latest(root: str) -> Ring:
+    """Returns the ring as the current manifest has it."""
+    manifest = ownership.read_manifest(root)
+    growth = None if manifest is None else manifest.rows_committed
+    if growth is None or growth.ring is None:
+        raise RuntimeError(f"{root} was replaced by another save, and is no ring any more; open it again")
+    return growth.ring

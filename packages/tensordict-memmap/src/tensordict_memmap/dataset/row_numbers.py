@@ -1,0 +1,48 @@
+"""Row numbers: what an index selects along the one dimension of rows."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import torch
+
+__all__ = ["row_numbers"]
+
+
+def row_numbers(index: Any, rows: int) -> int | torch.Tensor:
+    """Returns what an index selects of some rows: the number of one row, or a tensor of numbers.
+
+    Args:
+        index: a number, a slice, a list or range of numbers, or a tensor of numbers or a mask.
+        rows: the number of rows.
+
+    Raises:
+        IndexError: There is no such row, or the index has several dimensions.
+
+    >>> row_numbers(-1, 5), row_numbers(slice(3), 5), row_numbers([4, -5], 5)
+    (4, tensor([0, 1, 2]), tensor([4, 0]))
+    """
+    if isinstance(index, Integral) and not isinstance(index, bool):
+        number = int(index)
+        if not -rows <= number < rows:
+            raise IndexError(f"row {number} is not one of {rows} rows; check the index")
+        return number % rows
+    if isinstance(index, list | range):
+        index = torch.tensor(list(index), dtype=torch.bool if _are_bools(index) else torch.int64)
+    try:
+        found = torch.arange(rows)[index]
+    except (TypeError, IndexError) as error:
+        raise IndexError(
+            f"{index!r:.100} does not select some of {rows} rows ({error}); pass a number, a slice, a list or a tensor"
+        ) from None
+    if found.ndim > 1:
+        raise IndexError(
+            f"{index!r:.100} selects rows of shape {list(found.shape)}, and this dataset has one dimension of rows; "
+            "pass an index of one dimension"
+        )
+    return found if found.ndim else int(found)
+
+
+def _are_bools(index: Any) -> bool:
+    return bool(index) and all(isinstance(item, bool) for item in index)
