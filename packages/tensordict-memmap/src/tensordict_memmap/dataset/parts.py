@@ -1,0 +1,123 @@
+"""Parts: datasets that the tasks of an engine write each on its own, and that become one dataset in one commit.
+
+Engines repeat tasks that failed, so a task writes to a folder of its own, and only the folder that its last attempt
+returned counts. The parts lie beside the dataset, where all machines of a cluster see them, until it is committed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tensordict_memmap.dataset.dataset import MemmapDataset
+from tensordict_memmap.dataset.schema import Key
+from tensordict_memmap.dataset.tables import columns_of, example_of, table_to_rows
+from tensordict_memmap.remote.urls import is_remote, local_path
+
+__all__ = ["Parts", "stored_ragged"]
+
+_BATCH_ROWS = 4096
+
+
+class Parts:
+    """The parts of a dataset that tasks write.
+
+    Args:
+        path: the folder of the dataset.
+        like: one row; the first row that is written if None.
+        ragged: the keys of ragged columns, with ``like``.
+        append: whether to append to a dataset that exists; else the folder must be new.
+        durable: whether the commit is synced to disk.
+
+    Raises:
+        ValueError: The path is a URL.
+        FileExistsError: The folder is not new.
+        FileNotFoundError: There is no dataset to append to.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        like: Any = None,
+        ragged: Sequence[Key] = (),
+        append: bool = False,
+        durable: bool = False,
+    ) -> None:
+        path = local_path(path)
+        if is_remote(path):
+            raise ValueError(f"{path} is remote; write to a local or shared folder and call MemmapDataset.upload")
+        self.path = os.path.realpath(path)
+        self.like, self.ragged, self.append, self.durable = like, list(ragged), append, durable
+        if not append and os.path.isdir(self.path) and os.listdir(self.path):
+            raise FileExistsError(f"{self.path} exists; pass append=True to add rows to it, or choose another folder")
+        if append:
+            with MemmapDataset.open(self.path, "r+") as saved:  # there is a dataset, and no other writer
+                if len(saved):
+                    self.like, self.ragged = saved[0].clone(), stored_ragged(saved)
+        self.folder = f"{self.path}.parts-{secrets.token_hex(8)}"
+
+    def write(self, batches: Iterable[Any]) -> str | None:
+        """Writes the batches of one task; returns the name of the part, or None if there were no rows."""
+        dataset: MemmapDataset | None = None
+        name = secrets.token_hex(8)
+        try:
+            for rows in batches:
+                if not len(rows):
+                    continue
+                if dataset is None:
+                    os.makedirs(self.folder, exist_ok=True)
+                    like, ragged = (self.like, self.ragged) if self.like is not None else example_of(rows)
+                    dataset = MemmapDataset.create(os.path.join(self.folder, name), like, ragged=ragged)
+                dataset.extend(rows, commit=False)
+        finally:
+            if dataset is not None:
+                dataset.close()
+        return None if dataset is None else name
+
+    def rows(self, table: Mapping[str, Any]) -> Any:
+        """Returns arrays by column as rows, whose keys are those of ``like`` if there is one."""
+        keys = None if self.like is None else {".".join(path): path for path, _ in columns_of(self.like)}
+        return table_to_rows(table, keys)
+
+    def join(self, names: Sequence[str | None]) -> MemmapDataset:
+        """Appends the rows of parts in order, in one commit; returns the dataset, open for reading.
+
+        Raises:
+            ValueError: There are no rows, and neither ``like`` nor a dataset says which columns there are.
+        """
+        found = [name for name in names if name is not None]
+        try:
+            if self.append:
+                dataset = MemmapDataset.open(self.path, "r+", durable=self.durable)
+            else:
+                dataset = self._created(found)
+            with dataset:
+                for name in found:
+                    part = MemmapDataset.open(os.path.join(self.folder, name))
+                    for start in range(0, len(part), _BATCH_ROWS):
+                        dataset.extend(part[start : start + _BATCH_ROWS], commit=False)
+        finally:
+            self.remove()
+        return MemmapDataset.open(self.path)
+
+    def _created(self, names: Sequence[str]) -> MemmapDataset:
+        like, ragged = self.like, self.ragged
+        if like is None:
+            if not names:
+                raise ValueError(f"there are no rows to write to {self.path}; pass like= to create an empty dataset")
+            part = MemmapDataset.open(os.path.join(self.folder, names[0]))
+            like, ragged = part[0], stored_ragged(part)
+        return MemmapDataset.create(self.path, like, ragged=ragged, durable=self.durable)
+
+    def remove(self) -> None:
+        """Removes all parts."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def stored_ragged(dataset: MemmapDataset) -> list[Key]:
+    """Returns the keys of the ragged columns of a dataset."""
+    return list(getattr(dataset._rows, "ragged", {}))
