@@ -25,6 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "xxhash",
         "fsspec",
         "tqdm",
+        "ray",
+        "dask",
     }
     | CORE_INTERFACE,
     "tensordict_nn": {"torch", "numpy", "cloudpickle"} | CORE_INTERFACE,
