@@ -36,7 +36,7 @@ def test_options_reach_the_leaves(td: TensorDict) -> None:
     assert result.dtype == torch.float64 and result.requires_grad
     result = td.new_ones(2, device="meta")
     assert result.device == torch.device("meta") and result["b", "c"].is_meta
-    assert td.new_zeros(2).names == ["t"] and td.new_zeros(2, 2).names == [None, None]
+    assert td.new_zeros(2).names == ["t"] and td.new_zeros(2, 2).names == [None, "t"]
 
 
 def test_lazy_stacks_become_dense_or_empty(td: TensorDict) -> None:

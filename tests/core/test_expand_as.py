@@ -18,7 +18,7 @@ def test_leaves_expand_to_the_shapes_of_the_other_tensordict():
     td = TensorDict({"a": torch.ones(3, 1), "n": {"b": torch.ones(3, 2, 1)}, "s": "text"}, [3], names=["x"])
     out = td.expand_as(other_shapes([2, 3]))
     assert out.batch_size == (2, 3) and out["a"].shape == (2, 3, 5) and out["n", "b"].shape == (2, 3, 2, 6)
-    assert out["s"] == [["text"] * 3] * 2 and "more" not in out and out.names == td.expand(2, 3).names
+    assert out["s"] == "text" and "more" not in out and out.names == td.expand(2, 3).names
     assert out["a"].data_ptr() == td["a"].data_ptr()
     assert td.expand_as(torch.zeros(2, 3))["a"].shape == (2, 3, 1)
     stacked = lazy_stack([td, td]).expand_as(other_shapes([2, 3]))

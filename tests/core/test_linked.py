@@ -96,14 +96,43 @@ def test_copies_and_conversions_are_plain_lists():
     assert row.tolist() == ["a", "b", "c"]
 
 
-def test_the_number_of_values_is_fixed():
-    values = letters()["n"]
-    for change in (values.clear, values.pop, lambda: values.append("z"), lambda: values.__delitem__(0)):
-        with pytest.raises(TypeError, match="number of rows of a tensordict is fixed"):
-            change()
+def test_added_values_belong_to_the_list_alone():
+    td = letters()
+    values = td["n"]
+    values.append("y")
+    values += ["z"]
+    values.extend(["x"])
+    values[3], values[0] = "q", "p"
+    assert values == ["p", "b", "c", "q", "z", "x"] and td["n"] == ["p", "b", "c"]
+    rows = TensorDict({"n": [["a", "b"], ["c", "d"]]}, [2, 2])
+    first = rows["n"][0]
+    first.append("z")
+    first[2] = "y"
+    assert first == ["a", "b", "y"] and rows["n"] == [["a", "b"], ["c", "d"]]
     with pytest.raises(IndexError):
-        values[3] = "z"
-    assert values == ["a", "b", "c"]
+        values[6] = "z"
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (lambda values: values.pop(0), ["b", "c"]),
+        (lambda values: values.remove("a"), ["b", "c"]),
+        (lambda values: values.__delitem__(0), ["b", "c"]),
+        (lambda values: values.insert(0, "q"), ["q", "a", "b", "c"]),
+    ],
+    ids=["pop", "remove", "del", "insert"],
+)
+def test_a_list_whose_values_moved_writes_to_no_position(change, left):
+    td = letters()
+    values = td["n"]
+    change(values)
+    assert values == left
+    values[0] = "z"
+    values.reverse()
+    assert td["n"] == ["a", "b", "c"]
+    values.clear()
+    assert values == [] and len(td["n"]) == 3
 
 
 def test_rows_of_other_lengths_are_refused_before_one_is_written():

@@ -309,11 +309,12 @@ def _forwarded_operation(name: str) -> Any:
 # Operations that lazy stacks or views override: on keys, locks, and in place.
 for _name in (
     *("exclude", "split_keys", "filter_empty_", "filter_non_tensor_data"),
-    *("flatten_keys", "unflatten_keys", "auto_batch_size_", "lock_", "unlock_", "get_item_shape", "entry_class"),
-    *("zero_", "masked_fill_", "to_h5", "to_zarr", "to_store"),
+    *("flatten_keys", "unflatten_keys", "auto_batch_size_", "lock_", "unlock_", "entry_class"),
+    *("new_zeros", "new_ones", "new_empty", "new_full", "zero_", "masked_fill_", "to_h5", "to_zarr", "to_store"),
     *(spec.name for spec in operations() if spec.inplace and hasattr(TensorCollection, spec.name)),
 ):
     setattr(Forwarding, _name, _forwarded_operation(_name))
+setattr(Forwarding, "get_item_shape", _forwarded("get_item_shape"))  # noqa: B010  # a size is no tuple of results
 
 
 def make_known(cls: Any) -> None:

@@ -7,7 +7,7 @@ operation per key.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -192,6 +192,25 @@ class TensorDictModule(TensorDictModuleBase):
             raise errors.too_many_arguments(self, len(args) + 1, ["tensordict"])
         return _run(self, self._told(), tensordict, tensordict_out, kwargs, False)
 
+    def _write_to_tensordict(
+        self, tensordict: Any, tensors: Sequence[Any], tensordict_out: Any = None, out_keys: Iterable[Any] | None = None
+    ) -> Any:
+        """Writes results under the output keys and returns the tensordict that took them; planners of torchrl call it.
+
+        Args:
+            tensordict: The tensordict that was read, which takes the results as ``inplace`` says.
+            tensors: The results.
+            tensordict_out: The tensordict that takes them, whatever ``inplace`` is.
+            out_keys: Their keys; by default those of the module.
+
+        Raises:
+            WrongCountError: There are more results than keys, or fewer; it is a `RuntimeError`.
+        """
+        if tensordict_out is None:
+            tensordict_out = _target(tensordict, self.inplace if self.inplace == "empty" else bool(self.inplace))
+        _write(self, tensordict_out, tuple(tensors), list(self.out_keys if out_keys is None else out_keys))
+        return tensordict_out
+
     @property
     def is_functional(self) -> bool:
         """Always False: parameters are not arguments of calls, `TensorDict.to_module` sets them."""
@@ -289,7 +308,7 @@ def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: di
         _explain(owner, tensordict, values, error)
         raise
     if tensordict_out is None:
-        tensordict_out = tensordict if inplace is True else TensorDict({}) if inplace is False else tensordict.empty()
+        tensordict_out = _target(tensordict, inplace)
     if ((directly and type(result) is Tensor) or isinstance(result, Tensor)) and len(out_keys) == 1:
         if out_keys[0] != "_":
             # explicit arguments, because Dynamo would guard the defaults of each class that the method may come from
@@ -297,6 +316,11 @@ def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: di
     else:
         _write(owner, tensordict_out, result, out_keys)
     return tensordict_out
+
+
+def _target(tensordict: Any, inplace: bool | str) -> Any:
+    """The tensordict that takes the results of a module."""
+    return tensordict if inplace is True else TensorDict({}) if inplace is False else tensordict.empty()
 
 
 def _write(owner: Any, td: Any, result: Any, out_keys: Sequence[Any]) -> None:

@@ -74,6 +74,10 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     _attributes: int
     """The number of attributes of a new node; others may be tensors that replace parameters."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _register(cls, None)
+
     def __init__(
         self,
         parameters: Mapping[str, Any] | TensorCollection | None = None,
@@ -379,6 +383,21 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         """
         raise errors.not_in_place("memmap_")
 
+    @classmethod
+    def from_dict(cls, input_dict: Any, **options: Any) -> Any:
+        """Returns the parameters of a dictionary, see ``TensorDict.from_dict``."""
+        return cls(TensorDict.from_dict(input_dict, **options))
+
+    @classmethod
+    def from_any(cls, obj: Any, **options: Any) -> Any:
+        """Returns the parameters of a dictionary; the tensordict of another structure, as ``TensorDict.from_any``."""
+        made = TensorDict.from_any(obj, **options)
+        return cls(made) if isinstance(obj, dict) else made
+
+    @classmethod
+    def _from_entries(cls, entries: Mapping[Any, Any], **options: Any) -> Any:
+        return cls.from_dict(entries, **options)
+
     def values(  # a list where hooks change the values
         self, include_nested: bool = False, leaves_only: bool = False, is_leaf: IsLeaf | None = None, **options: Any
     ) -> Any:
@@ -425,8 +444,11 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
 add_operations(TensorDictParams)
 
+
+def _register(cls: type[TensorDictParams], name: str | None) -> None:
+    # results of transforms and the rows that `vmap` sees are plain tensordicts
+    register_wrapper(cls, name, lambda params: (params._now(), None), lambda td, _: td)
+
+
 register_type(TensorDictParams, name="TensorDictParams")
-# results of transforms and the rows that `vmap` sees are plain tensordicts
-register_wrapper(
-    TensorDictParams, "tensordict_nn.TensorDictParams", lambda params: (params._now(), None), lambda td, _: td
-)
+_register(TensorDictParams, "tensordict_nn.TensorDictParams")

@@ -124,6 +124,8 @@ class TensorDictSequential(TensorDictModuleBase):
         """Returns the keys of a sequence of modules; subclasses of published programs call it."""
         return chained_keys(list(modules))
 
+    _write_to_tensordict = TensorDictModule._write_to_tensordict
+
     def _connect(self) -> None:
         """Computes the keys from those of the modules."""
         selected = self.out_keys if self._out_keys_source is not None else None

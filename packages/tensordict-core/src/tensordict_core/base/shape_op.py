@@ -220,9 +220,17 @@ class Permute(ShapeOp):
 
 
 class Expand(ShapeOp):
-    """Broadcasts the batch dimensions to a size without a copy."""
+    """Broadcasts the batch dimensions to a size without a copy.
 
-    __slots__ = ()
+    Attributes:
+        one_value: Whether a non-tensor value for all positions stays one; else new dimensions have a value for each.
+    """
+
+    __slots__ = ("one_value",)
+
+    def __init__(self, old: torch.Size, new: torch.Size, one_value: bool = False) -> None:
+        super().__init__(old, new)
+        self.one_value = one_value
 
     def leaf(self, tensor: Tensor) -> Tensor:
         """Apply the operation to a leaf."""
@@ -237,7 +245,7 @@ class Expand(ShapeOp):
         new_dim = stack_dim + len(self.new) - len(self.old)
         if self.new[new_dim] != self.old[stack_dim]:
             return None
-        return Expand(_without(self.old, stack_dim), _without(self.new, new_dim)), new_dim
+        return Expand(_without(self.old, stack_dim), _without(self.new, new_dim), self.one_value), new_dim
 
 
 def _view(tensor: Tensor, shape: torch.Size) -> Tensor:

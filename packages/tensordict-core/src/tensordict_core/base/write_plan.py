@@ -70,6 +70,7 @@ class WritePlan:
 
     Args:
         adds: Whether an indexed write makes the entries that are missing.
+        fills: Whether a number fills the entry whose value it is; else it is a tensor without batch dimensions.
 
     Attributes:
         keys: The nested keys of the leaves that are written as a whole, or through views of a part of them.
@@ -86,14 +87,16 @@ class WritePlan:
         "_parts",
         "_stored",
         "adds",
+        "fills",
         "keys",
         "new",
         "sources",
         "targets",
     )
 
-    def __init__(self, adds: bool = False) -> None:
+    def __init__(self, adds: bool = False, fills: bool = False) -> None:
         self.adds = adds
+        self.fills = fills
         self.keys: list[NestedKey] = []
         self.targets: list[Tensor] = []
         self.sources: list[Tensor] = []
@@ -263,14 +266,17 @@ _is_same_size: Callable[[Tensor, Tensor], bool] = Tensor.is_same_size
 
 
 def expand_to(key: NestedKey, source: Tensor, shape: torch.Size) -> Tensor:
-    """A value in the shape of the leaf that it replaces; its dimensions of size 1 are repeated.
+    """A value in the shape of the leaf that it replaces; its dimensions of size 1 are repeated, one number fills it.
 
-    Fewer dimensions are refused: torch aligns shapes at the last dimension, so batch dimensions would meet others.
+    Other values of fewer dimensions are refused: torch aligns shapes at the last dimension, so batch dimensions would
+    meet others.
 
     Raises:
         RuntimeError: The shapes do not fit.
     """
-    if source.ndim != len(shape) or any(n not in (1, m) for n, m in zip(source.shape, shape, strict=True)):
+    if source.ndim and (
+        source.ndim != len(shape) or any(n not in (1, m) for n, m in zip(source.shape, shape, strict=True))
+    ):
         raise errors.in_place_shape(key, source.shape, shape)
     return source.expand(shape)
 

@@ -7,7 +7,7 @@ tensorclasses are collections, but not dictionaries.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -53,7 +53,10 @@ from tensordict_core.ops.stack import Stacking
 from tensordict_core.ops.tensor_spec import TensorSpecs
 from tensordict_core.ops.update import Updating
 
-__all__ = ["TensorCollection", "TensorDictBase"]
+__all__ = ["TensorCollection", "TensorDictBase", "subclass_hooks"]
+
+subclass_hooks: list[Callable[[type[Any]], None]] = []
+"""Called with every container class that is defined from then on, to register it with PyTorch."""
 
 
 class TensorCollection(
@@ -121,6 +124,8 @@ class TensorCollection(
         super().__init_subclass__(**kwargs)
         if not abstract:
             cls._check_complete()
+        for register in subclass_hooks:
+            register(cls)
 
     # methods that containers may override besides those of Node --------------------------------------------------
 

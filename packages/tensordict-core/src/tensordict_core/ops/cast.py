@@ -15,7 +15,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.meta import as_batch_size, as_device
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.rebuild import KEEP, SAME, How
+from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How
 from tensordict_core.base.tracing import is_compiling
 from tensordict_core.base.write_back import WriteBack
 from tensordict_core.ops.factories.owner import owns_methods
@@ -322,7 +322,7 @@ class Casting(DtypeCasts):
         tensor(1, dtype=torch.int32)
         """
         leaves = _cast_leaves(self, self._leaves(), dst_type, cast_filter)
-        return cast(Self, _cast_from(self, self._rebuild(iter(leaves), SAME)))
+        return cast(Self, _cast_from(self, self._rebuild(iter(leaves), UNLOCKED)))
 
     def as_tensor(self) -> Self:
         """Return the same entries with every leaf as a plain tensor, without a copy.

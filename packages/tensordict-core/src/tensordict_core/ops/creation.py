@@ -49,6 +49,13 @@ def _blank_values(result: Any, source: Any) -> None:
             _blank_values(result._get(key), value)
 
 
+def _hollow(td: Any, size: torch.Size, dims: int) -> Any:
+    """Return the nested tensordicts of a tree without their tensors and values, over a batch size."""
+    meta = Meta(torch.Size((*size, *td._meta.batch_size[dims:])), td._meta.device)
+    nested = {key: value for key, value in td._items() if isinstance(value, Node) and not value._is_opaque}
+    return td._new({key: _hollow(value, size, dims) for key, value in nested.items()}, meta)
+
+
 def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
     """Return the tree with its lazy stacks replaced by empty ones of the new batch size."""
     if td._holds_slices:
@@ -60,13 +67,19 @@ def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
                 "have; add that dimension"
             )
         rest = torch.Size((*new[:at], *new[at + 1 :]))
-        items = [td._new({}, Meta(rest, td._meta.device)) for _ in range(new[at])]
+        elements = td._inmost().tensordicts[:1] * new[at]
+        items = [_hollow(element, rest, len(element._meta.batch_size)) for element in elements]
         return containers.lazy.lazy_stack(items, at) if items else td._new({}, Meta(new))
     entries = {}
     for key in td._keys():
         value = td._get(key)
         entries[key] = value if isinstance(value, Tensor) or value._is_opaque else _without_slices(value, size, dims)
     return td._new(entries, td._meta)
+
+
+def _named_from_the_end(names: tuple[str | None, ...], dims: int) -> tuple[str | None, ...]:
+    """Return the names of the last dimensions; further ones in front have none."""
+    return (None,) * (dims - len(names)) + names[max(len(names) - dims, 0) :]
 
 
 def _new(name: str, td: N, size: torch.Size, create: Callable[..., Tensor], options: NewOptions) -> N:
@@ -96,7 +109,7 @@ def _new(name: str, td: N, size: torch.Size, create: Callable[..., Tensor], opti
     ]
     how = How(
         size=lambda own: torch.Size((*size, *own[dims:])),
-        names=(lambda own: own) if len(size) == dims else None,
+        names=lambda own: own and _named_from_the_end(own, len(own) - dims + len(size)),
         device=device,
     )
     # an unbatched tensor keeps its values when the batch size changes, so it is replaced first
@@ -118,7 +131,7 @@ def _new_without_slices(td: Any, size: torch.Size, new: Callable[[Tensor, torch.
         if is_leaf_tensor(value):
             entries[key] = new(value, torch.Size((*size, *value.shape[dims:])))
         elif value._is_opaque:
-            entries[key] = value._rebuild(iter(()), How(size=lambda own: torch.Size((*size, *own[dims:]))))
+            entries[key] = value._rebuild(iter(value._leaves()), How(size=lambda own: torch.Size((*size, *own[dims:]))))
         else:
             nested = torch.Size((*size, *value._meta.batch_size[dims:]))
             entries[key] = _new_without_slices(value, nested, new, device)

@@ -105,7 +105,7 @@ class Masking(Node):
         results = [
             torch.where(lined_up(condition, mine), mine, theirs) if has else mine for mine, theirs, has in columns
         ]
-        result = td._rebuild(iter(results), SAME if out is None else UNLOCKED)
+        result = td._rebuild(iter(results), SAME if out is None and not isinstance(other, Node | Tensor) else UNLOCKED)
         if isinstance(other, Node):
             _choose_values(result, td, other, condition)
         return cast(Self, result if out is None else out.update(result, update_batch_size=update_batch_size))
@@ -309,6 +309,8 @@ def pad_values(result: Any, source: Any, ends: Sequence[tuple[int, int]]) -> Non
         source: The tensordict before padding.
         ends: The numbers of positions added before and after the first batch dimension, the second, ...
     """
+    if not any(map(any, ends)):
+        return
     for key in source._keys():
         entry = source._get(key)
         if not isinstance(entry, Node):

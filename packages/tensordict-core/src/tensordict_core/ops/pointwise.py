@@ -257,7 +257,7 @@ class Pointwise(Node):
             inner = at - (at > td.stack_dim)
             stacked: Self = td._again([element.softmax(inner, dtype) for element in td.tensordicts])
             return stacked
-        return map_leaves(self._solid(), lambda leaf: torch.softmax(leaf, at, dtype=dtype), SAME)
+        return map_leaves(self._solid(), lambda leaf: torch.softmax(leaf, at, dtype=dtype), UNLOCKED)
 
     def zero_(self) -> Self:
         """Fill every leaf with zeros, parameters included.

@@ -277,9 +277,14 @@ class Properties(Node):
     def rename(self, *names: str | None, **rename_map: str) -> Self:
         """Return a shallow copy with other dim names; arguments are those of ``rename_``.
 
+        Raises:
+            ValueError: No names are given, or names in order and by old name.
+
         >>> TensorDict({"a": torch.zeros(2, 3)}, [2, 3], names=["time", "env"]).rename(time="step").names
         ['step', 'env']
         """
+        if not names and not rename_map:
+            raise ValueError("rename takes new names in order or by old name, got none; pass None to drop the names")
         out = self._clone(False)
         out.names = self._renamed(names, rename_map)
         return out
@@ -332,12 +337,17 @@ class Properties(Node):
         return all(not is_leaf_tensor(value) and value.is_empty() for _, value in self._peek_items())
 
     def is_contiguous(self) -> bool:
-        """Return whether every leaf is contiguous.
+        """Return whether every leaf is contiguous; lazy stacks and lists of values are not, because they lie apart.
 
         >>> TensorDict({"a": torch.zeros(3, 4).t()}, [4]).is_contiguous()
         False
         """
-        return all([leaf.is_contiguous() for leaf in self._leaves()])
+        for _, value in self._items():
+            if isinstance(value, Node) and value._holds_values:
+                return False
+            if not value.is_contiguous():
+                return False
+        return True
 
     def is_floating_point(self) -> bool:
         """Return whether every leaf has a floating-point dtype.

@@ -93,6 +93,10 @@ class KeySelection(Node):
         for name in list(self._keys()):
             if name not in entries:
                 self._del(name)
+        if self._stores_entries:  # in the order of the keys, as the result of inplace=False
+            stored: Any = self._entries
+            for name in entries:
+                stored[name] = stored.pop(name)
         return self
 
     def split_keys(
@@ -140,7 +144,7 @@ class KeySelection(Node):
                 elif default is not ...:
                     value = default
                 elif strict:
-                    raise errors.missing_key(key, self._keys(), type(self).__name__)
+                    self._peek_entry(path)  # raises the error: there is no such key, or it passes through a leaf
                 else:
                     continue
                 part.set(key_set[key] if isinstance(key_set, dict) else path, value)

@@ -176,7 +176,7 @@ class Shape(Node):
                 f"permute needs each of the {len(size)} batch dimensions once, got {list(order)}; "
                 "the entries' own dimensions cannot be permuted"
             )
-        if normal == tuple(range(len(size))) and not self._is_lazy_stack:
+        if normal == tuple(range(len(size))) and not self._inmost()._is_lazy_stack:
             return self._unchanged()
         return self._rearranged(Permute(size, normal))
 
@@ -189,6 +189,8 @@ class Shape(Node):
         size = self._meta.batch_size
         order = list(range(len(size)))
         a, b = normal_dim(dim0, size), normal_dim(dim1, size)
+        if a == b:
+            return self._unchanged()
         order[a], order[b] = order[b], order[a]
         return self.permute(order)
 
@@ -229,7 +231,8 @@ class Shape(Node):
                 "once"
             )
         rest = iter(d for d in range(len(size)) if d not in placed.values())
-        return self.permute([placed[i] if i in placed else next(rest) for i in range(len(size))])
+        order = [placed[i] if i in placed else next(rest) for i in range(len(size))]
+        return self._unchanged() if order == list(range(len(size))) else self.permute(order)
 
     def moveaxis(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
         """Move batch dimensions, as ``movedim``.
@@ -248,8 +251,11 @@ class Shape(Node):
         >>> TensorDict({"a": torch.zeros(3)}, [3]).expand(2, 3)["a"].shape
         torch.Size([2, 3])
         """
+        return self._expand_batch(_sizes("expand", args, "size", size))
+
+    def _expand_batch(self, sizes: Sequence[int], one_value: bool = False) -> Self:
         old = self._meta.batch_size
-        target = list(_sizes("expand", args, "size", size))
+        target = list(sizes)
         extra = len(target) - len(old)
         if extra < 0:
             raise RuntimeError(
@@ -264,7 +270,7 @@ class Shape(Node):
                     f"incompatible expanded shape {target} for the batch size {list(old)}: "
                     "only sizes of 1 can be expanded; use repeat to copy rows"
                 )
-        return self._reshape(Expand(old, torch.Size(target)))
+        return self._reshape(Expand(old, torch.Size(target), one_value or not extra))
 
     def expand_as(self, other: Any) -> Self:
         """Expand to the shape of a tensor, or to the batch size and the leaf shapes of a tensordict.
@@ -280,8 +286,10 @@ class Shape(Node):
         >>> td.expand_as(other)["a"].shape
         torch.Size([2, 3, 4])
         """
-        expanded = self.expand(other.shape)
-        return with_leaves_as(expanded, other) if isinstance(other, Node) else expanded
+        if not isinstance(other, Node):
+            return self.expand(other.shape)
+        expanded: Self = with_leaves_as(self._expand_batch(other.shape, one_value=True), other)
+        return expanded
 
     def broadcast_to(self, shape: Sequence[int]) -> Self:
         """Broadcast the batch dimensions to a shape, as ``expand``.
@@ -289,7 +297,7 @@ class Shape(Node):
         >>> TensorDict({"a": torch.zeros(3)}, [3]).broadcast_to([2, 3]).batch_size
         torch.Size([2, 3])
         """
-        return self.expand(*shape)
+        return self._expand_batch(tuple(shape), one_value=True)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1, *, inplace: bool = False) -> Self:
         """Return the batch dimensions from ``start_dim`` to ``end_dim`` (included) as one.
@@ -303,7 +311,7 @@ class Shape(Node):
         start, end = normal_dim(start_dim, size), normal_dim(end_dim, size)
         if end < start:
             raise ValueError(f"flatten needs start_dim before end_dim, got {start_dim} and {end_dim}")
-        if start == end and self._is_lazy_stack:
+        if start == end and self._inmost()._is_lazy_stack:
             return self._unchanged()
         new = torch.Size((*size[:start], size[start : end + 1].numel(), *size[end + 1 :]))
         return self._in_place(self._rearranged(Reshape(size, new, True)), inplace)
@@ -402,6 +410,10 @@ class Shape(Node):
         torch.Size([3, 2])
         """
         size = self._meta.batch_size
+        if len(size) < 2:
+            raise RuntimeError(
+                f"rot90 requires at least 2 batch dimensions, and the batch size is {list(size)}; unsqueeze it first"
+            )
         if isinstance(dims, int):
             raise TypeError(f"rot90 rotates the plane of two dims, got dims={dims}; give two")
         if len(dims) != 2:

@@ -114,13 +114,13 @@ class InPlaceUpdating(Node):
             source = restricted(source, chosen)
         elif isinstance(source, Node) and not starts_with(self._meta.batch_size, source._meta.batch_size):
             source = source.expand(self._meta.batch_size)
-        plan = WritePlan()
+        plan = WritePlan(fills=True)
         try:
             self._plan_write(None, source, plan, ())
         except KeyError:
             if not isinstance(source, Node) or (kept := self._without_new_values(source)) is None:
                 raise
-            plan = WritePlan()
+            plan = WritePlan(fills=True)
             self._plan_write(None, kept, plan, ())
         if kwargs and source is not kwargs:
             self._plan_write(None, restricted(kwargs, chosen), plan, ())
@@ -207,7 +207,8 @@ class InPlaceUpdating(Node):
             self._plan_new(key, index, value, plan, prefix)
         elif not isinstance(old, Node):
             if index is None:
-                value = to_entry(self._meta, path, value)
+                filled = plan.fills and isinstance(value, (int, float, complex))
+                value = torch.as_tensor(value) if filled else to_entry(self._meta, path, value)
             elif isinstance(value, (np.ndarray, np.generic, list)):
                 value = torch.as_tensor(value, dtype=old.dtype)
             if isinstance(value, (Node, dict)):
@@ -295,11 +296,9 @@ class InPlaceUpdating(Node):
         tensor([1., 0.])
         """
         index = Index(idx, self._meta.batch_size)
-        source = input_dict_or_td
+        source = restricted(input_dict_or_td, as_paths(keys_to_update))
         if not isinstance(source, Node):
             source = containers.dense(source, batch_size=index.size, device=self._meta.device)
-        if keys_to_update is not None:
-            source = source.select(*keys_to_update)
         plan = WritePlan()
         self._plan_write(index, source, plan, ())
         plan.run(non_blocking)

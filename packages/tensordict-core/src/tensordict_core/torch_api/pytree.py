@@ -19,6 +19,7 @@ from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.predicates import TENSORS
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.tracing import are_differentiated, mapped_dim, mapped_size, mapped_strides, transform_level
+from tensordict_core.containers.collection import subclass_hooks
 from tensordict_core.containers.custom import when_defined
 from tensordict_core.containers.deferred import _Deferred
 from tensordict_core.containers.dense import TensorDict
@@ -27,6 +28,7 @@ from tensordict_core.containers.nontensor.data import MetaData, NonTensorData, N
 from tensordict_core.containers.tensor_spec import TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor
 from tensordict_core.containers.view import SubTensorDict
+from tensordict_core.ops.io.to_python import of_class
 from tensordict_core.torch_api.flatten_context import FlattenContext, Strides
 from tensordict_core.torch_api.functorch import BatchDimChange, batch_dim_change, flattens_for_vmap
 
@@ -412,13 +414,16 @@ def _wrapped(element: Any, wrapping: Any) -> Any:
 
 
 def register_wrapper(
-    cls: type[Any], name: str, take_apart: Callable[[Any], tuple[Any, Any]], put_together: Callable[[Any, Any], Any]
+    cls: type[Any],
+    name: str | None,
+    take_apart: Callable[[Any], tuple[Any, Any]],
+    put_together: Callable[[Any, Any], Any],
 ) -> None:
     """Make a type that wraps a tensordict a pytree node: ``vmap``, ``torch.func`` and ``torch.export`` follow it.
 
     Args:
         cls: The type.
-        name: A stable name, for exported programs.
+        name: A stable name, for exported programs; ``None`` if no program with the type is exported.
         take_apart: From an instance, its tensordict and whatever else it needs; that must compare with ``==``.
         put_together: From a tensordict and that, an instance.
 
@@ -469,6 +474,20 @@ def register_nodes() -> None:
             flatten_with_keys_fn=_flatten_with_keys,
         )
     when_defined(_register_custom)
+    subclass_hooks.append(_register_subclass)
+
+
+def _register_subclass(cls: type[Any]) -> None:
+    """Register a subclass of `TensorDict` or `LazyStackedTensorDict`, whose instances are flattened as those."""
+    base = next((base for base in (TensorDict, LazyStackedTensorDict) if issubclass(cls, base)), None)
+    if base is None:
+        return
+    _PARTS[cls] = _PARTS[base]
+
+    def unflatten(children: Iterable[Any], context: FlattenContext) -> Any:
+        return of_class(cls, _unflatten(children, context))
+
+    registry.register_pytree_node(cls, _flatten, unflatten, flatten_with_keys_fn=_flatten_with_keys)
 
 
 def _register_custom(cls: type[Any]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
+from tensordict_core.base.signature import with_options
 from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.ops.combine import lazy_stack
 from tensordict_core.ops.io import from_python as build
@@ -15,7 +16,7 @@ __all__ = ["LazyBuilding"]
 
 
 class LazyBuilding(TensorDictBase, abstract=True):
-    """``from_dict`` of lazy stacks."""
+    """``from_dict`` and ``from_list`` of lazy stacks."""
 
     __slots__ = ()
 
@@ -65,6 +66,26 @@ class LazyBuilding(TensorDictBase, abstract=True):
             "names": names,
         }
         return build.sized(stack, options)
+
+    @classmethod
+    @with_options(build.BuildOptions, None)
+    def from_list(cls, input: Sequence[Any], *, lazy: bool | None = None, **options: Unpack[build.BuildOptions]) -> Any:
+        """A lazy stack of the dictionaries or tensordicts of a list (of lists), as `TensorDict.from_list`.
+
+        Args:
+            input: The list; elements that are lists add dimensions.
+            lazy: Has no effect: the result is a lazy stack.
+            auto_batch_size: Whether the batch size grows to the longest that all entries share.
+            batch_size: The batch size of the stack.
+            device: Where every entry is moved.
+            batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+            names: A name (or ``None``) for each batch dimension.
+
+        >>> from tensordict_core import LazyStackedTensorDict
+        >>> type(LazyStackedTensorDict.from_list([{"a": 1}, {"a": 2}])).__name__
+        'LazyStackedTensorDict'
+        """
+        return build.from_list(input, lazy=True, **options)
 
 
 def _in_order(items: Any) -> list[Any]:

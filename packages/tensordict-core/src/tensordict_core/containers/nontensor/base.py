@@ -231,7 +231,8 @@ class NonTensorDataBase(SharesValues, abstract=True):
         return self
 
     def _reshape(self, op: ShapeOp) -> Any:
-        if self._is_shared and isinstance(op, Expand | Unsqueeze) and not self._shares_when_stacked:
+        adds = isinstance(op, Unsqueeze) or (isinstance(op, Expand) and not op.one_value)
+        if self._is_shared and adds and not self._shares_when_stacked:
             meta = op.meta(self._meta)  # a new dimension has a value for each of its positions, as in a stack
             dims = op.dim + 1 if isinstance(op, Unsqueeze) else expanded_dims(self._meta.batch_size, meta.batch_size)
             return containers.non_tensor_stack._full(self._entry_value(), meta, dims) if dims else self._clone(False)

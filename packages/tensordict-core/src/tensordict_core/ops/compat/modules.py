@@ -12,6 +12,7 @@ from torch import nn
 
 from tensordict_core.base.node import Node
 from tensordict_core.base.plugins import satellite
+from tensordict_core.ops.io.to_python import of_class
 
 __all__ = ["ModuleStubs"]
 
@@ -67,9 +68,10 @@ class ModuleStubs(Node):
         >>> TensorDict.from_module(torch.nn.Linear(3, 4)).sorted_keys
         ['bias', 'weight']
         """
-        return satellite(_NAME, "TensorDict.from_module").from_module(
+        made = satellite(_NAME, "TensorDict.from_module").from_module(
             module, as_module=as_module, lock=lock, use_state_dict=use_state_dict, filter_empty=filter_empty
         )
+        return of_class(cls, made, nested=True)
 
     @classmethod
     def from_modules(
@@ -98,7 +100,7 @@ class ModuleStubs(Node):
         >>> params.batch_size, params["weight"].shape
         (torch.Size([2]), torch.Size([2, 3, 2]))
         """
-        return satellite(_NAME, "TensorDict.from_modules").from_modules(
+        made = satellite(_NAME, "TensorDict.from_modules").from_modules(
             *modules,
             as_module=as_module,
             lock=lock,
@@ -106,6 +108,7 @@ class ModuleStubs(Node):
             lazy_stack=lazy_stack,
             expand_identical=expand_identical,
         )
+        return of_class(cls, made, nested=True)
 
     def to_module(
         self,

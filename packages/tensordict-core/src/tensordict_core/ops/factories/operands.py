@@ -19,7 +19,7 @@ from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import starts_with
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.predicates import is_leaf_nontensor
-from tensordict_core.base.rebuild import KEEP, How
+from tensordict_core.base.rebuild import KEEP, UNLOCKED, How
 from tensordict_core.base.registry import containers
 
 __all__ = [
@@ -143,13 +143,16 @@ def dtype_of_default(leaf: Tensor, default: Any) -> torch.dtype:
 
 
 def broadcast_how(td: Any, other: Any, how: How) -> How:
-    """Return ``how`` with the batch size that an operand, a tensor or a tensordict, broadcasts the tensordict to."""
+    """Return ``how`` with the batch size that an operand, a tensor or a tensordict, broadcasts the tensordict to.
+
+    The result of an operand that is a tensor with dimensions is not locked, as in the reference.
+    """
     size = td._meta.batch_size
     is_node = isinstance(other, Node) and not isinstance(other, Tensor)
     if is_node:
         theirs = other._meta.batch_size
     elif isinstance(other, Tensor) and other.ndim:
-        theirs = other.shape
+        theirs, how = other.shape, UNLOCKED
     else:
         return how
     if theirs == size:

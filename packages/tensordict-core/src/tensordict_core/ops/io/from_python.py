@@ -176,6 +176,12 @@ def from_list(input: Sequence[Any], *, lazy: bool | None = None, **options: Unpa
 
     if not isinstance(input, list | tuple):
         raise errors.not_convertible("from_list", "a list", input)
+    size = options.get("batch_size")
+    if size is not None and input and tuple(as_batch_size(size)[:1]) != (len(input),):
+        raise errors.SizeError(
+            f"the batch size {list(as_batch_size(size))} does not match the length of the list ({len(input)}); its "
+            "first size is that length"
+        )
     return sized(build(input), options)
 
 

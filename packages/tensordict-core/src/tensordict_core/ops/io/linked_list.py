@@ -6,7 +6,7 @@ The values of a `NonTensorStack` are read as such a list too.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 from tensordict_core.base import errors
 from tensordict_core.base.index import Index
@@ -19,20 +19,24 @@ def _fixed_length(change: str) -> TypeError:
     return TypeError(f"{change}, but the number of rows of a tensordict is fixed; make a plain list with list(rows)")
 
 
-def _refused(change: str) -> Any:
-    """Return a list method that raises an error, because the length is fixed."""
+def _detaching(name: str) -> Any:
+    """Return a list method that moves elements: from then on the list is a plain one, whose elements belong to it."""
+    change = getattr(list, name)
 
-    def method(self: Any, *args: Any) -> NoReturn:
-        """Raise an error: the length is fixed."""
-        raise _fixed_length(change)
+    def method(self: Any, *args: Any) -> Any:
+        result = change(self, *args)
+        self._linked = 0
+        return result
 
+    method.__name__ = name
+    method.__doc__ = f"""Change this list alone, as `list.{name}`; afterwards no element writes to the tensordict."""
     return method
 
 
 class LinkedList(list[Any]):
     """The rows of a tensordict as a list; assigning an element writes it to the tensordict.
 
-    The length is fixed, as is the number of rows of the tensordict.
+    Elements that are added or removed change the list alone, because the number of rows of the tensordict is fixed.
 
     Args:
         items: The elements.
@@ -49,6 +53,7 @@ class LinkedList(list[Any]):
     def __init__(self, items: Iterable[Any], source: Any) -> None:
         super().__init__(items)
         self._source = source
+        self._linked = len(self)  # so many elements in front write to the source
 
     def tolist(self) -> list[Any]:
         """Return the elements as a plain list; nested lists are converted too."""
@@ -67,7 +72,8 @@ class LinkedList(list[Any]):
         if isinstance(inner, LinkedList):
             inner[:] = value if isinstance(value, list) else [value] * len(inner)
             return
-        self._source[position] = value
+        if position < self._linked:
+            self._source[position] = value
         super().__setitem__(index, value)
 
     def _check(self, positions: range, values: list[Any]) -> None:
@@ -79,12 +85,11 @@ class LinkedList(list[Any]):
             if isinstance(inner, LinkedList) and isinstance(one, list):
                 inner._check(range(len(inner)), one)
 
-    append = insert = _refused("an element would be added")
-    extend = __iadd__ = _refused("elements would be added")
-    pop = remove = _refused("an element would be removed")
-    __delitem__ = _refused("an element would be deleted")
-    clear = _refused("all elements would be removed")
-    __imul__ = _refused("the elements would be repeated")
+    insert = _detaching("insert")
+    pop = _detaching("pop")
+    remove = _detaching("remove")
+    clear = _detaching("clear")
+    __delitem__ = _detaching("__delitem__")
 
     def sort(self, **kwargs: Any) -> None:
         """Sort the rows and write each to its new position."""

@@ -14,6 +14,7 @@ from tensordict_core.base.meta import as_batch_size
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.plugins import satellite
 from tensordict_core.base.registry import containers
+from tensordict_core.ops.io.to_python import of_class
 
 __all__ = ["Schemas", "from_struct_array"]
 
@@ -139,7 +140,7 @@ class Schemas(Node):
             td.auto_batch_size_(batch_dims)
         elif batch_size is not None:
             td.batch_size = as_batch_size(batch_size)
-        return td
+        return of_class(cls, td)
 
     def to_struct_array(self) -> np.ndarray[Any, Any]:
         """Return the entries as a NumPy structured array of the shape of the batch.

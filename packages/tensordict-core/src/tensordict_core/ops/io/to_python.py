@@ -1,26 +1,28 @@
 """Conversions: to dictionaries, lists, named tuples, pytrees and arrays, and the constructors from them.
 
 ``convert_tensors`` decides the form of a leaf. The constructors are the functions of `from_python` and `from_pytree`,
-as static methods.
+as static methods, or as class methods where a subclass of `TensorDict` gets an instance of its own.
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
 
+import numpy as np
 from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.predicates import is_tensorclass
 from tensordict_core.base.registry import containers
 from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.ops.io import from_python as build
 from tensordict_core.ops.io import from_pytree as pytrees
 from tensordict_core.ops.io.linked_list import LinkedList
 
-__all__ = ["Conversion"]
+__all__ = ["Conversion", "of_class"]
 
 _namedtuple: Any = namedtuple  # untyped, because the fields are known only at run time
 
@@ -51,17 +53,35 @@ def _rows(td: Any, convert_nodes: bool, convert: ConvertTensors, tolist_first: b
             return td
         if td._is_opaque:
             return _leaf(td._plain_value(), convert)
-        return td.to_dict(convert_tensors=convert, tolist_first=tolist_first)
+        kept = not is_tensorclass(td)  # rows have the fields that are set
+        return td.to_dict(retain_none=kept, convert_tensors=convert, tolist_first=tolist_first)
     rows = [_rows(row, convert_nodes, convert, tolist_first, linked) for row in td._unbind(0)]
     return LinkedList(rows, td) if linked else rows
 
 
-def _of_class(cls: type[Any], td: Any) -> Any:
-    """Return a plain tensordict as an instance of a subclass that the caller constructs from."""
+def of_class(cls: type[Any], td: Any, nested: bool = False) -> Any:
+    """Return a plain tensordict as an instance of a subclass that the caller constructs from.
+
+    Args:
+        cls: The class; only subclasses of `TensorDict` change the result.
+        td: The tensordict; the elements of a lazy stack are converted.
+        nested: Whether nested tensordicts are converted too.
+
+    >>> class Batch(TensorDict): ...
+    >>> type(of_class(Batch, TensorDict({"a": 1}))).__name__
+    'Batch'
+    """
     plain = containers.dense
-    if cls is plain or type(td) is not plain or not issubclass(cls, plain):
+    if cls is plain or not isinstance(td, Node) or not issubclass(cls, plain):
         return td
-    return cls._make(td._entries, td._meta)
+    stack: Any = td
+    if stack._is_lazy_stack:
+        return stack._again([of_class(cls, element, nested) for element in stack.tensordicts])
+    if type(td) is not plain:
+        return td
+    entries = {key: of_class(cls, value, True) for key, value in td._entries.items()} if nested else td._entries
+    made = cls._make(entries, td._meta)
+    return made.lock_() if td._locked else made
 
 
 class Conversion(Node):
@@ -233,7 +253,7 @@ class Conversion(Node):
         >>> TensorDict.from_dict({"a": torch.zeros(3, 4)}, batch_dims=1).batch_size
         torch.Size([3])
         """
-        return _of_class(cls, build.from_dict(input_dict, **options))
+        return of_class(cls, build.from_dict(input_dict, **options))
 
     @with_options(build.BuildOptions, None)
     def from_dict_instance(self, input_dict: Mapping[Any, Any] | Any, **options: Unpack[build.BuildOptions]) -> Any:
@@ -267,9 +287,51 @@ class Conversion(Node):
         """Return the result of ``from_dict_instance``; containers that a dictionary can fill override it."""
         return build.from_dict(entries, **options)
 
-    from_list = staticmethod(build.from_list)
+    @classmethod
+    @with_options(build.BuildOptions, None)
+    def from_list(cls, input: Sequence[Any], *, lazy: bool | None = None, **options: Unpack[build.BuildOptions]) -> Any:
+        """Return the dictionaries or tensordicts of a list (of lists), stacked along new leading dimensions.
+
+        Args:
+            input: The list; elements that are lists add dimensions.
+            lazy: ``True`` returns a lazy stack, ``False`` a dense one; by default the result is dense if the elements
+                can be stacked.
+            auto_batch_size: Whether the batch size grows to the longest that all entries share.
+            batch_size: The batch size of the stack.
+            device: Where every entry is moved.
+            batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+            names: A name (or ``None``) for each batch dimension.
+
+        Raises:
+            RuntimeError: The list is empty, or ``lazy=False`` and the elements differ.
+            TypeError: An element is neither a dictionary nor a tensordict.
+            ValueError: ``batch_size`` does not start with the length of the list.
+
+        >>> TensorDict.from_list([{"a": 1}, {"a": 2}])["a"]
+        tensor([1, 2])
+        """
+        return of_class(cls, build.from_list(input, lazy=lazy, **options))
+
+    @classmethod
+    @with_options(build.BuildOptions, None)
+    def from_any(cls, obj: Any, **options: Unpack[build.BuildOptions]) -> Any:
+        """Return a tensordict of a structure: dictionaries, tuples, named tuples, dataclasses, structured arrays, ...
+
+        Args:
+            obj: The structure; tensors and other values without fields are returned unchanged.
+            auto_batch_size: Whether the batch size grows to the longest that all entries share.
+            batch_size: The batch size.
+            device: Where every entry is moved.
+            batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+            names: A name (or ``None``) for each batch dimension.
+
+        >>> TensorDict.from_any({"a": (1, 2)})["a", "1"]
+        tensor(2)
+        """
+        made = build.from_any(obj, **options)
+        return of_class(cls, made) if isinstance(obj, (dict, np.ndarray)) else made
+
     fromkeys = staticmethod(build.fromkeys)
-    from_any = staticmethod(build.from_any)
     from_tuple = staticmethod(build.from_tuple)
     from_namedtuple = staticmethod(build.from_namedtuple)
     from_dataclass = staticmethod(build.from_dataclass)

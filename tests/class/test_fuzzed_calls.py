@@ -1,0 +1,39 @@
+"""Calls on tensorclasses that the differential fuzzer found, as programs written for the reference rely on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensordict_class import TensorClass
+from tensordict_core import lazy_stack
+
+
+class Point(TensorClass):
+    x: torch.Tensor
+    z: Any = None
+
+
+def test_the_shape_of_a_field_is_a_size():
+    point = Point(torch.zeros(3, 2), batch_size=[3])
+    assert type(point.get_item_shape("x")) is torch.Size and point.get_item_shape("x") == (3, 2)
+
+
+def test_rows_have_the_fields_that_are_set():
+    assert [list(row) for row in Point(torch.zeros(2), batch_size=[2]).tolist()] == [["x"]] * 2
+    assert list(Point(torch.zeros(2), "text", batch_size=[2]).tolist()[0]) == ["x", "z"]
+
+
+def test_new_instances_without_lazy_entries_are_instances():
+    made = Point(torch.ones(3), batch_size=[3]).new_zeros([2], empty_lazy=True)
+    assert type(made) is Point and made.x.tolist() == [0.0, 0.0]
+
+
+def test_one_value_stays_one_where_an_instance_is_broadcast():
+    assert Point(torch.zeros(3), "text", batch_size=[3]).broadcast_to([2, 3]).z == "text"
+
+
+def test_the_identical_permutation_of_a_lazy_stack_is_a_new_instance():
+    stack = lazy_stack([Point(torch.zeros(3), batch_size=[3])] * 2)
+    assert stack.permute(0, 1) is not stack and stack.flatten(1, 1) is stack

@@ -1,0 +1,196 @@
+"""Calls that the differential fuzzer found: what they give is what programs written for the reference rely on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tensordict_core import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    UnbatchedTensor,
+    lazy_stack,
+    pad,
+)
+
+
+def rows(n: int = 2) -> LazyStackedTensorDict:
+    return lazy_stack([TensorDict({"a": torch.full((3,), float(i)), "n": {"b": torch.ones(3)}}, [3]) for i in range(n)])
+
+
+# shapes --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda td: td.transpose(0, -2),
+        lambda td: td.swapaxes(1, 1),
+        lambda td: td.swapdims(-1, 1),
+        lambda td: td.movedim(1, 1),
+        lambda td: td.moveaxis((0, 1), (0, 1)),
+        lambda td: td.flatten(0, 0),
+    ],
+)
+def test_a_dimension_that_stays_where_it_is_leaves_a_lazy_stack_itself(call):
+    td = rows()
+    assert call(td) is td
+
+
+def test_one_value_stays_one_when_a_dimension_of_size_1_expands():
+    value = NonTensorData("a", batch_size=[1]).expand(3)
+    assert type(value) is NonTensorData and value.batch_size == (3,)
+    td = TensorDict({"s": "text", "n": {"s": "other"}}, [1])
+    assert td.expand(3)["s"] == "text" and td.expand(3)["n", "s"] == "other"
+    assert td.expand(2, 3)["s"] == [["text"] * 3] * 2
+
+
+def test_one_value_stays_one_in_broadcast_to_and_expand_as():
+    td = TensorDict({"s": "text", "a": torch.zeros(3)}, [3])
+    assert td.broadcast_to((2, 3))["s"] == "text"
+    assert td.expand_as(TensorDict({"s": "", "a": torch.zeros(2, 3)}, [2, 3]))["s"] == "text"
+    assert td.expand_as(torch.zeros(2, 3))["s"] == [["text"] * 3] * 2
+
+
+def test_padding_by_nothing_keeps_one_value():
+    assert pad(TensorDict({"s": "text"}, [3]), [0, 0])["s"] == "text"
+    assert pad(TensorDict({"s": "text"}, [1]), [0, 1])["s"] == ["text", None]
+
+
+def test_rot90_needs_two_batch_dimensions_whatever_the_dims():
+    with pytest.raises(RuntimeError, match="requires at least 2 batch dimensions"):
+        TensorDict({}, [3]).rot90(1, 0)
+
+
+def test_lists_of_values_and_lazy_stacks_are_not_contiguous():
+    assert TensorDict({"a": torch.zeros(2), "s": "text"}, [2]).is_contiguous()
+    assert not TensorDict({"s": NonTensorStack("a", "b")}, [2]).is_contiguous()
+    assert not TensorDict({"n": rows()}, [2]).is_contiguous()
+    assert not TensorDict({"a": torch.zeros(3, 2).T}, [2]).is_contiguous()
+
+
+# locks ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda td: td + torch.ones(3),
+        lambda td: torch.ones(3) * td,
+        lambda td: td.maximum(torch.ones(3)),
+        lambda td: td.lerp(torch.ones(3), 0.5),
+        lambda td: td.where(torch.ones(3, dtype=torch.bool), td),
+        lambda td: td.type(torch.float64),
+        lambda td: td.softmax(0),
+    ],
+)
+def test_results_of_tensors_with_dimensions_are_not_locked(call):
+    assert not call(TensorDict({"a": torch.zeros(3)}, [3], lock=True)).is_locked
+
+
+@pytest.mark.parametrize("call", [lambda td: td + 1, lambda td: td + torch.ones(()), lambda td: td * td, torch.exp])
+def test_results_of_numbers_and_tensordicts_are_locked_as_their_source(call):
+    assert call(TensorDict({"a": torch.zeros(3)}, [3], lock=True)).is_locked
+
+
+# constructors --------------------------------------------------------------------------------------------------------
+
+
+class Batch(TensorDict):
+    pass
+
+
+def test_constructors_of_a_subclass_make_instances_of_it():
+    items = [{"a": 1, "b": {"c": 2}}] * 2
+    assert type(Batch.from_list(items)) is Batch and type(Batch.from_any(items[0])) is Batch
+    stack = Batch.from_list(items, lazy=True)
+    assert type(stack) is LazyStackedTensorDict and type(stack[0]) is Batch
+    array = np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f4")])
+    assert type(Batch.from_struct_array(array)) is Batch and type(Batch.from_any(array)) is Batch
+    td = TensorDict({"a": 1})
+    assert Batch.from_any(td) is td
+
+
+def test_vmap_maps_a_subclass_and_gives_one():
+    td = Batch({"a": torch.arange(3.0), "n": {"b": torch.zeros(3, 2)}}, [3])
+    seen = []
+    out = torch.vmap(lambda row: seen.append(type(row)) or row + 1)(td)
+    assert seen == [Batch] and type(out) is Batch and out.batch_size == (3,)
+    assert out["a"].tolist() == [1.0, 2.0, 3.0] and out["n", "b"].shape == (3, 2)
+
+    class Rows(LazyStackedTensorDict):
+        pass
+
+    stack = Rows(TensorDict({"a": torch.zeros(3)}), TensorDict({"a": torch.ones(3)}))
+    assert torch.vmap(lambda row: row["a"].sum())(stack).tolist() == [0.0, 3.0]
+
+
+def test_a_lazy_stack_made_of_a_list_is_lazy():
+    td = LazyStackedTensorDict.from_list([{"a": 1}, {"a": 2}], lazy=False)
+    assert type(td) is LazyStackedTensorDict and td["a"].tolist() == [1, 2]
+
+
+def test_the_length_of_a_list_is_its_first_batch_size():
+    for items in ([{"a": 1}, {"a": 2}], [{"a": torch.zeros(2)}, {"a": torch.zeros(3)}]):
+        with pytest.raises(ValueError, match=r"does not match the length of the list \(2\)"):
+            TensorDict.from_list(items, batch_size=[3])
+
+
+def test_new_tensordicts_name_the_last_dimensions():
+    td = TensorDict({"a": torch.zeros(3, 4), "n": TensorDict({}, [3, 4, 5])}, [3, 4], names=["x", "y"])
+    assert td.new_zeros(2, 3, 4).names == [None, "x", "y"] and td.new_ones(4).names == ["y"]
+    assert td.new_full([2, 2], 1.0).names == ["x", "y"] and td.new_empty([]).names == []
+
+
+def test_lazy_stacks_without_entries_keep_their_nested_nodes():
+    td = rows().new_zeros([2, 3], empty_lazy=True)
+    assert list(td.keys()) == ["n"] and td["n"].batch_size == (2, 3) and td["n"].is_empty()
+
+
+def test_unbatched_entries_stay_where_lazy_stacks_are_emptied():
+    td = TensorDict({"u": UnbatchedTensor(torch.arange(5)), "n": rows()}, [2]).new_zeros([2], empty_lazy=True)
+    assert td.get("u").data.shape == (5,) and list(td["n"].keys()) == ["n"]
+
+
+# writes --------------------------------------------------------------------------------------------------------------
+
+
+def test_one_number_fills_an_entry_in_place():
+    td = TensorDict({"a": torch.zeros(3)})
+    a = td["a"]
+    td.set_("a", 1.0)
+    assert td["a"] is a and a.tolist() == [1.0] * 3
+    td = TensorDict({"a": torch.zeros(3), "n": {"b": torch.zeros(3, 2)}, "s": "text"}, [3])
+    td.update_({"a": 2, "n": {"b": torch.tensor(3.0)}, "s": 3})
+    assert td["s"] == 3 and td["a"].tolist() == [2.0] * 3 and td["n", "b"].tolist() == [[3.0, 3.0]] * 3
+    with pytest.raises(RuntimeError, match="does not start with the batch size"):
+        td.set_("a", 1.0)
+
+
+def test_keys_to_update_choose_before_values_are_looked_at():
+    td = TensorDict({"a": torch.zeros(2), "n": {"b": torch.zeros(2), "c": torch.zeros(2)}}, [2])
+    td.update_at_({"a": 1.0, "z": torch.zeros(7)}, [0, 1], keys_to_update=["y"])
+    assert td["a"].tolist() == [0.0, 0.0]
+    td.update_at_({"a": 1.0, "n": {"b": 2.0, "c": 3.0}}, 0, keys_to_update=[("n", "b")])
+    assert td["n", "b"].tolist() == [2.0, 0.0] and td["n", "c"].tolist() == [0.0, 0.0]
+
+
+def test_an_inplace_selection_has_the_order_of_its_keys():
+    td = TensorDict({"a": 1, "n": {"x": 1, "y": 2}, "b": 2})
+    td.select("b", ("n", "y"), ("n", "x"), inplace=True)
+    assert list(td.keys()) == ["b", "n"] and list(td["n"].keys()) == ["y", "x"]
+
+
+def test_a_key_through_a_leaf_is_named_by_split_keys():
+    with pytest.raises(ValueError, match="passes through"):
+        TensorDict({"a": torch.zeros(2)}).split_keys([("a", "b")])
+    with pytest.raises(KeyError, match="'z'"):
+        TensorDict({"a": torch.zeros(2)}).split_keys(["z"])
+
+
+def test_a_tensordict_is_renamed_to_something():
+    with pytest.raises(ValueError, match="got none"):
+        TensorDict({}).rename()
