@@ -95,6 +95,25 @@ def test_a_cancelled_save_leaves_the_earlier_checkpoint(ranks, tmp_path, leftove
     assert value_of(tmp_path / "x.safetensors") == 1 and not leftovers(tmp_path)
 
 
+@pytest.mark.parametrize("late", [None, 0, 1])
+def test_ranks_that_cancel_at_different_steps_meet_at_the_next_save(ranks, tmp_path, late):
+    """One rank is still on its way to the first save when the other has given it up, or both are."""
+
+    def work(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        for number in range(5):
+            if rank == late:
+                time.sleep(0.03 * number)
+            content(1, mesh).save(tmp_path / "x", return_early=True)
+            if rank == 0:
+                time.sleep(0.01 * number)
+            content(2 + number, mesh).save(tmp_path / "x", return_early=True, pending="cancel").result()
+            assert value_of(tmp_path / "x") == 2 + number
+            torch.distributed.barrier()
+
+    ranks.run(2, work)
+
+
 @pytest.mark.parametrize(("pending", "expected"), [("wait", 2), ("cancel", 1)])
 def test_the_next_save_waits_for_the_earlier_one_or_cancels_it(ranks, tmp_path, pending, expected):
     def work(rank):

@@ -15,6 +15,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from tensordict_core import TensorDict
 from tensordict_memmap import load_memmap, save
+from tensordict_memmap.distributed.placements import boxes_of
 
 TARGETS = {
     "one file": ("saved.safetensors", {}),
@@ -273,6 +274,29 @@ def _read_calls():
     """Bytes that system calls of this process have read."""
     with open("/proc/self/io") as file:
         return int(file.readline().split()[1])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_boxes_are_where_torch_puts_the_elements(seed):
+    chance = random.Random(seed)
+    mesh = [chance.choice([1, 2, 3]) for _ in range(chance.randint(1, 3))]
+    shape = [chance.randint(0, 14) for _ in range(chance.randint(1, 3))]
+    dims = range(len(shape))
+    placements = tuple(
+        chance.choice([Replicate(), Shard(chance.choice(dims)), _StridedShard(chance.choice(dims), split_factor=2)])
+        for _ in mesh
+    )
+    whole = torch.arange(torch.Size(shape).numel()).view(shape)
+    for coordinate in itertools.product(*map(range, mesh)):
+        local = whole
+        for placement, count, index in zip(placements, mesh, coordinate, strict=True):
+            if not isinstance(placement, Replicate):
+                local = placement._split_tensor(local, count, with_padding=False)[0][index]
+        found = boxes_of(tuple(shape), tuple(mesh), coordinate, placements)
+        assert sum(box.volume for box, _ in found) == local.numel()
+        for box, start in found:
+            part = local[tuple(slice(first, first + size) for first, size in zip(start, box.size, strict=True))]
+            assert torch.equal(part, whole[box.slices()]), (shape, mesh, coordinate, placements)
 
 
 # --- every pair of writers and readers

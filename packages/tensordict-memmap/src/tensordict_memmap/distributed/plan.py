@@ -15,10 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 import torch
+from xxhash import xxh3_128_hexdigest
 
 from tensordict_memmap.schema.dtypes import dtype_from_name
 
-__all__ = ["Box", "Kind", "ShardPlan", "pack", "unpack", "whole"]
+__all__ = ["NO_NAMES", "Box", "Kind", "ShardPlan", "pack", "unpack", "whole"]
+
+
+NO_NAMES = zlib.compress(b"", 1)
+"""The text of the names in a message without names."""
 
 
 class Box(NamedTuple):
@@ -122,11 +127,19 @@ class ShardPlan:
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
-    def dumps(self) -> bytes:
-        """The plan as a message."""
+    def digest(self) -> str:
+        """A digest of the names, by which ranks notice that they have the same.
+
+        >>> ShardPlan().digest() == ShardPlan().digest()
+        True
+        """
+        return xxh3_128_hexdigest(orjson.dumps(self.names))
+
+    def dumps(self, *, names: bool = True) -> bytes:
+        """The plan as a message, with its names or without, for a receiver that has them."""
         kinds = [(str(kind.dtype), kind.shape, [tuple(box) for box in kind.boxes]) for kind in self.kinds]
         column = np.array(self.column, dtype=np.int32).tobytes()
-        return pack(orjson.dumps(kinds), orjson.dumps(self.names), column)
+        return pack(orjson.dumps(kinds), orjson.dumps(self.names) if names else b"", column)
 
     @classmethod
     def loads(cls, message: bytes, names: dict[bytes, list[str]] | None = None) -> ShardPlan:
@@ -134,7 +147,8 @@ class ShardPlan:
 
         Args:
             message: the message.
-            names: names that were parsed before, which nearly all ranks have in common.
+            names: names by their text in messages: those that were parsed before, and under `NO_NAMES` those of a
+                message without any.
         """
         kinds, text, column = unpack(message, raw=1)
         plan = cls()

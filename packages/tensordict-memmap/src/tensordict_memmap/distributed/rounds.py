@@ -48,6 +48,7 @@ class Link:
 
     Attributes:
         hosts: the machine of each rank.
+        names: a digest of the names of the coordinator, where it knows them before it meets the others.
         told: whether the coordinator told the others of a failure.
         own_error: the error that this rank reported.
 
@@ -61,6 +62,7 @@ class Link:
         self.timeout = timeout
         self.what = what
         self.hosts: list[str] = []
+        self.names: str | None = None
         self.told = False
         self.own_error: Exception | None = None
         self._group: Any = None
@@ -149,7 +151,8 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancell
 
     Args:
         team: the ranks.
-        request: what this rank wants, which has to be the same on all; under ``"failure"``, why it cannot take part.
+        request: what this rank wants, which has to be the same on all; under ``"failure"``, why it cannot take part,
+            and under ``"names"``, a digest of the names of its tensors.
         timeout: the longest wait for the other ranks, in seconds.
         what: what is done, for errors.
         cancelled: returns whether the save was cancelled while it waits.
@@ -163,11 +166,11 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancell
     """
     if team.size == 1:
         link = Link(team, "", timeout, what)
-        link.hosts = [host_name()]
+        link.hosts, link.names = [host_name()], request.get("names")
         return link
     kept = team.link
     own = {**request, "link": "" if kept is None else kept.name, "host": host_name(), "name": secrets.token_hex(8)}
-    own["rank"] = team.rank
+    own |= {"rank": team.rank, "number": team.number}
     try:
         meet = _invite if team.is_coordinator else _arrive
         answer = meet(team, own, timeout, what, cancelled)
@@ -182,7 +185,8 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancell
         if kept is not None:
             kept.close()
         link = team.link = Link(team, answer["link"], timeout, what)
-    link.hosts = answer["hosts"]
+    link.hosts, link.names = answer["hosts"], answer["names"]
+    team.number = answer["number"]
     link.told, link.own_error = False, None
     return link
 
@@ -191,10 +195,10 @@ def _arrive(team: Team, own: dict[str, Any], timeout: float, what: str, cancelle
     """Tells the coordinator that this rank arrived, and waits for its answer."""
     store, place, reply = team.store, f"arrived/{team.index}", f"answer/{own['name']}"
     store.set(place, orjson.dumps(own))
-    late = _await(team, reply, 0, time.monotonic() + timeout + _GRACE, timeout, cancelled)
+    content, late = _await(team, reply, 0, time.monotonic() + timeout + _GRACE, timeout, cancelled)
     if late is not None:
         with contextlib.suppress(RuntimeError):
-            store.delete_key(place)
+            store.set(place, b"")
         if late == _CANCELLED:
             raise CancelledError("the save was cancelled")
         raise RankError(
@@ -202,39 +206,66 @@ def _arrive(team: Team, own: dict[str, Any], timeout: float, what: str, cancelle
             "longer timeout=",
             [team.ranks[0]],
         )
-    answer: dict[str, Any] = orjson.loads(store.get(reply))
+    answer: dict[str, Any] = orjson.loads(content)
     with contextlib.suppress(RuntimeError):
         store.delete_key(reply)
     if "failures" in answer:
-        others = {int(rank): failure for rank, failure in answer["failures"].items()}
-        raise describe_failure(what, others)
+        raise describe_failure(what, {int(rank): failure for rank, failure in answer["failures"].items()})
     return answer
 
 
 def _await(
     team: Team, key: str, index: int, deadline: float, timeout: float, cancelled: Cancelled | None
-) -> str | None:
-    """Waits until a rank has set a key of the store; returns None then, and else what that rank did."""
+) -> tuple[bytes, str | None]:
+    """Waits until a rank has set a key of the store; returns its content, or what that rank did instead."""
+    # not by a wait in the store, about whose time limits torch prints warnings
+    start = looked = time.monotonic()
     while True:
-        left = deadline - time.monotonic()
+        now = time.monotonic()
         try:
-            team.store.wait([key], timedelta(seconds=max(min(left, _LOOK), 0.001)))
-        except RuntimeError:  # torch's DistStoreError, which the store raises for a time limit too
-            if cancelled is not None and cancelled():
-                return _CANCELLED
-            if left <= _LOOK:
-                return late_text(timeout)
-            with contextlib.suppress(RuntimeError):
+            if team.store.check([key]) and (content := team.store.get(key)):
+                return content, None
+            if now - looked >= _LOOK:
+                looked = now
                 place = f"process/{index}"
                 if team.store.check([place]) and has_ended(team.store.get(place).decode()):
-                    return "has ended"
-        else:
-            return None
+                    return b"", "has ended"
+        except RuntimeError as error:
+            return b"", f"cannot be reached, since the store of the process group does not answer ({error})"
+        if cancelled is not None and cancelled():
+            return b"", _CANCELLED
+        if now >= deadline:
+            return b"", late_text(timeout)
+        time.sleep(max(min(0.0005 + (now - start) / 10, 0.1, deadline - now), 0))
 
 
 def late_text(timeout: float) -> str:
     """What a rank did that is late."""
     return f"did not arrive within {timeout:g} s (timeout=)"
+
+
+def _await_rank(
+    team: Team, index: int, own: dict[str, Any], deadline: float, timeout: float, cancelled: Cancelled | None
+) -> tuple[dict[str, Any], str | None]:
+    """Waits until a rank has arrived for the same save; returns what it wants, or what it did instead.
+
+    A rank that arrived for another save is there for an earlier one that it is about to give up, or for a later one
+    than this rank, which then is about to. So it is taken at its word only after a while.
+    """
+    place = f"arrived/{index}"
+    start = time.monotonic()
+    while True:
+        content, how = _await(team, place, index, deadline, timeout, cancelled)
+        if how is not None:
+            return {}, how
+        found: dict[str, Any] = orjson.loads(content)
+        waits = _GRACE if _disagreement({0: own, index: found}) else _LOOK if found["number"] != own["number"] else 0.0
+        if time.monotonic() - start >= waits or found.get("failure") is not None:
+            team.store.set(place, b"")
+            return found, None
+        if cancelled is not None and cancelled():
+            return {}, _CANCELLED
+        time.sleep(0.01)
 
 
 def _invite(team: Team, own: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None) -> dict[str, Any]:
@@ -244,11 +275,9 @@ def _invite(team: Team, own: dict[str, Any], timeout: float, what: str, cancelle
     arrived: dict[int, dict[str, Any]] = {0: own}
     late: dict[int, str] = {}
     for index in range(1, team.size):
-        place = f"arrived/{index}"
-        how = _await(team, place, index, deadline, timeout, cancelled)
+        found, how = _await_rank(team, index, own, deadline, timeout, cancelled)
         if how is None:
-            arrived[index] = orjson.loads(store.get(place))
-            store.delete_key(place)
+            arrived[index] = found
         else:
             late[index] = how
             if how != late_text(timeout):  # nothing comes of this save: those that wait learn it soon
@@ -263,23 +292,26 @@ def _invite(team: Team, own: dict[str, Any], timeout: float, what: str, cancelle
     if not failures:
         links = {one["link"] for one in arrived.values()}
         name = links.pop() if len(links) == 1 and "" not in links else secrets.token_hex(8)
-        answer = {"link": name, "hosts": [arrived[index]["host"] for index in range(team.size)]}
+        hosts = [arrived[index]["host"] for index in range(team.size)]
+        answer = {"link": name, "hosts": hosts, "names": own.get("names"), "number": own["number"]}
     reply = orjson.dumps(answer)
     for index, one in arrived.items():
         if index:
             store.set(f"answer/{one['name']}", reply)
-    if cancelled is not None and cancelled() and failures:
-        raise CancelledError("the save was cancelled")
     if failures:
         raise describe_failure(what, failures)
     return answer
+
+
+_OWN_FIELDS = frozenset({"link", "host", "name", "names", "number", "rank", "failure"})
+"""What a rank says about itself, and not about the save that it wants."""
 
 
 def _disagreement(arrived: dict[int, dict[str, Any]]) -> dict[int, dict[str, object]]:
     """The failure of ranks that want something else than the coordinator."""
     first = arrived[0]
     for one in arrived.values():
-        for field in first.keys() - {"link", "host", "name", "rank", "failure"}:
+        for field in first.keys() - _OWN_FIELDS:
             if one.get(field) != first[field]:
                 text = f"it has {field}={one.get(field)!r} where rank {first['rank']} has {first[field]!r}"
                 return {one["rank"]: {"text": text, "cancelled": False}}

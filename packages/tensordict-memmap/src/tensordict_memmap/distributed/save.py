@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from functools import partial
 from math import prod
 from typing import Any
@@ -23,7 +24,7 @@ from tensordict_memmap.distributed.formats import Format, check_same_names, form
 from tensordict_memmap.distributed.held import Held
 from tensordict_memmap.distributed.layout import Layout, path_in
 from tensordict_memmap.distributed.phases import hear, report, tell, tell_failure
-from tensordict_memmap.distributed.plan import ShardPlan, pack, unpack
+from tensordict_memmap.distributed.plan import NO_NAMES, ShardPlan, pack, unpack
 from tensordict_memmap.distributed.rounds import Link, join
 from tensordict_memmap.distributed.team import Team
 from tensordict_memmap.distributed.upload import Target, UploadPlan, bytes_of_share, exchange, upload_share
@@ -76,6 +77,7 @@ class ShardedSave:
         self.total = 0
         self.on_total: Callable[[int], None] | None = None
         self._placements = repr(placements)
+        team.number += 1
         self._form: Format | None = None
         self._release: Callable[[], None] | None = None
         try:
@@ -90,10 +92,14 @@ class ShardedSave:
             try:
                 self._release = self.held.copy_to_host()
                 self.total = self.held.nbytes()
-                if self.held.dim is None:  # else it is described when the ranks know the whole shapes
-                    self._form = format_of(self.held, self.path, self.options)
+                self._prepare()
             except Exception as error:
                 self.error = error
+
+    def _prepare(self) -> None:
+        """Describes the tensordict before the ranks meet, unless they have to tell each other the whole shapes."""
+        if self.held.dim is None and self._form is None:
+            self._form = format_of(self.held, self.path, self.options)
 
     def run(self, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
         """Saves together with the other ranks.
@@ -103,6 +109,10 @@ class ShardedSave:
         """
         try:
             self._run(progress, cancelled)
+        except RankError as error:
+            if cancelled is not None and cancelled():  # the other ranks were at another step when this one gave up
+                raise CancelledError("the save was cancelled") from error
+            raise
         finally:
             if self._release is not None:
                 self._release()
@@ -134,6 +144,13 @@ class ShardedSave:
             "durable": options.durable,
             "placements": self._placements,
         }
+        if self.error is None:
+            try:
+                self._prepare()
+            except Exception as error:
+                self.error = error
+        if self.error is None and self._form is not None:
+            request["names"] = self._form.plan.digest()
         if self.error is not None:
             request["failure"] = failure_of(self.error)
         try:
@@ -143,8 +160,10 @@ class ShardedSave:
                 raise self.error from None
             raise
 
-    def _threads(self, link: Link) -> int:
+    def _threads(self, link: Link) -> int | None:
         """The threads of this rank: those of the machine, divided by the ranks on it."""
+        if self.options.durable:  # they wait for the disk
+            return self.options.num_threads
         here = link.hosts.count(link.hosts[self.team.index])
         return self.options.num_threads or max(executor.default_threads() // here, 1)
 
@@ -177,7 +196,7 @@ class ShardedSave:
 
         def plan() -> bytes:
             made.append(self._describe())
-            return made[0].plan.dumps()
+            return made[0].plan.dumps(names=made[0].plan.digest() != link.names)
 
         report(link, plan)
         order, layout, share = unpack(hear(link))
@@ -199,6 +218,11 @@ class ShardedSave:
         writes = writes_of(head["staged"], layout, share, form.keys, form.shapes(), form.parts, maps=head["maps"])
         self._tell_total(form, share)
         run.write_files(writes)
+        if run.durable and self.team.is_coordinator:
+            written = {write.path for write in writes}
+            for number, path in enumerate(layout.files):  # those of which this rank wrote the header only
+                if number not in layout.owned and path_in(head["staged"], path) not in written:
+                    syscalls.sync_file(path_in(head["staged"], path))
         run.check_cancelled()
         return b""
 
@@ -245,7 +269,7 @@ class ShardedSave:
 
     def _commit(self, link: Link, run: Run, form: Format, messages: list[bytes]) -> None:
         options = self.options
-        names: dict[bytes, list[str]] = {}
+        names = {NO_NAMES: form.plan.names}
         plans = [ShardPlan.loads(message, names) for message in messages]
         check_same_names(plans, self.team.ranks)
         assignment = assign(plans, self.team.ranks)
@@ -315,15 +339,12 @@ class ShardedSave:
             largest[file] = max(largest.get(file, (0, ())), found, key=lambda one: one[0])
         made: list[bool] = []
         shared = [number for number in range(len(layout.files)) if number not in layout.owned]
-        jobs = [
-            partial(_make_file, layout, number, staged, largest.get(number, (0, ()))[1], run.durable, made)
-            for number in shared
-        ]
+        jobs = [partial(_make_file, layout, number, staged, largest.get(number, (0, ()))[1], made) for number in shared]
         executor.run([jobs], threads=run.threads, cancelled=run.cancelled)
         return len(set(link.hosts)) == 1 and all(made)
 
 
-def _make_file(layout: Layout, number: int, staged: str, key: Any, durable: bool, made: list[bool]) -> None:
+def _make_file(layout: Layout, number: int, staged: str, key: Any, made: list[bool]) -> None:
     """Makes one file, with its blocks and its header."""
     path, size = path_in(staged, layout.files[number]), layout.sizes[number]
     name = key[0] if len(key) == 1 else key
@@ -338,8 +359,6 @@ def _make_file(layout: Layout, number: int, staged: str, key: Any, durable: bool
         if text:
             block = np.frombuffer(text, dtype=np.uint8)
             syscalls.write_at(fd, block.ctypes.data, block.nbytes, 0)
-        if durable:
-            os.fsync(fd)
 
 
 def _check_options(options: SaveOptions) -> None:

@@ -28,6 +28,7 @@ class Team:
     Attributes:
         lock: held during a save: messages of two saves must not mix.
         link: the connections of the last save, which the next one uses again (`rounds`).
+        number: the number of saves that were begun, by which ranks notice that they are not at the same one.
         pending: the future of the last save in the background.
     """
 
@@ -37,6 +38,7 @@ class Team:
         self.store = store
         self.lock = threading.Lock()
         self.link: Any = None
+        self.number = 0
         self.pending: Any = None
 
     @property
