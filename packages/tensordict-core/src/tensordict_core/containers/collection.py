@@ -22,6 +22,7 @@ from tensordict_core.ops.apply import Applying
 from tensordict_core.ops.cast import Casting
 from tensordict_core.ops.compare import Comparison
 from tensordict_core.ops.compat.deprecated import DeprecatedNames
+from tensordict_core.ops.compat.load import LoadStubs
 from tensordict_core.ops.compat.memmap import MemmapStubs
 from tensordict_core.ops.compat.modules import ModuleStubs
 from tensordict_core.ops.compat.private_names import PrivateNames
@@ -85,6 +86,7 @@ class TensorCollection(
     PointToPoint,
     Collectives,
     RemoteInit,
+    LoadStubs,
     MemmapStubs,
     ModuleStubs,
     StoreStubs,

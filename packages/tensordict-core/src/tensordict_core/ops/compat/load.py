@@ -1,0 +1,147 @@
+"""Loading: the methods that ``tensordict-memmap`` implements; the examples run if it is installed."""
+
+from __future__ import annotations
+
+from typing import Self, Unpack
+
+import torch
+
+from tensordict_core.base.node import Node
+from tensordict_core.base.plugins import satellite
+from tensordict_core.base.signature import with_options
+from tensordict_core.ops.compat.options import LoadOptions, StrPath
+
+__all__ = ["LoadStubs"]
+
+_NAME = "tensordict_memmap"
+
+
+class LoadStubs(Node):
+    """``load``, ``load_memmap``, ``from_consolidated`` and related methods."""
+
+    __slots__ = ()
+
+    @classmethod
+    @with_options(LoadOptions)
+    def load_memmap(
+        cls,
+        prefix: StrPath,
+        device: torch.device | str | None = None,
+        non_blocking: bool = False,
+        **options: Unpack[LoadOptions],
+    ) -> Self:
+        """Return a tensordict mapped onto the files of a folder that ``memmap`` wrote (or the reference did).
+
+        Args:
+            prefix: The folder, or a sub-folder for a nested tensordict alone; a safetensors file, archive or
+                consolidated file; or an address such as ``s3://bucket/run``, whose bytes are read into memory.
+            device: Where entries are moved; by default they stay mapped. ``"meta"`` reads no data.
+            non_blocking: Whether moves may be asynchronous.
+            out: A tensordict that the values are written into.
+            robust_key: Accepted for compatibility; file names are read as they were written.
+            subpath: A nested key to load alone; for a leaf the result is a tensor, unlike annotated.
+            mode: How files are opened: ``"r+"`` to write through, ``"r"`` for private copies on write; by default
+                ``"r+"`` where there are no checksums.
+            num_threads: Threads that copy.
+            allow_pickle: Whether values without a JSON form may be unpickled.
+            verify: ``"size"`` compares the sizes of files, ``"full"`` reads them and compares the checksums that
+                ``checksum=True`` recorded, ``"none"`` also accepts files that are too long.
+            keys: The keys to load: a pattern or several, ``[("encoder", "*"), "decoder.**.weight"]``. Tuples are
+                matched part by part, strings are split on ``.``; ``*``, ``?`` and ``[...]`` match characters of one
+                part, ``**`` matches any number of parts, and a key that matches includes all keys below it.
+            rows: The rows to load along the first batch dimension: a slice (stays mapped), a number, or several.
+            like: A tensordict of the expected structure; it may be on the ``meta`` device.
+            strict: With ``like``, whether missing and unexpected keys and other dtypes are refused. Otherwise missing
+                entries keep the values of ``like``, and unexpected ones are left out.
+            fill: With ``like``, the value of entries that were not saved.
+            cast: With ``like``, whether entries are converted to its dtypes.
+            eager: Whether several threads read all of it into memory at once; by default, what is opened with
+                ``mode="r"`` or ``"c"`` on a network file system is.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+            FileNotFoundError: The folder or the file of an entry is missing; the error names the key.
+            ValueError: A file is damaged; the error names the key.
+            KeyError: Nothing was saved under ``subpath``, or a pattern of ``keys`` matches no key.
+            RuntimeError: The saved structure differs from ``like``; the error lists all differences.
+
+        >>> _ = TensorDict({"a": torch.arange(4), "b": {"c": torch.ones(4), "d": torch.ones(4)}}, [4]).save("parts")
+        >>> part = TensorDict.load_memmap("parts", keys=["a", "b.c"], rows=slice(1, 3))
+        >>> part["a"].tolist(), ("b", "d") in part
+        ([1, 2], False)
+        """
+        loaded: Self = satellite(_NAME, "TensorDict.load_memmap").load_memmap(
+            prefix, device, non_blocking, cls=cls, **options
+        )
+        return loaded
+
+    @classmethod
+    @with_options(LoadOptions)
+    def load(
+        cls,
+        prefix: StrPath,
+        device: torch.device | str | None = None,
+        non_blocking: bool = False,
+        **options: Unpack[LoadOptions],
+    ) -> Self:
+        """Return a tensordict as ``load_memmap`` does.
+
+        >>> _ = TensorDict({"a": torch.arange(3)}, [3]).save("run")
+        >>> TensorDict.load("run", rows=slice(1, 3))["a"].tolist()
+        [1, 2]
+        """
+        return cls.load_memmap(prefix, device, non_blocking, **options)
+
+    def load_memmap_(
+        self,
+        prefix: StrPath,
+        robust_key: bool | None = None,
+        allow_pickle: bool | None = None,
+        mode: str | None = None,
+        *,
+        verify: str = "size",
+    ) -> Self:
+        """Write the values of a folder into the entries of this tensordict; ``verify`` is that of ``load_memmap``.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+
+        >>> _ = TensorDict({"a": torch.ones(3)}, [3]).save("run")
+        >>> TensorDict({"a": torch.zeros(3)}, [3]).load_memmap_("run")["a"]
+        tensor([1., 1., 1.])
+        """
+        satellite(_NAME, "TensorDict.load_memmap_").load_memmap_(
+            self, prefix, allow_pickle=allow_pickle, mode=mode, verify=verify
+        )
+        return self
+
+    load_ = load_memmap_
+
+    def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:
+        """Load the entries that other processes added to the folder that this tensordict is mapped onto.
+
+        Raises:
+            RuntimeError: The tensordict is not mapped onto a folder.
+
+        >>> reader = TensorDict({"a": torch.ones(3)}, [3]).memmap("run")
+        >>> _ = TensorDict.load("run").make_memmap("b", [3])  # another holder of the files adds an entry
+        >>> "b" in reader, "b" in reader.memmap_refresh_()
+        (False, True)
+        """
+        satellite(_NAME, "TensorDict.memmap_refresh_").memmap_refresh_(self, allow_pickle=allow_pickle)
+        return self
+
+    @classmethod
+    def from_consolidated(cls, filename: StrPath) -> Self:
+        """Return a tensordict over a file that ``consolidate`` wrote; writes to it stay in this process.
+
+        Raises:
+            ImportError: ``tensordict-memmap`` is not installed.
+            ValueError: The file is damaged.
+
+        >>> _ = TensorDict({"a": torch.arange(3)}, [3]).consolidate("run.tdc")
+        >>> TensorDict.from_consolidated("run.tdc")["a"].tolist()
+        [0, 1, 2]
+        """
+        loaded: Self = satellite(_NAME, "TensorDict.from_consolidated").from_consolidated(filename)
+        return loaded
