@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch.distributed.tensor import DTensor, init_device_mesh
@@ -88,3 +93,18 @@ def test_a_model_on_the_meta_device_gets_its_parameters_from_a_load(ranks, tmp_p
             assert torch.equal(leaf.full_tensor(), expected[key]), key
 
     ranks.run(2, work)
+
+
+def test_the_example_of_the_docs_runs_on_two_ranks(tmp_path):
+    example = Path(__file__).parents[3] / "examples" / "distributed_checkpoint.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", example]
+    done = subprocess.run(
+        [*command, tmp_path / "model.safetensors"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "by 2 ranks; loaded and compared" in done.stdout

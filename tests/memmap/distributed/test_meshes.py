@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import subprocess
+import sys
+import tempfile
 
 import pytest
 import torch
@@ -349,3 +352,18 @@ def test_other_numbers_of_ranks_load_what_dcp_loads(ranks, tmp_path, writers, re
 @pytest.mark.parametrize(("writers", "readers"), PAIRS)
 def test_every_pair_of_ranks_and_placements_loads_what_dcp_loads(ranks, tmp_path, writers, readers, seed):
     check_pair(ranks, tmp_path, writers, readers, 1000 * writers + 100 * readers + seed)
+
+
+def test_the_room_is_imported_only_when_it_is_used():
+    code = """
+import sys
+import torch
+from tensordict_core import TensorDict
+import tensordict_memmap
+TensorDict({"a": torch.ones(3)}).save("x.safetensors")
+TensorDict.load("x.safetensors", like=TensorDict({"a": torch.zeros(3)}))
+print(sorted(name for name in sys.modules if "memmap.distributed" in name or name == "torch.distributed.tensor"))
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
