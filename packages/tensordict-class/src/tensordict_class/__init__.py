@@ -8,6 +8,8 @@ from tensordict_class.decorator import tensorclass
 from tensordict_class.models import from_pydantic
 from tensordict_class.typed import TypedTensorDict
 
+__version__ = "0.1.0"
+
 __all__ = ["TensorClass", "TypedTensorDict", "from_dataclass", "from_pydantic", "tensorclass"]
 
 

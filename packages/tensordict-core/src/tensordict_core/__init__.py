@@ -73,6 +73,8 @@ from tensordict_core.torch_api.rows import (
 )
 from tensordict_core.torch_api.serialization import register as _register_pickles
 
+__version__ = "0.1.0"
+
 __all__ = [
     "KEY_SEPARATOR",
     "NO_DEFAULT",

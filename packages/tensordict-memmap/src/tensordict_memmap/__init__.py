@@ -46,6 +46,8 @@ register_pickle_names(
 MemmapTensor = MemoryMappedTensor
 """The old name of `MemoryMappedTensor`."""
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Checkpoint",
     "MemmapDataset",

@@ -35,6 +35,8 @@ from tensordict_nn.tensorclass_module import TensorClassModuleBase, TensorClassM
 
 register_pickle_names({"tensordict_nn.probabilistic.interaction.InteractionType": InteractionType})
 
+__version__ = "0.1.0"
+
 __all__ = [
     "AddStateIndependentNormalScale",
     "CompositeDistribution",

@@ -21,6 +21,8 @@ register_type(PersistentTensorDict, name="PersistentTensorDict")
 register_type(TensorDictStore, name="TensorDictStore")
 register_type(LazyStackedTensorDictStore, name="LazyStackedTensorDictStore")
 
+__version__ = "0.1.0"
+
 __all__ = [
     "LazyStackedTensorDictStore",
     "PersistentTensorDict",
