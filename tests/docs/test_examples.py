@@ -47,6 +47,7 @@ def test_the_examples_of_a_page_run_and_print_what_they_show(page, tmp_path, mon
     if page.name == "stores-redis.md":
         request.getfixturevalue("redis_for_pages")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")  # figures of tutorials are drawn and not shown
     names: dict[str, object] = {"__name__": "__main__"}
     for line, code, output in examples(page.read_text()):
         run(code, output, names, str(page), line)
