@@ -7,11 +7,13 @@ behind them. A comment ``<!-- figure: what it shows -->`` behind a block becomes
 from __future__ import annotations
 
 import base64
+import doctest
 import hashlib
 import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,21 @@ def notebook(text: str) -> Any:
     import jupytext
 
     found = jupytext.reads(FIGURE.sub("", OUTPUT.sub("", text)), "md")
+    found.cells = [part for cell in found.cells for part in without_prompts(cell)]
     found.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return found
+
+
+def without_prompts(cell: Any) -> Iterator[Any]:
+    """Yields a cell for each example of a block with prompts, and any other cell as it is."""
+    from nbformat.v4 import new_code_cell
+
+    if cell.cell_type != "code" or not cell.source.startswith(">>>"):
+        yield cell
+        return
+    for example in doctest.DocTestParser().get_examples(cell.source + "\n"):
+        tags = {} if example.exc_msg is None else {"tags": ["raises-exception"]}
+        yield new_code_cell(example.source.rstrip(), metadata=tags)
 
 
 def execute(found: Any) -> None:
