@@ -12,7 +12,6 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -114,20 +113,16 @@ class RemoteRows:
         ragged = self.rows.ragged
         self._fixed = [(number, width) for key, number, width in columns if key not in ragged]
         self._ragged = [(number, ragged[key]) for key, number, _ in columns if key in ragged]
-        one_row = sum(-(-width // BLOCK_BYTES) + 1 for _, width in self._fixed)
-        if self.blocks.is_bounded and one_row > self.blocks.most_blocks:
+        self._row_blocks = sum(-(-width // BLOCK_BYTES) + 1 for _, width in self._fixed)
+        if self.blocks.is_bounded and self._row_blocks > self.blocks.most_blocks:
             raise ValueError(
                 f"cache_bytes={self.cache_bytes} does not hold the blocks of one row of {self.url}; pass at least "
-                f"{one_row * BLOCK_BYTES}"
+                f"{self._row_blocks * BLOCK_BYTES}"
             )
 
     def __len__(self) -> int:
+        """The number of rows."""
         return len(self.rows)
-
-    @property
-    def columns(self) -> Any:
-        """The tensordict of the columns of one shape, whose blocks may be absent."""
-        return self.rows.fixed
 
     def is_current(self) -> bool:
         """Whether the URL still has the save that was opened."""
@@ -151,13 +146,13 @@ class RemoteRows:
 
     def __getitems__(self, indices: Any) -> Any:
         """Returns the rows of a batch."""
+        if self.blocks.is_complete and not self._ragged:
+            return self.rows.fixed.__getitems__(indices)
         return self[indices if isinstance(indices, torch.Tensor) else torch.tensor(list(indices), dtype=torch.int64)]
 
     def _batch(self, rows: torch.Tensor) -> Any:
-        pieces = []
         with explained(self.url):
-            for part in self._parts(rows):
-                pieces.append(self._read(part, partial(self._copy, part)))
+            pieces = self._pieces(rows)
         if len(pieces) == 1:
             fixed, columns = pieces[0]
         else:
@@ -165,15 +160,17 @@ class RemoteRows:
             columns = {key: [row for piece in pieces for row in piece[1][key]] for key in self.rows.ragged}
         return Rows.joined(fixed, {key: self.rows.ragged[key].batch(found) for key, found in columns.items()})
 
-    def _parts(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Splits the rows of a batch that needs more blocks than the cache holds."""
-        if len(rows) < 2 or self.blocks.fits(self._spans(rows)):
-            yield rows
-        else:
-            for half in rows.chunk(2):
-                yield from self._parts(half)
+    def _pieces(self, rows: torch.Tensor) -> list[Any]:
+        """Copies the rows of a batch, in several pieces if it needs more blocks than the cache holds."""
+        if len(rows) > 1 and self.blocks.is_bounded:
+            few = not self._ragged and len(rows) * self._row_blocks <= self.blocks.most_blocks
+            if not few and not self.blocks.fits(self._spans(rows)):
+                return [piece for half in rows.chunk(2) for piece in self._pieces(half)]
+        return [self._read(rows, partial(self._copy, rows))]
 
     def _read(self, rows: torch.Tensor, copy: Any) -> Any:
+        if self.blocks.is_complete:
+            return copy()
         spans = self._spans(rows)
         if len(rows) == 1 and not self.blocks.fits(spans):
             raise ValueError(

@@ -9,6 +9,8 @@ import torch
 
 __all__ = ["row_numbers"]
 
+_INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
+
 
 def row_numbers(index: Any, rows: int) -> int | torch.Tensor:
     """Returns what an index selects of some rows: the number of one row, or a tensor of numbers.
@@ -28,11 +30,19 @@ def row_numbers(index: Any, rows: int) -> int | torch.Tensor:
         if not -rows <= number < rows:
             raise IndexError(f"row {number} is not one of {rows} rows; check the index")
         return number % rows
+    if isinstance(index, slice):
+        return torch.arange(*index.indices(rows)) if (index.step or 1) > 0 else torch.tensor(range(rows)[index])
     if isinstance(index, list | range):
         index = torch.tensor(list(index), dtype=torch.bool if _are_bools(index) else torch.int64)
     try:
-        found = torch.arange(rows)[index]
-    except (TypeError, IndexError) as error:
+        index = torch.as_tensor(index)
+        found = index.to("cpu", torch.int64) if index.dtype in _INTEGERS else torch.arange(rows)[index]
+        low, high = torch.aminmax(found) if found.numel() else (0, -1)
+        if low < -rows or high >= rows:
+            raise IndexError(f"row {int(low if low < -rows else high)} is not one of them")
+        if low < 0:
+            found = torch.where(found < 0, found + rows, found)
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
         raise IndexError(
             f"{index!r:.100} does not select some of {rows} rows ({error}); pass a number, a slice, a list or a tensor"
         ) from None

@@ -100,6 +100,11 @@ class BlockCache:
         if os.path.getsize(self.control) < total:
             os.truncate(self.control, total)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all blocks are present, and stay."""
+        return all(self._complete)
+
     def _is_complete(self, file: int) -> bool:
         """Whether all blocks of a file are present, and stay."""
         return not self.is_bounded and bool(self.states[self._first[file] : self._first[file + 1]].all())
