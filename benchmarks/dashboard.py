@@ -149,7 +149,7 @@ def card(series: Series, machine: str) -> str:
     headline = series.headline()
     verdict = "; ".join(faults) if faults else "still faster"
     if headline and not faults and headline[0] < 1:
-        verdict = f"as fast as {headline[1]}, within the noise"
+        verdict = f"as fast as {headline[1]}, within the noise of {_percent(series.allowed_behind(headline[1]))}"
     ratio, rival = headline or (math.nan, "any rival")
     legend = []
     for name in series.seconds:
@@ -157,7 +157,6 @@ def card(series: Series, machine: str) -> str:
         if level is not None:
             note = f" ({series.less})" if name in series.limits else ""
             legend.append(f'<li><i class="{name}"></i>{name}{note} <b>{times(level)}</b></li>')
-    allowed = f"{series.allowed_change():.0%}" if series.allowed_change() < 10 else "unknown"
     return f"""<article class="{"red" if faults else "green"}">
 <h2><a href="{escape(graph_address(series, machine))}">{escape(series.title)}</a></h2>
 <p class="about">{escape(series.about)}</p>
@@ -165,7 +164,7 @@ def card(series: Series, machine: str) -> str:
 <p class="verdict">{escape(verdict)}</p>
 {sparkline(series)}
 <ul>{"".join(legend)}</ul>
-<p class="noise">Red below {allowed} of the level before</p>
+<p class="noise">red if it gets more than {_percent(series.allowed_change())} slower</p>
 </article>"""
 
 
@@ -187,7 +186,7 @@ def landing(found: list[Series], machine: str, others: dict[str, str]) -> str:
     rows = "".join(
         f"<tr><td>{escape(series.title)}</td><td>{_time(series.seconds['ours'][-1])}</td>"
         + "".join(f"<td>{_cell(series, name)}</td>" for name in ("torch", "safetensors", "reference"))
-        + f"<td>{series.noise():.0%}</td><td>{'red' if series.faults() else 'green'}</td></tr>"
+        + f"<td>{_percent(series.noise())}</td><td>{'red' if series.faults() else 'green'}</td></tr>"
         for series in found
     )
     return f"""<!doctype html>
@@ -227,6 +226,10 @@ standard errors and five percent.</p>
 </body>
 </html>
 """
+
+
+def _percent(part: float) -> str:
+    return f"{part:.0%}" if part < 10 else "more than 1,000%"
 
 
 def _cell(series: Series, name: str) -> str:

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.series import RESULTS, ROOT, TRACKED
+from benchmarks.series import RESULTS, ROOT, TRACKED, matches
 
 LIBRARIES = ("numpy", "safetensors", "tensordict", "torch")
 # The oldest file that every tracked benchmark of files needs; commits before it have no saves to measure.
@@ -208,6 +208,8 @@ def measured_commits() -> set[str]:
 
 def ratio(measured: dict[str, Any]) -> float:
     """Returns the time of ours as a part of the time of the others, for one benchmark."""
+    if len(measured) != 1:
+        raise SystemExit(f"--bisect follows one benchmark, and --only selects {len(measured)}: {', '.join(measured)}")
     [entry] = measured.values()
     middle = {name: sorted(taken)[len(taken) // 2] for name, taken in entry["samples"].items()}
     if "ours" not in middle:
@@ -235,7 +237,7 @@ def bisect(revisions: str, only: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, default=30, help="how many commits, spread over the history")
-    parser.add_argument("--only", default="", help="run only benchmarks whose names contain this text")
+    parser.add_argument("--only", default="", help="run only benchmarks whose names contain one of these, by commas")
     parser.add_argument("--again", action="store_true", help="measure commits again that have results")
     parser.add_argument("--bisect", metavar="GOOD..BAD", help="find what made the benchmark of --only slower")
     parser.add_argument("revisions", nargs="*", help="measure these commits instead")
@@ -246,7 +248,7 @@ def main() -> None:
     chosen = [git("rev-parse", revision).strip() for revision in options.revisions]
     if not chosen:
         chosen = spread([commit for commit in commits() if can_save(commit)], options.commits)
-    benchmarks = {name: entry for name, entry in described().items() if options.only.lower() in name.lower()}
+    benchmarks = {name: entry for name, entry in described().items() if matches(name, options.only)}
     for number, commit in enumerate(coarse_first(chosen), 1):
         subject = git("show", "-s", "--format=%h %s", commit).strip()
         if not options.again and commit[:8] in measured_commits():

@@ -119,6 +119,15 @@ class Series:
         return min(levels) if levels else None
 
 
+def matches(name: str, only: str) -> bool:
+    """Tells whether a benchmark is selected by parts of names, separated by commas; by none, all are.
+
+    >>> matches("tracked.Stack.time_run", "index,stack"), matches("tracked.Add.time_run", ""), matches("x", "y")
+    (True, True, False)
+    """
+    return any(part.strip().lower() in name.lower() for part in only.split(","))
+
+
 def machines(results: Path = RESULTS) -> list[str]:
     """Returns the machines with results, the one with most of them first."""
     found = {folder.name: len(list(folder.glob("*-*.json"))) for folder in results.iterdir() if folder.is_dir()}

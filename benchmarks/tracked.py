@@ -12,7 +12,6 @@ import inspect
 import itertools
 import json
 import shutil
-import tempfile
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.contenders import OnDisk, Run, Tracked, core, found, measure, memmap, reference, settle
+from benchmarks.contenders import OnDisk, Run, Tracked, core, found, measure, memmap, reference, scratch, settle
+from benchmarks.series import matches
 from benchmarks.workloads import Tree, flat, small_leaves, transformer
 
 
@@ -46,15 +46,15 @@ class Saves(OnDisk):
 
 class SaveModel(Saves):
     pretty_name = "Save a model to one file"
-    about = "52 tensors of a transformer, 14 MB, to a new path"
+    about = "40 tensors of a transformer, 10 MB, to a new path"
 
     def tree(self) -> Tree:
-        return transformer(layers=4)
+        return transformer(layers=3)
 
 
 class SaveModelOver(SaveModel):
     pretty_name = "Save a model over an earlier one"
-    about = "52 tensors of a transformer, 14 MB, to the path of the checkpoint before"
+    about = "40 tensors of a transformer, 10 MB, to the path of the checkpoint before"
 
     def before(self) -> None:
         self.run()
@@ -71,7 +71,7 @@ class SaveSmall(Saves):
 
 class OpenModel(SaveModel):
     pretty_name = "Open a model from one file"
-    about = "52 tensors of a transformer, 14 MB; memory mapped, no value is read"
+    about = "40 tensors of a transformer, 10 MB; memory mapped, no value is read"
 
     def setup(self, contender: str) -> None:
         super().setup(contender)
@@ -90,7 +90,7 @@ class OpenModel(SaveModel):
 
 class SaveFolder(SaveModel):
     pretty_name = "Save a model, a file for each tensor"
-    about = "52 tensors of a transformer, 14 MB, to a new folder; torch and safetensors write one file"
+    about = "40 tensors of a transformer, 10 MB, to a new folder; torch and safetensors write one file"
     limits = ("torch", "safetensors")
     less = "one file"
     ending = ""
@@ -106,7 +106,7 @@ class SaveFolder(SaveModel):
 
 class SaveFolderOver(SaveFolder):
     pretty_name = "Save a model over an earlier one, a file for each tensor"
-    about = "52 tensors of a transformer, 14 MB, to the folder of the checkpoint before"
+    about = "40 tensors of a transformer, 10 MB, to the folder of the checkpoint before"
 
     def before(self) -> None:
         self.run()
@@ -115,7 +115,7 @@ class SaveFolderOver(SaveFolder):
 
 class OpenFolder(SaveFolder):
     pretty_name = "Open a model, a file for each tensor"
-    about = "52 tensors of a transformer, 14 MB; memory mapped, no value is read"
+    about = "40 tensors of a transformer, 10 MB; memory mapped, no value is read"
 
     def setup(self, contender: str) -> None:
         super().setup(contender)
@@ -134,19 +134,19 @@ class OpenFolder(SaveFolder):
 
 class Consolidate(Tracked):
     pretty_name = "Consolidate in memory"
-    about = "52 tensors of a transformer, 14 MB, into one storage; torch joins them by torch.cat"
-    rounds_here = 5
+    about = "40 tensors of a transformer, 10 MB, into one storage; torch joins them by torch.cat"
+    rounds_here = 25
 
     def by_ours(self) -> Run:
-        td, consolidate = core().TensorDict(transformer(layers=4), []), memmap("consolidate")
+        td, consolidate = core().TensorDict(transformer(layers=3), []), memmap("consolidate")
         return lambda: consolidate(td)
 
     def by_reference(self) -> Run:
-        td = reference().TensorDict(transformer(layers=4), [])
+        td = reference().TensorDict(transformer(layers=3), [])
         return lambda: td.consolidate()
 
     def by_torch(self) -> Run:
-        leaves = [leaf.reshape(-1) for _, leaf in flat(transformer(layers=4))]
+        leaves = [leaf.reshape(-1) for _, leaf in flat(transformer(layers=3))]
         return lambda: torch.cat(leaves)
 
     limits = ("torch",)
@@ -176,7 +176,7 @@ class ReadRows(Tracked):
         return lambda: run(rows())
 
     def saved(self) -> Path:
-        self.folder = Path(tempfile.mkdtemp(prefix="tracked-"))
+        self.folder = scratch()
         return self.folder / "data"
 
     def __del__(self) -> None:
@@ -382,12 +382,12 @@ def tracked() -> dict[str, type[Tracked]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write samples and failures to this file")
-    parser.add_argument("--only", default="", help="run only benchmarks whose names contain this text")
+    parser.add_argument("--only", default="", help="run only benchmarks whose names contain one of these, by commas")
     options = parser.parse_args()
     torch.set_num_threads(2)
     written: dict[str, Any] = {}
     for name, cls in tracked().items():
-        if options.only.lower() not in name.lower():
+        if not matches(name, options.only):
             continue
         samples, failed = measure(cls)
         written[name] = {"samples": samples, "failed": failed}
