@@ -32,8 +32,8 @@ HOLDS = {
 # What each environment runs. Examples in docstrings run where all packages are.
 RUNS = {name: [f"tests/{name}"] for name in HOLDS} | {
     "suite": [
-        *("tests/suite", "tests/property", "tests/packaging", "tests/docs", "tests/benchmarks", "packages"),
-        "--doctest-modules",
+        *("tests/suite", "tests/property", "tests/packaging", "tests/docs", "tests/benchmarks", "tests/browser"),
+        *("packages", "--doctest-modules"),
     ]
 }
 EXTRAS = {
