@@ -59,7 +59,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"tensordict_\w+\.\w+\..*"),  # type variables and types of private modules
     ("py:.*", "CastFilter|Dim|IsLeaf|Always.*|Progress|Cancelled|RankError|CustomContainer"),
-    ("py:(obj|meth|attr)", r"[a-z_]+"),  # parameters, and words of other libraries
+    ("py:(obj|meth|attr)", r"([a-z_]+|list\.\w+)"),  # parameters, and words of other libraries
 ]
 
 # The reference has a page for each class and topic, which the extension `reference` writes before Sphinx reads.

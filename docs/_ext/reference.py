@@ -103,6 +103,7 @@ def pages() -> Iterator[tuple[str, str, dict[str, Any]]]:
                 members = [] if value.__qualname__ in ("TensorDict", "TensorCollection") else own_members(value)
                 members = [directive(value, member) for member in members]
                 shown = {"package": package, "name": name, "members": members, "guide": GUIDES.get(name, "")}
+                shown["topics"] = METHODS if name == "TensorDict" else ()
                 shown["alias"] = value.__name__ if name in aliases else ""
                 yield f"{package.removeprefix('tensordict_')}-{name}", "class", shown
         for topic in FUNCTIONS[package]:
@@ -154,14 +155,14 @@ def write(app: Sphinx) -> None:
 
 def targets() -> dict[str, str]:
     """Returns the full name of what an inline literal of a guide may mean."""
-    found = {name: f"{CONTAINERS}.{name}" for name in SHARED}
-    for package in reversed(PACKAGES):
+    found: dict[str, str] = {}
+    for package in reversed(PACKAGES):  # core is last: its functions and the methods of containers come before others
+        if package == "tensordict_core":
+            found |= {name: f"{CONTAINERS}.{name}" for name in SHARED}
         for name, value in public(package).items():
-            found[name] = f"{package}.{name}"
-            found[f"{package}.{name}"] = f"{package}.{name}"
+            found[name] = found[f"{package}.{name}"] = f"{package}.{name}"
             if inspect.isclass(value):
-                own = own_members(value)
-                found |= {f"{name}.{member}": f"{package}.{name}.{member}" for member in own}
+                found |= {f"{name}.{member}": f"{package}.{name}.{member}" for member in own_members(value)}
     found |= {f"TensorDict.{name}": f"{CONTAINERS}.{name}" for name in SHARED}
     return found
 
@@ -212,6 +213,11 @@ ALIASES = {
     "asyncio.streams.StreamWriter": "asyncio.StreamWriter",
     "asyncio.base_events.Server": "asyncio.Server",
     "asyncio.queues.Queue": "asyncio.Queue",
+    **{
+        name: f"collections.abc.{name}"
+        for name in ("Awaitable", "Callable", "Iterable", "Iterator", "Mapping", "MutableMapping", "Sequence", "Sized")
+    },
+    **{name: f"typing.{name}" for name in ("Any", "Literal", "Self")},
     "Tensor": "torch.Tensor",
     "Module": "torch.nn.Module",
     "TensorDictBase.pack": "tensordict_core.TensorDict.pack",

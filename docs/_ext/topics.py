@@ -58,7 +58,7 @@ METHODS = (
     topic("convert", "Convert", "From and to dictionaries, tuples, dataclasses, NumPy, state dicts and bytes.",
           "ops.io.to_python ops.io.schema ops.io.pickling ops.io.pack", "getting-started"),
     topic("save", "Save and load", "Files and folders on disk; tensordict-memmap does the work.",
-          "ops.compat.memmap", "saving"),
+          "ops.compat.memmap ops.compat.load", "saving"),
     topic("store", "Stores", "HDF5, zarr and Redis; tensordict-store does the work.", "ops.compat.stores", "stores"),
     topic("table", "Tables", "Arrow, Parquet, pandas, CSV and JSON; tensordict-store does the work.",
           "ops.compat.tables", "tables"),
