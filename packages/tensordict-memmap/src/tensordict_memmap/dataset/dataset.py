@@ -187,7 +187,12 @@ class MemmapDataset:
 
     @property
     def path(self) -> Path:
-        """The folder; of a remote dataset, that of its local cache."""
+        """The folder; of a remote dataset, that of its local cache.
+
+        >>> dataset = MemmapDataset.create("rows", TensorDict({"x": torch.zeros(2)}))
+        >>> dataset.path.name
+        'rows'
+        """
         return Path(self._td.folder if isinstance(self._td, RemoteRows) else self._path)
 
     @property
@@ -196,6 +201,11 @@ class MemmapDataset:
 
         Ragged columns are jagged tensors; those of values hold the bytes that encode them. The rows of a ring are
         copied to memory.
+
+        >>> dataset = MemmapDataset.create("rows", TensorDict({"x": torch.zeros(2)}))
+        >>> dataset.extend(TensorDict({"x": torch.ones(5, 2)}, [5]))
+        >>> dataset.tensordict.batch_size, dataset.tensordict.is_locked
+        (torch.Size([5]), True)
         """
         rows = self._rows
         if isinstance(rows, RemoteRows):
@@ -304,6 +314,11 @@ class MemmapDataset:
         Raises:
             ValueError: The row does not match the saved ones; the error names the key, and nothing is written.
             OSError: A write fails, for example because the disk is full; committed rows are unchanged.
+
+        >>> dataset = MemmapDataset.create("rows", TensorDict({"x": torch.zeros(2)}))
+        >>> dataset.append(TensorDict({"x": torch.ones(2)}))
+        >>> len(dataset)
+        1
         """
         self._written(self._check_writer().write(row, one=True), commit)
 
@@ -314,6 +329,11 @@ class MemmapDataset:
             rows: the rows.
             commit: whether to commit them at once.
             threads: the number of threads; chosen for the machine if None.
+
+        >>> dataset = MemmapDataset.create("rows", TensorDict({"x": torch.zeros(2)}))
+        >>> dataset.extend(TensorDict({"x": torch.ones(5, 2)}, [5]))
+        >>> len(dataset), dataset[2:4]["x"].shape
+        (5, torch.Size([2, 2]))
         """
         self._written(self._check_writer().write(rows, one=False, threads=threads), commit)
 
@@ -324,7 +344,15 @@ class MemmapDataset:
             self._td.refresh()
 
     def commit(self) -> None:
-        """Commits all written rows, in one step."""
+        """Commits all written rows, in one step.
+
+        >>> dataset = MemmapDataset.create("rows", TensorDict({"x": torch.zeros(2)}))
+        >>> dataset.append(TensorDict({"x": torch.ones(2)}), commit=False)
+        >>> before = len(MemmapDataset.open("rows"))
+        >>> dataset.commit()
+        >>> before, len(MemmapDataset.open("rows"))
+        (0, 1)
+        """
         self._committed(self._check_writer().commit())
 
     def _committed(self, changed: bool) -> None:
@@ -337,6 +365,11 @@ class MemmapDataset:
         """Sets the number of committed rows: drops rows from the end, or adds zeros, which take no disk space.
 
         Ranges that other writers have begun are dropped.
+
+        >>> dataset = MemmapDataset.create("rows", TensorDict({"x": torch.zeros(2)}))
+        >>> dataset.resize(3)
+        >>> dataset[:]["x"].sum(), len(dataset)
+        (tensor(0.), 3)
         """
         self._check_writer().resize(rows)
         self._td = None
@@ -346,6 +379,11 @@ class MemmapDataset:
 
         Raises:
             OSError: The disk is full; the error names the key, and the files are unchanged.
+
+        >>> dataset = MemmapDataset.create("rows", TensorDict({"x": torch.zeros(2)}))
+        >>> dataset.reserve(1000)
+        >>> len(dataset)
+        0
         """
         self._check_writer().reserve(rows)
 
@@ -364,7 +402,14 @@ class MemmapDataset:
             self._rows[index] = value
 
     def close(self) -> None:
-        """Commits all written rows and releases the lock; the dataset can still be read."""
+        """Commits all written rows and releases the lock; the dataset can still be read.
+
+        >>> dataset = MemmapDataset.create("rows", TensorDict({"x": torch.zeros(2)}))
+        >>> dataset.append(TensorDict({"x": torch.ones(2)}), commit=False)
+        >>> dataset.close()
+        >>> len(MemmapDataset.open("rows"))
+        1
+        """
         if self._writer is not None:
             writer, self._writer = self._writer, None
             try:

@@ -143,12 +143,20 @@ class SaveFuture(Future[Any]):
 
         Raises:
             TimeoutError: The save takes longer.
+
+        >>> future = TensorDict({"a": torch.ones(3)}, [3]).save("run", return_early=True)
+        >>> future.result()["a"]
+        tensor([1., 1., 1.])
         """
         self._ask()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Waits for the save and returns its error, or None; `result` has the same argument."""
+        """Waits for the save and returns its error, or None; `result` has the same argument.
+
+        >>> TensorDict({"a": torch.ones(3)}, [3]).save("run", return_early=True).exception() is None
+        True
+        """
         self._ask()
         return super().exception(timeout)
 
@@ -159,19 +167,37 @@ class SaveFuture(Future[Any]):
 
     @property
     def bytes_written(self) -> int:
-        """The number of bytes written so far."""
+        """The number of bytes written so far.
+
+        >>> future = TensorDict({"a": torch.ones(3)}, [3]).save("run", return_early=True)
+        >>> _ = future.result()
+        >>> future.bytes_written >= 12
+        True
+        """
         return self._count.total
 
     @property
     def progress(self) -> float:
-        """The fraction of the bytes that were written, from 0 to 1."""
+        """The fraction of the bytes that were written, from 0 to 1.
+
+        >>> future = TensorDict({"a": torch.ones(3)}, [3]).save("run", return_early=True)
+        >>> _ = future.result()
+        >>> future.progress
+        1.0
+        """
         if self.done() and not super().exception():
             return 1.0
         return min(self.bytes_written / self.bytes_total, 1.0) if self.bytes_total else 0.0
 
     @property
     def bytes_per_second(self) -> float:
-        """The speed so far, or the speed of the whole save once it is done."""
+        """The speed so far, or the speed of the whole save once it is done.
+
+        >>> future = TensorDict({"a": torch.ones(3)}, [3]).save("run", return_early=True)
+        >>> _ = future.result()
+        >>> future.bytes_per_second > 0
+        True
+        """
         spent = (self._end or time.monotonic()) - self._start
         return self.bytes_written / spent if spent > 0 else 0.0
 
@@ -180,6 +206,11 @@ class SaveFuture(Future[Any]):
 
         Returns:
             Whether the save was cancelled; False if it was already done or being committed.
+
+        >>> future = TensorDict({"a": torch.ones(3)}, [3]).save("run", return_early=True)
+        >>> _ = future.result()
+        >>> future.cancel()  # too late: it is done
+        False
         """
         if self.done():
             return False
@@ -188,7 +219,13 @@ class SaveFuture(Future[Any]):
         return isinstance(super().exception(), CancelledError)
 
     def cancelled(self) -> bool:
-        """Whether `cancel` has cancelled the save."""
+        """Whether `cancel` has cancelled the save.
+
+        >>> future = TensorDict({"a": torch.ones(3)}, [3]).save("run", return_early=True)
+        >>> _ = future.result()
+        >>> future.cancelled()
+        False
+        """
         return self.done() and isinstance(super().exception(), CancelledError)
 
 

@@ -59,7 +59,13 @@ class Report:
 
     @property
     def missing_keys(self) -> list[Key]:
-        """``missing``, under its name in ``Module.load_state_dict``."""
+        """``missing``, under its name in ``Module.load_state_dict``.
+
+        >>> from tensordict_memmap import compare
+        >>> _ = TensorDict({"a": torch.ones(3)}).save("run")
+        >>> compare("run", like=TensorDict({"a": torch.ones(3), "b": torch.ones(3)})).missing_keys
+        ['b']
+        """
         return self.missing
 
     @property

@@ -123,7 +123,12 @@ class Filled:
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> Self:
-        """Like :meth:`empty`, with the shape and dtype of a tensor."""
+        """Like :meth:`empty`, with the shape and dtype of a tensor.
+
+        >>> from tensordict_memmap import MemoryMappedTensor
+        >>> MemoryMappedTensor.empty_like(torch.ones(2, 3)).shape
+        torch.Size([2, 3])
+        """
         return cls.empty(shape=input.shape, filename=filename, dtype=dtype or input.dtype, **options)
 
     @classmethod
@@ -135,7 +140,12 @@ class Filled:
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> Self:
-        """Like :meth:`zeros`, with the shape and dtype of a tensor."""
+        """Like :meth:`zeros`, with the shape and dtype of a tensor.
+
+        >>> from tensordict_memmap import MemoryMappedTensor
+        >>> MemoryMappedTensor.zeros_like(torch.ones(2))
+        MemoryMappedTensor([0., 0.])
+        """
         return cls.empty_like(input, filename=filename, dtype=dtype, **options)
 
     @classmethod
@@ -147,7 +157,12 @@ class Filled:
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> Self:
-        """Like :meth:`ones`, with the shape and dtype of a tensor."""
+        """Like :meth:`ones`, with the shape and dtype of a tensor.
+
+        >>> from tensordict_memmap import MemoryMappedTensor
+        >>> MemoryMappedTensor.ones_like(torch.zeros(2))
+        MemoryMappedTensor([1., 1.])
+        """
         return cls.full_like(input, 1, filename=filename, dtype=dtype, **options)
 
     @classmethod
@@ -160,7 +175,12 @@ class Filled:
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> Self:
-        """Like :meth:`full`, with the shape and dtype of a tensor."""
+        """Like :meth:`full`, with the shape and dtype of a tensor.
+
+        >>> from tensordict_memmap import MemoryMappedTensor
+        >>> MemoryMappedTensor.full_like(torch.zeros(2), 5)
+        MemoryMappedTensor([5., 5.])
+        """
         return cls.full(
             shape=input.shape, fill_value=fill_value, filename=filename, dtype=dtype or input.dtype, **options
         )

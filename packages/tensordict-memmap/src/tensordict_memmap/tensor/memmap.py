@@ -312,6 +312,9 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
         Raises:
             RuntimeError: The tensor is in anonymous shared memory; ``handler.filename`` is None then.
+
+        >>> MemoryMappedTensor.ones(3, filename="x.memmap").filename.endswith("x.memmap")
+        True
         """
         if self._mapping.filename is None:
             raise RuntimeError("the tensor is in shared memory and has no file; pass filename when creating it")
@@ -339,7 +342,11 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     @property
     def offset(self) -> int:
-        """The offset of the first element in the file, in bytes."""
+        """The offset of the first element in the file, in bytes.
+
+        >>> MemoryMappedTensor.ones(3).offset
+        0
+        """
         if self.numel() == 0:
             return self._mapping.offset
         return self._mapping.offset + self.data_ptr() - self._mapping.address
@@ -349,7 +356,11 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         self._mapping.flush()
 
     def is_shared(self) -> bool:
-        """Whether the memory is shared memory of torch: never, because it is mapped; see ``TensorDict.is_memmap``."""
+        """Whether the memory is shared memory of torch: never, because it is mapped; see ``TensorDict.is_memmap``.
+
+        >>> MemoryMappedTensor.ones(3).is_shared()
+        False
+        """
         return False
 
     def share_memory_(self) -> Self:
@@ -409,7 +420,11 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         return rows
 
     def copy_(self, src: torch.Tensor, non_blocking: bool = False) -> Self:
-        """Copies a tensor into this one in place; large ones on several threads."""
+        """Copies a tensor into this one in place; large ones on several threads.
+
+        >>> MemoryMappedTensor.zeros(2).copy_(torch.arange(2))
+        MemoryMappedTensor([0., 1.])
+        """
         if self.nbytes >= FILE_WRITE_MIN and isinstance(src, torch.Tensor):
             copy_into(self, src)
         else:
@@ -417,7 +432,11 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         return self
 
     def unbind(self, dim: int = 0) -> tuple[torch.Tensor, ...]:
-        """Like ``torch.unbind``; each part stays memory-mapped."""
+        """Like ``torch.unbind``; each part stays memory-mapped.
+
+        >>> [type(part).__name__ for part in MemoryMappedTensor.ones(2, 3).unbind(0)]
+        ['MemoryMappedTensor', 'MemoryMappedTensor']
+        """
         before = (slice(None),) * (dim % max(self.ndim, 1))
         return tuple(
             self._view(part, (*before, number) if before else number) for number, part in enumerate(super().unbind(dim))

@@ -55,22 +55,38 @@ class Delta(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """The value."""
+        """The value.
+
+        >>> Delta(torch.tensor([1.0, 2.0])).mean
+        tensor([1., 2.])
+        """
         return self.param
 
     @property
     def mode(self) -> Tensor:
-        """The value."""
+        """The value.
+
+        >>> Delta(torch.tensor([1.0, 2.0])).mode
+        tensor([1., 2.])
+        """
         return self.param
 
     @property
     def deterministic_sample(self) -> Tensor:
-        """The value."""
+        """The value.
+
+        >>> Delta(torch.tensor([1.0, 2.0])).deterministic_sample
+        tensor([1., 2.])
+        """
         return self.param
 
     @property
     def variance(self) -> Tensor:
-        """Zero."""
+        """Zero.
+
+        >>> Delta(torch.tensor([1.0, 2.0])).variance
+        tensor([0., 0.])
+        """
         return torch.zeros_like(self.param)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Delta:

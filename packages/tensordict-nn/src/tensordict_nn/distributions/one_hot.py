@@ -52,18 +52,30 @@ class OneHotCategorical(Categorical):
         return functional.one_hot(categories, self._num_events)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Returns the log-probability of one-hot vectors."""
+        """Returns the log-probability of one-hot vectors.
+
+        >>> OneHotCategorical(probs=torch.tensor([0.5, 0.5])).log_prob(torch.tensor([0, 1])).exp()
+        tensor(0.5000)
+        """
         log_prob: Tensor = Categorical.log_prob(self, value.argmax(-1))
         return log_prob
 
     @property
     def mode(self) -> Tensor:
-        """The most likely category, one-hot."""
+        """The most likely category, one-hot.
+
+        >>> OneHotCategorical(probs=torch.tensor([0.25, 0.75])).mode
+        tensor([0, 1])
+        """
         return self._one_hot(self.logits.argmax(-1))
 
     @property
     def mean(self) -> Tensor:
-        """The probabilities, which are the mean of one-hot vectors."""
+        """The probabilities, which are the mean of one-hot vectors.
+
+        >>> OneHotCategorical(probs=torch.tensor([0.25, 0.75])).mean
+        tensor([0.2500, 0.7500])
+        """
         return self.probs
 
     @property
@@ -73,7 +85,11 @@ class OneHotCategorical(Categorical):
 
     @property
     def deterministic_sample(self) -> Tensor:
-        """The mode."""
+        """The mode.
+
+        >>> OneHotCategorical(probs=torch.tensor([0.25, 0.75])).deterministic_sample
+        tensor([0, 1])
+        """
         return self.mode
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default

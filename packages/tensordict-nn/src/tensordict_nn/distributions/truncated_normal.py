@@ -122,12 +122,20 @@ class TruncatedNormal(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """The mean."""
+        """The mean.
+
+        >>> TruncatedNormal(torch.zeros(2), torch.ones(2), -1.0, 1.0).mean
+        tensor([0., 0.])
+        """
         return (self.loc + self.scale * self._shift).clamp(self.a, self.b)
 
     @property
     def mode(self) -> Tensor:
-        """The point of the interval that is closest to ``loc``."""
+        """The point of the interval that is closest to ``loc``.
+
+        >>> TruncatedNormal(torch.tensor([0.5]), torch.ones(1), -1.0, 1.0).mode
+        tensor([0.5000])
+        """
         return self.loc.clamp(self.a, self.b)
 
     @property
@@ -139,7 +147,11 @@ class TruncatedNormal(Distribution):
 
     @property
     def deterministic_sample(self) -> Tensor:
-        """The mean."""
+        """The mean.
+
+        >>> TruncatedNormal(torch.zeros(2), torch.ones(2), -1.0, 1.0).deterministic_sample
+        tensor([0., 0.])
+        """
         return self.mean
 
     def entropy(self) -> Tensor:
@@ -156,7 +168,11 @@ class TruncatedNormal(Distribution):
         return torch.where((value >= self.a) & (value <= self.b), inside, torch.full_like(inside, -torch.inf))
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Returns the probability of smaller values."""
+        """Returns the probability of smaller values.
+
+        >>> TruncatedNormal(torch.zeros(2), torch.ones(2), -1.0, 1.0).cdf(torch.zeros(2))
+        tensor([0.5000, 0.5000])
+        """
         z = (value - self.loc) / self.scale
         mirrored = torch.where(self._mirrored, -z, z)
         below = torch.exp(self._log_below)
@@ -164,7 +180,11 @@ class TruncatedNormal(Distribution):
         return torch.where(self._mirrored, 1 - share, share)
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Returns the quantile of a probability."""
+        """Returns the quantile of a probability.
+
+        >>> TruncatedNormal(torch.zeros(2), torch.ones(2), -1.0, 1.0).icdf(torch.ones(2))
+        tensor([1., 1.])
+        """
         share = torch.where(self._mirrored, 1 - value, value)
         below = torch.exp(self._log_below)
         z = _inverse_log_ndtr(
