@@ -11,7 +11,7 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_memmap import load_memmap
-from tensordict_memmap.cli.main import main
+from tensordict_memmap_cli.main import main
 
 
 @pytest.fixture
@@ -32,10 +32,22 @@ def test_the_tree_shows_keys_shapes_dtypes_and_bytes(saved, capsys):
     code, said = run(capsys, "tree", "x")
     assert code == 0
     assert said.out.splitlines() == [
+        "├─ a     float32  [3, 2]  24 B",
+        "├─ b     1 entry           2 B",
+        "│  └─ c  int8     [2]      2 B",
+        "└─ s     value",
+        "3 entries, 26 B, tree",
+    ]
+    assert run(capsys, "tree", "x", "--depth", "1")[1].out.splitlines() == [
+        "├─ a  float32  [3, 2]  24 B",
+        "├─ b  1 entry           2 B",
+        "└─ s  value",
+        "3 entries, 26 B, tree",
+    ]
+    assert run(capsys, "ls", "x")[1].out.splitlines() == [
         "a    float32  [3, 2]  24 B",
-        "b.c  int8     [2]     2 B",
+        "b.c  int8     [2]      2 B",
         "s    value",
-        "3 entries, 26 bytes, tree",
     ]
     code, said = run(capsys, "tree", "x", "--json", "--keys", "b.*")
     assert code == 0
@@ -49,7 +61,7 @@ def test_the_tree_shows_keys_shapes_dtypes_and_bytes(saved, capsys):
 
 def test_nested_tensors_are_shown_without_a_shape(saved, capsys):
     TensorDict({"n": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)}).save("n")
-    assert run(capsys, "tree", "n")[1].out.splitlines()[0] == "n  float32, jagged"
+    assert run(capsys, "ls", "n")[1].out.splitlines() == ["n  float32, jagged"]
 
 
 @pytest.mark.parametrize("name", ["x", "x.safetensors", "x.tdz", "x.bin"])
@@ -103,7 +115,8 @@ def test_convert_and_diff(saved, capsys):
         "only in z: new",
         "shape of a: [3, 2] and [3]",
         "dtype of a: torch.float32 and torch.int16",
-        "values of b.c",
+        "values of b.c: 1 of 2 differ, by at most 5",
+        "4 differences",
     ]
     code, said = run(capsys, "diff", "x", "z", "--json", "--structure")
     record = json.loads(said.out)
@@ -123,10 +136,12 @@ def test_convert_and_diff(saved, capsys):
 )
 def test_failed_commands_print_an_error_and_exit_with_2(saved, capsys, words):
     code, said = run(capsys, *words)
-    assert code == 2 and said.err.startswith("tensordict_memmap: ") and not said.out
+    assert code == 2 and said.err.startswith("tensordict-memmap: ") and not said.out
 
 
-@pytest.mark.parametrize("words", [[], ["nothing"], ["tree"], ["convert", "x", "y", "--format", "zip"]])
+@pytest.mark.parametrize(
+    "words", [[], ["nothing"], ["tree"], ["tree", "x", "--depth", "0"], ["convert", "x", "y", "--format", "zip"]]
+)
 def test_wrong_arguments_exit_with_2(saved, capsys, words):
     with pytest.raises(SystemExit) as stop:
         main(words)
@@ -137,7 +152,7 @@ def test_it_runs_as_a_module(saved):
     done = subprocess.run(
         [sys.executable, "-m", "tensordict_memmap", "tree", "x"], capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0 and done.stdout.endswith("3 entries, 26 bytes, tree\n"), done.stderr
+    assert done.returncode == 0 and done.stdout.endswith("3 entries, 26 B, tree\n"), done.stderr
     done = subprocess.run(
         [sys.executable, "-m", "tensordict_memmap", "diff", "x", "absent"], capture_output=True, text=True, timeout=120
     )

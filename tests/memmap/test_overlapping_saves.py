@@ -13,12 +13,12 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_memmap import MemmapDataset, MemoryMappedTensor, compare, load_memmap, memmap, pack_memmap, save
-from tensordict_memmap.cli.main import main
 from tensordict_memmap.dataset import rows
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.saving import job
 from tensordict_memmap.storage import cleanup, journal, staging
+from tensordict_memmap_cli.main import main
 
 
 def content(number, size=3):

@@ -14,11 +14,11 @@ import torch
 
 from tensordict_core import NonTensorStack, TensorDict, UnbatchedTensor
 from tensordict_memmap import compare, convert, load_memmap, save
-from tensordict_memmap.cli.main import main
 from tensordict_memmap.remote import upload
 from tensordict_memmap.remote.ranges import RangeReader
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.storage.manifest import NAME
+from tensordict_memmap_cli.main import main
 
 fsspec = pytest.importorskip("fsspec", reason="remote URLs need fsspec, the extra under test")
 memory = pytest.importorskip("fsspec.implementations.memory", reason="the extra under test")

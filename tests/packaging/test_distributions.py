@@ -66,8 +66,8 @@ def test_a_wheel_holds_its_package_and_nothing_else(dist, name):
         files = archive.namelist()
     source = ROOT / "packages" / name / "src"
     tops = {path.partition("/")[0] for path in files if ".dist-info/" not in path}
-    assert tops == {IMPORT_NAMES[name]}
-    assert f"{IMPORT_NAMES[name]}/py.typed" in files
+    assert tops == {IMPORT_NAMES[name]} | ({"tensordict_memmap_cli"} if name == "tensordict-memmap" else set())
+    assert all(f"{top}/py.typed" in files for top in tops)
     modules = {str(path.relative_to(source)) for path in source.rglob("*.py")}
     assert modules == {path for path in files if path.endswith(".py")}
 
@@ -121,8 +121,8 @@ def test_a_satellite_announces_its_types(dist, name, kinds):
     with zipfile.ZipFile(wheel_of(dist, name)) as archive:
         [path] = [n for n in archive.namelist() if n.endswith(".dist-info/entry_points.txt")]
         lines = archive.read(path).decode().split("\n")
-    assert lines[0] == "[tensordict_core.types]"
-    assert {line.partition(" = ")[0] for line in lines[1:] if line} == kinds
+    start = lines.index("[tensordict_core.types]") + 1
+    assert {line.partition(" = ")[0] for line in lines[start:] if line} == kinds
 
 
 @each

@@ -12,10 +12,10 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict
 from tensordict_memmap import compare, convert, from_safetensors, load_memmap, save_delta
-from tensordict_memmap.cli.main import main
 from tensordict_memmap.formats.safetensors.delta import DELTA, DeltaRecord
 from tensordict_memmap.formats.safetensors.header import dump_header, load_header
 from tensordict_memmap.loading.delta import read_delta
+from tensordict_memmap_cli.main import main
 
 BASES = ["base", "base.safetensors"]
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from tensordict_core import NonTensorData, TensorDict
 from tensordict_memmap import Checkpoint, compare, load_checkpoint, save_checkpoint
-from tensordict_memmap.cli.main import main
+from tensordict_memmap_cli.main import main
 
 SCRIPT = Path(__file__).with_name("training_run.py")
 _spec = importlib.util.spec_from_file_location("training_run", SCRIPT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tensordict_memmap.cli.main import main
+from tensordict_memmap_cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

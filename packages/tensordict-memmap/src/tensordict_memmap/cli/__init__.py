@@ -1,3 +1,3 @@
-"""Command line: ``python -m tensordict_memmap``."""
+"""Conversion, and what the commands of `tensordict_memmap_cli` do with the complete readers."""
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from tensordict_memmap.saving.archive import unpack_memmap
 from tensordict_memmap.saving.calls import save
 from tensordict_memmap.saving.consolidated import save_consolidated
 
-__all__ = ["FORMATS", "convert"]
+__all__ = ["FORMATS", "convert", "save_as"]
 
 FORMATS = (TREE, SAFETENSORS, ARCHIVE, CONSOLIDATED)
 """The formats that a save can be converted to."""
@@ -39,7 +39,9 @@ def convert(
     shard_size: int | None = None,
     num_threads: int | None = None,
     durable: bool = False,
+    checksum: bool = False,
     allow_pickle: bool = False,
+    pbar: bool | None = None,
 ) -> None:
     """Saves a saved tensordict again in another format, with less than 64 MiB of memory besides the mapped files.
 
@@ -52,7 +54,9 @@ def convert(
         shard_size: the maximum number of bytes of tensors in one safetensors file; the target is then a folder.
         num_threads: the number of writer threads; chosen for the machine if None.
         durable: whether to sync the target to disk before the call returns.
+        checksum: whether to record checksums, which ``load_memmap(..., verify="full")`` compares.
         allow_pickle: whether values without a JSON form may be unpickled, and pickled again.
+        pbar: whether to show a progress bar; None shows one on a terminal after two seconds.
 
     Raises:
         FileNotFoundError: There is no save at the source.
@@ -65,29 +69,39 @@ def convert(
     >>> TensorDict.from_consolidated("one.bin")["b", "c"]
     tensor([1., 1.])
     """
+    options: dict[str, Any] = {"compression": compression, "shard_size": shard_size, "num_threads": num_threads}
+    options |= {"durable": durable, "checksum": checksum, "pbar": pbar}
+    with _mappable(local_path(source), target) as path:
+        save_as(load_memmap(path, mode="r", allow_pickle=allow_pickle), target, format, **options)
+
+
+def save_as(data: Any, target: str | os.PathLike[str], format: str | None, **options: Any) -> None:
+    """Saves a tensordict in a format, given by its name or by the suffix of the target.
+
+    Args:
+        data: the tensordict.
+        target: a path or URL.
+        format: as in `convert`.
+        options: those of `save`.
+
+    Raises:
+        ValueError: The format is unknown, or has no such option.
+    """
     if format is not None and format not in FORMATS:
         raise ValueError(f"unknown format {format!r}; the formats are {', '.join(map(repr, FORMATS))}")
-    options: dict[str, Any] = {"compression": compression, "shard_size": shard_size, "num_threads": num_threads}
     if is_remote(target):
-        options["allow_pickle"] = allow_pickle
-        save_remote(str(target), lambda path: convert(source, path, format, **options))
+        save_remote(str(target), lambda path: save_as(data, path, format, **options))
         return
     target = local_path(target)
-    with _mappable(local_path(source), target) as path:
-        loaded = load_memmap(path, mode="r", allow_pickle=allow_pickle)
-        if format == CONSOLIDATED:
-            if compression is not None or shard_size is not None:
-                raise ValueError("compression and shard_size do not apply to a consolidated file; omit them")
-            save_consolidated(loaded, target, num_threads=num_threads or 0, durable=durable)
-            return
-        save(
-            loaded,
-            target,
-            archive=True if format == ARCHIVE else None if format is None else False,
-            format=format if format in (TREE, SAFETENSORS) else None,
-            durable=durable,
-            **options,
-        )
+    if format == CONSOLIDATED:
+        if options.pop("compression") is not None or options.pop("shard_size") is not None:
+            raise ValueError("compression and shard_size do not apply to a consolidated file; omit them")
+        if options.pop("checksum"):
+            raise ValueError("a consolidated file has no place for checksums; omit them, or choose another format")
+        save_consolidated(data, target, num_threads=options.pop("num_threads") or 0, **options)
+        return
+    archive = True if format == ARCHIVE else None if format is None else False
+    save(data, target, archive=archive, format=format if format in (TREE, SAFETENSORS) else None, **options)
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ def save(
     timeout: float | None = None,
     pending: str = "wait",
     early: bool = False,
-    pbar: bool = False,
+    pbar: bool | None = None,
 ) -> Any:
     """Saves together with the other ranks of a group; the public ``save`` says what the arguments mean."""
     start = time.monotonic()
@@ -45,7 +45,7 @@ def save(
             earlier.cancel()
         wait([earlier])
     job = ShardedSave(data, local_path(path), options, team, placements=placements, timeout=timeout)
-    pbar = pbar and team.is_coordinator
+    pbar = bool(pbar) and team.is_coordinator  # not unasked: the ranks share one terminal
     if not early:
         return run_save(job.run, lambda: data, 0, pbar=pbar, where=job.path)
     job.hold()

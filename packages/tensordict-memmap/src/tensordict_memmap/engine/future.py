@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
-from tensordict_memmap.engine.progress import progress_bar
+from tensordict_memmap.engine.progress import progress_bar, shows_progress
 
 __all__ = ["Cancelled", "Progress", "SaveFuture", "run_save"]
 
@@ -31,7 +31,7 @@ def run_save(
     total: int,
     *,
     early: bool = False,
-    pbar: bool = False,
+    pbar: bool | None = False,
     where: str = "memory",
 ) -> Any:
     """Runs a planned save, now or in the background.
@@ -41,13 +41,14 @@ def run_save(
         result: the function that returns the result once the save is done.
         total: the number of bytes to write.
         early: whether to return a `SaveFuture` of the result at once.
-        pbar: whether to show a progress bar.
+        pbar: whether to show a progress bar; None shows one on a terminal after two seconds, unless ``early``.
         where: the target, for messages.
     """
+    shown = shows_progress(False if early and pbar is None else pbar)  # a bar amid the output of other work disturbs it
 
     def work(progress: Progress | None, cancelled: Cancelled | None) -> Any:
-        if pbar:
-            with progress_bar(total, progress) as report:
+        if shown:
+            with progress_bar(total, progress, delay=0 if pbar else None) as report:
                 run(report, cancelled)
         else:
             run(progress, cancelled)

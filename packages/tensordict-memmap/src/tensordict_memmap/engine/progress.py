@@ -1,41 +1,87 @@
-"""Progress bar of a save: tqdm if it is installed, else a plain counter."""
+"""Progress bar of a save: tqdm if it is installed, else a plain counter.
+
+``pbar=True`` shows it at once and ``pbar=False`` never; by default it appears on a terminal after two seconds, so that
+scripts, notebooks under test and log files stay as they are, and so do short saves.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["progress_bar"]
+__all__ = ["progress_bar", "shows_progress"]
+
+_DELAY = 2.0
+"""The seconds after which a bar that nobody asked for appears."""
+
+
+def shows_progress(pbar: bool | None) -> bool:
+    """Whether a call measures its progress: as it is told to, and by default if standard error is a terminal.
+
+    >>> shows_progress(True), shows_progress(False)
+    (True, False)
+    """
+    if pbar is not None:
+        return bool(pbar)
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
 
 
 @contextlib.contextmanager
-def progress_bar(total: int, also: Callable[[int], None] | None = None) -> Iterator[Callable[[int], None]]:
+def progress_bar(
+    total: int, also: Callable[[int], None] | None = None, *, delay: float | None = None
+) -> Iterator[Callable[[int], None]]:
     """Shows the number of written bytes on standard error.
 
     Args:
         total: the number of bytes to write.
         also: another progress callback to call.
+        delay: the seconds after which the bar appears; None is two, 0 is at once.
 
     Yields:
         A function that takes the number of bytes just written; any thread may call it.
     """
-    bar = _bar(total)
+    bar = _Delayed(total, _DELAY if delay is None else delay)
     lock = threading.Lock()
 
     def report(nbytes: int) -> None:
         if also is not None:
             also(nbytes)
         with lock:
-            # meta.json files are written too, but the total does not include them
-            bar.update(min(nbytes, max(total - bar.n, 0)))
+            bar.update(nbytes)
 
     try:
         yield report
     finally:
         bar.close()
+
+
+class _Delayed:
+    """Counts, and makes the bar once the delay is over."""
+
+    def __init__(self, total: int, delay: float) -> None:
+        self.total, self.n, self.bar = total, 0, None if delay else _bar(total)
+        self.start = time.monotonic() + delay
+
+    def update(self, nbytes: int) -> None:
+        # meta.json files are written too, but the total does not include them
+        nbytes = min(nbytes, max(self.total - self.n, 0))
+        self.n += nbytes
+        if self.bar is not None:
+            self.bar.update(nbytes)
+        elif time.monotonic() >= self.start:
+            self.bar = _bar(self.total)
+            self.bar.update(self.n)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
 
 
 def _bar(total: int) -> Any:

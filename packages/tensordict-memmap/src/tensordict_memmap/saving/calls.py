@@ -56,7 +56,7 @@ def memmap(
     atomic: bool = True,
     durable: bool = False,
     checksum: bool = False,
-    pbar: bool = False,
+    pbar: bool | None = None,
     format: str | None = None,
     shard_size: int | None = None,
 ) -> Any:
@@ -81,7 +81,7 @@ def memmap(
         durable: whether to sync files to disk, so that the save survives a power failure once the call returns.
         checksum: whether to record checksums, which ``load_memmap(..., verify="full")`` compares. Files are then
             mapped copy-on-write, so that the checksums stay valid; ``load_memmap(..., mode="r+")`` drops them.
-        pbar: whether to show a progress bar.
+        pbar: whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
         format: ``"tree"`` for a folder with a file for each leaf, ``"safetensors"`` for one file; None decides by the
             suffix ``.safetensors``.
         shard_size: the maximum number of bytes of tensors in one safetensors file; ``prefix`` is then a folder that
@@ -128,7 +128,7 @@ def memmap_(
     atomic: bool = True,
     durable: bool = False,
     checksum: bool = False,
-    pbar: bool = False,
+    pbar: bool | None = None,
     format: str | None = None,
 ) -> Any:
     """Saves a tensordict, replaces its entries by mapped ones and locks it.
@@ -201,7 +201,7 @@ def save(
     atomic: bool = True,
     durable: bool = False,
     checksum: bool = False,
-    pbar: bool = False,
+    pbar: bool | None = None,
     format: str | None = None,
     shard_size: int | None = None,
     group: Any = None,
@@ -278,7 +278,7 @@ def save(
     return _save(data, local_path(prefix), options, early=return_early, pbar=pbar)
 
 
-def _save(data: Any, path: Any, options: SaveOptions, *, early: bool = False, pbar: bool = False) -> Any:
+def _save(data: Any, path: Any, options: SaveOptions, *, early: bool = False, pbar: bool | None = None) -> Any:
     return job.save(lambda: _writer(data, path, options), lambda writer: data, early=early, pbar=pbar)
 
 
@@ -289,7 +289,7 @@ def _memmap(
     *,
     in_place: bool = False,
     early: bool = False,
-    pbar: bool = False,
+    pbar: bool | None = None,
     share: bool = False,
 ) -> Any:
     """Saves and returns a mapped tensordict, or maps the tensordict itself; without a path in shared memory."""

@@ -80,7 +80,14 @@ def consolidate(
     return SaveJob(writer).start(writer.mapped, early=early)
 
 
-def save_consolidated(td: Any, path: str | os.PathLike[str], *, num_threads: int = 0, durable: bool = False) -> None:
+def save_consolidated(
+    td: Any,
+    path: str | os.PathLike[str],
+    *,
+    num_threads: int = 0,
+    durable: bool = False,
+    pbar: bool | None = None,
+) -> None:
     """Writes a tensordict to a consolidated file, without mapping it.
 
     Args:
@@ -88,9 +95,11 @@ def save_consolidated(td: Any, path: str | os.PathLike[str], *, num_threads: int
         path: the file.
         num_threads: the number of writer threads; chosen for the machine if 0.
         durable: whether to sync the file to disk, so that it survives a power failure once the call returns.
+        pbar: whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
     """
     options = SaveOptions(num_threads=num_threads, durable=durable, mapped=False)
-    SaveJob(ConsolidatedWriter(_Layout(td, num_threads), os.path.abspath(path), options)).run()
+    job = SaveJob(ConsolidatedWriter(_Layout(td, num_threads), os.path.abspath(path), options))
+    job.start(lambda: None, pbar=pbar)
 
 
 def is_consolidated(td: Any) -> bool:

@@ -119,7 +119,7 @@ class Writer(ABC):
 
 
 def save(
-    make: Callable[[], Writer], result: Callable[[Writer], Any], *, early: bool = False, pbar: bool = False
+    make: Callable[[], Writer], result: Callable[[Writer], Any], *, early: bool = False, pbar: bool | None = False
 ) -> Any:
     """Plans a save and carries it out, with the garbage collector paused until the end of a short save.
 
@@ -129,7 +129,7 @@ def save(
         make: makes the writer.
         result: gives the result once everything is written.
         early: whether to return a `SaveFuture` of the result at once.
-        pbar: whether to show a progress bar.
+        pbar: whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
 
     Raises:
         RuntimeError: The folder is not empty and ``existsok`` is False.
@@ -144,7 +144,7 @@ def _save(
     resume_gc: Callable[[], None],
     *,
     early: bool,
-    pbar: bool,
+    pbar: bool | None,
 ) -> Any:
     # a function of its own, so that the schema is freed before the collector runs again
     writer = make()
@@ -169,7 +169,7 @@ class SaveJob:
         if writer.is_folder and not writer.options.existsok:
             check_new(writer.path)
 
-    def start(self, result: Callable[[], Any], *, early: bool = False, pbar: bool = False) -> Any:
+    def start(self, result: Callable[[], Any], *, early: bool = False, pbar: bool | None = False) -> Any:
         """Saves and returns the result; with ``early``, returns a `SaveFuture` at once."""
         if early:
             self.writer.hold()

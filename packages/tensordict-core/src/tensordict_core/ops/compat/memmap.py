@@ -80,7 +80,7 @@ class MemmapStubs(Node):
             durable: Whether files and folders are synced to the disk before this returns.
             checksum: Whether checksums are recorded, which ``load_memmap(..., verify="full")`` compares. The result is
                 then mapped copy-on-write, so that the checksums stay valid.
-            pbar: Whether to show the progress in bytes.
+            pbar: Whether to show the progress in bytes; by default on a terminal, if the save takes over two seconds.
             format: ``"tree"`` for a folder with a file for each entry, ``"safetensors"`` for one file; by default
                 ``"safetensors"`` if ``prefix`` ends in ``.safetensors``.
             shard_size: The most bytes of tensors in one safetensors file; ``prefix`` is then a folder of several.
